@@ -78,7 +78,7 @@ def attention(table: Table) -> None:
 
 
 def attention_backward(table: Table) -> None:
-    """All of dQ, dK and dV; both have the forward result and its log-sums."""
+    """All of dQ, dK and dV; both have the forward result and its logsumexps."""
     for b, h, s, d, causal in ATTENTION:
         q, k, v, g = (rand(b, h, s, d) for _ in range(4))
         forward, op = o.AttentionSaved(scale=d**-0.5, causal=causal), o.AttentionBackward(scale=d**-0.5, causal=causal, saved=True)

@@ -1,7 +1,7 @@
 """The decode step of `gpu_decode` with all matrices in a packed format (Q4_K): activations and norms in f32, caches in bf16.
 
 Weights are random blocks whose numbers have the size of a trained model's; they are constants of the program. A small model is checked
-against PyTorch with dequantised weights (its activations are not rounded to codes: the norm of the difference is theirs).
+against PyTorch with dequantized weights (its activations are not rounded to codes: the norm of the difference is theirs).
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def checked(name: str, s: Sizes = SMALL) -> float:
     """The error of a small model."""
     _, got, (ids, cos, sin, *caches), w = step(s, name)
     fmt = quant.by_name(name)
-    wide = {n: torch.from_numpy(fmt.dequantise(x) if x.dtype == np.uint8 else x).cuda() for n, x in w.items()}
+    wide = {n: torch.from_numpy(fmt.dequantize(x) if x.dtype == np.uint8 else x).cuda() for n, x in w.items()}
     want = plain(s, {**wide, "logits": wide["head"]}, [c.float() for c in caches], ids, cos, sin)
     return error(got, want)
 

@@ -1,7 +1,7 @@
 """Products with packed matrices: one row (decode) and prompts of 16, 64 and 512 rows, beside cuBLAS on the same numbers in bf16.
 
-Every format that the matrix units take. Six matrices are read in turn, so that none waits in L2 for its next product (cuBLAS: three of
-bf16). Results are checked against float64 products of the dequantised numbers before they are timed: activations are rounded to int8 (up
+Every format that the tensor cores take. Six matrices are read in turn, so that none waits in L2 for its next product (cuBLAS: three of
+bf16). Results are checked against float64 products of the dequantized numbers before they are timed: activations are rounded to int8 (up
 to 16 rows) or bf16, so the norm of the difference is a percent or less; more stops the run.
 """
 
@@ -48,7 +48,7 @@ def blocks(rng: np.random.Generator, name: str, n: int, k: int) -> Any:
 def one(table: Table, name: str, n: int, k: int, rows: tuple[int, ...]) -> None:
     rng = np.random.default_rng(0)
     matrices = [blocks(rng, name, n, k) for _ in range(MATRICES)]
-    wide = [torch.from_numpy(quant.by_name(name).dequantise(m)).cuda() for m in matrices[:3]]
+    wide = [torch.from_numpy(quant.by_name(name).dequantize(m)).cuda() for m in matrices[:3]]
     peers = [w.to(BF16) for w in wide]
     for m in rows:
         x = torch.randn(m, k, device="cuda")

@@ -32,12 +32,12 @@ def products(table: Table) -> None:
     _row(table, "matmul int8 8192, i32 results", codes, _times(i32), {"_int_mm": lambda a, b: torch._int_mm(a, b.T)})
     scale = torch.rand(8192, device="cuda") * 1e-4
 
-    def requantised(a: Any, b: Any, s: Any) -> Any:
+    def requantized(a: Any, b: Any, s: Any) -> Any:
         zero = a.node.graph.constant(_zeros())
-        return o.Requantise(axis=1)(o.IntMatmul(transpose_b=True)(a, b), s, zero)
+        return o.Requantize(axis=1)(o.IntMatmul(transpose_b=True)(a, b), s, zero)
 
     peer = torch.compile(lambda a, b: (torch._int_mm(a, b.T) * scale).round().clamp(-128, 127).to(torch.int8))
-    _row(table, "matmul int8 8192, requantised", (*codes, scale), requantised, {"torch.compile": peer})
+    _row(table, "matmul int8 8192, requantized", (*codes, scale), requantized, {"torch.compile": peer})
     _row(table, "matmul bf16 4096, sm_80 path", _rand(BF16, 4096), _times(None), {"cuBLAS": plain}, target="sm_80")
 
 

@@ -39,7 +39,7 @@ def _scores(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tenso
 
 
 def _backward(table: Table, b: int, h: int, s: int, d: int, biased: bool, cap: float | None, target: str) -> None:
-    """dQ, dK and dV, and the bias's cotangent; both have the forward result and its log-sums."""
+    """dQ, dK and dV, and the bias's cotangent; both have the forward result and its logsumexps."""
     q, k, v, g = (rand(b, h, s, d) for _ in range(4))
     extras = (rand(1, h, s, s),) if biased else ()
     attrs: dict[str, Any] = {"scale": d**-0.5, "softcap": cap, "has_bias": biased}

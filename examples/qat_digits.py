@@ -1,7 +1,7 @@
-"""Quantisation-aware training, end to end: scikit-learn's digits, trained in f32, then with fake-quantised weights and activations (`max`
-or learned scales, LSQ), exported to codes of 8, 4 or 2 bits, and run in whole numbers.
+"""Quantization-aware training, end to end: scikit-learn's digits, trained in f32, then with fake-quantized weights and activations (`max`
+or learned scales, LSQ), exported to codes of 8, 4 or 2 bits, and run in integers.
 
-    python examples/qat_digits.py            # a table of accuracies: f32, fake-quantised, integer
+    python examples/qat_digits.py            # a table of accuracies: f32, fake-quantized, integer
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ def fresh(seed: int) -> Any:
             for i, o in zip(SIZES, SIZES[1:], strict=False)]
 
 
-def forward(params: Any, x: Any, quantise: Any = None) -> Any:
-    """The network; `quantise(layer number, params, w, x)` gives what stands in for a layer's weights and inputs."""
+def forward(params: Any, x: Any, quantize: Any = None) -> Any:
+    """The network; `quantize(layer number, params, w, x)` gives what stands in for a layer's weights and inputs."""
     for i in LAYERS:
         p = params[i]
-        w, inputs = (p["w"], x) if quantise is None else quantise(i, p, p["w"], x)
+        w, inputs = (p["w"], x) if quantize is None else quantize(i, p, p["w"], x)
         x = inputs @ w.T + p["b"]
         x = tw.relu(x) if i < LAYERS[-1] else x
     return x
@@ -59,10 +59,10 @@ def forward(params: Any, x: Any, quantise: Any = None) -> Any:
 
 def by_max(bits: int, scales: Any) -> Any:
     """Weights with the scale of their largest element, a row each; activations with fixed scales."""
-    def quantise(i: int, p: Any, w: Any, x: Any) -> Any:
-        return (tw.fake_quantise(w, bits=bits, axis=0, estimator="clipped"),
-                tw.fake_quantise(x, scales[i], bits=ACTIVATION_BITS, estimator="clipped"))
-    return quantise
+    def quantize(i: int, p: Any, w: Any, x: Any) -> Any:
+        return (tw.fake_quantize(w, bits=bits, axis=0, estimator="clipped"),
+                tw.fake_quantize(x, scales[i], bits=ACTIVATION_BITS, estimator="clipped"))
+    return quantize
 
 
 def positive(scale: Any) -> Any:
@@ -72,12 +72,12 @@ def positive(scale: Any) -> Any:
 
 def learned(bits: int) -> Any:
     """LSQ: the scales of weights and activations are parameters."""
-    def quantise(i: int, p: Any, w: Any, x: Any) -> Any:
+    def quantize(i: int, p: Any, w: Any, x: Any) -> Any:
         rows = 1 / math.sqrt(SIZES[i] * (2 ** (bits - 1) - 1))
         each = 1 / math.sqrt(BATCH * SIZES[i] * (2 ** (ACTIVATION_BITS - 1) - 1))
-        return (tw.fake_quantise_lsq(w, positive(p["ws"]), bits=bits, axis=0, gradient_scale=rows),
-                tw.fake_quantise_lsq(x, positive(p["xs"]), bits=ACTIVATION_BITS, gradient_scale=each))
-    return quantise
+        return (tw.fake_quantize_lsq(w, positive(p["ws"]), bits=bits, axis=0, gradient_scale=rows),
+                tw.fake_quantize_lsq(x, positive(p["xs"]), bits=ACTIVATION_BITS, gradient_scale=each))
+    return quantize
 
 
 def activation_scales(params: Any, x: Any) -> list[Any]:
@@ -92,13 +92,13 @@ def activation_scales(params: Any, x: Any) -> list[Any]:
     return [np.asarray(s) for s in tw.jit(peaks)(params, x)]
 
 
-def train(params: Any, data: Data, quantise: Any, *, steps: int, rate: float, seed: int) -> Any:
+def train(params: Any, data: Data, quantize: Any, *, steps: int, rate: float, seed: int) -> Any:
     opt = tw.optim.adam(tw.optim.cosine(rate, steps))
     rng = np.random.default_rng(seed)
     order = [rng.permutation(len(data.x))[:BATCH] for _ in range(steps)]
 
     def loss_of(p: Any, x: Any, y: Any) -> Any:
-        return tw.softmax_cross_entropy(forward(p, x, quantise), y).mean()
+        return tw.softmax_cross_entropy(forward(p, x, quantize), y).mean()
 
     def step(state: Any, batch: Any) -> Any:
         params, kept = state
@@ -122,10 +122,10 @@ class IntNet:
     scales: list[float]  # of the codes that each layer reads
 
     def __call__(self, x: Any) -> Any:
-        codes = tw.quantise(x, np.float32(self.scales[0]))
+        codes = tw.quantize_linear(x, np.float32(self.scales[0]))
         *hidden, last = self.layers
         for layer, scale in zip(hidden, self.scales[1:], strict=True):
-            codes = tw.maximum(tw.requantise(layer(codes), layer.worth / np.float32(scale), axis=1), 0)
+            codes = tw.maximum(tw.requantize(layer(codes), layer.worth / np.float32(scale), axis=1), 0)
         return tw.astype(last(codes), "f32") * last.worth
 
     @property
@@ -154,8 +154,8 @@ def pretrain(data: Data, *, steps: int = 500, seed: int = 0) -> Any:
     return train(fresh(seed), data, None, steps=steps, rate=3e-3, seed=seed)
 
 
-def quantised(data: Data, params: Any, bits: int, method: str, *, steps: int = 400, seed: int = 0) -> Result:
-    """Fine-tune with fake-quantised numbers, export, run in whole numbers."""
+def quantized(data: Data, params: Any, bits: int, method: str, *, steps: int = 400, seed: int = 0) -> Result:
+    """Fine-tune with fake-quantized numbers, export, run in integers."""
     scales = activation_scales(params, data.x[:256])
     exact = accuracy(tw.jit(forward)(params, data.test_x), data.test_y)
     if method == "lsq":
@@ -179,10 +179,10 @@ def main() -> None:
     args = parser.parse_args()
     data = digits(args.seed)
     params = pretrain(data, seed=args.seed)
-    print("| bits of weights | scales | f32 | fake-quantised | integer | bytes |\n|---|---|---|---|---|---|")
+    print("| bits of weights | scales | f32 | fake-quantized | integer | bytes |\n|---|---|---|---|---|---|")
     for bits in (8, 4, 2):
         for method in ("max", "lsq"):
-            r = quantised(data, params, bits, method, seed=args.seed)
+            r = quantized(data, params, bits, method, seed=args.seed)
             print(f"| {bits} | {method} | {r.f32:.1%} | {r.fake:.1%} | {r.integer:.1%} | {r.nbytes} |", flush=True)
 
 

@@ -47,7 +47,7 @@ def draw(rng: np.random.Generator) -> Program:
 
 
 def elements(dtype: dt.DType, shape: tuple[int, ...], data: int, place: int) -> Any:
-    """Small whole numbers; data 0 counts up."""
+    """Small integers; data 0 counts up."""
     rng = np.random.default_rng([data, place])
     count = int(np.prod(shape))
     values: Any = rng.integers(-4, 5, count) if data else np.arange(count) % 9 - 4

@@ -1,4 +1,4 @@
-"""The reverse pass of attention with everything that it can have: cases for the emulator and the GPU, and their meaning in PyTorch."""
+"""The backward pass of attention with everything that it can have: cases for the emulator and the GPU, and their meaning in PyTorch."""
 
 from __future__ import annotations
 

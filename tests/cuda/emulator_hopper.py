@@ -18,7 +18,7 @@ from tests.cuda.emulator import _STEPS, Array, Heap, _Block, _locals, _split, _t
 from tests.cuda.emulator_clusters import Barrier, Fault
 from tests.cuda.emulator_mma import KINDS, _names, _whole_warps
 from tests.cuda.emulator_races import Races
-from tests.cuda.matrix_units import tensor
+from tests.cuda.tensor_cores import tensor
 from tilewright.kernels.cuda.kernel import TensorMap
 from tilewright.target.cuda.ptx.flow import Op, parse
 
@@ -182,7 +182,7 @@ class _Async(_Block):
         self.flying = [x for x in late if len(x[0])]
 
     def bulk(self, op: Op, xs: list[str], t: int) -> None:
-        """The copy engine: a box of a tensor into swizzled rows, or bytes as they lie."""
+        """TMA: a box of a tensor into swizzled rows, or bytes as they lie."""
         if "tensor" in op.opcode:
             name, corner = xs[1].strip("[]").split(",", 1)
             m, data, index = self.tensors[int(self.read(name.strip(), np.uint64)[t]) - _MAPS]
@@ -235,7 +235,7 @@ class _Async(_Block):
         if to:
             self.write(to, old, active)
 
-    # --- the matrix unit ----------------------------------------------------------------------------------------------
+    # --- the tensor core ----------------------------------------------------------------------------------------------
     def matrix(self, descriptor: int, rows: int, turned: bool, kind: Any) -> Array:
         """[rows, 16] behind a descriptor: rows of 128 swizzled bytes along K, or (`turned`) along the other side."""
         start, leading, stride = ((descriptor >> s & 0x3FFF) << 4 for s in (0, 16, 32))

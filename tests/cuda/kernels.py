@@ -88,7 +88,7 @@ CASES: dict[str, tuple[Callable[..., Any], Types]] = {
         ((f8e4m3, (8192, 8192)), (f8e5m2, (8192, 8192)), (f32, ())),
     ),
     "matmul_int8": (
-        lambda a, b, s, z: o.Requantise(axis=1)(o.IntMatmul()(a, b), s, z),
+        lambda a, b, s, z: o.Requantize(axis=1)(o.IntMatmul()(a, b), s, z),
         ((u8, (4096, 512)), (i8, (512, 4096)), (f32, (4096,)), (i32, (4096,))),
     ),
     "matmul_batched": (lambda a, b: o.Matmul(transpose_a=True)(a, b), ((f16, (5, 96, 200)), (f16, (5, 96, 136)))),

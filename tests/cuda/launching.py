@@ -13,7 +13,7 @@ import numpy as np
 from tests.cuda import emulator_hopper
 from tests.cuda.emulator import Array, Heap
 from tests.cuda.emulator import run as emulate
-from tests.cuda.matrix_units import run_product
+from tests.cuda.tensor_cores import run_product
 from tilewright.build.packing import pack_constants
 from tilewright.core.dims import evaluate
 from tilewright.core.dtypes import DType

@@ -95,7 +95,7 @@ class Entry:
 
 def traits(text: str) -> dict[str, bool]:
     """What a tool asks of a kernel's text."""
-    # The copy engine writes to memory; pieces of 16 bytes of which fewer are read.
+    # TMA writes to memory; pieces of 16 bytes of which fewer are read.
     unseen = r"cp\.(reduce\.)?async\.bulk[\w.]*\.global\.shared|cp\.async\.c[ag][^;]*, 16, %"
     return {"shared": ".shared" in text, "unseen": bool(re.search(unseen, text))}
 

@@ -10,7 +10,7 @@ earlier one in its folder goes on: tests whose calls all tools have seen are lef
 
 Tools: memcheck (accesses outside of memory: every tensor and every temporary is an allocation of its own, of exactly its bytes), racecheck
 (hazards in shared memory: programs without any are left out), synccheck (wrong uses of barriers), initcheck (reads of memory that nobody
-wrote: temporaries and results are such memory, and results are read back; it takes no notice of what the copy engine writes, and takes
+wrote: temporaries and results are such memory, and results are read back; it takes no notice of what TMA writes, and takes
 every copy of `cp.async` for whole: programs with such kernels are left out). Each tool must also find a fault planted in one of our
 kernels; else it is blind. Exit status 0: every test passed, every call was made under every tool, no tool is blind, none found anything.
 """

@@ -1,4 +1,4 @@
-"""The reverse pass of attention by matrix units, emulated, against PyTorch in f64: masks, biases and their cotangents, soft caps, windows,
+"""The backward pass of attention by tensor cores, emulated, against PyTorch in f64: masks, biases and their cotangents, soft caps, windows,
 key heads, head sizes, odd lengths."""
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def test_lengths_that_are_known_when_it_runs(arch: str, rng: np.random.Generator
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", [Case(1, 2, 1, 70, 150, 64, options={"causal": True, "offset": 80}), Case(1, 1, 1, 130, 65, 128)], ids=str)
-def test_a_sweep_finds_log_sums_that_nobody_saved(case: Case, rng: np.random.Generator) -> None:
+def test_a_sweep_finds_logsumexps_that_nobody_saved(case: Case, rng: np.random.Generator) -> None:
     """The kernels as they were measured on a GPU."""
     made = check(case, bf16, "sm_90a", rng)
     assert isinstance(made.program.launches[0].kernel, FlashStatsKernel)

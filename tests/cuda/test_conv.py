@@ -1,5 +1,5 @@
 """Convolution and pooling on the CUDA target without a GPU: windows, packed pixels and weights through the emulator and the model of the
-matrix units, against PyTorch."""
+tensor cores, against PyTorch."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def wide(x: Any) -> torch.Tensor:
 
 @pytest.mark.parametrize("constant", [False, True], ids=["weights given", "weights constant"])
 @pytest.mark.parametrize("case", WINDOWS, ids=str)
-def test_windows_on_the_matrix_units(case: tuple[Any, ...], constant: bool, rng: np.random.Generator) -> None:
+def test_windows_on_the_tensor_cores(case: tuple[Any, ...], constant: bool, rng: np.random.Generator) -> None:
     n, c, h, w, out, taps, stride, padding, dilation = case
     dtype = bf16 if constant else f16
     x, k = numbers(rng, dtype, n, c, h, w), numbers(rng, dtype, out, c, *taps)
@@ -93,7 +93,7 @@ def test_windows_on_the_matrix_units(case: tuple[Any, ...], constant: bool, rng:
 
 
 @pytest.mark.parametrize("case", GROUPED, ids=str)
-def test_groups_and_three_axes_on_the_matrix_units(case: tuple[Any, ...], rng: np.random.Generator) -> None:
+def test_groups_and_three_axes_on_the_tensor_cores(case: tuple[Any, ...], rng: np.random.Generator) -> None:
     n, c, sizes, out, taps, stride, padding, dilation, groups = case
     x, k = numbers(rng, f16, n, c, *sizes), numbers(rng, f16, out, c // groups, *taps)
     op = o.Conv(stride=stride, padding=tuple((p, p) for p in padding), dilation=dilation, groups=groups)
@@ -122,7 +122,7 @@ def some(cases: list[tuple[Any, ...]]) -> list[Any]:
 
 @pytest.mark.parametrize("case", some(GATHERED) + some(HALO) + DEPTHWISE, ids=str)
 def test_windows_gathered_by_threads(case: tuple[Any, ...], rng: np.random.Generator) -> None:
-    """On chips without a copy engine, and where it cannot gather: groups, three axes, long reaches; bias and activation in the epilogue."""
+    """On chips without a TMA, and where it cannot gather: groups, three axes, long reaches; bias and activation in the epilogue."""
     arch, n, c, sizes, out, taps, stride, padding, dilation, groups = case
     constant, dtype = bool(c % 3), (bf16, f16)[len(sizes) % 2]
     x, k, b = numbers(rng, dtype, n, c, *sizes), numbers(rng, dtype, out, c // groups, *taps), numbers(rng, dtype, out, *(1,) * len(sizes))
@@ -180,7 +180,7 @@ def test_a_flipped_image_is_another_kernel_with_a_name_that_ptx_knows() -> None:
 
 
 def test_patches_are_for_results_of_16_bits() -> None:
-    """Others are not the copy engine's to write."""
+    """Others are not TMA's to write."""
     op = o.Conv(stride=(1, 1, 1), padding=((1, 1),) * 3, dilation=(1, 1, 1))
     types = ((f16, (1, 64, 4, 8, 8)), (f16, (64, 64, 3, 3, 3)))
     for dtype, kind in ((f16, PatchKernel), (f32, ConvKernel)):
@@ -216,7 +216,7 @@ def test_a_session_of_gathered_convolutions(rng: np.random.Generator) -> None:
 
 
 def test_narrow_groups_are_left_to_multiply_adds() -> None:
-    """A group of one channel would leave the matrix units idle."""
+    """A group of one channel would leave the tensor cores idle."""
     op = o.Conv(stride=(1, 1), padding=((1, 1),) * 2, dilation=(1, 1), groups=16)
     g = graph(lambda v, w: op(v, w), (bf16, (1, 16, 6, 6)), (bf16, (16, 1, 3, 3)))
     assert not any(isinstance(x.kernel, TiledKernel) for x in Emulated(g, "sm_80").program.launches)
@@ -227,7 +227,7 @@ def conv_cases() -> list[Any]:
 
 
 @pytest.mark.parametrize("case", conv_cases())
-def test_every_convolution_without_matrix_units(case: Case, rng: np.random.Generator) -> None:
+def test_every_convolution_without_tensor_cores(case: Case, rng: np.random.Generator) -> None:
     arrays = case.arrays(rng)
     got = Emulated(case.graph(), "sm_80")(*arrays, env=case.env)
     assert_close(got[0], np.asarray(run(case.graph(), arrays, case.env)[0]), case.graph().outputs[0].dtype.name, 2.0)
@@ -248,7 +248,7 @@ def test_packed_weights_read_back(form: Packed, rng: np.random.Generator) -> Non
 
 @pytest.mark.parametrize("channels", [8, 40])
 def test_pools_of_values_that_lie_channels_last(channels: int, rng: np.random.Generator) -> None:
-    """After a convolution on the matrix units: no copy, no padding."""
+    """After a convolution on the tensor cores: no copy, no padding."""
     x, k = numbers(rng, bf16, 2, 8, 5, 6), numbers(rng, bf16, channels, 8, 1, 1)
 
     def pools(v: Any) -> tuple[Any, ...]:

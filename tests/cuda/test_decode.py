@@ -306,7 +306,7 @@ def test_a_batch_of_one_divides_nothing_and_has_the_bits_of_its_row(rng: np.rand
 
 
 def test_how_many_blocks_a_head_has() -> None:
-    """As many as the chip has multiprocessors for, and with a thread for every column."""
+    """As many as the chip has SMs for, and with a thread for every column."""
 
     def blocks(heads: int, d: int, cores: int = 132, **kw: Any) -> int:
         g = graph(lambda *x: o.Attention(scale=0.125)(*x), (bf16, (1, heads, 1, d)), *[(bf16, (1, heads, 40, d))] * 2)

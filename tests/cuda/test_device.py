@@ -233,7 +233,7 @@ BACKWARD = [
 @pytest.mark.parametrize("dtype", [bf16, f16], ids=str)
 @pytest.mark.parametrize("case", BACKWARD, ids=str)
 def test_attention_backward(case: tuple[Any, ...], dtype: DType) -> None:
-    """Alone, and behind its forward pass, which then saves the log-sums."""
+    """Alone, and behind its forward pass, which then saves the logsumexps."""
     b, h, hk, sq, sk, d, causal, offset, window = case
     q, g, k, v = rand(dtype, b, h, sq, d), rand(dtype, b, h, sq, d), rand(dtype, b, hk, sk, d), rand(dtype, b, hk, sk, d)
     attrs: dict[str, Any] = {"scale": d**-0.5, "causal": causal, "offset": offset, "window": window}
@@ -258,7 +258,7 @@ def test_attention_backward(case: tuple[Any, ...], dtype: DType) -> None:
             assert all(torch.equal(a, c) for a, c in zip(got, session(q, k, v, g), strict=True))
 
 
-@pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS")  # PyTorch's own thread of the reverse pass
+@pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS")  # PyTorch's own thread of the backward pass
 @pytest.mark.parametrize("target", ["cuda", "sm_80"])
 @pytest.mark.parametrize("case", [*attention_cases.BACKWARD, *attention_cases.LARGE], ids=str)
 def test_attention_backward_with_everything(case: attention_cases.Case, target: str) -> None:

@@ -45,9 +45,9 @@ def test_large_scores_and_infinite_biases(d: int, dtype: DType, scale: float) ->
 
 @pytest.mark.parametrize("dtype", [bf16, f16], ids=str)
 @pytest.mark.parametrize("d", [64, 128])
-@pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS")  # PyTorch's own thread of the reverse pass
+@pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS")  # PyTorch's own thread of the backward pass
 def test_backward_of_growing_scores(d: int, dtype: DType) -> None:
-    """With the log-sums that the forward pass saves."""
+    """With the logsumexps that the forward pass saves."""
     q, g, k, v = rand(dtype, 1, 2, 330, d), rand(dtype, 1, 2, 330, d), rand(dtype, 1, 1, 700, d), rand(dtype, 1, 1, 700, d)
     k *= torch.linspace(20, 1, 700, device="cuda").to(k.dtype)[:, None]
     op, back = (kind(scale=d**-0.5, causal=True, offset=370) for kind in (Attention, o.AttentionBackward))

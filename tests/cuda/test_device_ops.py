@@ -20,10 +20,10 @@ from tilewright.runtime.cuda import driver as cuda_driver
 
 WHY = cuda_driver.available()
 on_gpu = pytest.mark.skipif(bool(WHY), reason=f"no GPU: {WHY}")
-# Products with packed integers want constants, which `lower_quantised` makes; tests/cuda/test_device_packed.py runs those.
+# Products with packed integers want constants, which `lower_quantized` makes; tests/cuda/test_device_packed.py runs those.
 NO_KERNEL = {"qdot": "the packed matrix must be a constant", "qexperts_dot": "no kernel on this target"}
 LOOSE = dict.fromkeys(("eig", "eigh", "svd"), 100.0)  # vectors are as exact as the gaps between the values are wide
-LOOSE["attention_saved"] = 4.0  # head sizes that the matrix units do not take: scores are rounded to 16 bits on their way
+LOOSE["attention_saved"] = 4.0  # head sizes that the tensor cores do not take: scores are rounded to 16 bits on their way
 OPS = [op for name, op in REGISTRY.items() if name not in NO_KERNEL]
 
 

@@ -21,7 +21,7 @@ TORCH = {
     f8e5m2: torch.float8_e5m2, i8: torch.int8, u8: torch.uint8,
 }  # fmt: skip
 TOLERANCE = {bf16: 6e-3, f16: 1e-3, f32: 4e-6, f64: 1e-14, i32: 0.0}
-PROMOTED = 3e-4  # of f32 results of eight-bit floats: the matrix unit adds up two steps of K by itself
+PROMOTED = 3e-4  # of f32 results of eight-bit floats: the tensor core adds up two steps of K by itself
 
 SHAPES = [(64, 64, 64), (1, 520, 2056), (129, 263, 81), (300, 528, 208), (1000, 144, 2064), (128, 768, 4096)]
 KINDS = [  # operands, result, target, precision
@@ -87,11 +87,11 @@ def test_a_module_with_scaled_products(m: int) -> None:
     check(session(x, scale), 0.75 * (x.double() @ module.w.double().T) + module.bias.double(), TOLERANCE[bf16])
 
 
-def test_requantised_products() -> None:
+def test_requantized_products() -> None:
     a, b = rand(u8, 300, 512), rand(i8, 520, 512)
     scale, zero = torch.rand(520, device="cuda") * 1e-3, torch.randint(-9, 9, (520,), device="cuda", dtype=torch.int32)
     types = ((u8, (300, 512)), (i8, (520, 512)), (f32, (520,)), (i32, (520,)))
-    build = lambda x, w, s, z: o.Requantise(axis=1)(o.IntMatmul(transpose_b=True)(x, w), s, z)
+    build = lambda x, w, s, z: o.Requantize(axis=1)(o.IntMatmul(transpose_b=True)(x, w), s, z)
     for target in ("cuda", "sm_80"):
         poison()
         got = tw.compile(graph(build, *types), target=target)(a, b, scale, zero)
@@ -100,7 +100,7 @@ def test_requantised_products() -> None:
 
 
 def test_eight_bit_floats_over_a_long_k() -> None:
-    """f32 results stay within the bound of promoted sums at K = 16384, where the matrix unit's own would not."""
+    """f32 results stay within the bound of promoted sums at K = 16384, where the tensor cores' own would not."""
     a, b = rand(f8e4m3, 256, 16384), rand(f8e4m3, 256, 16384)
     g = graph(lambda x, y: o.Matmul(transpose_b=True, dtype=f32)(x, y), (f8e4m3, (256, 16384)), (f8e4m3, (256, 16384)))
     check(tw.compile(g, target="cuda")(a, b), a.double() @ b.double().T, PROMOTED)

@@ -201,7 +201,7 @@ def test_division_checks_its_divisors(n: int, rng: np.random.Generator) -> None:
 
 
 @pytest.mark.parametrize("shape", [(3, 5, 4), (7, 33, 20)], ids=str)
-def test_a_product_without_matrix_units(shape: tuple[int, int, int], rng: np.random.Generator) -> None:
+def test_a_product_without_tensor_cores(shape: tuple[int, int, int], rng: np.random.Generator) -> None:
     m, k, n = shape
     a, b = floats(rng, f32, m, k), floats(rng, f32, k, n)
     (out,) = Emulated(graph(lambda x, y: o.Relu()(o.Matmul()(x, y)), (f32, (m, k)), (f32, (k, n))))(a, b)

@@ -222,7 +222,7 @@ def test_a_session_ends(gpu: FakeDriver, rng: np.random.Generator) -> None:
 @pytest.mark.parametrize("native", [False, True])
 @pytest.mark.parametrize("layers", [1, 3])
 def test_tensor_maps_follow_their_tensors(layers: int, native: bool, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Products on the matrix units read through maps of inputs and results, in one launch and in a graph; weights keep theirs."""
+    """Products on the tensor cores read through maps of inputs and results, in one launch and in a graph; weights keep theirs."""
     if not native:
         monkeypatch.setattr(cuda_native, "exchange", lambda: None)
     seen: dict[int, list[int]] = {}  # of the last launch with every block of parameters, the addresses of its maps

@@ -49,7 +49,7 @@ def near(got: Array, want: Array, dtype: DType) -> bool:
 
 @heads
 def test_causal_rows_of_shared_heads(rng: np.random.Generator, d: int) -> None:
-    """Lengths that are no multiples of a tile; one multiprocessor, whose blocks have several pieces of work each."""
+    """Lengths that are no multiples of a tile; one SM, whose blocks have several pieces of work each."""
     q, k, v = normal(rng, bf16, 1, 2, 140, d), normal(rng, bf16, 1, 1, 140, d), normal(rng, bf16, 1, 1, 140, d)
     assert near(emulated(q, k, v, dtype=bf16, causal=True), reference(q, k, v, np.tri(140, dtype=bool)), bf16)
 

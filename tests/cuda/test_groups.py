@@ -64,7 +64,7 @@ def test_a_round_that_leaves_more_than_it_found_is_refused() -> None:
 
 
 def test_swizzled_matrices_rely_on_the_declared_alignment() -> None:
-    """The reverse pass of attention takes the dynamic memory as it is: declared with less, its matrices would be off their places."""
+    """The backward pass of attention takes the dynamic memory as it is: declared with less, its matrices would be off their places."""
     text, launch = kernel("attention_backward flash_grad")
     assert symbols(text, 4)["ring"] % 1024 == 0
     less = text.replace(".align 1024 .b8 ring", ".align 512 .b8 ring")

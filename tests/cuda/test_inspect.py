@@ -84,7 +84,7 @@ def test_a_saved_session_keeps_its_target(tmp_path: Path, capsys: pytest.Capture
     assert main(["inspect", str(tmp_path / "gpu.tw"), "--target", "cuda", "-o", str(tmp_path / "out")]) == 0
     for wanted in ("cpu", "sm_80"):
         assert main(["inspect", str(tmp_path / "gpu.tw"), "--target", wanted, "-o", str(tmp_path / "out")]) != 0
-        assert f"was compiled for cuda sm_90a, 132 multiprocessors, 227K shared memory, L2 50M, not for {wanted}" in capsys.readouterr().err
+        assert f"was compiled for cuda sm_90a, 132 SMs, 227K shared memory, L2 50M, not for {wanted}" in capsys.readouterr().err
 
 
 def test_a_language_model_has_three_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -72,9 +72,9 @@ def test_a_whole_model_on_the_stand_in_for_the_driver(path: Path, monkeypatch: p
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cache", ["f16", "q8_0"])
-def test_prompts_meet_the_matrix_units_at_every_position(cache: str, tmp_path: Path) -> None:
+def test_prompts_meet_the_tensor_cores_at_every_position(cache: str, tmp_path: Path) -> None:
     """Two layers, of which the first attends for every row of a prompt. Pieces of one length go through one graph, whose kernels on the
-    matrix units learn the position by new parameters."""
+    tensor cores learn the position by new parameters."""
     path = write_tiny_model(tmp_path / "tiny.gguf", format="Q4_0", layers=2, context=32)
     cpu = tw.load_llm(path, cache_dtype=cache)
     with fake_gpu() as gpu:
@@ -166,7 +166,7 @@ def test_prompts_on_hopper_give_the_logits_of_the_cpu(tmp_path: Path) -> None:
         at += len(piece)
 
 
-def test_attention_of_prompts_is_on_the_matrix_units(tmp_path: Path) -> None:
+def test_attention_of_prompts_is_on_the_tensor_cores(tmp_path: Path) -> None:
     """On each chip its own kernel, over the cache's dtype; an f32 cache keeps the exact kernel."""
     config, weights, _ = open_model(write_tiny_model(tmp_path / "tiny.gguf", layers=2, context=32))
     for arch, kernel in (("sm_80", MmaAttentionKernel), ("sm_90a", FlashKernel), ("sm_120", MmaAttentionKernel)):
@@ -177,7 +177,7 @@ def test_attention_of_prompts_is_on_the_matrix_units(tmp_path: Path) -> None:
 
 
 def test_a_model_in_f32_is_computed_in_f32(tmp_path: Path) -> None:
-    """Queries of a prompt are not rounded to the dtype of the cache, which matrix units would want."""
+    """Queries of a prompt are not rounded to the dtype of the cache, which tensor cores would want."""
     for name, wanted in (("F32", "attention_"), ("Q8_0", "flash_")):
         config, weights, tokenizer = open_model(write_tiny_model(tmp_path / f"{name}.gguf", format=name, layers=2, context=32))
         llm: Any = assemble(config, weights, tokenizer, target="sm_90a")

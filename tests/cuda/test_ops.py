@@ -16,7 +16,7 @@ from tilewright.ir.interp import run
 from tilewright.ops import REGISTRY
 from tilewright.target.cuda.safety.barrier_safety import check
 
-# Products with packed integers want constants that only `lower_quantised` makes; docs/internals/cuda.md names all of these.
+# Products with packed integers want constants that only `lower_quantized` makes; docs/internals/cuda.md names all of these.
 NO_KERNEL = {"qdot", "qexperts_dot"}
 NEEDS_UNITS = {"int_matmul"}  # `wgmma` is not emulated: the kernel of the other chips
 

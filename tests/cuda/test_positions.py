@@ -90,7 +90,7 @@ def test_tensor_maps_follow_a_position(own: bool, rng: np.random.Generator, monk
         assert gpu.calls["cuGraphExecKernelNodeSetParams_v2"] >= 3 and gpu.calls["cuTensorMapReplaceAddress"] >= (6 if own else 3)
 
 
-def test_matrix_units_learn_a_position_by_new_parameters(rng: np.random.Generator) -> None:
+def test_tensor_cores_learn_a_position_by_new_parameters(rng: np.random.Generator) -> None:
     """Attention of several rows takes its numbers as parameters: one graph serves every position, with the node's parameters rewritten."""
     rows, d = 3, 16
     g = prompt_attention(rows, d)

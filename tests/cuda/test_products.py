@@ -111,11 +111,11 @@ def test_batches(name: str, rng: np.random.Generator) -> None:
     assert isinstance(program(graph(build, *((f16, s) for s in shapes))).launches[-1].kernel, GemmKernel)
 
 
-def test_requantised_products(rng: np.random.Generator) -> None:
+def test_requantized_products(rng: np.random.Generator) -> None:
     a, b = rand(rng, u8, 33, 64), rand(rng, i8, 20, 64)
     scale, zero = np.float32(0.001) * rng.random(20, np.float32), rng.integers(-9, 9, 20, np.int32)
     types = ((u8, a.shape), (i8, b.shape), (f32, (20,)), (i32, (20,)))
-    build = lambda x, w, s, z: o.Requantise(axis=1)(o.IntMatmul(transpose_b=True)(x, w), s, z)
+    build = lambda x, w, s, z: o.Requantize(axis=1)(o.IntMatmul(transpose_b=True)(x, w), s, z)
     run = Emulated(graph(build, *types), "sm_80")
     (got,) = run(a, b, scale, zero)
     sums = (a.astype(np.int64) @ b.astype(np.int64).T).astype(np.float32)
@@ -140,7 +140,7 @@ def test_tf32_is_a_choice(rng: np.random.Generator) -> None:
         tw.compile(g, target="cuda", precision="half")
 
 
-def test_doubles_are_multiplied_by_matrix_units_where_there_are_some() -> None:
+def test_doubles_are_multiplied_by_tensor_cores_where_there_are_some() -> None:
     for arch, core in (("sm_80", "m8n8k4"), ("sm_90a", "m16n8k8"), ("sm_120", "fma")):
         for ta, tb in ((False, False), (True, True)):  # rows or columns of 16 bytes: nothing is copied
             g = graph(lambda x, y, t=(ta, tb): o.Matmul(transpose_a=t[0], transpose_b=t[1])(x, y), *((f64, (512, 512)),) * 2)
@@ -168,7 +168,7 @@ def test_eight_bit_operands_are_not_widened_first() -> None:
 
 
 def test_sums_of_eight_bit_floats_are_promoted() -> None:
-    """The matrix unit keeps fewer bits than f32: its sums are added up in f32 registers."""
+    """The tensor core keeps fewer bits than f32: its sums are added up in f32 registers."""
     (launch,) = program(graph(lambda x, y: o.Matmul(transpose_b=True, dtype=bf16)(x, y), *((f8e4m3, (1024, 1024)),) * 2)).launches
     text = emit_cuda(launch.kernel, Emulated(graph(lambda x: o.Neg()(x), (f32, (1,)))).target)
     assert "k32.f32.e4m3.e4m3" in text and "sums kept in f32" in launch.note
@@ -201,7 +201,7 @@ FLIPPED: dict[str, tuple[Any, tuple[Any, ...]]] = {
         ((bf16, (128, 64)), (bf16, (64, 128)), (bf16, (128, 128))),
     ),
     "attention": (lambda q, k, v: Attention(scale=0.125)(q, flipped(k, 2), flipped(v, 1)), (ROWS,) * 3),
-    "its reverse pass": (lambda q, k, v, g: AttentionBackward(scale=0.125)(flipped(q, 2), flipped(k, 1), v, flipped(g, 0)), (ROWS,) * 4),
+    "its backward pass": (lambda q, k, v, g: AttentionBackward(scale=0.125)(flipped(q, 2), flipped(k, 1), v, flipped(g, 0)), (ROWS,) * 4),
     "a convolution": (
         lambda x, w, r: o.Add()(o.Conv((1, 1), ((0, 0), (0, 0)), (1, 1))(flipped(o.Relu()(x), 3), w), flipped(r, 2)),
         (IMAGE, (bf16, (64, 64, 1, 1)), IMAGE),
@@ -217,7 +217,7 @@ def test_no_tensor_map_steps_back(name: str) -> None:
     assert all(isinstance(s, int) and s > 0 for s in strides) and (strides or name == "attention")  # that one takes another kernel
 
 
-def test_products_whose_results_the_copy_engine_cannot_write_have_a_kernel_of_their_own() -> None:
+def test_products_whose_results_the_tma_cannot_write_have_a_kernel_of_their_own() -> None:
     """Rows of 66 numbers of 16 bits begin inside 16 bytes: threads write them. All else is the same, the epilogue too."""
     linear = o.Matmul(transpose_b=True)
     shapes = ((300, 64), (64, 64), (66, 64), (300, 64), (300, 66))

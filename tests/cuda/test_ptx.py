@@ -52,7 +52,7 @@ def test_the_assembler_takes_it(name: str, arch: str) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_barriers_are_safe_and_asynchronous_work_is_ordered(name: str) -> None:
-    """No thread misses a barrier; every access of a stage, a result or a register of the matrix unit is behind its wait, and no read of
+    """No thread misses a barrier; every access of a stage, a result or a register of the tensor core is behind its wait, and no read of
     shared memory goes unobserved."""
     for arch in ("sm_80", "sm_90a"):
         for kernel in {k.name: k for k in kernels(name, arch)}.values():
@@ -86,7 +86,7 @@ def kinds(name: str, arch: str = "sm_90a") -> list[type[Kernel]]:
     return [type(x.kernel) for x in program(case(name), arch).launches]
 
 
-def test_the_matrix_units_are_used_where_they_are() -> None:
+def test_the_tensor_cores_are_used_where_they_are() -> None:
     for name in ("matmul_bf16", "matmul_large", "matmul_batched", "linear_rows_dynamic"):
         assert kinds(name) == [GemmKernel], name
         assert kinds(name, "sm_80") and GemmKernel not in kinds(name, "sm_80")

@@ -1,4 +1,4 @@
-"""Products with packed matrices on a GPU, in the emulator: every format that the matrix units take against gguf's dequantised numbers
+"""Products with packed matrices on a GPU, in the emulator: every format that the tensor cores take against gguf's dequantized numbers
 (eight-bit floats: PyTorch's), one row with its norm and codes, several rows, prompts."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tilewright.ir.types import TensorType
 from tilewright.kernels.cuda.kernel import QDotKernel, QGemmKernel
 from tilewright.kernels.quant.cuda.fragments import fragment_shape, pack_fragments
 from tilewright.ops import quant
-from tilewright.ops.packed.quant_dot import GPU_FORMATS, QuantiseRows
+from tilewright.ops.packed.quant_dot import GPU_FORMATS, QuantizeRows
 from tilewright.target.cuda.code import emit_cuda
 from tilewright.target.cuda.device import CHIPS, cuda_target
 from tilewright.target.cuda.ptx.ptxas import assemble, find_ptxas
@@ -51,7 +51,7 @@ def matrix(rng: np.random.Generator, name: str, n: int, k: int) -> tuple[Array, 
 
 def rounded(x: Array) -> Array:
     """What the codes of a row stand for."""
-    codes, scales, _ = QuantiseRows().ref(x)
+    codes, scales, _ = QuantizeRows().ref(x)
     return codes.astype(np.float64) * np.repeat(scales.astype(np.float64), 32, -1)
 
 
@@ -93,7 +93,7 @@ def test_several_rows(name: str, k: int, n: int, m: int, rng: np.random.Generato
     x, r = rng.standard_normal((m, k)).astype(np.float32), rng.standard_normal((m, n)).astype(np.float32)
 
     def product(x: Value, r: Value, w: Value) -> Value:
-        return o.add(o.relu(o.QDot(format=name, n=n, k=k)(*o.QuantiseRows()(x), w)), r)
+        return o.add(o.relu(o.QDot(format=name, n=n, k=k)(*o.QuantizeRows()(x), w)), r)
 
     known = Emulated(build(product, [(m, k), (m, n)], raw))
     assert isinstance(known.program.launches[-1].kernel, QDotKernel)

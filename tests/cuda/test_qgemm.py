@@ -1,4 +1,4 @@
-"""Products of many rows with packed matrices on a GPU, in the emulator: codes become bf16 in registers; against gguf's dequantised numbers
+"""Products of many rows with packed matrices on a GPU, in the emulator: codes become bf16 in registers; against gguf's dequantized numbers
 (eight-bit floats: PyTorch's) in float64."""
 
 from __future__ import annotations
@@ -93,14 +93,14 @@ MORE = [s for s in (*(qgemm.Shape(*x) for x in qgemm.COST), *(qgemm.Shape(4, m, 
 
 @pytest.mark.parametrize("shape", [*SHAPES, *(pytest.param(s, marks=SLOW) for s in MORE)], ids=lambda s: "-".join(map(str, s)))
 def test_every_tile_gives_the_same_exact_numbers(shape: qgemm.Shape, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scales that are powers of two and small whole numbers as activations leave nothing to round."""
+    """Scales that are powers of two and small integers as activations leave nothing to round."""
     n, k, m = 16 * shape.strips + 5, 256 * max(2, shape.splits) if shape.wgmma else 64, shape.rows + 3
     raw, _ = matrix(rng, "Q8_0", n, k)
     raw.reshape(n, -1, 34)[..., :2] = np.full((1,), 2.0**-4, np.float16).view(np.uint8)
     x, r = rng.integers(-8, 9, (m, k)).astype(np.float32), rng.integers(-8, 9, (m, n)).astype(np.float32)
     monkeypatch.setattr(qgemm, "chosen", lambda *_: shape)
     e = Emulated(build(linear("Q8_0", n, k), [(m, k), (m, n)], raw))
-    np.testing.assert_array_equal(e(x, r)[0], np.maximum(x @ quant.by_name("Q8_0").dequantise(raw).T, 0) + r)
+    np.testing.assert_array_equal(e(x, r)[0], np.maximum(x @ quant.by_name("Q8_0").dequantize(raw).T, 0) + r)
 
 
 def test_a_row_alone_has_the_bits_it_has_among_many(rng: np.random.Generator) -> None:

@@ -55,7 +55,7 @@ def test_the_target_is_where_the_data_is() -> None:
     assert chosen_target(Module(), (x,), None) == "cuda"
 
 
-def test_attention_is_differentiated_by_matrix_units_where_there_are_some() -> None:
+def test_attention_is_differentiated_by_tensor_cores_where_there_are_some() -> None:
     def build(dtype: Any, d: int = 64) -> Any:
         shape = (1, 2, 100, d)
         op = o.AttentionBackward(scale=0.125, causal=True)
@@ -70,7 +70,7 @@ def test_attention_is_differentiated_by_matrix_units_where_there_are_some() -> N
     assert any(n.op.name == "attention_backward" for n in run_pipeline(build(f32)).nodes)
 
 
-def test_behind_its_forward_pass_it_reads_saved_log_sums_and_writes_the_joined_cotangent() -> None:
+def test_behind_its_forward_pass_it_reads_saved_logsumexps_and_writes_the_joined_cotangent() -> None:
     """q, k and v are parts of one projection: neither they nor their cotangents are copied."""
     for window in (None, 30):
         attrs: dict[str, Any] = {"scale": 0.125, "causal": True, "window": window}

@@ -1,4 +1,4 @@
-"""Kernels that training needs, in the emulator, against PyTorch in f64: norms' reverse pass, sums of columns, rows added at indices."""
+"""Kernels that training needs, in the emulator, against PyTorch in f64: norms' backward pass, sums of columns, rows added at indices."""
 
 from __future__ import annotations
 

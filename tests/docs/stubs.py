@@ -25,7 +25,7 @@ OPS: Any = ops
 KNOWN = {"Any", "Array", "ArrayLike", "Callable", "Mapping", "None", "Sequence", "bool", "builtins", "dict", "float", "int", "list", "np",
          "str", "tuple", "dtype", "ndarray"}
 READ_AS = {"bool": "builtins.bool", "Value": "Array", "Tracer": "Array", "Fn": "Callable[..., Any]", "Argnums": "int | Sequence[int]"}
-SEVERAL = {"cond", "fori_loop", "while_loop", "scan", "gradient", "load_arrays", "unique", "fake_quantise", "fake_quantise_lsq",
+SEVERAL = {"cond", "fori_loop", "while_loop", "scan", "gradient", "load_arrays", "unique", "fake_quantize", "fake_quantize_lsq",
            "gated_delta_rule", "selective_scan", "where", "custom_op"}  # what they return depends on what they are given
 OPERANDS = {"x", "x1", "x2", "y", "a", "b", "q", "k", "v", "weight", "bias", "mask", "indices", "condition", "ids", "scale", "zero"}
 HEADER = '''"""Written by `make tables` from what the package offers; do not edit."""

@@ -150,7 +150,7 @@ def format_table() -> list[str]:
     from tilewright.ops.packed.quant_dot import FORMATS as INTEGERS
     from tilewright.ops.packed.quant_dot import GPU_FORMATS
     from tilewright.ops.quant import FORMATS
-    from tilewright.passes.lower_quantised import FLOATS
+    from tilewright.passes.lower_quantized import FLOATS
 
     rows = ["| format | bits a weight | block | product |", "|---|---|---|---|"]
     for name, f in FORMATS.items():

@@ -41,7 +41,7 @@ def session() -> tw.Session:
     return found
 
 
-def quantised() -> torch.Tensor:
+def quantized() -> torch.Tensor:
     return torch.quantize_per_tensor(X, 0.1, 0, torch.qint8)
 
 
@@ -50,7 +50,7 @@ def quantised() -> torch.Tensor:
     (X.to_sparse, r"must be a dense tensor, got layout torch.sparse_coo; pass input.to_dense\(\)"),
     (X.to_mkldnn, r"must be a dense tensor, got layout torch._mkldnn; pass input.to_dense\(\)"),
     (lambda: torch.nested.nested_tensor([X, X]), r"must be f32\[3,8\], got a nested tensor; pass input.to_padded_tensor\(0\)"),
-    (quantised, r"must be f32\[3,8\], got a quantised tensor; pass input.dequantize\(\)"),
+    (quantized, r"must be f32\[3,8\], got a quantized tensor; pass input.dequantize\(\)"),
     (lambda: X.to("meta"), r"must be on the CPU, got f32\[3,8\] on meta"),
     (lambda: X.to(torch.complex64), r"must be f32\[3,8\], got c64\[3,8\]"),
     (lambda: X.numpy().astype(object), r"must be f32\[3,8\], got object\[3,8\]"),
@@ -148,8 +148,8 @@ def test_options_of_the_wrong_type(options: dict[str, Any], message: str) -> Non
 
 
 @pytest.mark.parametrize(("limits", "message"), [
-    (("S", 5, 2), "S needs 0 <= lo <= hi, got lo=5, hi=2"), (("S", 1.5, 3), "S needs whole numbers as its limits"),
-    (("S", "1", "2"), "S needs whole numbers as its limits"), ((5, 1, 2), "a symbol's name must be an identifier, got 5"),
+    (("S", 5, 2), "S needs 0 <= lo <= hi, got lo=5, hi=2"), (("S", 1.5, 3), "S needs integers as its limits"),
+    (("S", "1", "2"), "S needs integers as its limits"), ((5, 1, 2), "a symbol's name must be an identifier, got 5"),
     (("a b", 1, 2), "a symbol's name must be an identifier, got 'a b'"),
 ])
 def test_dims_that_make_no_sense(limits: tuple[Any, ...], message: str) -> None:

@@ -84,7 +84,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {  # and what the messages say
     "sparse": (TENSOR.to_sparse, "layout torch.sparse_coo"),
     "mkldnn": (TENSOR.to_mkldnn, "layout torch._mkldnn"),
     "meta": (lambda: TENSOR.to("meta"), "on meta"),
-    "quantised": (lambda: torch.quantize_per_tensor(TENSOR, 0.1, 0, torch.qint8), "a quantised tensor"),
+    "quantized": (lambda: torch.quantize_per_tensor(TENSOR, 0.1, 0, torch.qint8), "a quantized tensor"),
     "nested": (lambda: torch.nested.nested_tensor([TENSOR[:2], TENSOR[:1]]), "a nested tensor"),
     "masked tensor": (masked_tensor, "a MaskedTensor without memory of its own|without memory"),
     "fake": (lambda: FakeTensorMode().from_tensor(TENSOR), "without memory of its own|has no memory"),

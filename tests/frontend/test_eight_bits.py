@@ -1,4 +1,4 @@
-"""torch's products of eight-bit numbers: scaled floats and whole numbers, against float64."""
+"""torch's products of eight-bit numbers: scaled floats and integers, against float64."""
 
 from __future__ import annotations
 

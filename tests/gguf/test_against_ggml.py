@@ -21,7 +21,7 @@ class Traits(ctypes.Structure):
         ("block", ctypes.c_int64),
         ("interleave", ctypes.c_int64),
         ("size", ctypes.c_size_t),
-        ("quantised", ctypes.c_bool),
+        ("quantized", ctypes.c_bool),
         ("to_float", ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)),
         ("from_float", ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)),
     ]
@@ -38,12 +38,12 @@ def traits(fmt: quant.BlockFormat) -> Any:
 
 
 @pytest.mark.parametrize("name", ["Q1_0", "Q2_0", "Q4_0", "Q8_0", "Q6_K", "IQ4_NL", "TQ2_0", "MXFP4"])
-def test_dequantise(name: str) -> None:
+def test_dequantize(name: str) -> None:
     fmt = quant.by_name(name)
     raw = fresh_rng().integers(0, 256, (50, fmt.bytes), dtype=np.uint8)
     want = np.empty((50, fmt.elements), np.float32)
     traits(fmt).to_float(raw.ctypes.data, want.ctypes.data, want.size)
-    np.testing.assert_array_equal(fmt.dequantise(raw), want)
+    np.testing.assert_array_equal(fmt.dequantize(raw), want)
 
 
 def test_q8_k_both_ways() -> None:
@@ -53,8 +53,8 @@ def test_q8_k_both_ways() -> None:
     x = fresh_rng().standard_normal((20, 512)).astype(np.float32)
     want = np.empty((20, 2 * fmt.bytes), np.uint8)
     library.quantize_row_q8_K_ref(ctypes.c_void_p(x.ctypes.data), ctypes.c_void_p(want.ctypes.data), ctypes.c_int64(x.size))
-    packed = fmt.quantise(x)
+    packed = fmt.quantize(x)
     np.testing.assert_array_equal(packed, want)
     back = np.empty_like(x)
     library.dequantize_row_q8_K(ctypes.c_void_p(want.ctypes.data), ctypes.c_void_p(back.ctypes.data), ctypes.c_int64(x.size))
-    np.testing.assert_array_equal(fmt.dequantise(packed), back)
+    np.testing.assert_array_equal(fmt.dequantize(packed), back)

@@ -47,17 +47,17 @@ def test_the_list_is_complete_and_sized_as_gguf_says() -> None:
 
 
 @pytest.mark.parametrize("fmt", FOREIGN, ids=str)
-def test_dequantise_is_gguf_bit_for_bit(fmt: BlockFormat) -> None:
+def test_dequantize_is_gguf_bit_for_bit(fmt: BlockFormat) -> None:
     rng = fresh_rng()
     raw = blocks(fmt, 300, rng).reshape(100, 3 * fmt.bytes)
     with np.errstate(all="ignore"):
         want = gguf.quants.dequantize(raw, gguf.GGMLQuantizationType(fmt.type_id))
-    assert_same_bits(fmt.dequantise(raw), np.ascontiguousarray(want))
+    assert_same_bits(fmt.dequantize(raw), np.ascontiguousarray(want))
 
 
 @pytest.mark.parametrize("fmt", WRITABLE, ids=str)
 @pytest.mark.parametrize("kind", ["normal", "zero", "one sign", "large", "tiny", "ties"])
-def test_quantise_is_gguf_bit_for_bit(fmt: BlockFormat, kind: str) -> None:
+def test_quantize_is_gguf_bit_for_bit(fmt: BlockFormat, kind: str) -> None:
     rng = fresh_rng()
     x = rng.standard_normal((24, 3 * fmt.elements * (256 if fmt.elements == 1 else 1))).astype(np.float32)
     x = {
@@ -65,7 +65,7 @@ def test_quantise_is_gguf_bit_for_bit(fmt: BlockFormat, kind: str) -> None:
     }[kind]  # fmt: skip
     with np.errstate(all="ignore"):
         want = gguf.quants.quantize(x, gguf.GGMLQuantizationType(fmt.type_id)).view(np.uint8)
-    got = fmt.quantise(x)
+    got = fmt.quantize(x)
     assert np.array_equal(got, want.reshape(got.shape))
 
 
@@ -76,7 +76,7 @@ def test_searched_scales_keep_the_error_small(name: str) -> None:
     kind = gguf.GGMLQuantizationType(fmt.type_id)
 
     def read(x: np.ndarray) -> np.ndarray:
-        packed = fmt.quantise(x)
+        packed = fmt.quantize(x)
         return np.asarray(gguf.quants.dequantize(packed, kind)).reshape(x.shape).astype(np.float64)
 
     x = rng.standard_normal((4 if name.startswith("IQ") else 24, 1024)).astype(np.float32)
@@ -103,9 +103,9 @@ def test_groups_with_scales_and_zero_points(bits: int, group: int) -> None:
     scale, zero = rng.uniform(0.01, 2, (3, 2)).astype(np.float32), rng.integers(0, 1 << bits, (3, 2))
     rows, name = pack_groups(q, scale, zero, bits, group)
     zeros, scales = (np.repeat(x.astype(np.float64), group, axis=1) for x in (zero, scale))
-    np.testing.assert_allclose(quant.by_name(name).dequantise(rows), (q - zeros) * scales, rtol=1e-6, atol=1e-4)
+    np.testing.assert_allclose(quant.by_name(name).dequantize(rows), (q - zeros) * scales, rtol=1e-6, atol=1e-4)
     x = rng.standard_normal((3, 2 * group)).astype(np.float32)
-    back = quant.by_name(name).dequantise(quant.by_name(name).quantise(x))
+    back = quant.by_name(name).dequantize(quant.by_name(name).quantize(x))
     step = np.ptp(x.reshape(3, 2, group), axis=-1, keepdims=True) / ((1 << bits) - 1)
     assert (np.abs(back - x).reshape(3, 2, group) <= 0.501 * step + 1e-6).all()
 
@@ -114,7 +114,7 @@ def test_groups_with_scales_and_zero_points(bits: int, group: int) -> None:
 def test_nvfp4_takes_the_nearest_numbers(size: float) -> None:
     """Read back by the gguf package: scales are the nearest e4m3 of PyTorch, and no other code is closer."""
     x = (fresh_rng().standard_normal((7, 128)) * size).astype(np.float32)
-    packed = quant.by_name("NVFP4").quantise(x)
+    packed = quant.by_name("NVFP4").quantize(x)
     got = gguf.quants.dequantize(packed, gguf.GGMLQuantizationType.NVFP4).reshape(-1, 16)
     rows = x.reshape(-1, 16)
     scale = torch.from_numpy(np.minimum(np.abs(rows).max(1) / np.float32(6), 448)).to(torch.float8_e4m3fn).float().numpy()
@@ -127,7 +127,7 @@ def test_bfloat16_keeps_infinities_and_quiets_nan() -> None:
     bits = np.array([0x7F800000, 0xFF800000, 0x7F800001, 0x7FFFFFFF, 0xFFC00000, 0x3F7FFFFF, 0x00000001, 0x3F808000], np.uint32)
     fmt = quant.by_name("bf16")
     want = gguf.quants.quantize(bits.view(np.float32), gguf.GGMLQuantizationType.BF16)
-    assert np.array_equal(fmt.quantise(bits.view(np.float32)), want)
+    assert np.array_equal(fmt.quantize(bits.view(np.float32)), want)
 
 
 def test_q8_k_from_its_definition() -> None:
@@ -139,15 +139,15 @@ def test_q8_k_from_its_definition() -> None:
         d, q = float(np.float32(rng.standard_normal())), rng.integers(-128, 128, 256)
         raw += struct.pack("<f256b16h", d, *q, *q.reshape(16, 16).sum(1))
         want.append(np.float32(d) * q.astype(np.float32))
-    assert_same_bits(fmt.dequantise(np.frombuffer(raw, np.uint8)), np.concatenate(want))
+    assert_same_bits(fmt.dequantize(np.frombuffer(raw, np.uint8)), np.concatenate(want))
 
 
-def test_q8_k_quantise_by_hand() -> None:
+def test_q8_k_quantize_by_hand() -> None:
     rng = fresh_rng()
     fmt = quant.by_name("Q8_K")
     x = rng.standard_normal((7, 512)).astype(np.float32)
     x[0] = 0
-    raw = fmt.quantise(x).reshape(-1, fmt.bytes)
+    raw = fmt.quantize(x).reshape(-1, fmt.bytes)
     for row, block in zip(x.reshape(-1, 256), raw, strict=True):
         d, *rest = struct.unpack("<f256b16h", block.tobytes())
         q, sums = np.array(rest[:256]), np.array(rest[256:])
@@ -168,14 +168,14 @@ def test_one_and_two_bits_from_their_definition(name: str, per_byte: int, low: i
         for k in range(fmt.elements):
             q = int(raw[i, 2 + k // per_byte]) >> (8 // per_byte * (k % per_byte)) & (2 ** (8 // per_byte) - 1)
             want[i, k] = (d if q else -d) if low is None else np.float32(q + low) * d
-    assert_same_bits(fmt.dequantise(raw), want)
+    assert_same_bits(fmt.dequantize(raw), want)
 
 
 @pytest.mark.parametrize("dtype", ["I8", "I16", "I32", "I64", "F64"])
 def test_plain_numbers(dtype: str) -> None:
     fmt = quant.by_name(dtype)
     values = np.arange(-5, 6).astype(fmt.dtype)
-    assert np.array_equal(fmt.dequantise(values.view(np.uint8)), values.astype(np.float32))
+    assert np.array_equal(fmt.dequantize(values.view(np.uint8)), values.astype(np.float32))
 
 
 @pytest.mark.parametrize("name, kind, most", [("F8_E4M3", torch.float8_e4m3fn, 448.0), ("F8_E5M2", torch.float8_e5m2, 57344.0)])
@@ -186,9 +186,9 @@ def test_blocks_of_eight_bit_floats_are_those_of_pytorch(name: str, kind: torch.
     raw[:2, 4:] = np.arange(256, dtype=np.uint8).reshape(2, 128)
     scales = rng.uniform(-3, 3, (8, 1)).astype(np.float32)
     raw[:, :4] = scales.view(np.uint8)
-    assert_same_bits(fmt.dequantise(raw), torch.from_numpy(raw[:, 4:].copy()).view(kind).to(torch.float32).numpy() * scales)
+    assert_same_bits(fmt.dequantize(raw), torch.from_numpy(raw[:, 4:].copy()).view(kind).to(torch.float32).numpy() * scales)
     x = rng.standard_normal((8, 128)).astype(np.float32)
-    packed = fmt.quantise(x)
+    packed = fmt.quantize(x)
     d = np.abs(x).max(1, keepdims=True) / np.float32(most)
     np.testing.assert_array_equal(packed[:, :4], d.view(np.uint8))
     want = torch.from_numpy(np.clip(x * (np.float32(1) / d), -most, most)).to(kind).view(torch.uint8).numpy()
@@ -197,13 +197,13 @@ def test_blocks_of_eight_bit_floats_are_those_of_pytorch(name: str, kind: torch.
 
 @pytest.mark.parametrize("fmt", list(quant.FORMATS.values()), ids=str)
 def test_shapes_and_errors(fmt: BlockFormat) -> None:
-    assert fmt.dequantise(np.zeros((2, 0), np.uint8)).shape == (2, 0)
-    assert fmt.dequantise(np.zeros((0, fmt.bytes), np.uint8)).shape == (0, fmt.elements)
+    assert fmt.dequantize(np.zeros((2, 0), np.uint8)).shape == (2, 0)
+    assert fmt.dequantize(np.zeros((0, fmt.bytes), np.uint8)).shape == (0, fmt.elements)
     with pytest.raises(InputError, match=f"{fmt.name} is read from u8"):
-        fmt.dequantise(np.zeros(fmt.bytes, np.int8))
+        fmt.dequantize(np.zeros(fmt.bytes, np.int8))
     if fmt.bytes > 1:
         with pytest.raises(InputError, match=f"rows of a multiple of {fmt.bytes} bytes"):
-            fmt.dequantise(np.zeros(fmt.bytes + 1, np.uint8))
+            fmt.dequantize(np.zeros(fmt.bytes + 1, np.uint8))
     assert pickle.loads(pickle.dumps(fmt)) is fmt
     assert quant.by_name(fmt.name.lower()) is fmt
 
@@ -213,18 +213,18 @@ def test_a_strided_view_is_read_right() -> None:
     fmt = quant.by_name("Q5_K")
     raw = blocks(fmt, 8, rng)
     raw[:, :4] = 0
-    assert_same_bits(fmt.dequantise(raw[::2]), fmt.dequantise(raw[::2].copy()))
+    assert_same_bits(fmt.dequantize(raw[::2]), fmt.dequantize(raw[::2].copy()))
 
 
 def test_messages() -> None:
     with pytest.raises(InputError, match="no format 'Q9'; known: F32 F16 Q4_0"):
         quant.by_name("Q9")
     with pytest.raises(InputError, match="Q1_0 can only be read; writable: F32 F16"):
-        quant.by_name("Q1_0").quantise(np.zeros(256))
+        quant.by_name("Q1_0").quantize(np.zeros(256))
     with pytest.raises(InputError, match="a row must be a multiple of 32 elements, got 33"):
-        quant.by_name("Q4_0").quantise(np.zeros(33))
+        quant.by_name("Q4_0").quantize(np.zeros(33))
     with pytest.raises(InputError, match="finite numbers only"):
-        quant.by_name("Q4_0").quantise(np.full(32, np.nan))
+        quant.by_name("Q4_0").quantize(np.full(32, np.nan))
 
 
 @pytest.mark.parametrize("fmt", [f for f in quant.FORMATS.values() if f.name != "TQ1_0"], ids=str)
@@ -249,4 +249,4 @@ def test_the_comparison_notices_a_wrong_bit() -> None:
     wrong = raw.copy()
     wrong[1, 17] ^= 1
     with pytest.raises(AssertionError):
-        assert_same_bits(fmt.dequantise(raw), fmt.dequantise(wrong))
+        assert_same_bits(fmt.dequantize(raw), fmt.dequantize(wrong))

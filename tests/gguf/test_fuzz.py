@@ -23,7 +23,7 @@ LIMIT = 4 << 20  # bytes that reading a file of some hundred bytes may allocate
 
 
 def mutate(data: bytearray, rng: random.Random) -> bytes:
-    """One to four changes: bits, bytes, whole numbers, removed, doubled, moved or cut pieces."""
+    """One to four changes: bits, bytes, integers, removed, doubled, moved or cut pieces."""
     for _ in range(rng.choice([1, 1, 1, 2, 3, 4])):
         at = rng.randrange(max(1, len(data)))
         kind = rng.randrange(8)
@@ -64,7 +64,7 @@ def exercise(content: bytes) -> bool:
         assert t.nbytes <= len(content) and t.data.shape == (t.rows, t.format.row_bytes(t.columns))
         assert t.data.nbytes == 0 or int(t.data.sum()) >= 0
         if t.nbytes:
-            t.dequantise()
+            t.dequantize()
     return True
 
 

@@ -39,7 +39,7 @@ def test_a_good_file(tmp_path: Path) -> None:
     w = f.tensors["w"]
     assert w.shape == (3, 64) and w.format is quant.by_name("Q8_0") and w.data.shape == (3, 68)
     assert not w.data.flags.writeable and bytes(w.data.reshape(-1)[:4]) == bytes(range(4))
-    assert np.array_equal(w.row(1), w.dequantise()[1])
+    assert np.array_equal(w.row(1), w.dequantize()[1])
     assert f.tensor("v").array().tolist() == [0, 1, 2, 3, 4]
     assert f.nbytes == 204 + 20
 
@@ -168,8 +168,8 @@ def test_a_sparse_file_cannot_ask_for_memory(head: bytes, tmp_path: Path) -> Non
 
 def test_odd_but_valid(tmp_path: Path) -> None:
     f = opened(tmp_path, build([], [tensor("s", (), 0, 0), tensor("e", (0, 7), 0, 0), tensor("z", (32, 0), 2, 32)], bytes(32)))
-    assert f.tensor("s").shape == () and f.tensor("s").dequantise() == 0
-    assert f.tensor("e").dequantise().shape == (7, 0) and f.tensor("z").data.shape == (0, 18)
+    assert f.tensor("s").shape == () and f.tensor("s").dequantize() == 0
+    assert f.tensor("e").dequantize().shape == (7, 0) and f.tensor("z").data.shape == (0, 18)
     assert opened(tmp_path, build([], [])).tensors == {}
     f = opened(tmp_path, build([key("x", STRING, b"\xff ok"), key("b", BOOL, True)], [], version=2))
     assert f.metadata["x"] == "� ok" and f.version == 2
@@ -182,7 +182,7 @@ def test_a_model_in_parts(tmp_path: Path) -> None:
         keys = [key("split.count", U32, 2), key("split.no", U32, i)]
         (tmp_path / f"m-0000{i + 1}-of-00002.gguf").write_bytes(build(keys, [tensor(name, (1,), 0, 0)], struct.pack("<f", i + 1.5)))
     f = open_gguf(tmp_path / "m-00001-of-00002.gguf")
-    assert [t.dequantise()[0] for t in f.tensors.values()] == [1.5, 2.5]
+    assert [t.dequantize()[0] for t in f.tensors.values()] == [1.5, 2.5]
     with pytest.raises(FormatError, match="part 2 of 2; open the one named"):
         open_gguf(tmp_path / "m-00002-of-00002.gguf")
     (tmp_path / "m-00002-of-00002.gguf").unlink()
@@ -201,4 +201,4 @@ def test_smollm_agrees_with_gguf() -> None:
     gguf = pytest.importorskip("gguf")
     t = f.tensor("blk.7.ffn_down.weight")
     want = gguf.quants.dequantize(t.data, gguf.GGMLQuantizationType(t.format.type_id))
-    assert np.array_equal(t.dequantise(), want.reshape(t.shape))
+    assert np.array_equal(t.dequantize(), want.reshape(t.shape))

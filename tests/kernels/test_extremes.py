@@ -356,8 +356,8 @@ def test_packed_matrices(name: str) -> None:
     """Activations at both ends, through formats that round them to codes and formats that do not. What is not finite stays so."""
     rng = np.random.default_rng(9)
     n, k, fmt = 32, 64, quant.by_name(name)
-    w = np.asarray(fmt.quantise(rng.standard_normal((n, k)).astype(np.float32)))
-    plain = fmt.dequantise(w).reshape(n, k).astype(np.float64)
+    w = np.asarray(fmt.quantize(rng.standard_normal((n, k)).astype(np.float32)))
+    plain = fmt.dequantize(w).reshape(n, k).astype(np.float64)
     for rows in (1, 6):
         for size in (1.0, 1e30, 1e-30, *([] if name.endswith("_1") else [3e37])):  # those of minima multiply the sum of a block
             x = (rng.uniform(0.5, 1.0, (rows, k)) * size).astype(np.float32)

@@ -66,7 +66,7 @@ SAMPLES = [(n, i) for n, i in CASES if i == 0 or not issubclass(REGISTRY[n], Ele
 def test_samples(name: str, index: int) -> None:
     op = REGISTRY[name]
     graph = build(op, op.samples[index])
-    rng = np.random.default_rng(index)  # samples of quantised formats need bytes that are sane numbers
+    rng = np.random.default_rng(index)  # samples of quantized formats need bytes that are sane numbers
     inputs = [*values(op.samples[index], {"N": 5, "M": 3}, rng), np.zeros(5, "i1"), np.zeros(3, "i1")]
     got, error = interpret_graph(run_pipeline(graph), inputs)
     assert not error.any()

@@ -1,4 +1,4 @@
-"""Integer products with packed matrices against the dequantisers, for every format, at odd sizes, on every feature level."""
+"""Integer products with packed matrices against the dequantizers, for every format, at odd sizes, on every feature level."""
 from __future__ import annotations
 
 from typing import Any
@@ -12,7 +12,7 @@ from tilewright.core.dtypes import f32, i64
 from tilewright.ir.graph import Graph, Value
 from tilewright.ir.interp import run
 from tilewright.ir.types import TensorType
-from tilewright.ops import QDot, QExpertsDot, QuantiseRows, quant
+from tilewright.ops import QDot, QExpertsDot, QuantizeRows, quant
 from tilewright.ops import functions as F
 from tilewright.ops.base import single
 from tilewright.ops.packed.quant_dot import FORMATS
@@ -33,7 +33,7 @@ def packed(name: str, n: int, k: int, rng: np.random.Generator) -> Any:
 
 def product(name: str, w: Any, k: int, rows: Any) -> Graph:
     def body(g: Graph, v: tuple[Value, ...]) -> Value:
-        codes = QuantiseRows()(v[0])
+        codes = QuantizeRows()(v[0])
         return F.add(QDot(format=name, n=len(w), k=k)(*codes, g.constant(w, "w")), 1.0)
 
     return single(body, TensorType(f32, (2, rows, k)))
@@ -74,10 +74,10 @@ def test_more_strips_at_once_give_the_same_bits(name: str, monkeypatch: pytest.M
     assert found[1].tobytes() == found[3].tobytes()
 
 
-def test_quantise_rows_is_exact() -> None:
+def test_quantize_rows_is_exact() -> None:
     x = fresh_rng().standard_normal((3, 64)).astype("f4")
     x[1, :32] = 0
-    g = single(lambda g, v: QuantiseRows()(v[0]), TensorType(f32, (3, 64)))
+    g = single(lambda g, v: QuantizeRows()(v[0]), TensorType(f32, (3, 64)))
     for got, want in zip(run_graph(g, [x])[0], run(g, [x]), strict=True):
         np.testing.assert_array_equal(got, want)
 
@@ -93,7 +93,7 @@ def test_chosen_matrices_of_a_stack(name: str, shared: bool) -> None:
     ids = rng.integers(0, experts - 1, (tokens, used))  # nobody chooses the last
 
     def body(g: Graph, v: tuple[Value, ...]) -> Value:
-        out: Value = QExpertsDot(format=name, n=n, k=k, experts=experts)(*QuantiseRows()(v[0]), g.constant(w, "w"), v[1])
+        out: Value = QExpertsDot(format=name, n=n, k=k, experts=experts)(*QuantizeRows()(v[0]), g.constant(w, "w"), v[1])
         return out
 
     rows = sym("S", 0, 40)
@@ -105,7 +105,7 @@ def test_chosen_matrices_of_a_stack(name: str, shared: bool) -> None:
 
     def with_one(own: Any) -> Graph:
         op = QDot(format=name, n=n, k=k)
-        return single(lambda g, v: op(*QuantiseRows()(v[0]), g.constant(own, "w")), TensorType(f32, (1, k)))
+        return single(lambda g, v: op(*QuantizeRows()(v[0]), g.constant(own, "w")), TensorType(f32, (1, k)))
 
     for token, slot in ((0, 0), (tokens - 1, 1)):
         (alone,), _ = run_graph(with_one(w[ids[token, slot] * n :][:n]), [x[token, [0 if shared else slot]]])

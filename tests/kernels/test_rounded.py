@@ -14,7 +14,7 @@ from tilewright.core.dtypes import f32
 from tilewright.ir.graph import Graph, Value
 from tilewright.ir.types import TensorType
 from tilewright.kernels.quant import qdot
-from tilewright.ops import LayerNorm, QDot, QuantiseRows, RmsNorm, quant
+from tilewright.ops import LayerNorm, QDot, QuantizeRows, RmsNorm, quant
 from tilewright.ops import functions as F
 from tilewright.ops.base import single
 from tilewright.passes.base import Log
@@ -43,7 +43,7 @@ def test_a_norm(kind: str, also: bool, level: str) -> None:
         x = F.add(v[0], v[1])
         scale = g.constant(rng.standard_normal(k).astype("f4"), "w")
         norm: Value = RmsNorm(eps=1e-5, affine="weight")(x, scale) if kind == "rms" else LayerNorm(eps=1e-5, affine="weight")(x, scale)
-        codes = QuantiseRows()(norm)
+        codes = QuantizeRows()(norm)
         return (*codes, x, norm) if also else codes
 
     rows = sym("S", 1, 50)
@@ -64,8 +64,8 @@ def test_a_product(also: bool, n: int, programs: int, level: str, monkeypatch: p
     w = packed("Q4_1", n, k, rng)
 
     def body(g: Graph, v: tuple[Value, ...]) -> tuple[Value, ...]:
-        y = F.mul(F.silu(QDot(format="Q4_1", n=n, k=k)(*QuantiseRows()(v[0]), g.constant(w, "w"))), v[1])
-        codes = QuantiseRows()(y)
+        y = F.mul(F.silu(QDot(format="Q4_1", n=n, k=k)(*QuantizeRows()(v[0]), g.constant(w, "w"))), v[1])
+        codes = QuantizeRows()(y)
         return (*codes, y) if also else codes
 
     rows = sym("S", 1, 50)
@@ -76,12 +76,12 @@ def test_a_product(also: bool, n: int, programs: int, level: str, monkeypatch: p
     assert len(names(fused)) == 2, "the rounding of the input, and one region"
     for g, v in zip(got, want, strict=True):
         np.testing.assert_array_equal(g, v)
-    exact = quant.by_name("Q4_1").dequantise(w)
+    exact = quant.by_name("Q4_1").dequantize(w)
     assert exact.shape == (n, k)
 
 
 def test_a_product_of_odd_width_is_rounded_afterwards() -> None:
     rng = fresh_rng()
     w = packed("Q8_0", 40, 32, rng)
-    graph = single(lambda g, v: QDot(format="Q8_0", n=40, k=32)(*QuantiseRows()(v[0]), g.constant(w, "w")), TensorType(f32, (3, 32)))
+    graph = single(lambda g, v: QDot(format="Q8_0", n=40, k=32)(*QuantizeRows()(v[0]), g.constant(w, "w")), TensorType(f32, (3, 32)))
     assert len(names(Fuse().run(graph, Log()))) == 2

@@ -157,7 +157,7 @@ def test_cancellation(dtype: str) -> None:
 
 @DTYPES
 def test_overflow_between(dtype: str) -> None:
-    """Section 27.8 and Blanchard, Higham and Higham (2021): log-sum-exp and softmax with a shift are right where exp alone overflows."""
+    """Section 27.8 and Blanchard, Higham and Higham (2021): logsumexp-exp and softmax with a shift are right where exp alone overflows."""
     u = float(np.finfo(dtype).eps) / 2
     x = (fresh_rng().standard_normal((4, 200)) * 20 + np.array([[-5000], [0], [700], [3e4]])).astype(dtype)
     top = wide(x).max(1, keepdims=True)

@@ -42,13 +42,13 @@ def test_experts_of_an_odd_height_are_unpacked() -> None:
     from tilewright.ir.types import TensorType
     from tilewright.ops.base import single
     from tilewright.passes.base import Log
-    from tilewright.passes.lower_quantised import LowerQuantised
+    from tilewright.passes.lower_quantized import LowerQuantized
 
     def lowered(n: int) -> list[str]:
         w = np.zeros((3 * n, 34), np.uint8)
         graph = single(lambda g, v: o.QExperts(format="Q8_0", n=n, k=32, experts=3)(v[0], g.constant(w, "w"), v[1]),
                        TensorType(f32, (4, 1, 32)), TensorType(i64, (4, 2)))
-        return [x.op.name for x in LowerQuantised().run(graph, Log()).nodes if x.operands]
+        return [x.op.name for x in LowerQuantized().run(graph, Log()).nodes if x.operands]
 
     assert lowered(20) == ["qexperts"]
-    assert lowered(32) == ["quantise_rows", "qexperts_dot"]
+    assert lowered(32) == ["quantize_rows", "qexperts_dot"]

@@ -25,7 +25,7 @@ def rows_of(name: str, n: int, k: int, rng: Any) -> Any:
     """Random packed rows: every code occurs, scales are ordinary numbers."""
     fmt = FORMATS[name]
     if name in PLAIN:
-        return fmt.quantise(rng.standard_normal((n, k)).astype(np.float32))
+        return fmt.quantize(rng.standard_normal((n, k)).astype(np.float32))
     blocks = rng.integers(0, 256, (n, k // fmt.elements, fmt.bytes), dtype=np.uint8)
     for at, _ in fmt.halves():
         blocks[..., at : at + 2] = (rng.standard_normal((n, k // fmt.elements, 1)) * 0.1).astype(np.float16).view(np.uint8)
@@ -44,8 +44,8 @@ def rows_of(name: str, n: int, k: int, rng: Any) -> Any:
 
 
 def numbers(name: str, rows: Any) -> Any:
-    if name in ("F32", "Q8_K", "Q1_0", "Q2_0") or FORMATS[name].type_id >= 1000:  # the package has no dequantiser for these
-        return FORMATS[name].dequantise(rows)
+    if name in ("F32", "Q8_K", "Q1_0", "Q2_0") or FORMATS[name].type_id >= 1000:  # the package has no dequantizer for these
+        return FORMATS[name].dequantize(rows)
     return gguf.quants.dequantize(rows, gguf.GGMLQuantizationType[name]).astype(np.float32)
 
 

@@ -91,7 +91,7 @@ def test_paths_that_are_no_model(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_smollm2_is_close_to_transformers() -> None:
-    """The real file: its logits against the same weights dequantised to f32, an answer that is right, and the chat prompt."""
+    """The real file: its logits against the same weights dequantized to f32, an answer that is right, and the chat prompt."""
     import torch
     from transformers import AutoModelForCausalLM
 

@@ -10,7 +10,7 @@ import pytest
 
 import tilewright as tw
 from tests.fresh import fresh_rng
-from tests.llm.quantised_model import model
+from tests.llm.quantized_model import model
 from tilewright.llm.model import LLM
 from tilewright.target.cpu import cache
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.llm.quantised_model import CONFIG, model, tensors
+from tests.llm.quantized_model import CONFIG, model, tensors
 from tilewright.compile import compile_graph
 from tilewright.ir.text import to_text
 from tilewright.llm import loading, program_store
@@ -74,7 +74,7 @@ def test_other_weights_of_the_same_shapes_use_the_same_program(compiles: list[st
 @pytest.mark.parametrize("kind", ["float16", "float32"])
 def test_plain_matrices_are_named_not_stored(kind: str, compiles: list[str]) -> None:
     """They become ordinary products, some of them joined; an entry of the cache still holds no matrix."""
-    plain = {n: plain_tensor(n, t.dequantise().astype(kind)) if len(t.shape) == 2 else t for n, t in tensors(0).items()}
+    plain = {n: plain_tensor(n, t.dequantize().astype(kind)) if len(t.shape) == 2 else t for n, t in tensors(0).items()}
     want = logits(model(weights=Weights(dict(plain), CONFIG)))
     assert same(logits(model(weights=Weights(dict(plain), CONFIG))), want) and compiles == ["llama"]
     folder = CodeCache().folder
@@ -96,7 +96,7 @@ def test_what_is_part_of_the_key() -> None:
         keys.append(program_store.program_key(CONFIG, weights, spec, *parts))
     keys.append(program_store.program_key(dataclasses.replace(CONFIG, norm_eps=1e-6), weights, spec, 256, "f16", None))
     keys.append(program_store.program_key(CONFIG, weights, dataclasses.replace(spec, cores=spec.cores + 1), 256, "f16", None))
-    changed = base["output_norm.weight"].dequantise().copy()
+    changed = base["output_norm.weight"].dequantize().copy()
     changed[5] = np.nextafter(changed[5], np.float32(9))
     vector = {**base, "output_norm.weight": plain_tensor("output_norm.weight", changed)}
     keys.append(program_store.program_key(CONFIG, Weights(vector, CONFIG), spec, 256, "f16", None))

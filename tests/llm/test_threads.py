@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.fresh import fresh_rng
-from tests.llm.quantised_model import model
+from tests.llm.quantized_model import model
 from tilewright.core.errors import InputError
 from tilewright.llm.batch import BatchCall
 from tilewright.llm.model import LLM

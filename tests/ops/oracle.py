@@ -15,7 +15,7 @@ import torch.nn.functional as tf
 from tests.control.oracle import CONTROL
 from tests.ops.oracle_catalogue import CATALOGUE
 from tests.ops.oracle_paged import paged_attention
-from tests.ops.oracle_quantised import q8_blocks, qdot, qexperts_dot, quantise_rows, unpacked
+from tests.ops.oracle_quantized import q8_blocks, qdot, qexperts_dot, quantize_rows, unpacked
 from tests.ops.oracle_training import attention_backward, attention_saved, cross_entropy, norm_backward, scatter_add
 from tilewright.ops import REGISTRY, Op
 
@@ -352,7 +352,7 @@ GENERAL: dict[str, Oracle] = {
     "qexperts_dot": qexperts_dot,
     "q8_blocks": q8_blocks,
     "q8_attention": q8_attention,
-    "quantise_rows": quantise_rows,
+    "quantize_rows": quantize_rows,
     "qdot": qdot,
     "paged_attention": paged_attention,
     "qproduct": lambda a, x, w: (x.double() @ unpacked(a, w).double().T).float(),

@@ -1,4 +1,4 @@
-"""PyTorch's meaning of quantisation, low-rank and grouped products, and of the families in the files beside this one."""
+"""PyTorch's meaning of quantization, low-rank and grouped products, and of the families in the files beside this one."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def limit(a: dict[str, Any]) -> int:
 
 
 def with_scale(a: dict[str, Any], x: Any, scale: Any) -> Any:
-    """PyTorch's own fake quantiser, in f32 scales (it takes no others)."""
+    """PyTorch's own fake quantizer, in f32 scales (it takes no others)."""
     q, axis = limit(a), a.get("axis")
     if x.numel() == 0:
         return x
-    if x.dtype == torch.float64:  # the quantiser takes f32 only
+    if x.dtype == torch.float64:  # the quantizer takes f32 only
         s = scale if axis is None else scale.reshape([-1 if i == axis else 1 for i in range(x.ndim)])
         return torch.clamp(torch.round(x / s), -q, q) * s
     wide = x.float()
@@ -38,7 +38,7 @@ def with_scale(a: dict[str, Any], x: Any, scale: Any) -> Any:
     return torch.fake_quantize_per_channel_affine(wide, scale.float(), zeros, axis, -q, q).to(x.dtype)
 
 
-def fake_quantise(a: dict[str, Any], x: Any, *given: Any) -> Any:
+def fake_quantize(a: dict[str, Any], x: Any, *given: Any) -> Any:
     axis, mode, dtype = a.get("axis"), a.get("mode", "batch"), x.dtype
     if dtype == torch.bfloat16:  # a scale of 16 bits would give other codes
         x, given = x.float(), tuple(s.float() for s in given)
@@ -50,14 +50,14 @@ def fake_quantise(a: dict[str, Any], x: Any, *given: Any) -> Any:
     return (y.to(dtype), scale.to(dtype)) if mode == "ema" else y.to(dtype)
 
 
-def quantise(a: dict[str, Any], x: Any, scale: Any, zero: Any) -> Any:
+def quantize(a: dict[str, Any], x: Any, scale: Any, zero: Any) -> Any:
     kind = torch.uint8 if "dtype" in a and a["dtype"].name == "u8" else torch.int8
     shape = [] if a.get("axis") is None else [-1 if i == a["axis"] else 1 for i in range(x.ndim)]
     codes = torch.round(x / scale.reshape(shape)) + zero.reshape(shape)
     return torch.clamp(codes, torch.iinfo(kind).min, torch.iinfo(kind).max).to(kind)
 
 
-def dequantise(a: dict[str, Any], codes: Any, scale: Any, zero: Any) -> Any:
+def dequantize(a: dict[str, Any], codes: Any, scale: Any, zero: Any) -> Any:
     shape = [] if a.get("axis") is None else [-1 if i == a["axis"] else 1 for i in range(codes.ndim)]
     return (codes.to(scale.dtype) - zero.reshape(shape)) * scale.reshape(shape)
 
@@ -79,10 +79,10 @@ def grouped_gemm(a: dict[str, Any], x: Any, w: Any, ends: Any) -> Any:
 
 
 CATALOGUE: dict[str, Oracle] = {
-    "fake_quantise": fake_quantise,
-    "fake_quantise_lsq": with_scale,
-    "quantise": quantise,
-    "dequantise": dequantise,
+    "fake_quantize": fake_quantize,
+    "fake_quantize_lsq": with_scale,
+    "quantize": quantize,
+    "dequantize": dequantize,
     "lora_matmul": lambda a, x, w, p, q: x @ (w + a.get("scale", 1.0) * (p @ q)),
     "grouped_matmul": lambda a, x, w, ids: torch.bmm(x[:, None], (w.mT if a.get("transpose_b") else w)[ids.long()])[:, 0],
     "bag_sum": bag_sum,

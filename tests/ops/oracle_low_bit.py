@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as tf
 
-from tests.ops.oracle_quantised import unpacked
+from tests.ops.oracle_quantized import unpacked
 
 Oracle = Callable[..., Any]
 
@@ -51,7 +51,7 @@ def int_conv(a: dict[str, Any], x: Any, w: Any) -> Any:
     return conv(wide, w.double(), stride=a["stride"], dilation=a["dilation"], groups=a.get("groups", 1)).round().int()
 
 
-def requantise(a: dict[str, Any], acc: Any, multiplier: Any, zero: Any) -> Any:
+def requantize(a: dict[str, Any], acc: Any, multiplier: Any, zero: Any) -> Any:
     kind = torch.uint8 if "dtype" in a and a["dtype"].name == "u8" else torch.int8
     shape = [] if a.get("axis") is None else [-1 if i == a["axis"] else 1 for i in range(acc.ndim)]
     codes = torch.round(acc.to(multiplier.dtype) * multiplier.reshape(shape)) + zero.reshape(shape)
@@ -127,7 +127,7 @@ LOW_BIT: dict[str, Oracle] = {
     "qexperts_back": lambda a, g, w, ids, *books: torch.einsum(
         "stn,stnk->stk", g.double(), unpacked(a, w).double().reshape(a["experts"], a["n"], a["k"])[ids.long()]).to(g.dtype),
     "qmatmul_back": lambda a, g, w, *books: (g.double() @ unpacked(a, w).double()).to(g.dtype),
-    "requantise": requantise,
+    "requantize": requantize,
     "selective_scan": selective_scan,
     "selective_scan_backward": selective_scan_backward,
 }

@@ -25,7 +25,7 @@ pow remainder floor_divide equal not_equal less less_equal greater greater_equal
 bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift where reshape transpose slice expand flip split sum mean max min
 prod any all arg_max arg_min var log_sum_exp cum_sum matmul conv softmax log_softmax layer_norm rms_norm group_norm batch_norm
 attention rope gather gather_along_axis index concat pad top_k max_pool avg_pool input constant iota positions dim_value fused update_slice
-qmatmul qgather qexperts sample qdot quantise_rows scatter_add softmax_cross_entropy stop_gradient fence checkpoint
+qmatmul qgather qexperts sample qdot quantize_rows scatter_add softmax_cross_entropy stop_gradient fence checkpoint
 attention_backward attention_saved norm_backward custom_vjp custom_forward custom_jvp q8_blocks q8_attention qexperts_dot qproduct
 paged_attention
 """

@@ -73,8 +73,8 @@ def graph_of(spelled: bool, dtype: Any, zero: int, transpose: bool) -> tuple[Gra
         left = o.Mul()(o.Sub()(o.Cast(dtype=f32)(x), graph.constant(np.float32(zero))), graph.constant(np.float32(0.05)))
         right = o.Mul()(o.Cast(dtype=f32)(graph.constant(w)), graph.constant(scale[:, None]))
     else:
-        left = o.Dequantise()(x, graph.constant(np.float32(0.05)), graph.constant(np.int32(zero)))
-        right = o.Dequantise(axis=0)(graph.constant(w), graph.constant(scale), graph.constant(np.zeros(9, np.int32)))
+        left = o.Dequantize()(x, graph.constant(np.float32(0.05)), graph.constant(np.int32(zero)))
+        right = o.Dequantize(axis=0)(graph.constant(w), graph.constant(scale), graph.constant(np.zeros(9, np.int32)))
     b = o.Transpose(perm=(1, 0))(right) if transpose else right
     y = o.Matmul(transpose_b=not transpose, alpha=0.5)(left, b)
     graph.outputs = [o.Add()(y, graph.constant(np.arange(9, dtype=np.float32)))]
@@ -88,7 +88,7 @@ def graph_of(spelled: bool, dtype: Any, zero: int, transpose: bool) -> tuple[Gra
 @pytest.mark.parametrize("spelled", [False, True])
 @pytest.mark.parametrize("transpose", [False, True])
 @pytest.mark.parametrize(("dtype", "zero"), [(u8, 0), (u8, 131), (i8, 0), (i8, -7)])
-def test_products_of_dequantised_codes(spelled: bool, transpose: bool, dtype: Any, zero: int) -> None:
+def test_products_of_dequantized_codes(spelled: bool, transpose: bool, dtype: Any, zero: int) -> None:
     graph, (codes, want) = graph_of(spelled, dtype, zero, transpose)
     target = host_target()
     made = run_pipeline(graph, target)
@@ -101,9 +101,9 @@ def test_products_of_dequantised_codes(spelled: bool, transpose: bool, dtype: An
 def test_what_is_not_symmetric_stays_in_float() -> None:
     graph = Graph("asymmetric")
     x = graph.input(TensorType(u8, (4, 8)), "x")
-    left = o.Dequantise()(x, graph.constant(np.float32(0.1)), graph.constant(np.int32(0)))
+    left = o.Dequantize()(x, graph.constant(np.float32(0.1)), graph.constant(np.int32(0)))
     codes = np.arange(24, dtype=np.int8).reshape(3, 8) - 12
-    right = o.Dequantise()(graph.constant(codes), graph.constant(np.float32(0.1)), graph.constant(np.int32(120)))
+    right = o.Dequantize()(graph.constant(codes), graph.constant(np.float32(0.1)), graph.constant(np.int32(120)))
     graph.outputs = [o.Matmul(transpose_b=True)(left, right)]
     made = run_pipeline(graph, host_target())
     assert all(n.types[0].dtype.name != "i32" for n in made.nodes if isinstance(n.op, o.Matmul))
@@ -116,5 +116,5 @@ def test_a_pair_of_the_same_scale_is_gone() -> None:
     graph = Graph("twice")
     x = graph.input(TensorType(u8, (4, 8)), "x")
     s, z = graph.constant(np.float32(0.1)), graph.constant(np.int32(3))
-    graph.outputs = [o.Quantise(dtype=u8)(o.Dequantise()(x, s, z), s, z)]
+    graph.outputs = [o.Quantize(dtype=u8)(o.Dequantize()(x, s, z), s, z)]
     assert "round" not in names(run_pipeline(graph, host_target()))

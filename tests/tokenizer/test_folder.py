@@ -39,7 +39,7 @@ def test_tensors_are_views(tmp_path: Path) -> None:
     for name, value in tensors.items():
         t = f.tensor(name)
         assert t.shape == value.shape and t.data.shape[0] == t.rows and not t.data.flags.writeable
-        assert np.array_equal(t.array(), value) and np.array_equal(t.dequantise(), value.astype(np.float32))
+        assert np.array_equal(t.array(), value) and np.array_equal(t.dequantize(), value.astype(np.float32))
 
 
 def test_shards(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_shards(tmp_path: Path) -> None:
         numpy_files.save_file({f"w{i}": np.full(3, i, np.float32)}, tmp_path / f"model-{i}.safetensors")
     index = tmp_path / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"w1": "model-1.safetensors", "w2": "model-2.safetensors"}}))
-    assert {n: t.dequantise()[0] for n, t in open_folder(tmp_path).tensors.items()} == {"w1": 1, "w2": 2}
+    assert {n: t.dequantize()[0] for n, t in open_folder(tmp_path).tensors.items()} == {"w1": 1, "w2": 2}
     for bad, message in [
         ({"w1": "../x.safetensors"}, r"a .safetensors file in the folder itself, got '../x.safetensors'"),
         ({"w1": "/etc/passwd"}, "in the folder itself"),

@@ -1,4 +1,4 @@
-"""Quantisation-aware training end to end, by the documentation's example: the integer network is as good as the one that was trained."""
+"""Quantization-aware training end to end, by the documentation's example: the integer network is as good as the one that was trained."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def example() -> Any:
 def test_four_bits_with_learned_scales(example: Any) -> None:
     data = example.digits(seed=1)
     params = example.pretrain(data, steps=200, seed=1)
-    got = example.quantised(data, params, 4, "lsq", steps=150, seed=1)
+    got = example.quantized(data, params, 4, "lsq", steps=150, seed=1)
     assert got.f32 > 0.93 and got.fake > 0.93
     assert abs(got.integer - got.fake) <= 0.01
     assert got.nbytes < 0.2 * sum(a.nbytes for p in params for a in p.values())
@@ -40,7 +40,7 @@ def test_four_bits_with_learned_scales(example: Any) -> None:
 def test_all_bits_and_methods(example: Any, seed: int) -> None:
     data = example.digits(seed)
     params = example.pretrain(data, seed=seed)
-    found = {(b, m): example.quantised(data, params, b, m, seed=seed) for b in (8, 4, 2) for m in ("max", "lsq")}
+    found = {(b, m): example.quantized(data, params, b, m, seed=seed) for b in (8, 4, 2) for m in ("max", "lsq")}
     for (bits, _), r in found.items():
         assert r.f32 > 0.95 and r.fake > (0.95 if bits > 2 else 0.9)
         assert abs(r.integer - r.fake) <= 0.01, r
@@ -48,16 +48,16 @@ def test_all_bits_and_methods(example: Any, seed: int) -> None:
     assert found[2, "lsq"].nbytes < found[4, "lsq"].nbytes < found[8, "lsq"].nbytes
 
 
-def test_an_exported_layer_is_the_fake_quantised_one() -> None:
-    """Weights, inputs and sums are the same whole numbers: what is left is the rounding of f32 and of the bias."""
+def test_an_exported_layer_is_the_fake_quantized_one() -> None:
+    """Weights, inputs and sums are the same integers: what is left is the rounding of f32 and of the bias."""
     rng = fresh_rng()
     w, bias, x = (rng.normal(size=s).astype(np.float32) for s in ((17, 30), (17,), (9, 30)))
     step = np.float32(np.abs(x).max() / 127)
     for bits in (8, 4, 2):
         scale = tw.training.weight_scale(w, bits)
         layer = tw.training.export_linear(w, bias, scale, step, bits=bits)
-        sums = tw.jit(layer)(tw.quantise(x, step))
-        want = tw.fake_quantise(x, step) @ tw.fake_quantise(w, bits=bits, axis=0).T + bias
+        sums = tw.jit(layer)(tw.quantize_linear(x, step))
+        want = tw.fake_quantize(x, step) @ tw.fake_quantize(w, bits=bits, axis=0).T + bias
         np.testing.assert_allclose(np.asarray(sums) * layer.worth, want, rtol=1e-4, atol=float(layer.worth.max()))
 
 
@@ -75,5 +75,5 @@ def test_bad_exports() -> None:
 def test_a_scale_of_the_largest_element_clips_nothing(dtype: Any) -> None:
     """The largest quotient of one row in ten rounds to more than its limit; its element must learn as others do."""
     x, g = (fresh_rng().standard_normal((200, 3)).astype(np.float32) for _ in range(2))
-    got = tw.grad(lambda v: (tw.astype(tw.fake_quantise(v, axis=0, estimator="clipped"), "f32") * g).sum())(x.astype(dtype))
+    got = tw.grad(lambda v: (tw.astype(tw.fake_quantize(v, axis=0, estimator="clipped"), "f32") * g).sum())(x.astype(dtype))
     np.testing.assert_array_equal(np.asarray(got), g.astype(dtype))

@@ -44,7 +44,7 @@ def test_a_row_alone_and_views() -> None:
 
 def test_a_layer_in_whole_numbers_is_one_launch() -> None:
     x, w, m = codes(20, 64), codes(48, 64), (rng.random(48) * 1e-3).astype(np.float32)
-    f = tw.jit(lambda x: tw.maximum(tw.requantise(tw.int_matmul(x, w, transpose_b=True), m, 3, axis=1), 3))
+    f = tw.jit(lambda x: tw.maximum(tw.requantize(tw.int_matmul(x, w, transpose_b=True), m, 3, axis=1), 3))
     sums = torch.from_numpy(x).long() @ torch.from_numpy(w).long().T
     want = torch.clamp(torch.round(sums.float() * torch.from_numpy(m)) + 3, -128, 127).clamp(min=3).to(torch.int8)
     np.testing.assert_array_equal(f(x), want.numpy())
@@ -65,14 +65,14 @@ def test_int_conv_is_exact(groups: int, c: int, o: int) -> None:
 def test_codes_come_back_from_bytes(bits: int) -> None:
     q = 1 << (bits - 1)
     x = rng.integers(-q, q, (3, 24)).astype(np.int8)
-    packed = tw.pack_codes(x, bits)
+    packed = tw.pack_quantized(x, bits)
     assert packed.shape == (3, 3 * bits) and packed.dtype == np.uint8
-    np.testing.assert_array_equal(tw.unpack_codes(packed, bits), x)
+    np.testing.assert_array_equal(tw.unpack_quantized(packed, bits), x)
     with pytest.raises(ShapeError, match="bits must be 2, 4 or 8, got 3"):
-        tw.unpack_codes(packed, 3)
+        tw.unpack_quantized(packed, 3)
     if bits < 8:
         with pytest.raises(ShapeError, match=r"needs i8 codes whose last dim is a multiple of"):
-            tw.pack_codes(x[:, :1], bits)
+            tw.pack_quantized(x[:, :1], bits)
 
 
 @pytest.mark.parametrize("name,constant", [("Q8_0", True), ("Q4_0", False), ("Q5_1", False), ("MXFP4", True), ("NVFP4", False),
@@ -84,12 +84,12 @@ def test_products_with_packed_weights_have_a_derivative(name: str, constant: boo
     assert np.abs(numbers - w).mean() < 0.2 and packed.nbytes < 0.6 * w.size * 4
 
     def loss(x: Any, packed: Any) -> Any:
-        return (tw.quantised_matmul(x, packed, format=name) * g).sum()
+        return (tw.quantized_matmul(x, packed, format=name) * g).sum()
 
     f = tw.jit(tw.grad(lambda x: loss(x, packed))) if constant else lambda x: tw.grad(loss)(x, packed)
     np.testing.assert_allclose(f(x), g.astype(np.float64) @ numbers, rtol=1e-4, atol=2e-4)
     if not constant:
-        np.testing.assert_allclose(tw.quantised_matmul(x, packed, format=name), x.astype(np.float64) @ numbers.T, rtol=1e-4, atol=2e-3)
+        np.testing.assert_allclose(tw.quantized_matmul(x, packed, format=name), x.astype(np.float64) @ numbers.T, rtol=1e-4, atol=2e-3)
     session = tw.jit(tw.grad(loss)).lower(x, packed)
     assert session.executable is not None
     assert all(b.nbytes < w.size * 4 for b in session.executable.plan.temps), "no copy of the matrix in f32"
@@ -97,7 +97,7 @@ def test_products_with_packed_weights_have_a_derivative(name: str, constant: boo
 
 @pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.float8_e5m2])
 def test_eight_bit_floats_of_other_tools_are_packed_as_they_are(kind: torch.dtype) -> None:
-    """Scales per row, per 128 columns and per square, as PyTorch dequantises them, bit for bit; and their product."""
+    """Scales per row, per 128 columns and per square, as PyTorch dequantizes them, bit for bit; and their product."""
     n, k = 150, 384
     w = torch.from_numpy(rng.normal(size=(n, k))).to(kind)
     small = ml_dtypes.float8_e4m3fn if kind is torch.float8_e4m3fn else ml_dtypes.float8_e5m2
@@ -109,7 +109,7 @@ def test_eight_bit_floats_of_other_tools_are_packed_as_they_are(kind: torch.dtyp
         packed, name = tw.training.pack_scaled(codes, scale)
         np.testing.assert_array_equal(tw.training.unpack_blocks(packed, name), want)
     x = rng.normal(size=(3, k)).astype(np.float32)
-    np.testing.assert_allclose(tw.quantised_matmul(x, packed, format=name), x.astype(np.float64) @ want.T, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(tw.quantized_matmul(x, packed, format=name), x.astype(np.float64) @ want.T, rtol=1e-4, atol=1e-4)
 
 
 def test_four_bit_codes_of_other_tools_are_packed_as_they_are() -> None:
@@ -134,7 +134,7 @@ def test_unsigned_groups_with_zero_points_multiply_in_f32(bits: int, group: int,
     packed, found = tw.training.pack_scaled(q, scale, zero, bits=bits)
     assert found == name
     numbers = (q - np.repeat(zero, group, 1).astype(np.float64)) * np.repeat(scale, group, 1)
-    got = tw.jit(lambda x: tw.quantised_matmul(x, packed, format=name))(x)
+    got = tw.jit(lambda x: tw.quantized_matmul(x, packed, format=name))(x)
     np.testing.assert_allclose(got, x.astype(np.float64) @ numbers.T, rtol=1e-5, atol=1e-5 * np.abs(numbers).sum(1).max())
     middle, found = tw.training.pack_scaled(q, scale, bits=bits)
     want = (q - np.float32(1 << (bits - 1))) * np.repeat(scale, group, 1)
@@ -204,7 +204,7 @@ def test_a_scan_in_two_pieces_is_the_whole_one() -> None:
 
 @pytest.mark.parametrize("length,k,v,dtype", [(40, 37, 18, "f32"), (3, 5, 1, "f32"), (35, 16, 5, "bf16"), (9, 8, 8, "f16")])
 def test_gated_delta_rule(length: int, k: int, v: int, dtype: str) -> None:
-    """Against PyTorch's derivative of the recurrent form in f64; a chunk of the reverse pass is 32 steps."""
+    """Against PyTorch's derivative of the recurrent form in f64; a chunk of the backward pass is 32 steps."""
     lead, kind = (2, 3, length), {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}[dtype]
     near = {"f32": 1e-4, "f16": 2e-2, "bf16": 8e-2}[dtype]
     q, key, value = (rng.normal(size=(*lead, n)).astype(np.float32) for n in (k, k, v))
@@ -232,15 +232,15 @@ def test_gated_delta_rule(length: int, k: int, v: int, dtype: str) -> None:
 
 
 def test_halves_round_to_even() -> None:
-    """Quotients that are exact halves (steps that are powers of two), as PyTorch's own quantisers round them."""
+    """Quotients that are exact halves (steps that are powers of two), as PyTorch's own quantizers round them."""
     for step in (0.25, 2.0):
         x = (np.arange(-140, 140, dtype=np.float32) + np.float32(0.5)) * np.float32(step)
-        found = tw.jit(lambda v, step=step: tw.quantise(v, step))(x)
+        found = tw.jit(lambda v, step=step: tw.quantize_linear(v, step))(x)
         want = torch.fake_quantize_per_tensor_affine(torch.tensor(x), step, 0, -128, 127).numpy() / step
         np.testing.assert_array_equal(np.asarray(found), want.astype(np.int8))
         for bits in (2, 4, 8):
             most = 2 ** (bits - 1) - 1
-            rounded = tw.jit(lambda v, step=step, bits=bits: tw.fake_quantise(v, np.float32(step), bits=bits, mode="fixed"))(x)
+            rounded = tw.jit(lambda v, step=step, bits=bits: tw.fake_quantize(v, np.float32(step), bits=bits, mode="fixed"))(x)
             expected = torch.fake_quantize_per_tensor_affine(torch.tensor(x), step, 0, -most, most).numpy()
             np.testing.assert_array_equal(np.asarray(rounded), expected)
 
@@ -251,6 +251,6 @@ def test_packed_experts_are_products_with_the_chosen_matrices() -> None:
     packed = np.stack([np.asarray(tw.training.pack_blocks(m, "Q8_0")) for m in w])
     numbers = np.stack([np.asarray(tw.training.unpack_blocks(m, "Q8_0")) for m in packed])
     want = np.einsum("sk,stnk->stn", x[:, 0], numbers[ids])
-    np.testing.assert_allclose(tw.quantised_experts(x, packed, ids, format="Q8_0"), want, rtol=1e-4, atol=2e-3)
-    with pytest.raises(ShapeError, match=r"quantised_experts: needs x\[S,T,k\] and packed\[experts,n,bytes\]"):
-        tw.quantised_experts(x[0], packed, ids, format="Q8_0")
+    np.testing.assert_allclose(tw.quantized_experts(x, packed, ids, format="Q8_0"), want, rtol=1e-4, atol=2e-3)
+    with pytest.raises(ShapeError, match=r"quantized_experts: needs x\[S,T,k\] and packed\[experts,n,bytes\]"):
+        tw.quantized_experts(x[0], packed, ids, format="Q8_0")

@@ -19,7 +19,7 @@ from tilewright.transform.batch import batch_graph
 from tilewright.transform.jvp import jvp_graph
 from tilewright.transform.vjp import split_vjp, vjp_graph
 
-STRAIGHT_THROUGH = {"stop_gradient", "fake_quantise", "fake_quantise_lsq"}  # their derivatives are estimates on purpose
+STRAIGHT_THROUGH = {"stop_gradient", "fake_quantize", "fake_quantize_lsq"}  # their derivatives are estimates on purpose
 # their oracles are backward passes already
 DETACHED = {"attention_backward", "norm_backward", "selective_scan_backward", "gated_delta_rule_backward", "splat_rasterize_backward"}
 JUMPS = {"floor", "ceil", "trunc", "sign", "floor_divide", "remainder"}  # a step of a finite difference may cross one

@@ -22,7 +22,7 @@ def cuda_target_of(name: str) -> TargetSpec:
         return cuda_target(name)
     if gpu.available():
         return cuda_target(DEFAULT)
-    return cuda_target(arch_of(gpu.compute_capability()), gpu.multiprocessors(), gpu.shared_memory())
+    return cuda_target(arch_of(gpu.compute_capability()), gpu.sms(), gpu.shared_memory())
 
 
 def build_cuda(model: Model, stages: Any) -> CudaSession:

@@ -1,7 +1,7 @@
 """Argument words that follow the symbols of a call (a decoder's position): they lie in device memory, and a call rewrites them there.
 
 One CUDA graph then serves every value. A kernel's parameter is the address of its word; values are an address or nothing, plus a dim.
-Kernels that take their numbers as parameters alone (those of the matrix units, with their tensor maps) have them rewritten in the graph's
+Kernels that take their numbers as parameters alone (those of the tensor cores, with their tensor maps) have them rewritten in the graph's
 node instead (`Schedule.follow`): a few microseconds for each such kernel at a call with another value.
 """
 

@@ -105,7 +105,7 @@ def describe(name: str, threads: int, k: dict[str, Any]) -> str:
     needs = f"{shown('registers')} registers, {shown('spilled')} bytes spilled, {shown('shared_bytes')} bytes of shared memory"
     lines = [f"{name}: {threads} threads a block, {needs}"]
     share = "unknown" if k["occupancy"] is None else f"{k['occupancy']:.0%}"
-    lines.append(f"  blocks on a multiprocessor: {shown('blocks')} (bound by {k['bound']}), occupancy {share}")
+    lines.append(f"  blocks on an SM: {shown('blocks')} (bound by {k['bound']}), occupancy {share}")
     lines += [f"  line {w['line']}: {w['op']}: {w['why']}" for w in k["waits"]] or ["  no barriers"]
     if "unordered" in k:
         lines += [f"  NOT ORDERED: {x}" for x in k["unordered"]] or ["  every asynchronous access is ordered by these"]

@@ -198,7 +198,7 @@ def sym(name: str, lo: int = 0, hi: int = UNBOUNDED) -> Expr:
     if not (isinstance(name, str) and name.isidentifier()):
         raise ParseError(f"dim: a symbol's name must be an identifier, got {name!r}")
     if type(lo) is not int or type(hi) is not int:
-        raise ParseError(f"dim: {name} needs whole numbers as its limits, got lo={lo!r}, hi={hi!r}")
+        raise ParseError(f"dim: {name} needs integers as its limits, got lo={lo!r}, hi={hi!r}")
     if not 0 <= lo <= hi:
         raise ParseError(f"dim: {name} needs 0 <= lo <= hi, got lo={lo}, hi={hi}")
     return _atom(Symbol(name, lo, hi))

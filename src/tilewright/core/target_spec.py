@@ -85,7 +85,7 @@ class TargetSpec:
             return "reference (NumPy)"
         if self.kind == "cuda":
             extra = "; f32 products in tf32" if self.has("tf32") else ""
-            return f"cuda {self.cpu}, {self.cores} multiprocessors, {self.l1d >> 10}K shared memory, L2 {self.l2 >> 20}M{extra}"
+            return f"cuda {self.cpu}, {self.cores} SMs, {self.l1d >> 10}K shared memory, L2 {self.l2 >> 20}M{extra}"
         flags = [n for n, on in (("fma", self.has_fma), ("f16c", self.has_f16c), ("avx512bf16", self.has_avx512bf16),
                                  ("vnni", self.has_vnni), ("amx", self.has_amx)) if on]
         return (f"{self.kind} {self.cpu}, {self.vector_bits}-bit vectors x {self.registers}, {self.cores} cores, "

@@ -60,7 +60,7 @@ def unfit(tensor: Any) -> tuple[str, str] | None:
     if tensor.is_nested:
         return "a nested tensor", "x.to_padded_tensor(0)"
     if tensor.is_quantized:
-        return "a quantised tensor", "x.dequantize()"
+        return "a quantized tensor", "x.dequantize()"
     if tensor.layout != torch.strided:
         return f"a tensor of layout {tensor.layout}", "x.to_dense()"
     if tensor.device.type != "cpu":

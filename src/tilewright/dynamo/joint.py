@@ -1,6 +1,6 @@
 """What is changed in the joint graph of a forward and a backward pass before it is cut in two.
 
-Some of torch's backward ops read what their forward pass found on the way (the statistics of a norm, the log-sums of attention). Our
+Some of torch's backward ops read what their forward pass found on the way (the statistics of a norm, the logsumexps of attention). Our
 kernels find these again, so they need not be kept, nor computed: such ops are exchanged for ones that read the operands alone.
 """
 from __future__ import annotations

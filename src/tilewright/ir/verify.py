@@ -92,12 +92,12 @@ def _check_region(body: Graph, where: str) -> None:
     anchors = [n for n in body.nodes if n.op.traits.anchor]
     if any(n.op.name in ("attention", "q8_attention") for n in anchors):  # it may rotate queries and keys, and append to its caches
         anchors = [n for n in anchors if n.op.name not in ("rope", "update_slice", "q8_blocks")]
-    if len(anchors) == 2 and anchors[1].op.name == "quantise_rows":  # rounding the anchor's result may follow it
+    if len(anchors) == 2 and anchors[1].op.name == "quantize_rows":  # rounding the anchor's result may follow it
         anchors.pop()
     if len(anchors) > 1 and anchors[0].op.name == "rms_norm":  # the products of one row may compute its norm themselves
         row = anchors[0].values[0]
         anchors = [n for n in anchors if n.op.name != "matmul" or n.operands[0] is not row]
-    rounding = next((n for n in anchors if n.op.name == "quantise_rows"), None)
+    rounding = next((n for n in anchors if n.op.name == "quantize_rows"), None)
     if rounding is not None:  # products of one row may round it to codes themselves, and compute its norm
         anchors = [n for n in anchors if n.op.name != "qdot" or n.operands[0] is not rounding.values[0]]
         anchors = [n for n in anchors if n.op.name != "rms_norm" or rounding.operands[0] is not n.values[0]]

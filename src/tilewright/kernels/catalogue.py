@@ -18,7 +18,7 @@ from .matmul.grouped import GroupedGemmTemplate, GroupedOuterTemplate
 from .pointwise.complex import ComplexTemplate
 from .pointwise.copies import PadTemplate
 from .quant.int_dot import IntDotTemplate, PackWordsTemplate
-from .quant.quantised_backward import QExpertsBackTemplate, QMatmulBackTemplate
+from .quant.quantized_backward import QExpertsBackTemplate, QMatmulBackTemplate
 from .rows.arg_reduce import ArgReduce
 from .scan.delta_net import GatedDeltaRuleTemplate
 from .scan.delta_net_backward import GatedDeltaRuleBackwardTemplate

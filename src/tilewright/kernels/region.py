@@ -16,7 +16,7 @@ from ..ir.graph import Graph, Node, Value
 from ..ir.layout import Layout
 from ..ir.types import TensorType
 from ..ops.base import Op
-from ..ops.packed.quant_dot import QuantiseRows
+from ..ops.packed.quant_dot import QuantizeRows
 from ..ops.sources import DimValue, Iota, Positions
 from ..ops.structure import Constant, ConstantData
 from ..tile.builder import KernelBuilder, Tile
@@ -49,7 +49,7 @@ class Region:
         # a rope may stand before an attention; the attention is then the anchor
         anchors = [n for n in reversed(self.body.nodes) if n.op.traits.anchor]
         # rounding the anchor's result to codes may stand behind it
-        self.tail = anchors[0] if len(anchors) > 1 and isinstance(anchors[0].op, QuantiseRows) else None
+        self.tail = anchors[0] if len(anchors) > 1 and isinstance(anchors[0].op, QuantizeRows) else None
         self.anchor = next((n for n in anchors if n is not self.tail), None)
 
     def operand(self, value: Value) -> Operand | None:

@@ -40,9 +40,9 @@ from .pointwise.copies import ConcatTemplate, copy_launch
 from .pointwise.elements import Elements
 from .pointwise.pointwise import Pointwise
 from .pointwise.update import UpdateSliceTemplate
-from .quant.qdot import QDotTemplate, QuantiseRowsTemplate
+from .quant.qdot import QDotTemplate, QuantizeRowsTemplate
 from .quant.qdot_experts import QExpertsDotTemplate
-from .quant.quantised import QExpertsTemplate, QGatherTemplate, QMatmulTemplate
+from .quant.quantized import QExpertsTemplate, QGatherTemplate, QMatmulTemplate
 from .region import Operand, Region
 from .rows.norm_backward import NormBackwardTemplate
 from .rows.reduce import Reduce
@@ -53,7 +53,7 @@ from .state import computed_in_window, in_place_updates, land_states, updated
 from .template import Template, Unserved
 
 TEMPLATES: list[Template] = [
-    *CATALOGUE, MatmulTemplate(), QDotTemplate(), QExpertsDotTemplate(), QuantiseRowsTemplate(), AttentionTemplate(),
+    *CATALOGUE, MatmulTemplate(), QDotTemplate(), QExpertsDotTemplate(), QuantizeRowsTemplate(), AttentionTemplate(),
     AttentionBackwardTemplate(), NormBackwardTemplate(), Q8BlocksTemplate(), Reduce(), Rows(), GatherTemplate(), IndexRows(),
     Pointwise(), QMatmulTemplate(), QGatherTemplate(), QExpertsTemplate(), UpdateSliceTemplate(), ScatterAddTemplate(),
     SampleTemplate(), ConvTemplate(), Winograd(), RopeTemplate(), ConcatTemplate(), Elements(),

@@ -9,8 +9,8 @@ from ..core.dtypes import i64
 from ..core.places import split
 from ..ir.graph import Node
 from ..ops.index import indexing, scatter, scatter_along
-from ..ops.packed import backward as quantised_backward
-from ..ops.packed import products as quantised
+from ..ops.packed import backward as quantized_backward
+from ..ops.packed import products as quantized
 from ..ops.packed import quant_dot
 from ..ops.rows import losses
 from ..tile.builder import Ix
@@ -21,7 +21,7 @@ from .region import Evaluator, Region
 DIVISION = 5  # code in the error block
 LEAST = -(1 << 63)
 ALONG = (indexing.Gather, indexing.GatherAlongAxis, scatter.ScatterRows, scatter_along.ScatterAlong)
-EXPERTS = (quantised.QExperts, quantised_backward.QExpertsBack, quant_dot.QExpertsDot)
+EXPERTS = (quantized.QExperts, quantized_backward.QExpertsBack, quant_dot.QExpertsDot)
 
 
 def name_sites(launches: list[Launch], region: Region) -> list[Launch]:
@@ -82,7 +82,7 @@ def _size(node: Node) -> Dim | None:
     op = node.op
     if isinstance(op, EXPERTS):
         return op.experts
-    axis = op.axis if isinstance(op, ALONG) else 0 if isinstance(op, quantised.QGather) else None
+    axis = op.axis if isinstance(op, ALONG) else 0 if isinstance(op, quantized.QGather) else None
     if isinstance(op, losses.SoftmaxCrossEntropy):
         axis = -1
     if isinstance(op, indexing.Index) and len(op.axes) == 1:

@@ -41,7 +41,7 @@ class Decoder:
     chunk: int = CHUNK
     sampled: bool = True  # the graph chooses the next token
     rows: int | None = None  # new tokens of a call, where it is for one number of them
-    narrow: bool = False  # several queries at once are rounded to the cache's dtype, where matrix units want one dtype
+    narrow: bool = False  # several queries at once are rounded to the cache's dtype, where tensor cores want one dtype
     graph: Graph = field(init=False)
     past: Expr = field(init=False)
     new: Dim = field(init=False)

@@ -129,7 +129,7 @@ def _factors(file: GGUFFile, name: str) -> tuple[float, ...]:
     found = file.tensors.get(name)
     if found is None:
         return ()
-    values = np.asarray(found.dequantise(), np.float64).reshape(-1)
+    values = np.asarray(found.dequantize(), np.float64).reshape(-1)
     if values.size > 1024 or not (np.isfinite(values) & (values > 0)).all():
         raise FormatError(f"llm: tensor {name!r} must have at most 1024 positive numbers, got {values.size} ({file.metadata.source})")
     return tuple(float(v) for v in values)

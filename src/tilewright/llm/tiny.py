@@ -48,7 +48,7 @@ def write_tiny_model(path: str | os.PathLike[str], *, format: str = "Q8_0", widt
                              "attention.layer_norm_rms_epsilon": 1e-5}
 
     def matrix(*shape: int, of: Any = fmt) -> Tensor:
-        return shape, of.type_id, of.quantise((rng.standard_normal(shape) * scale).astype(np.float32))
+        return shape, of.type_id, of.quantize((rng.standard_normal(shape) * scale).astype(np.float32))
 
     def numbers(values: Any) -> Tensor:
         return values.shape, PLAIN.type_id, np.ascontiguousarray(values, np.float32)

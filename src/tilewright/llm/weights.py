@@ -77,12 +77,12 @@ class Weights:
         tensor = self.tensor(name)
         if tensor.shape != (size,):
             raise FormatError(f"llm: tensor {name!r} must have {size} elements, got shape {list(tensor.shape)}")
-        values = np.ascontiguousarray(tensor.dequantise(), np.float32)
+        values = np.ascontiguousarray(tensor.dequantize(), np.float32)
         return _halves(values[:, None], self.config.head_dim)[:, 0] if self._interleaved(name) else values
 
     def numbers(self, name: str, *shape: int) -> Array:
         """The values of a tensor that is no matrix, f32 in this shape."""
-        return np.ascontiguousarray(self.tensor(name).dequantise(), np.float32).reshape(shape)
+        return np.ascontiguousarray(self.tensor(name).dequantize(), np.float32).reshape(shape)
 
     @staticmethod
     def is_numbers(name: str, shape: tuple[int, ...]) -> bool:

@@ -39,14 +39,14 @@ from .matmul.contractions import Conv as Conv, Matmul as Matmul
 from .matmul.grouped import GroupedGemm as GroupedGemm, GroupedMatmul as GroupedMatmul, GroupedOuter as GroupedOuter
 from .matmul.int_products import (
     IntConv as IntConv, IntDot as IntDot, IntMatmul as IntMatmul,
-    PackWords as PackWords, Requantise as Requantise
+    PackWords as PackWords, Requantize as Requantize
 )
 from .matmul.winograd import WinogradConv as WinogradConv
-from .packed.affine_quant import Dequantise as Dequantise, LoraMatmul as LoraMatmul, Quantise as Quantise
+from .packed.affine_quant import Dequantize as Dequantize, LoraMatmul as LoraMatmul, Quantize as Quantize
 from .packed.backward import QExpertsBack as QExpertsBack, QMatmulBack as QMatmulBack
-from .packed.fake_quant import FakeQuantise as FakeQuantise, FakeQuantiseLsq as FakeQuantiseLsq
+from .packed.fake_quant import FakeQuantize as FakeQuantize, FakeQuantizeLsq as FakeQuantizeLsq
 from .packed.products import QExperts as QExperts, QGather as QGather, QMatmul as QMatmul
-from .packed.quant_dot import QDot as QDot, QExpertsDot as QExpertsDot, QuantiseRows as QuantiseRows
+from .packed.quant_dot import QDot as QDot, QExpertsDot as QExpertsDot, QuantizeRows as QuantizeRows
 from .packed.quant_product import QProduct as QProduct
 from .pointwise.activations import (
     Elu as Elu, Gelu as Gelu, Hardsigmoid as Hardsigmoid,

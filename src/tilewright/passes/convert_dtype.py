@@ -22,7 +22,7 @@ from ..ops.structure import ConstantData
 
 def float_dtype(name: Any) -> DType:
     """The dtype that `tw.compile(dtype=...)` names, or the error that lists the choices."""
-    known = [d for d in ALL if d.is_float and d.itemsize > 1]  # eight bits need scales: see quantisation
+    known = [d for d in ALL if d.is_float and d.itemsize > 1]  # eight bits need scales: see quantization
     try:
         found = dtype_named(name)
     except ParseError:

@@ -220,7 +220,7 @@ class Fuse(Pass):
         for v in regions.exits(inside):
             for n in regions.users[v]:
                 made = v.node is anchor or anchor in above(v.node, inside)
-                if made and isinstance(n.op, o.QuantiseRows) and regions.free(n) and v.shape == anchor.types[0].shape:
+                if made and isinstance(n.op, o.QuantizeRows) and regions.free(n) and v.shape == anchor.types[0].shape:
                     if regions.place({*inside, n}) is not None:
                         return [*region, n]
         return region

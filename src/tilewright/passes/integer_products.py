@@ -1,6 +1,6 @@
-"""Products and convolutions of dequantised codes become integer ones, with the scales behind them.
+"""Products and convolutions of dequantized codes become integer ones, with the scales behind them.
 
-    dequantise(x) · dequantise(w)  =  scale_x · scale_w · (Σ x·w - zero_x · Σ w)
+    dequantize(x) · dequantize(w)  =  scale_x · scale_w · (Σ x·w - zero_x · Σ w)
 
 The sum is an integer product; the rest is one multiplication and one addition a result, which a bias joins. They end up in the product's
 epilogue, together with activations, residuals and the rounding to the next layer's codes.
@@ -18,7 +18,7 @@ from ..ir.graph import Graph, Node, Value
 from ..ops import functions as F
 from .base import Log, Pass
 from .base import scalar as number_of
-from .dequantised import Array, Coded, constant, of
+from .dequantized import Array, Coded, constant, of
 
 MOST = (1 << 31) // (255 * 128)  # terms of a sum that surely fits in 32 bits
 SHIFT = 128  # from signed to unsigned codes
@@ -26,16 +26,16 @@ SHIFT = 128  # from signed to unsigned codes
 
 @dataclass(frozen=True)
 class IntegerProducts(Pass):
-    """Before: canonical graph; constants of `dequantise` are not folded.
-    After: a matmul or convolution whose operands are dequantised (activations with one scale, weights constant, symmetric, with one scale
+    """Before: canonical graph; constants of `dequantize` are not folded.
+    After: a matmul or convolution whose operands are dequantized (activations with one scale, weights constant, symmetric, with one scale
     or one per result) is an integer one. Signed activations that only these read are unsigned ones with another zero point. Views and max
-    pools work on codes. A `quantise` by constants multiplies by the reciprocal of its scale, and takes no bounds before it that its own
-    range implies; one that undoes a `dequantise` is gone."""
+    pools work on codes. A `quantize` by constants multiplies by the reciprocal of its scale, and takes no bounds before it that its own
+    range implies; one that undoes a `dequantize` is gone."""
 
     name: ClassVar[str] = "integer-products"
 
     def run(self, graph: Graph, log: Log) -> Graph:
-        coded = any(isinstance(n.op, (o.Quantise, o.Dequantise)) for n in graph.nodes)
+        coded = any(isinstance(n.op, (o.Quantize, o.Dequantize)) for n in graph.nodes)
         if not coded and not any(v.dtype in (i8, u8) for n in graph.nodes for v in n.values):
             return graph
         return _Rewriter(graph, log).run()
@@ -72,10 +72,10 @@ class _Rewriter:
     def rewritten(self, n: Node) -> Value | None:
         op, self.new.place = n.op, n.place
         made: Value | None = None
-        if isinstance(op, o.Quantise):
-            made = self.quantise(n)
-        elif isinstance(op, o.Dequantise):
-            made = self.dequantise(n)
+        if isinstance(op, o.Quantize):
+            made = self.quantize(n)
+        elif isinstance(op, o.Dequantize):
+            made = self.dequantize(n)
         elif isinstance(op, o.Matmul):
             made = self.matmul(n)
         elif isinstance(op, o.Conv):
@@ -93,7 +93,7 @@ class _Rewriter:
 
     # --- what values stand for ----------------------------------------------------------------------------------------
     def note(self, n: Node) -> None:
-        """A copied node that is spelled-out dequantisation."""
+        """A copied node that is spelled-out dequantization."""
         found = of(n.value)
         if found is not None and found.codes in self.env and not isinstance(found.codes.op, o.Constant):
             self.known[n.value] = Coded(self.env[found.codes], found.scale, found.zero, found.axis, found.bare)
@@ -139,15 +139,15 @@ class _Rewriter:
         return F.cast(out, dtype)
 
     # --- codes --------------------------------------------------------------------------------------------------------
-    def quantise(self, n: Node) -> Value | None:
+    def quantize(self, n: Node) -> Value | None:
         op, (x, scale, zero) = n.op, n.operands
-        assert isinstance(op, o.Quantise)
+        assert isinstance(op, o.Quantize)
         s, z = constant(scale), constant(zero)
         if s is None or z is None or s.size != 1 or op.dtype not in (i8, u8) or not np.isfinite(s).all() or not s > 0:
             return None
         before = self.known.get(x)
         readers = self.users[n.value]
-        alone = bool(readers) and n.value not in self.outputs and all(self.one_dequantise(u) for u in readers)
+        alone = bool(readers) and n.value not in self.outputs and all(self.one_dequantize(u) for u in readers)
         dtype, shift = (u8, SHIFT) if op.dtype is i8 and alone else (op.dtype, 0)
         zero_point = int(z.reshape(())) + shift
         if before is not None and before.one_scale and before.codes.dtype is dtype and int(before.zero) == zero_point \
@@ -176,8 +176,8 @@ class _Rewriter:
         out = F.mul(acc, self.numbers(scale * factor, shape, f"{name}_scale"))
         return F.add(out, self.numbers(offset * factor, shape, f"{name}_offset")) if offset.any() else out
 
-    def one_dequantise(self, u: Node) -> bool:
-        return isinstance(u.op, o.Dequantise) and (z := constant(u.operands[2])) is not None and z.size == 1 \
+    def one_dequantize(self, u: Node) -> bool:
+        return isinstance(u.op, o.Dequantize) and (z := constant(u.operands[2])) is not None and z.size == 1 \
             and (s := constant(u.operands[1])) is not None and s.size == 1
 
     def bare(self, x: Value, low: float, high: float) -> Value:
@@ -196,7 +196,7 @@ class _Rewriter:
             return x
         return x
 
-    def dequantise(self, n: Node) -> Value | None:
+    def dequantize(self, n: Node) -> Value | None:
         found = of(n.value)
         if found is None or found.codes not in self.env or isinstance(found.codes.op, o.Constant):
             return None

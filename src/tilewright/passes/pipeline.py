@@ -23,13 +23,13 @@ from .fuse import Fuse
 from .gate_products import GateProducts
 from .integer_products import IntegerProducts
 from .lower_complex import LowerComplex
-from .lower_quantised import LowerQuantised
+from .lower_quantized import LowerQuantized
 from .merge_matmuls import MergeMatmuls
 from .merge_packed import MergePacked
 from .recognise import Recognise
 from .row_codes import RowCodes
 from .row_products import RowProducts
-from .save_log_sums import SaveLogSums
+from .save_logsumexp import SaveLogSumExp
 from .winograd import Winograd
 
 
@@ -43,14 +43,14 @@ def pipeline(target: TargetSpec | None = None) -> tuple[Pass, ...]:
         Cse(),  # equal operands are one value, which patterns rely on
         SimplifyControl(),
         AbsorbIntoMatmul(),  # before folding, which would materialise transposed weights
-        *([] if gpu else [IntegerProducts()]),  # before folding, which would dequantise weights
+        *([] if gpu else [IntegerProducts()]),  # before folding, which would dequantize weights
         FoldConstants(),
         AbsorbIntoConv(),
         FoldIndex(),
         AbsorbMasks(),  # of attention that came as one op
         Recognise(),
         AbsorbMasks(),  # again, for attention that was spelled out
-        *([SaveLogSums(target)] if gpu else []),  # while attention and its backward pass are both whole
+        *([SaveLogSumExp(target)] if gpu else []),  # while attention and its backward pass are both whole
         Decompose(target),  # what is left without a kernel of its own
         SimplifyControl(),  # loops that were inside composites
         FoldConstants(),  # negated masks and the like
@@ -58,7 +58,7 @@ def pipeline(target: TargetSpec | None = None) -> tuple[Pass, ...]:
         FoldTables(),  # only now: masks wanted to see the iotas
         Canonicalise(),
         Cse(),
-        LowerQuantised(gpu=gpu),  # may make matmuls
+        LowerQuantized(gpu=gpu),  # may make matmuls
         *([MergePacked()] if gpu else []),
         MergeMatmuls(),
         *([Winograd()] if winograd else []),

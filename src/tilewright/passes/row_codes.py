@@ -37,7 +37,7 @@ def codes_of(n: Node) -> Node | None:
             return None
         value = outer[value]
     made = value.node
-    if not isinstance(made.op, o.QuantiseRows) or any(d != 1 for d in value.shape[:-1]) or n.types[0].shape != dot.types[0].shape:
+    if not isinstance(made.op, o.QuantizeRows) or any(d != 1 for d in value.shape[:-1]) or n.types[0].shape != dot.types[0].shape:
         return None
     k = value.shape[-1]
     return made if isinstance(k, int) and k <= LONGEST and made.operands[0].dtype.name == "f32" else None

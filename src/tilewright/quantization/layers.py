@@ -14,7 +14,7 @@ from ..passes.base import Log
 from ..passes.canonicalise import Canonicalise
 from ..passes.control import SimplifyControl
 from ..passes.cse import Cse, Dce
-from ..passes.dequantised import Array, constant
+from ..passes.dequantized import Array, constant
 from ..passes.fold_constants import FoldConstants
 from ..passes.lower_complex import LowerComplex
 from ..passes.recognise import Recognise

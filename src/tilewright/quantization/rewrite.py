@@ -1,4 +1,4 @@
-"""The quantized form of layers, in a graph that still computes with floats: `quantise` and `dequantise` around each of them."""
+"""The quantized form of layers, in a graph that still computes with floats: `quantize` and `dequantize` around each of them."""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -28,9 +28,9 @@ class Scheme:
 
 
 def product(graph: Graph, layer: Layer, x: Value, observer: str) -> Value:
-    """A layer over a dequantised input with dequantised weights."""
+    """A layer over a dequantized input with dequantized weights."""
     codes, scales = symmetric(weights_of(layer), observer)
-    w = o.Dequantise(axis=0)(graph.constant(codes, f"{layer.node.operands[1].node.name}_codes"),
+    w = o.Dequantize(axis=0)(graph.constant(codes, f"{layer.node.operands[1].node.name}_codes"),
                              graph.constant(scales.astype(np.float32), f"{layer.node.name}_scales"),
                              graph.constant(np.zeros(len(scales), np.int32), f"{layer.node.name}_zeros"))
     op: Any = layer.node.op
@@ -48,8 +48,8 @@ def coded(graph: Graph, x: Value, scheme: Scheme) -> Value:
     """x as the next layer's kernel sees it: rounded to codes and back."""
     assert scheme.scale is not None
     scale, zero = graph.constant(np.float32(scheme.scale), "scale"), graph.constant(np.int32(scheme.zero), "zero")
-    codes = o.Quantise(dtype=u8)(smoothed(graph, x, scheme), scale, zero)
-    out: Value = o.Dequantise()(codes, scale, zero)
+    codes = o.Quantize(dtype=u8)(smoothed(graph, x, scheme), scale, zero)
+    out: Value = o.Dequantize()(codes, scale, zero)
     return out
 
 

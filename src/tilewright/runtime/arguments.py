@@ -136,7 +136,7 @@ def _admit_tensor(name: str, type_: TensorType, tensor: Any, bound: Bound) -> tu
     import torch
 
     if tensor.is_nested or tensor.is_quantized:
-        kind, way = ("nested", "to_padded_tensor(0)") if tensor.is_nested else ("quantised", "dequantize()")
+        kind, way = ("nested", "to_padded_tensor(0)") if tensor.is_nested else ("quantized", "dequantize()")
         raise InputError(f"session: input {name!r} must be {describe(type_)}, got a {kind} tensor; pass {name}.{way}")
     if reason := why_not(tensor):
         raise InputError(f"session: input {name!r} {reason}")

@@ -17,7 +17,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class IntLinear:
-    """A linear layer in whole numbers: packed codes of w[out, in], one scale an output, and what is needed to run it.
+    """A linear layer in integers: packed codes of w[out, in], one scale an output, and what is needed to run it.
 
     `layer(codes)` gives i32 sums, bias included; they are worth `layer.worth` each (one number an output). Inside `tw.jit` the packed codes
     are constants: they are unpacked and laid out for the kernel when it is compiled.
@@ -30,7 +30,7 @@ class IntLinear:
     worth: Array  # f32[out]
 
     def __call__(self, codes: Any) -> Any:
-        weights = tw.unpack_codes(self.packed, self.bits)[:, : self.inputs]
+        weights = tw.unpack_quantized(self.packed, self.bits)[:, : self.inputs]
         return tw.int_matmul(codes, weights, transpose_b=True) + self.bias
 
     @property
@@ -39,13 +39,13 @@ class IntLinear:
 
 
 def weight_scale(w: Any, bits: int) -> Array:
-    """max|w| / q of each row: the scale that `fake_quantise` takes by itself. A row of zeros has scale 1."""
+    """max|w| / q of each row: the scale that `fake_quantize` takes by itself. A row of zeros has scale 1."""
     peak = np.abs(np.asarray(w, np.float32)).max(axis=tuple(range(1, np.ndim(w)))) / np.float32(code_limit(bits))
     return np.asarray(np.where(peak == 0, np.float32(1), peak))
 
 
 def weight_codes(w: Any, scale: Any, bits: int) -> Array:
-    """Codes i8 of w with one scale a row: round(w / scale), clamped to -q … q, as `fake_quantise` and `fake_quantise_lsq` round."""
+    """Codes i8 of w with one scale a row: round(w / scale), clamped to -q … q, as `fake_quantize` and `fake_quantize_lsq` round."""
     w, scale = np.asarray(w, np.float32), np.asarray(scale, np.float32)
     if bits not in BITS:
         raise InputError(f"weight_codes: bits must be one of 2 3 4 8, got {bits}")
@@ -67,14 +67,14 @@ def export_linear(w: Any, bias: Any, scale: Any, input_scale: Any, *, bits: int)
         raise InputError(f"export_linear: codes of 2, 4 or 8 bits can be packed, got {bits}")
     filled = np.pad(codes, ((0, 0), (0, -codes.shape[1] % per)))
     whole = np.rint(np.asarray(bias, np.float64) / worth)
-    return IntLinear(np.asarray(tw.pack_codes(filled, bits)), bits, codes.shape[1], whole.astype(np.int32), worth)
+    return IntLinear(np.asarray(tw.pack_quantized(filled, bits)), bits, codes.shape[1], whole.astype(np.int32), worth)
 
 
 def pack_blocks(x: Any, format: str) -> Array:  # noqa: A002
     """Rows of numbers [..., k] in a block format (`Q8_0`, `Q4_0`, `NVFP4` ...), as u8[..., row bytes]."""
-    return by_name(format).quantise(np.asarray(x, np.float32))
+    return by_name(format).quantize(np.asarray(x, np.float32))
 
 
 def unpack_blocks(packed: Any, format: str) -> Array:  # noqa: A002
     """The numbers f32[..., k] that packed rows stand for."""
-    return by_name(format).dequantise(np.ascontiguousarray(packed))
+    return by_name(format).dequantize(np.ascontiguousarray(packed))

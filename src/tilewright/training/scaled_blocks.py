@@ -1,4 +1,4 @@
-"""Weights that another tool quantised (fp8 or int4 codes with scales) as rows of packed blocks, without rounding their codes again."""
+"""Weights that another tool quantized (fp8 or int4 codes with scales) as rows of packed blocks, without rounding their codes again."""
 from __future__ import annotations
 
 from typing import Any
@@ -16,7 +16,7 @@ SQUARE = 128
 
 
 def pack_scaled(codes: Any, scale: Any, zero: Any = None, *, bits: int = 8) -> tuple[Array, str]:
-    """Rows u8[n, row bytes] and their format, for `tw.quantised_matmul`, of codes [n, k] that stand for `(codes - zero) * scale`.
+    """Rows u8[n, row bytes] and their format, for `tw.quantized_matmul`, of codes [n, k] that stand for `(codes - zero) * scale`.
 
     Codes u8 of 0 … 255, or of 0 … 15 with `bits=4`, keep scales and zero points in f32 (U8_16 … U8_256, U4_16 … U4_256: groups of a
     multiple of 16 columns; without zero points the middle of the codes is zero). `float8_e4m3fn` and `float8_e5m2` (F8_E4M3, F8_E5M2) have

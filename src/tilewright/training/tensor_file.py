@@ -111,7 +111,7 @@ def _start(entry: Any, path: Path) -> Any:
     except (TypeError, KeyError, ValueError):
         raise FormatError(f"checkpoint: a tensor has no data_offsets: {entry} ({path})") from None
     if type(start) is not int or type(end) is not int:
-        raise FormatError(f"checkpoint: data_offsets must be whole numbers: {entry} ({path})")
+        raise FormatError(f"checkpoint: data_offsets must be integers: {entry} ({path})")
     return start, end
 
 

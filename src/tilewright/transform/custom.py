@@ -150,7 +150,7 @@ def _no_captures(what: str, fn: Any, traced: Traced) -> None:
 
 class custom_jvp:
     """A function with its own forward rule. `f.defjvp(rule)`: `rule(primals, tangents) -> (result, its tangent)`, linear in the tangents;
-    the reverse pass is its transpose."""
+    the backward pass is its transpose."""
 
     def __init__(self, fn: Fn) -> None:
         functools.update_wrapper(self, fn)

@@ -203,7 +203,7 @@ def jvp(fn: Fn, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, A
 
 
 def checkpoint(fn: Fn) -> Fn:
-    """fn, whose reverse pass computes it again instead of keeping its intermediate values."""
+    """fn, whose backward pass computes it again instead of keeping its intermediate values."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         called = Called(fn, args, kwargs)

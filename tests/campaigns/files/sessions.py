@@ -109,7 +109,7 @@ def modules() -> dict[str, Callable[[], tw.Session]]:
         from tilewright.ops.quant import by_name
 
         w = np.random.default_rng(1).standard_normal((37, 96)).astype(np.float32)
-        return F.silu(QMatmul(format="Q8_0", n=37, k=96)(v[0], g.constant(by_name("Q8_0").quantise(w), "w")))
+        return F.silu(QMatmul(format="Q8_0", n=37, k=96)(v[0], g.constant(by_name("Q8_0").quantize(w), "w")))
 
     def state() -> tw.Session:
         past, new = sym("P", 0, 23), sym("S", 1, 8)

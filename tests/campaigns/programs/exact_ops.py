@@ -193,7 +193,7 @@ def einsum(b: Builder, args: list[Val], p: Picks, _: Step) -> Val:
 
 @op
 def window(b: Builder, args: list[Val], p: Picks, _: Step) -> Val:
-    """Convolutions and pooling along the last one or two axes, with weights of small whole numbers."""
+    """Convolutions and pooling along the last one or two axes, with weights of small integers."""
     x = floating(b, args[0])
     rank = p.of((4, 3))
     if len(x.shape) > rank or any(not isinstance(d, int) or d == 0 for d in x.shape[-rank + 1 :]):

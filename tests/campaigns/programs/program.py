@@ -137,7 +137,7 @@ class Unfit(Exception):
 
 
 class Reference(Protocol):
-    """What computes beside the tracer: NumPy for whole numbers, torch in f64 for smooth programs."""
+    """What computes beside the tracer: NumPy for integers, torch in f64 for smooth programs."""
 
     def function(self, name: str) -> Any: ...
     def array(self, value: Any) -> np.ndarray[Any, Any]: ...

@@ -100,7 +100,7 @@ def _pieces(t: PackedTensor, fmt: BlockFormat, pool: Workers, progress: Callable
 
     def rounded(start: int) -> Any:
         try:
-            return fmt.quantise(t.format.dequantise(t.data[start : start + step]))
+            return fmt.quantize(t.format.dequantize(t.data[start : start + step]))
         except InputError as e:
             raise FormatError(f"quantize_gguf: tensor {t.name!r}: {e}") from e
 

@@ -1,4 +1,4 @@
-"""The reverse pass of attention in one kernel: dQ, dK and dV (and the scores' cotangent, for a bias).
+"""The backward pass of attention in one kernel: dQ, dK and dV (and the scores' cotangent, for a bias).
 
 One program owns a key head of one batch element: it packs Kᵀ and Vᵀ into local memory, then walks the query heads that share it and their
 rows in blocks of BLOCK. A block computes its scores and weights again, dP = g·Vᵀ, dS = P·(dP − ΣP·dP), writes dQ = dS·K and adds dSᵀ·Q

@@ -16,7 +16,7 @@ from ...tile.builder import Ix, Tile
 from ..call import Call
 from ..launch import Launch
 from ..pointwise.pointwise import unravel
-from ..quant.quantise import quantised_block
+from ..quant.quantize import quantized_block
 from ..region import Operand, Region, widen
 from ..template import Reason, Template, alone, region_bytes, region_flops
 from .config import Config
@@ -76,7 +76,7 @@ class Q8BlocksTemplate(Template):
         at = unravel(b, b.pid, [call.word(f"d{i}", s) for i, s in enumerate(lead)])
         with b.loop(0, call.word("blocks", k // BLOCK)) as loop:
             block = loop.index
-            rounded, scale = quantised_block(b, widen(b, b.load(source, (*at, block * BLOCK), (BLOCK,))))
+            rounded, scale = quantized_block(b, widen(b, b.load(source, (*at, block * BLOCK), (BLOCK,))))
             b.store(q, (*at, block * BLOCK), b.cast(rounded, codes.type.dtype))
             b.store(d, (*at, block), b.cast(scale, scales.type.dtype))
         return [call.finish(product(lead), flops=region_flops(region), bytes_=region_bytes(region))]

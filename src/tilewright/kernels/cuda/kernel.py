@@ -89,7 +89,7 @@ class BlockKernel(SimtKernel):
 
 @dataclass(frozen=True)
 class Windows:
-    """How the copy engine walks an image: the first and one past the last place (relative to the image's ends) of a window's first tap, and
+    """How TMA walks an image: the first and one past the last place (relative to the image's ends) of a window's first tap, and
     the step between windows; innermost axis first."""
 
     lower: tuple[int, ...]
@@ -119,7 +119,7 @@ def forward(*strides: Dim) -> bool:
 
 @dataclass(eq=False)
 class GemmKernel(Kernel):
-    """A matrix product on Hopper's matrix units, C = epilogue(alpha · A · B): `params` and `body` are the epilogue in tile IR.
+    """A matrix product on Hopper's tensor cores, C = epilogue(alpha · A · B): `params` and `body` are the epilogue in tile IR.
 
     The body sees `acc` (f32, 64 rows of one warpgroup × `slice` columns), its first row `row` and column `column`, and runs once per
     slice; the rest of the kernel is written by the target from the sizes here. Both matrices are read through tensor maps.
@@ -138,13 +138,13 @@ class GemmKernel(Kernel):
     transposed_b: bool = True  # B is [N, K]
     cluster: int = 1  # neighbouring blocks that share B
     splits: int = 1  # neighbouring blocks that share K: a cluster that adds its sums in order
-    per_sm: int = 1  # blocks that share a multiprocessor
+    per_sm: int = 1  # blocks that share an SM
     rows: int = 0  # of A that are read, where fewer than bm: what stands in the others' place is multiplied and thrown away
     dtype: str = "bf16"
     dtype_b: str = "bf16"
     run: int = 2  # neighbours in a row that are loaded and stored at once
     alone: tuple[bool, ...] = (False, False)  # A, B: one matrix for the whole batch
-    promote: int = 0  # steps of K after which the matrix unit's sums are added to others in registers; 0: at the end only
+    promote: int = 0  # steps of K after which the tensor cores' sums are added to others in registers; 0: at the end only
     alpha: float = 1.0
     group: int = 8  # tiles of rows that share columns of B in L2
     maps: tuple[TensorMap, ...] = ()  # of A and B, then of the results that are stored through shared memory
@@ -197,7 +197,7 @@ class ThinKernel(SimtKernel):
 
 @dataclass(eq=False)
 class FlashKernel(Kernel):
-    """Attention on Hopper's matrix units: `params` and `body` are the epilogue in tile IR, over the finished rows of one warpgroup.
+    """Attention on Hopper's tensor cores: `params` and `body` are the epilogue in tile IR, over the finished rows of one warpgroup.
 
     The body sees `acc` (f32, 64 rows × head size), its first row `row`, and `head` and `batch`. Operands come through tensor maps
     [batch, head, position, d].
@@ -212,7 +212,7 @@ class FlashKernel(Kernel):
     mask: Var | None = None  # views [batch, head, row, key]
     bias: Var | None = None
     together: int = 1  # keys whose mask and bias are read by one load
-    log_sums: Var | None = None  # a view [batch, head, row] for log Σ exp of the rows, or nothing
+    logsumexps: Var | None = None  # a view [batch, head, row] for log Σ exp of the rows, or nothing
     d: int = 128
     causal: bool = False
     windowed: bool = False
@@ -250,7 +250,7 @@ class MmaAttentionKernel(Kernel):
     v: Var | None = None
     mask: Var | None = None
     bias: Var | None = None
-    log_sums: Var | None = None  # one number per query row, for the reverse pass
+    logsumexps: Var | None = None  # one number per query row, for the backward pass
     own: int = 64
     d: int = 64
     keys: int = 64  # of a stage
@@ -310,7 +310,7 @@ class QGemmKernel(SimtKernel):
     rows: int = 128
     tall: int = 2  # strips of a warp
     wide: int = 8  # times eight rows of a warp
-    wgmma: bool = False  # on Hopper's matrix units: strips of a warp are one, its rows all
+    wgmma: bool = False  # on Hopper's tensor cores: strips of a warp are one, its rows all
     warps: int = 8
     splits: int = 1  # neighbouring blocks that share K: a cluster that adds its sums in order
 

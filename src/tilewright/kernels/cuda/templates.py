@@ -34,7 +34,7 @@ from ..matmul.cuda.thin import ThinMatmul
 from ..matmul.cuda.tiled import TiledMatmul, UnalignedMatmul
 from ..pointwise.cuda.pointwise import CudaPointwise
 from ..pointwise.pointwise import Pointwise
-from ..quant.cuda.packed_rows import CudaQGather, CudaQuantiseRows
+from ..quant.cuda.packed_rows import CudaQGather, CudaQuantizeRows
 from ..quant.cuda.qdot import CudaQDot
 from ..quant.cuda.qgemm import CudaQGemm
 from ..rows.cuda.columns import CudaColumns
@@ -56,7 +56,7 @@ CUDA_TEMPLATES: list[Template] = [
     Gemv(),
     CudaQDot(),
     CudaQGemm(),
-    CudaQuantiseRows(),
+    CudaQuantizeRows(),
     CudaQGather(),
     ThinMatmul(),
     UnalignedMatmul(),

@@ -1,7 +1,7 @@
 """Results that their kernel writes at once into the place that a concatenation wants them in, so that nothing is left to copy.
 
 On a CPU: channels of pixels that lie channels last, also all channels of a value whose slices are joined in order. On a GPU: results that a
-kernel stores through any strides (the reverse pass of attention on matrix units) and that reach the concatenation as [B, H, S, D] ->
+kernel stores through any strides (the backward pass of attention on tensor cores) and that reach the concatenation as [B, H, S, D] ->
 [B, S, H, D] -> [B·S, H·D]: the cotangents of q, k and v, which together are that of one projection.
 """
 

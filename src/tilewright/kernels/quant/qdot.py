@@ -1,6 +1,6 @@
 """Products with packed matrices in integers: codes are unpacked in registers inside the dot product.
 
-`QuantiseRows`: one program per row. `QDot`: one program per block of rows × group of strips (see `strip_dot`). Rows past n are masked
+`QuantizeRows`: one program per row. `QDot`: one program per block of rows × group of strips (see `strip_dot`). Rows past n are masked
 when stored.
 """
 
@@ -12,7 +12,7 @@ from ...core.target_spec import TargetSpec
 from ...ir.layout import Layout
 from ...ops.packed.quant_dot import BLOCK, HALF
 from ...ops.packed.quant_dot import QDot as QDotOp
-from ...ops.packed.quant_dot import QuantiseRows as QuantiseRowsOp
+from ...ops.packed.quant_dot import QuantizeRows as QuantizeRowsOp
 from ...tile.builder import Ix
 from ..call import Call
 from ..launch import Launch, Packed
@@ -20,7 +20,7 @@ from ..matmul.tiling import for_each_tile, leaves_of_epilogue, tile_heights, wri
 from ..pointwise.pointwise import unravel
 from ..region import Region, collapse, widen
 from ..template import Reason, Template, alone, region_bytes, region_flops
-from .quantise import CodeViews, quantise_row, store_block
+from .quantize import CodeViews, quantize_row, store_block
 from .strip_dot import StripKernel
 from .strips import LANES, STRIPS
 
@@ -30,23 +30,23 @@ PROGRAMS = 8  # of a thread, at least, for that
 MAX_ROWS = 512  # activation rows of one program
 
 
-class QuantiseRowsTemplate(Template):
-    key = "quantise_rows"
+class QuantizeRowsTemplate(Template):
+    key = "quantize_rows"
 
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        return alone(region, QuantiseRowsOp)
+        return alone(region, QuantizeRowsOp)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         x = region.operands[0]
         *lead, k = x.type.shape
-        call = Call("quantise_rows", region.name)
+        call = Call("quantize_rows", region.name)
         b = call.b
         xv = call.view("x", x.type.dtype, x.buffer, x.layout)
         out = CodeViews(
             *(call.view(n, r.type.dtype, r.buffer, r.layout, write=True) for n, r in zip(("q", "d", "s"), region.results, strict=True))
         )
         at = unravel(b, b.pid, [call.word(f"d{i}", d) for i, d in enumerate(lead)])
-        quantise_row(b, out, at, call.word("blocks", k // BLOCK), lambda column: widen(b, b.load(xv, (*at, column), (HALF,))))
+        quantize_row(b, out, at, call.word("blocks", k // BLOCK), lambda column: widen(b, b.load(xv, (*at, column), (HALF,))))
         return [call.finish(product(lead), flops=region_flops(region), bytes_=region_bytes(region))]
 
 

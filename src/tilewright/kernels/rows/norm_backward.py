@@ -1,4 +1,4 @@
-"""The reverse pass of norms: a launch over rows for dx, which leaves each row's mean and scale, and a launch over strips of columns for the
+"""Backward pass of norms: a launch over rows for dx, which leaves each row's mean and scale, and a launch over strips of columns for the
 sums of the weight and the bias.
 
 A row is walked four times and stays in the first cache. A strip walks all rows in order, in chains of CHAIN, so every sum has one order

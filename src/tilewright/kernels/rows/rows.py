@@ -23,7 +23,7 @@ from ..call import Call
 from ..launch import Buffer, Launch
 from ..pointwise.pointwise import unravel
 from ..pointwise.transpose import turning_copy
-from ..quant.quantise import BLOCK, HALF, CodeViews, quantise_row
+from ..quant.quantize import BLOCK, HALF, CodeViews, quantize_row
 from ..region import Evaluator, Operand, Region, collapse, narrow
 from ..template import Reason, Template, region_bytes, region_flops
 
@@ -102,7 +102,7 @@ class RowKernel:
         self.reduces = isinstance(self.node.op, tuple(REDUCTIONS))
         kept_outputs = [i for i, v in enumerate(region.body.outputs) if v.node is not region.tail]  # those of a tail come last
         self.outputs, self.results = [region.body.outputs[i] for i in kept_outputs], [region.results[i] for i in kept_outputs]
-        self.quantised = region.results[len(self.results) :]
+        self.quantized = region.results[len(self.results) :]
         self.dtype = compute_dtype(self.node.operands[0].dtype)
         shape = self.node.operands[0].shape
         axes = self.row_axes()
@@ -140,7 +140,7 @@ class RowKernel:
         ]
         every = [*layouts, *results]
         n_kept = len(self.kept_shape)
-        along = [*every, *(r.layout for r in self.quantised)]
+        along = [*every, *(r.layout for r in self.quantized)]
         outer, outer_strides = collapse(self.kept_shape, [Layout(self.kept_shape, lay.strides[:n_kept]) for lay in along])
         inner, inner_strides = collapse(self.row_shape, [Layout(self.row_shape, lay.strides[n_kept:]) for lay in every])
         if not inner:
@@ -154,12 +154,12 @@ class RowKernel:
         self.outs = [
             call.view(f"y{i}", r.type.dtype, r.buffer, views[len(leaves) + i], write=True) for i, r in enumerate(self.results)
         ]
-        if self.quantised:
+        if self.quantized:
             assert isinstance(self.length, int)
             rows = [Layout((*outer, r.layout.shape[-1]), (*a, r.layout.strides[-1]), r.layout.offset)
-                    for r, a in zip(self.quantised, outer_strides[len(every) :], strict=True)]
+                    for r, a in zip(self.quantized, outer_strides[len(every) :], strict=True)]
             self.codes = CodeViews(*(call.view(f"q{i}", r.type.dtype, r.buffer, lay, write=True)
-                                     for i, (r, lay) in enumerate(zip(self.quantised, rows, strict=True))))
+                                     for i, (r, lay) in enumerate(zip(self.quantized, rows, strict=True))))
             self.row = self.b.scratch(self.dtype, (self.length,))
         self.before = before
         self.outer = outer
@@ -304,15 +304,15 @@ class RowKernel:
             for i, v in enumerate(self.outputs):
                 if v not in self.before:
                     self.store(i, at, evaluate(v), left)
-            if self.quantised:
+            if self.quantized:
                 assert self.region.tail is not None
                 y = self.b.broadcast(evaluate(self.region.tail.operands[0]), (self.tile,))
                 self.b.store(self.row, (at[-1],), y, limit=None if left is None else (left,))
             return []
 
         self.sweep([], body)
-        if self.quantised:
-            quantise_row(self.b, self.codes, self.at, self.inner[-1] // BLOCK, lambda at: self.b.load(self.row, (at,), (HALF,)))
+        if self.quantized:
+            quantize_row(self.b, self.codes, self.at, self.inner[-1] // BLOCK, lambda at: self.b.load(self.row, (at,), (HALF,)))
 
     def _scale(self, evaluate: Evaluator, y: Tile) -> Tile:
         """Weight and bias of a norm."""

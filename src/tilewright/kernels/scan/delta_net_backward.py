@@ -1,4 +1,4 @@
-"""The reverse pass of the gated delta rule in two launches.
+"""The backward pass of the gated delta rule in two launches.
 
 The first runs forward and leaves a mark (the memory) every CHUNK steps. In the second one program per head takes the chunks from the last
 to the first. Columns of the memory do not depend on each other, so it takes COLUMNS of them at a time: it computes their part of a chunk's

@@ -1,6 +1,6 @@
 """Selective scans: one program per batch element and sixteen channels walks time with the states of its channels in registers.
 
-The reverse pass is two launches. The first runs forward and leaves a mark (the state) every CHUNK steps; the second takes the chunks from
+The backward pass is two launches. The first runs forward and leaves a mark (the state) every CHUNK steps; the second takes the chunks from
 the last to the first, computes the states of a chunk again from its mark into local memory, and walks it backwards. Sums over channels
 stay in parts, one a program, so that neither threads nor neighbours change a bit. Channels past the last are masked: they read zeros, which
 leave every sum as it is. No steps: the first state is the last one.

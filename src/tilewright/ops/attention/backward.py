@@ -1,4 +1,4 @@
-"""The reverse pass of attention as one op: the cotangents of q, k and v (and of the scores, for a bias) from one set of weights."""
+"""The backward pass of attention as one op: the cotangents of q, k and v (and of the scores, for a bias) from one set of weights."""
 from __future__ import annotations
 
 from typing import Any
@@ -18,13 +18,13 @@ from .forward import Attention, in_products_faster
 
 LONGEST = 1 << 15  # keys that the kernel keeps in local memory
 WIDEST = 256  # head size
-SWEPT = ("sm_90a", (64, 128))  # chip and head sizes of the sweep that finds log-sums which nobody saved
+SWEPT = ("sm_90a", (64, 128))  # chip and head sizes of the sweep that finds logsumexps which nobody saved
 
 
 @register
 class AttentionBackward(Composite):
     """Cotangents of q, k and v given that of the result, the last operand; with `with_scores` also that of the scores [B,H,Sq,Sk], which a
-    bias sums to its shape. Attributes are those of the attention. `saved`: the result and its log-sums stand before the cotangent, for
+    bias sums to its shape. Attributes are those of the attention. `saved`: the result and its logsumexps stand before the cotangent, for
     kernels that need not find them again."""
 
     scale: float
@@ -35,7 +35,7 @@ class AttentionBackward(Composite):
     has_mask: bool = False
     has_bias: bool = False
     with_scores: bool = False
-    saved: bool = False  # the result and the log-sums (`AttentionSaved`) stand before the cotangent
+    saved: bool = False  # the result and the logsumexps (`AttentionSaved`) stand before the cotangent
     whole = True
     samples = [S(f32(2, 3, 4, 5), f32(2, 3, 6, 5), f32(2, 3, 6, 7), f32(2, 3, 4, 7), scale=0.4),
                S(f32(1, 4, 29, 8), f32(1, 2, 29, 8), f32(1, 2, 29, 8), f32(1, 4, 29, 8), scale=0.35, causal=True),
@@ -63,7 +63,7 @@ class AttentionBackward(Composite):
         return (*rest[:-3], rest[-1]) if self.saved else rest
 
     def swept(self, operands: Values, target: TargetSpec | None) -> bool:
-        """Whether the backward pass finds the log-sums by itself."""
+        """Whether the backward pass finds the logsumexps by itself."""
         plain = not (self.has_mask or self.has_bias or self.with_scores) and self.softcap is None and self.window is None
         return plain and target is not None and target.cpu == SWEPT[0] and operands[0].shape[-1] in SWEPT[1]
 
@@ -78,7 +78,7 @@ class AttentionBackward(Composite):
         want = self.forward.infer(q, k, v, *rest[:-1])
         if self.saved:
             sums = TensorType(compute_dtype(q.dtype), q.shape[:3])
-            require(saved == (want, sums), "the saved result and log-sums must be {want} and {sums}", want=want, sums=sums, got=saved[0])
+            require(saved == (want, sums), "the saved result and logsumexps must be {want} and {sums}", want=want, sums=sums, got=saved[0])
         require(rest[-1] == want, "the cotangent must be {want}", want=want, got=rest[-1])
         require(k.dtype is q.dtype, "k and v must have q's dtype", q=q.dtype, k=k.dtype)
         scores = q.with_shape((*q.shape[:3], k.shape[2]))
@@ -163,14 +163,14 @@ def heads_fit(q: Value, k: Value, v: Value, *_: Value) -> bool:
 
 
 def fits(operands: Values, target: TargetSpec | None) -> bool:
-    """Whether a target's tensor cores serve this attention with its log-sums, or its backward pass given them."""
+    """Whether a target's tensor cores serve this attention with its logsumexps, or its backward pass given them."""
     return target is not None and target.kind == "cuda" and heads_fit(*operands)
 
 
 def served(op: AttentionBackward, operands: Values) -> bool:
     q, k, v = operands[:3]
     sizes = (k.shape[2], q.shape[3], v.shape[3])
-    if q.dtype.name in ("bf16", "f16"):  # by matrix units; other targets decompose it
+    if q.dtype.name in ("bf16", "f16"):  # by tensor cores; other targets decompose it
         return heads_fit(q, k, v)
     if q.dtype.name not in ("f32", "f64") or not all(isinstance(d, int) for d in sizes):
         return False

@@ -165,7 +165,7 @@ class Attention(Composite):
         return F.div(e, F.where(F.equal(total, 0.0), 1.0, total))
 
     def expands(self, rule: str, active: tuple[bool, ...]) -> bool:
-        """A row that a finite `hidden` leaves nothing of is a mean of the values, which the reverse pass's kernels do not know."""
+        """A row that a finite `hidden` leaves nothing of is a mean of the values, which the backward pass's kernels do not know."""
         return (rule == "vjp" and self.hidden != -np.inf) or super().expands(rule, active)
 
     def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:

@@ -1,4 +1,4 @@
-"""Attention that also gives the log-sums of its rows, from which its reverse pass finds the weights again without a sweep of its own."""
+"""Attention that also gives the logsumexps of its rows, from which its backward pass finds the weights again without a sweep of its own."""
 from __future__ import annotations
 
 from typing import Any

@@ -63,7 +63,7 @@ class Fence(View):
 
 @register
 class Checkpoint(Composite):
-    """Apply `body`; its reverse pass computes the body again instead of keeping its intermediate values."""
+    """Apply `body`; its backward pass computes the body again instead of keeping its intermediate values."""
 
     body: Graph
     samples = [S(f32(3, 5), body=single(lambda g, v: F.tanh(F.mul(v[0], F.exp(v[0]))), f32(3, 5))),

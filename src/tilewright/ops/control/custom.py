@@ -71,7 +71,7 @@ def _all_batched(graph: Graph, size: Dim) -> Graph:
 
 @register
 class CustomVjp(Called):
-    """A function with its own reverse pass. `forward` gives the results and then what `backward` wants saved; `backward` takes that and a
+    """A function with its own backward pass. `forward` gives the results and then what `backward` wants saved; `backward` takes that and a
     cotangent of each float result, and gives a cotangent of each float operand."""
 
     body: Graph
@@ -97,7 +97,7 @@ class CustomVjp(Called):
 
 @register
 class CustomForward(Called):
-    """The forward pass of a function with its own reverse pass: `results` results, then what `backward` wants saved."""
+    """The forward pass of a function with its own backward pass: `results` results, then what `backward` wants saved."""
 
     body: Graph
     backward: Graph
@@ -130,7 +130,7 @@ class CustomForward(Called):
 @register
 class CustomJvp(Called):
     """A function with its own forward derivative. `tangent` takes the operands and a tangent of each float one, and gives the results and a
-    tangent of each float result; it is linear in the tangents, so the reverse pass is its transpose."""
+    tangent of each float result; it is linear in the tangents, so the backward pass is its transpose."""
 
     body: Graph
     tangent: Graph

@@ -41,7 +41,7 @@ Pairs = tuple[tuple[int, int], ...]
 @register
 class Matmul(Contraction):
     """alpha * a @ b over the last two axes; leading axes broadcast. A flag says that the operand is stored transposed. Operands of eight
-    bits may have a result of another dtype: floats (of both eight-bit formats) f32, f16 or bf16, whole numbers (u8 or i8 by i8) i32."""
+    bits may have a result of another dtype: floats (of both eight-bit formats) f32, f16 or bf16, integers (u8 or i8 by i8) i32."""
 
     complex, fusion = "rule", "contraction"
     transpose_a: bool = False
@@ -62,7 +62,7 @@ class Matmul(Contraction):
               E(i32(2, 3), i32(3, 2), alpha=0.5, match="alpha needs float operands"),
               E(f32(2, 3), f32(3, 2), dtype=dt.bf16, match="a result of another dtype needs operands of eight bits"),
               E(f8e4m3(2, 3), f8e4m3(3, 2), dtype=dt.i32, match="the result of eight-bit floats must be f32, f16 or bf16"),
-              E(i8(2, 3), u8(3, 2), dtype=dt.i32, match="the result of whole numbers of eight bits")]
+              E(i8(2, 3), u8(3, 2), dtype=dt.i32, match="the result of integers of eight bits")]
 
     def infer(self, a: TensorType, b: TensorType) -> TensorType:
         require_kind((a, b), "fiuc")
@@ -87,7 +87,7 @@ class Matmul(Contraction):
         if a.dtype.is_float:
             require(dtype in (dt.f32, dt.f16, dt.bf16), "the result of eight-bit floats must be f32, f16 or bf16", dtype=dtype)
         else:
-            require(dtype is dt.i32 and b.dtype is dt.i8, "the result of whole numbers of eight bits is i32, by a matrix of i8", a=a, b=b,
+            require(dtype is dt.i32 and b.dtype is dt.i8, "the result of integers of eight bits is i32, by a matrix of i8", a=a, b=b,
                     dtype=dtype)
         return dtype
 

@@ -40,8 +40,8 @@ from ..structure import Constant
 from .contractions import Conv, Pairs
 
 LANES = 16  # rows of weights side by side
-EXACT = 1 << 24  # whole numbers below it are exact in f32
-INTEGERS = NotSupported("its operands are integers, which have no tangents; train with fake_quantise")
+EXACT = 1 << 24  # integers below it are exact in f32
+INTEGERS = NotSupported("its operands are integers, which have no tangents; train with fake_quantize")
 LEADING = NotSupported("int_matmul is what is batched; this is what it becomes")
 
 
@@ -162,7 +162,7 @@ def filled(x: Value, size: int) -> Value:
 
 @register
 class IntMatmul(Composite):
-    """a @ b in whole numbers: a i8 or u8, b i8, result i32 (exact, wrapping beyond 32 bits). b may be stored transposed."""
+    """a @ b in integers: a i8 or u8, b i8, result i32 (exact, wrapping beyond 32 bits). b may be stored transposed."""
 
     transpose_b: bool = False
     unsupported = {"vjp": INTEGERS, "jvp": INTEGERS}
@@ -205,7 +205,7 @@ class IntMatmul(Composite):
 
 @register
 class IntConv(Composite):
-    """Convolution of x[N,C,*s] (i8 or u8) with w[O,C/groups,*k] (i8) in whole numbers: i32. `border` is what stands around x: its zero
+    """Convolution of x[N,C,*s] (i8 or u8) with w[O,C/groups,*k] (i8) in integers: i32. `border` is what stands around x: its zero
     point."""
 
     fusion = "contraction"
@@ -307,7 +307,7 @@ class IntConv(Composite):
 
 
 @register
-class Requantise(Composite):
+class Requantize(Composite):
     """round(acc * multiplier) + zero point, halves to even, clamped to an integer dtype: from the i32 results of a product to the codes of
     the next one. The multiplier is s_x s_w / s_y, one or one per index of `axis`. Computed in the multiplier's dtype."""
 

@@ -29,14 +29,14 @@ def require_affine_codes(axis: int | None, x: TensorType, scale: TensorType, zer
 
 
 @register
-class Quantise(Composite):
+class Quantize(Composite):
     """round(x / scale) + zero point, halves to even, clamped to the range of an integer dtype."""
 
     axis: int | None = None
     dtype: DType = dt.i8
     work = 4
-    unsupported = {"vjp": NotSupported("its result is an integer; train with fake_quantise"),
-                   "jvp": NotSupported("its result is an integer; train with fake_quantise")}
+    unsupported = {"vjp": NotSupported("its result is an integer; train with fake_quantize"),
+                   "jvp": NotSupported("its result is an integer; train with fake_quantize")}
     samples = [S(f32(3, 5), f32(), i32(), low=(-9, 0.01, -9), high=(9, 0.2, 9), fit=off_halves()),
                S(f32(4, 6), f32(6), i32(6), axis=1, dtype=dt.u8, low=(-3, 0.01, 90), high=(9, 0.2, 140), fit=off_halves(axis=1)),
                S(f64(N, 3), f64(3), i32(3), axis=1, low=(-9, 0.01, -9), high=(9, 0.2, 9), fit=off_halves(axis=1))]
@@ -62,7 +62,7 @@ class Quantise(Composite):
 
 
 @register
-class Dequantise(Composite):
+class Dequantize(Composite):
     """(codes - zero point) * scale."""
 
     axis: int | None = None

@@ -12,7 +12,7 @@ from ...ir.types import TensorType
 from ..base import E, MaybeValues, S, Values, register
 from ..families import Contraction, N, f32, i32, i64, require_kind, u8
 from ..index.indexing import check_indices, require_ids
-from .products import LEADING, QExperts, QMatmul, dequantise, require_books, require_matrix
+from .products import LEADING, QExperts, QMatmul, dequantize, require_books, require_matrix
 
 
 @register
@@ -44,7 +44,7 @@ class QMatmulBack(Contraction):
         return TensorType(g.dtype, (*g.shape[:-1], self.k))
 
     def ref(self, g: Any, w: Any, *books: Any) -> Any:
-        return np.matmul(g.astype(np.float64), dequantise(self.format, w).astype(np.float64)).astype(g.dtype)
+        return np.matmul(g.astype(np.float64), dequantize(self.format, w).astype(np.float64)).astype(g.dtype)
 
     def flops(self, g: TensorType, w: TensorType, *books: TensorType) -> Dim:
         return 2 * g.numel * self.k
@@ -87,7 +87,7 @@ class QExpertsBack(Contraction):
 
     def ref(self, g: Any, w: Any, ids: Any, *books: Any) -> Any:
         check_indices(self.name, ids, self.experts, 0)
-        stack = dequantise(self.format, w).reshape(self.experts, self.n, self.k).astype(np.float64)
+        stack = dequantize(self.format, w).reshape(self.experts, self.n, self.k).astype(np.float64)
         return np.einsum("stn,stnk->stk", g.astype(np.float64), stack[ids]).astype(g.dtype)
 
     def flops(self, g: TensorType, w: TensorType, ids: TensorType, *books: TensorType) -> Dim:

@@ -1,4 +1,4 @@
-"""Quantisation for training: rounding to codes of few bits and back in one op, with straight-through derivatives.
+"""Quantization for training: rounding to codes of few bits and back in one op, with straight-through derivatives.
 
 Codes are symmetric: -q … q with q = 2^(bits-1) - 1 (127, 7, 3, 1 for 8, 4, 3, 2 bits), halves to even. A scale is one number, or one per
 index of `axis`. A scale of 0 (an operand of only zeros) counts as 1.
@@ -78,7 +78,7 @@ def without_zero(scale: Value) -> Value:
 
 
 @register
-class FakeQuantise(Composite):
+class FakeQuantize(Composite):
     """x rounded to few bits and back. The scale is max|x| / q of this operand (`batch`), a given one (`fixed`: second operand), or a
     running mean of those (`ema`: the second operand is the old scale, the second result the new one, which is used). `estimator` is the
     derivative with respect to x: the identity, the identity where nothing was clipped, 1 - tanh(x/s)^2, or max(0, 1 - |x/(q s)|); scales
@@ -169,7 +169,7 @@ class FakeQuantise(Composite):
 
 
 @register
-class FakeQuantiseLsq(Composite):
+class FakeQuantizeLsq(Composite):
     """x rounded to few bits and back with a learned scale (Esser et al., arXiv:1902.08153): x has the derivative of the identity where
     nothing was clipped, the scale that of the rounding error (of the limit where clipped), times `gradient_scale`."""
 

@@ -2,7 +2,7 @@
 
 The matrix is a constant u8[N, row bytes]: rows of packed blocks, as in the file. F16, BF16 and F32 are formats like the others, so a model
 reads every weight the same way. Formats with a codebook take it as further constant operands (`codebooks`). References go through the
-dequantisers of `quant`.
+dequantizers of `quant`.
 """
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def row_bytes(name: str, k: int) -> int:
     return FORMATS[name].row_bytes(k)
 
 
-def dequantise(name: str, rows: Any) -> Any:
+def dequantize(name: str, rows: Any) -> Any:
     """u8[N, row bytes] -> f32[N, k]."""
-    return FORMATS[name].dequantise(np.ascontiguousarray(rows))
+    return FORMATS[name].dequantize(np.ascontiguousarray(rows))
 
 
 def codebooks(name: str) -> tuple[Any, ...]:
@@ -92,7 +92,7 @@ class QMatmul(Contraction):
         return TensorType(x.dtype, (*x.shape[:-1], self.n))
 
     def ref(self, x: Any, w: Any, *books: Any) -> Any:
-        return np.matmul(x.astype(np.float64), dequantise(self.format, w).T.astype(np.float64)).astype(x.dtype)
+        return np.matmul(x.astype(np.float64), dequantize(self.format, w).T.astype(np.float64)).astype(x.dtype)
 
     def flops(self, x: TensorType, w: TensorType, *books: TensorType) -> Dim:
         return 2 * x.numel * self.n
@@ -134,7 +134,7 @@ class QGather(General):
 
     def ref(self, table: Any, ids: Any, *books: Any) -> Any:
         check_indices(self.name, ids, table.shape[0], 0)
-        rows = dequantise(self.format, table[ids.reshape(-1)])
+        rows = dequantize(self.format, table[ids.reshape(-1)])
         return rows.reshape(*ids.shape, self.k)
 
     def flops(self, table: TensorType, ids: TensorType, *books: TensorType) -> Dim:
@@ -172,7 +172,7 @@ class QExperts(Contraction):
 
     def ref(self, x: Any, w: Any, ids: Any, *books: Any) -> Any:
         check_indices(self.name, ids, self.experts, 0)
-        stack = dequantise(self.format, w).reshape(self.experts, self.n, self.k).astype(np.float64)
+        stack = dequantize(self.format, w).reshape(self.experts, self.n, self.k).astype(np.float64)
         rows = np.broadcast_to(x, (*ids.shape, self.k)).astype(np.float64)
         return np.einsum("stk,stnk->stn", rows, stack[ids]).astype(x.dtype)
 

@@ -1,6 +1,6 @@
 """Integer products with packed matrices: activations are rounded to int8 in blocks of 32, weights keep their codes.
 
-`QuantiseRows` makes the codes, scales and sums of the activations once; every `QDot` that reads them shares them.
+`QuantizeRows` makes the codes, scales and sums of the activations once; every `QDot` that reads them shares them.
 """
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ FORMATS = tuple(f.name for f in quant.FORMATS.values() if f.exact)  # with a ker
 GPU_FORMATS = (*FORMATS, "MXFP4", "NVFP4", "F8_E4M3", "F8_E5M2")
 
 
-ROUNDED = NotSupported("activations are rounded to codes, which have no derivative; differentiate the product with dequantised weights")
+ROUNDED = NotSupported("activations are rounded to codes, which have no derivative; differentiate the product with dequantized weights")
 LEADING = NotSupported("it takes leading axes already; reshape the operand")
 
 
 @register
-class QuantiseRows(General):
+class QuantizeRows(General):
     """x[..., K] as codes i8[..., K] (round half to even), scales f32[..., K/32] and sums of codes i32[..., K/16]: x ≈ scale * code."""
 
     unsupported = {"vjp": ROUNDED, "jvp": ROUNDED, "batch": LEADING}
@@ -76,14 +76,14 @@ class QDot(Contraction):
         lead = codes.shape[:-1]
         shapes = (codes.shape[-1:], scales.shape, sums.shape)
         ok = codes.dtype is dt.i8 and shapes == ((self.k,), (*lead, self.k // BLOCK), (*lead, self.k // HALF))
-        require(ok, "codes, scales and sums must be those of quantise_rows", codes=codes, scales=scales, sums=sums)
+        require(ok, "codes, scales and sums must be those of quantize_rows", codes=codes, scales=scales, sums=sums)
         row = quant.by_name(self.format).row_bytes(self.k)
         require(w.dtype is dt.u8 and w.shape == (self.n, row), "the matrix must be u8[{n},{row}]", n=self.n, row=row, w=w)
         return TensorType(dt.f32, (*lead, self.n))
 
     def ref(self, codes: Any, scales: Any, sums: Any, w: Any) -> Any:
         x = codes.astype(np.float64) * np.repeat(scales.astype(np.float64), BLOCK, axis=-1)
-        return np.matmul(x, quant.by_name(self.format).dequantise(w).T.astype(np.float64)).astype(np.float32)
+        return np.matmul(x, quant.by_name(self.format).dequantize(w).T.astype(np.float64)).astype(np.float32)
 
     def flops(self, codes: TensorType, scales: TensorType, sums: TensorType, w: TensorType) -> Dim:
         return 2 * codes.numel * self.n
@@ -122,7 +122,7 @@ class QExpertsDot(Contraction):
     def ref(self, codes: Any, scales: Any, sums: Any, w: Any, ids: Any) -> Any:
         check_indices(self.name, ids, self.experts, 0)
         x = codes.astype(np.float64) * np.repeat(scales.astype(np.float64), BLOCK, axis=-1)
-        stack = quant.by_name(self.format).dequantise(w).reshape(self.experts, self.n, self.k).astype(np.float64)
+        stack = quant.by_name(self.format).dequantize(w).reshape(self.experts, self.n, self.k).astype(np.float64)
         return np.einsum("stk,stnk->stn", np.broadcast_to(x, (*ids.shape, self.k)), stack[ids]).astype(np.float32)
 
     def flops(self, codes: TensorType, scales: TensorType, sums: TensorType, w: TensorType, ids: TensorType) -> Dim:

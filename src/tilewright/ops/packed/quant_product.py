@@ -1,4 +1,4 @@
-"""Products of activations in bf16 with packed matrices: what matrix units of a GPU multiply once there are many rows."""
+"""Products of activations in bf16 with packed matrices: what tensor cores of a GPU multiply once there are many rows."""
 from __future__ import annotations
 
 from typing import Any
@@ -13,9 +13,9 @@ from ...ir.types import TensorType
 from ..base import E, NotSupported, S, register
 from ..families import Composite, N, bf16, f32, u8
 from ..pointwise.casts import Cast
-from .products import QMatmul, dequantise, require_matrix
+from .products import QMatmul, dequantize, require_matrix
 
-ROUNDED = NotSupported("activations are rounded to bf16 for the matrix units; differentiate `qmatmul`, from which this is made")
+ROUNDED = NotSupported("activations are rounded to bf16 for the tensor cores; differentiate `qmatmul`, from which this is made")
 LEADING = NotSupported("it takes leading axes already; reshape the operand")
 
 
@@ -43,7 +43,7 @@ class QProduct(Composite):
         return TensorType(dt.f32, (*x.shape[:-1], self.n))
 
     def ref(self, x: Any, w: Any) -> Any:
-        return np.matmul(x.astype(np.float64), dequantise(self.format, w).T.astype(np.float64)).astype(np.float32)
+        return np.matmul(x.astype(np.float64), dequantize(self.format, w).T.astype(np.float64)).astype(np.float32)
 
     def decompose(self, x: Value, w: Value) -> Value:
         out: Value = QMatmul(format=self.format, n=self.n, k=self.k)(Cast(dtype=dt.f32)(x), w)

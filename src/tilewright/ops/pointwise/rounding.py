@@ -1,4 +1,4 @@
-"""Rounding to whole numbers."""
+"""Rounding to integers."""
 from __future__ import annotations
 
 from ...ir.graph import Value

@@ -3,7 +3,7 @@ NumPy references, kernels and packed layouts follow.
 
     fmt = quant.by_name("Q4_K")          # or quant.BY_ID[12]
     fmt.elements, fmt.bytes, fmt.q, fmt.scale
-    fmt.dequantise(raw)                  # u8[..., row bytes] -> f32[..., columns]
+    fmt.dequantize(raw)                  # u8[..., row bytes] -> f32[..., columns]
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ A tensor in a block format is a row of blocks per row of the matrix: `elements` 
     weight = scale[group] * number (+ minimum[group])
 
 where `number` is the quantized value itself, an entry of a small table, a float of eight bits or an entry of a codebook (`numbers`). The
-records are data: `dequantise` follows from them and is what kernels, which follow from them too, are tested against.
+records are data: `dequantize` follows from them and is what kernels, which follow from them too, are tested against.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .iq_tables import DELTA, grid, signs
 class BlockFormat:
     """One packed format. `encode` makes whole blocks, f32[n, elements] -> u8[n, bytes].
 
-    >>> FORMATS["Q8_0"].dequantise(np.zeros(68, np.uint8)).shape
+    >>> FORMATS["Q8_0"].dequantize(np.zeros(68, np.uint8)).shape
     (64,)
     """
 
@@ -118,12 +118,12 @@ class BlockFormat:
             part.pack(out, values)
         return out
 
-    def dequantise(self, raw: Array) -> F32:
+    def dequantize(self, raw: Array) -> F32:
         """Packed bytes, u8[..., row bytes] -> f32[..., columns]."""
         if raw.dtype != np.uint8:
-            raise InputError(f"dequantise: {self.name} is read from u8 bytes, got {raw.dtype}{list(raw.shape)}")
+            raise InputError(f"dequantize: {self.name} is read from u8 bytes, got {raw.dtype}{list(raw.shape)}")
         if raw.ndim == 0 or raw.shape[-1] % self.bytes:
-            raise InputError(f"dequantise: {self.name} needs rows of a multiple of {self.bytes} bytes, got u8{list(raw.shape)}")
+            raise InputError(f"dequantize: {self.name} needs rows of a multiple of {self.bytes} bytes, got u8{list(raw.shape)}")
         out = np.empty((*raw.shape[:-1], raw.shape[-1] // self.bytes * self.elements), np.float32)
         blocks, flat = raw.reshape(-1, self.bytes), out.reshape(-1, self.elements)
         step = max(1, (1 << 18) // self.elements)  # temporaries stay in the cache, and far below the size of the tensor
@@ -132,16 +132,16 @@ class BlockFormat:
                 flat[start : start + step] = self.decode(np.ascontiguousarray(blocks[start : start + step]))
         return out
 
-    def quantise(self, values: Array) -> U8:
+    def quantize(self, values: Array) -> U8:
         """Numbers f32[..., columns] -> packed bytes u8[..., row bytes], rounded as ggml's reference does."""
         if self.encode is None:
-            raise InputError(f"quantise: {self.name} can only be read; writable: {known(writable=True)}")
+            raise InputError(f"quantize: {self.name} can only be read; writable: {known(writable=True)}")
         x = np.ascontiguousarray(values, np.float32)
         if x.ndim == 0:
-            raise InputError(f"quantise: {self.name} needs at least one axis, got a scalar")
+            raise InputError(f"quantize: {self.name} needs at least one axis, got a scalar")
         out = np.empty((*x.shape[:-1], self.row_bytes(x.shape[-1])), np.uint8)
         if self.elements > 1 and not np.isfinite(x).all():
-            raise InputError(f"quantise: {self.name} holds finite numbers only, got NaN or infinity in f32{list(x.shape)}")
+            raise InputError(f"quantize: {self.name} holds finite numbers only, got NaN or infinity in f32{list(x.shape)}")
         blocks, flat = x.reshape(-1, self.elements), out.reshape(-1, self.bytes)
         step = max(1, (1 << 18) // self.elements)
         with np.errstate(all="ignore"):

@@ -36,20 +36,20 @@ class PackedTensor:
     def nbytes(self) -> int:
         return self.data.nbytes
 
-    def dequantise(self) -> F32:
+    def dequantize(self) -> F32:
         """All of it as f32 in its own shape: for tests, small vectors and tools, not for running a model."""
-        return self.format.dequantise(self.data).reshape(self.shape)
+        return self.format.dequantize(self.data).reshape(self.shape)
 
     def row(self, index: int) -> F32:
         """One row (over all leading axes) as f32."""
         if not 0 <= index < self.rows:
             raise InputError(f"{self.name}: row must be in 0 .. {self.rows - 1}, got {index}")
-        return self.format.dequantise(self.data[index])
+        return self.format.dequantize(self.data[index])
 
     def array(self) -> Array:
         """A view with the numbers themselves, for formats without blocks (F32, F16, BF16, integers)."""
         if self.format.dtype is None:
-            raise InputError(f"{self.name}: {self.format} is packed in blocks and has no view as plain numbers; use dequantise()")
+            raise InputError(f"{self.name}: {self.format} is packed in blocks and has no view as plain numbers; use dequantize()")
         if self.format.dtype == "bfloat16":
             import ml_dtypes
 

@@ -1,4 +1,4 @@
-"""The reverse pass of layer norm and RMS norm over rows as one op."""
+"""The backward pass of layer norm and RMS norm over rows as one op."""
 from __future__ import annotations
 
 from typing import Any

@@ -8,7 +8,7 @@ Without the correction (`delta=False`) it is the state space of Mamba-2 (Dao & G
 
 Shapes: q, k [B,G,L,K] · v [B,H,L,V] · g, beta [B,H,L] · first state [B,H,K,V]  →  o [B,H,L,V], last state [B,H,K,V].
 H is a multiple of G: heads h * H/G … share the queries and keys of group h.
-Operands may be stored in 16 bits: the memory and all arithmetic are f32. The reverse pass is one op (delta_net_backward.py); forward
+Operands may be stored in 16 bits: the memory and all arithmetic are f32. The backward pass is one op (delta_net_backward.py); forward
 mode goes through the scan that the op is made of.
 """
 from __future__ import annotations
@@ -34,7 +34,7 @@ def shapes(length: Dim = 5, *, batch: Dim = 2, heads: int = 2, k: int = 3, v: in
 
 
 def checked(q: TensorType, k: TensorType, v: TensorType, g: TensorType, beta: TensorType, state: TensorType) -> None:
-    """The rule of types that both passes share. (The reverse pass is given queries and keys for every head.)"""
+    """The rule of types that both passes share. (The backward pass is given queries and keys for every head.)"""
     dtype = require_one_dtype((q, k, v, g, beta, state))
     require(dtype.name in ("f16", "bf16", "f32", "f64"), "needs f16, bf16, f32 or f64 operands; cast first", dtype=dtype)
     require(q.ndim == 4 and v.ndim == 4, "needs q[B,H,L,K] and v[B,H,L,V]", q=q, v=v)
@@ -116,7 +116,7 @@ class GatedDeltaRule(Composite):
         return F.cast(F.transpose(out, (1, 2, 0, 3)), dtype), F.cast(last, dtype)
 
     def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
-        """Memories are computed again in the reverse pass, from marks every few steps."""
+        """Memories are computed again in the backward pass, from marks every few steps."""
         given = [F.zeros(v) if g is None else g for v, g in zip(outputs, cotangents, strict=True)]
         q, k, v, *rest = inputs
         dq, dk, *made = F.apply("gated_delta_rule_backward", every_head(q, v), every_head(k, v), v, *rest, *given, scale=self.scale)

@@ -1,4 +1,4 @@
-"""The reverse pass of the gated delta rule as one op: the cotangents of all six operands in one sweep over time.
+"""The backward pass of the gated delta rule as one op: the cotangents of all six operands in one sweep over time.
 
 With D = exp(g) S_(t-1), e = v - k · D, c = beta e, S = D + k c^T, o = scale q · S and the cotangent G of S, from the last step on:
 

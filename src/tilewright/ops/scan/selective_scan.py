@@ -1,4 +1,4 @@
-"""The selective scan of Mamba (Gu & Dao, arXiv:2312.00752) and its reverse pass, each one op with a kernel.
+"""The selective scan of Mamba (Gu & Dao, arXiv:2312.00752) and its backward pass, each one op with a kernel.
 
 For every channel d with a state of n numbers:   h_t = exp(delta_t a) h_(t-1) + delta_t x_t b_t      y_t = (c_t · h_t + skip x_t) silu(z_t)
 
@@ -119,7 +119,7 @@ class SelectiveScan(Composite):
         return types[0].numel * (7 * types[2].shape[1] + 6)
 
     def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
-        """States are computed again in the reverse pass, from marks every few steps."""
+        """States are computed again in the backward pass, from marks every few steps."""
         gy, gh = (F.zeros(v) if g is None else g for v, g in zip(outputs, cotangents, strict=True))
         dx, ddelta, da, db, dc, dskip, *rest = SelectiveScanBackward(gated=self.gated)(*inputs, gy, gh)
         return (dx, ddelta, F.sum_(da, (0,)), F.sum_(db, (2,)), F.sum_(dc, (2,)), F.sum_(dskip, (0,)), *rest)

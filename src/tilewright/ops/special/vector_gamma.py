@@ -29,7 +29,7 @@ SIN_PI = (3.141592653522933, -5.167712762023639, 2.550163237051868, -0.599251289
 
 
 def sin_pi(t: TileBuilder, x: Tile) -> Tile:
-    """sin(pi x) up to its sign, exact zeros at whole numbers."""
+    """sin(pi x) up to its sign, exact zeros at integers."""
     return t.unary("sin", (x - t.unary("round", x)) * pi)
 
 
@@ -82,7 +82,7 @@ def lgamma(t: TileBuilder, x: Tile) -> Tile:
 
 
 def digamma(t: TileBuilder, x: Tile) -> Tile:
-    """The derivative of log-gamma; NaN at negative whole numbers, minus infinity at 0 (plus infinity at -0)."""
+    """The derivative of log-gamma; NaN at negative integers, minus infinity at 0 (plus infinity at -0)."""
     v = wide(t, x)
     minus = t.cmp("lt", v, 0.0)
     a = t.select(minus, 1.0 - v, v)

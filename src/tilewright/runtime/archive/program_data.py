@@ -265,7 +265,7 @@ def read_packed(data: Any) -> Packed:
 
 
 def _is_strip(width: int, name: str) -> bool:
-    from ...kernels.quant.strips import LANES, STRIPS  # with the op registry: only programs with quantised weights pay for it
+    from ...kernels.quant.strips import LANES, STRIPS  # with the op registry: only programs with quantized weights pay for it
 
     return width == LANES and name in STRIPS
 

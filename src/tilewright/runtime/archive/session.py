@@ -230,7 +230,7 @@ def _entries(file: SavedFile) -> list[_Entry]:
             raise file.broken(f"the field 'constants[{i}]' must be a mapping, got {entry!r:.40}")
         name, shape = file.field("name", str, entry, path), file.field("shape", list, entry, path)
         if not all(type(n) is int and 0 <= n < 1 << 62 for n in shape):
-            raise file.broken(f"the field '{path}shape' must hold whole numbers from 0 on, got {shape!r:.60}")
+            raise file.broken(f"the field '{path}shape' must hold integers from 0 on, got {shape!r:.60}")
         try:
             kind, packed = dtype(file.field("dtype", str, entry, path)), read_packed(entry.get("packed"))
             want = packed_shape(shape, packed)

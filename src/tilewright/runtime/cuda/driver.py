@@ -79,7 +79,7 @@ def compute_capability(device: int = 0) -> tuple[int, int]:
 
 
 @cache
-def multiprocessors(device: int = 0) -> int:
+def sms(device: int = 0) -> int:
     return int(
         call("cuDeviceGetAttribute", driver().CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, call("cuDeviceGet", device))
     )

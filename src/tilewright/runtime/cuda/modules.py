@@ -1,7 +1,7 @@
 """PTX on the device: the driver assembles each kernel as a program of its own and keeps the machine code in its cache on disk.
 
 The driver's linker would hand us the machine code for a cache of ours, but it assembles for linking: `setmaxnreg` is then ignored,
-registers spill, products on the matrix units run one after another, and attention's reverse pass gave wrong sums (measured on an H200).
+registers spill, products on the tensor cores run one after another, and attention's backward pass gave wrong sums (measured on an H200).
 """
 
 from __future__ import annotations

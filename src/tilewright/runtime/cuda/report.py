@@ -32,7 +32,7 @@ BARRIERS = {
     "wgmma.wait_group": "products have ended",
     "cp.async.wait_group": "copies have landed",
     "cp.async.bulk.wait_group": "results have been read, or have left",
-    "fence.proxy.async": "the copy engine or the matrix unit sees what threads stored",
+    "fence.proxy.async": "TMA or the tensor core sees what threads stored",
     "griddepcontrol.wait": "the kernel before has ended",
 }
 

@@ -7,9 +7,9 @@ from typing import Any
 from ...core.errors import ConfigError
 from ...core.target_spec import TargetSpec
 
-# architecture -> (multiprocessors, shared memory of a block, L2 bytes) of the largest common part
+# architecture -> (SMs, shared memory of a block, L2 bytes) of the largest common part
 CHIPS = {"sm_80": (108, 163 << 10, 40 << 20), "sm_90a": (132, 227 << 10, 50 << 20), "sm_120": (188, 99 << 10, 96 << 20)}
-# architecture -> (registers, threads, blocks, shared memory) of a multiprocessor
+# architecture -> (registers, threads, blocks, shared memory) of an SM
 MULTIPROCESSOR = {
     "sm_80": (65536, 2048, 32, 164 << 10),
     "sm_90a": (65536, 2048, 32, 228 << 10),
@@ -20,17 +20,17 @@ DEFAULT = "sm_90a"
 LANES_BITS = 128  # shared templates cut their tiles for vectors of this width
 
 
-def cuda_target(arch: str = DEFAULT, multiprocessors: int | None = None, shared: int | None = None) -> TargetSpec:
-    """The spec of an architecture, or of a part of it with as many multiprocessors and as much shared memory a block as given.
+def cuda_target(arch: str = DEFAULT, sms: int | None = None, shared: int | None = None) -> TargetSpec:
+    """The spec of an architecture, or of a part of it with as many SMs and as much shared memory a block as given.
 
     >>> cuda_target("sm_90a").describe()
-    'cuda sm_90a, 132 multiprocessors, 227K shared memory, L2 50M'
+    'cuda sm_90a, 132 SMs, 227K shared memory, L2 50M'
     """
     if arch not in CHIPS:
         raise ConfigError(f"target: CUDA architecture must be one of {' '.join(CHIPS)}, got {arch!r}")
-    sms, most, l2 = CHIPS[arch]
+    whole, most, l2 = CHIPS[arch]
     memory = min(shared or most, most)  # chips of capability 8.6 and 8.9 have 99 KB where 8.0 has 163
-    return TargetSpec("cuda", "nvptx64-nvidia-cuda", arch, frozenset(), frozenset(), LANES_BITS, 64, memory, l2, 0, multiprocessors or sms)
+    return TargetSpec("cuda", "nvptx64-nvidia-cuda", arch, frozenset(), frozenset(), LANES_BITS, 64, memory, l2, 0, sms or whole)
 
 
 def arch_of(capability: tuple[int, int]) -> str:
@@ -47,7 +47,7 @@ def arch_of(capability: tuple[int, int]) -> str:
 
 
 def occupancy(arch: str, threads: int, registers: int | None, shared: int | None) -> dict[str, Any]:
-    """Blocks of a kernel that fit on a multiprocessor at once, what bounds them, and the share of its threads that they are.
+    """Blocks of a kernel that fit on an SM at once, what bounds them, and the share of its threads that they are.
 
     >>> occupancy("sm_90a", 256, 64, 3072)
     {'blocks': 4, 'bound': 'registers', 'occupancy': 0.5}

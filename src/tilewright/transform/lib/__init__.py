@@ -13,7 +13,7 @@ from . import (
     indexing,
     losses,
     ordering,
-    quantised,
+    quantized,
     recurrent,
     reductions,
     shapes,
@@ -22,7 +22,7 @@ from . import (
     windows,
 )
 
-MODULES = (elementwise, reductions, shapes, indexing, contractions, creation, losses, special, complex, quantised, recurrent, counting,
+MODULES = (elementwise, reductions, shapes, indexing, contractions, creation, losses, special, complex, quantized, recurrent, counting,
            ordering, windows, splats)
 ALIASES = elementwise.ALIASES
 FUNCTIONS: dict[str, Callable[..., Any]] = {name: fn for m in MODULES for name, fn in m.FUNCTIONS.items()}

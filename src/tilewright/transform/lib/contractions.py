@@ -26,7 +26,7 @@ def public(fn: Callable[..., Any]) -> Callable[..., Any]:
 @public
 def matmul(a: Any, b: Any, *, dtype: Any = None) -> Any:
     """a @ b over the last two axes; leading axes broadcast, vectors lose their axis. Operands of eight bits may have a result of another
-    `dtype`: f32, f16 or bf16 of floats, i32 of whole numbers."""
+    `dtype`: f32, f16 or bf16 of floats, i32 of integers."""
     x, y = meet(a, b) if dtype is None else (as_tracer(a), as_tracer(b))
     if x.ndim == 0 or y.ndim == 0:
         raise ShapeError(f"matmul: needs operands of rank 1 or more, got {x.type} @ {y.type} ({user_place()})")
@@ -199,14 +199,14 @@ def grouped_matmul(x: Any, w: Any, ids: Any) -> Any:
 
 
 @public
-def quantised_experts(x: Any, packed: Any, ids: Any, *, format: str) -> Any:  # noqa: A002
+def quantized_experts(x: Any, packed: Any, ids: Any, *, format: str) -> Any:  # noqa: A002
     """`grouped_matmul` with packed matrices u8[experts, n, row bytes] in a block format: row (s, t) of x[S,T,k], or of x[S,1,k] for all t,
     times the transpose of matrix ids[s, t]: [S,T,n]. Matrices are never unpacked as a whole."""
     from ...ops.packed.products import QExperts, codebooks
 
     x, stack, ids = as_tracer(x, dt.f32), as_tracer(packed), as_tracer(ids)
     if x.ndim != 3 or stack.ndim != 3:
-        raise ShapeError(f"quantised_experts: needs x[S,T,k] and packed[experts,n,bytes], got {x.type} and {stack.type} ({user_place()})")
+        raise ShapeError(f"quantized_experts: needs x[S,T,k] and packed[experts,n,bytes], got {x.type} and {stack.type} ({user_place()})")
     experts, n, width = stack.shape
     name = by_name(format).name
     op = QExperts(format=name, n=n, k=x.shape[-1], experts=experts)

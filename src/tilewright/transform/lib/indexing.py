@@ -178,7 +178,7 @@ def _span(k: slice, n: Dim) -> tuple[Dim, Dim, int, bool]:
     except SizeError:
         raise
     except (TypeError, ValueError):
-        raise ShapeError(f"index: a slice has whole numbers and a step that is not 0, got {k} of {n} elements ({user_place()})") from None
+        raise ShapeError(f"index: a slice has integers and a step that is not 0, got {k} of {n} elements ({user_place()})") from None
     if len(places) == 0:
         return 0, 0, 1, False
     if places.step < 0:

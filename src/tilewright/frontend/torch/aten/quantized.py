@@ -19,7 +19,7 @@ def _codes(c: Context, x: Value, scale: Value, zero: Value, axis: int | None, lo
     if dtype not in CODES:
         raise UnsupportedError(f"{c.name}: codes must be int8, uint8, int16 or uint16, got {dtype}")
     x = c.cast(x, scale.dtype)
-    out = c.emit(O.Quantise(axis=axis, dtype=dtype), x, scale, zero)
+    out = c.emit(O.Quantize(axis=axis, dtype=dtype), x, scale, zero)
     info = np.iinfo(dtype.np)
     if low > info.min:
         out = c.emit(O.Maximum(), out, c.scalar(low, dtype))
@@ -49,14 +49,14 @@ def quantize_per_channel(c: Context, x: Value, scales: Value, zero_points: Value
 @aten("quantized_decomposed.dequantize_per_tensor.default", "quantized_decomposed.dequantize_per_tensor.tensor")
 def dequantize_per_tensor(c: Context, x: Value, scale: Any, zero_point: Any, quant_min: int, quant_max: int, dtype: Any, *,
                           out_dtype: Any = None) -> Value:
-    made = c.emit(O.Dequantise(), x, _numbers(c, scale, c.dtype, ()), _numbers(c, zero_point, i32, ()))
+    made = c.emit(O.Dequantize(), x, _numbers(c, scale, c.dtype, ()), _numbers(c, zero_point, i32, ()))
     return made
 
 
 @aten("quantized_decomposed.dequantize_per_channel.default")
 def dequantize_per_channel(c: Context, x: Value, scales: Value, zero_points: Value | None, axis: int, quant_min: int, quant_max: int,
                            dtype: Any, *, out_dtype: Any = None) -> Value:
-    return c.emit(O.Dequantise(axis=axis % len(x.shape)), x, _numbers(c, scales, c.dtype), _zeros(c, zero_points, scales))
+    return c.emit(O.Dequantize(axis=axis % len(x.shape)), x, _numbers(c, scales, c.dtype), _zeros(c, zero_points, scales))
 
 
 def _zeros(c: Context, zero_points: Value | None, scales: Value) -> Value:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ....core.dtypes import f16, i8
 from ....ops.attention.q8_cache import BLOCK
 from ....tile.builder import KernelBuilder, Tile
-from ...quant.quantise import codes_of
+from ...quant.quantize import codes_of
 
 
 def spread(b: KernelBuilder, half: int, each: Sequence[Tile]) -> list[Tile]:

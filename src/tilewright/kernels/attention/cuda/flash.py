@@ -1,4 +1,4 @@
-"""Attention on Hopper's matrix units: f16 and bf16, head sizes up to 128 that are multiples of 8, causal, windows, masks, biases, soft
+"""Attention on Hopper's tensor cores: f16 and bf16, head sizes up to 128 that are multiples of 8, causal, windows, masks, biases, soft
 caps, shared key heads, any lengths.
 
 Other head sizes go to other templates. Tiles past an end read zeros, which the softmax masks out; heads are computed as 64 or 128 wide,
@@ -69,7 +69,7 @@ class HopperAttention(Template):
 
 
 def as_rows(region: Region, target: TargetSpec) -> tuple[list[Launch], Region]:
-    """The region over operands that the copy engine can read, and the copies that make them so."""
+    """The region over operands that TMA can read, and the copies that make them so."""
     copies: list[Launch] = []
     operands = []
     assert region.anchor is not None
@@ -80,7 +80,7 @@ def as_rows(region: Region, target: TargetSpec) -> tuple[list[Launch], Region]:
         if len(o.type.shape) == 4 and not is_rows(o.layout) and not any(o is x for x in free):
             buffer = Buffer(f"{region.name}.rows{i}", "temp", o.type.nbytes)
             rows = Operand(o.type, buffer, Layout.contiguous(o.type.shape))
-            copies.append(copy_launch(buffer.name, o, rows, target, "copy: the copy engine wants rows of a multiple of 16 bytes"))
+            copies.append(copy_launch(buffer.name, o, rows, target, "copy: TMA wants rows of a multiple of 16 bytes"))
             o = rows
         operands.append(o)
     return copies, Region(region.name, region.body, operands, region.results, region.place)
@@ -178,7 +178,7 @@ def flash_launch(region: Region, target: TargetSpec) -> Launch:
     dtype = node.operands[0].dtype.name
     launch.kernel = identified(FlashKernel(
         k.name, k.params, k.pid, k.body, acc=acc, row=row, head=head,
-        batch=item, log_sums=None if sums is None else sums.var, d=d, softcap=cap, mask=views.get("mask"), bias=views.get("bias"),
+        batch=item, logsumexps=None if sums is None else sums.var, d=d, softcap=cap, mask=views.get("mask"), bias=views.get("bias"),
         nan_rows=empty, together=together, causal=op.causal, windowed=op.window is not None, scale=op.scale, dtype=dtype, maps=tuple(maps),
         plan=plan))  # fmt: skip
     return launch

@@ -1,7 +1,7 @@
-"""The reverse pass of attention on Hopper's matrix units: f16 and bf16, head sizes up to 128 that are multiples of 8, causal, windows,
+"""The backward pass of attention on Hopper's tensor cores: f16 and bf16, head sizes up to 128 that are multiples of 8, causal, windows,
 masks, biases, soft caps, shared key heads, any lengths.
 
-Log-sums and δ of every query row come from what the forward pass saved, or, of plain attention with head sizes 64 and 128, from a sweep of
+Logsumexps and δ of query rows come from what the forward pass saved, or, of plain attention with head sizes 64 and 128, from a sweep of
 their own; then one sweep gives dQ, dK, dV and, for a bias, the scores' cotangent (`attention_grad.py`).
 """
 
@@ -40,16 +40,16 @@ class HopperAttentionBackward(Template):
         op, q = region.anchor.op, region.anchor.operands[0]
         plain = not (op.has_mask or op.has_bias or op.with_scores) and op.softcap is None and op.window is None
         if not op.saved and not (plain and q.shape[-1] in STAGES):
-            return Reason("masks, biases, soft caps, windows and head sizes other than 64 and 128 need the saved log-sums")
-        return matrix_units(region)
+            return Reason("masks, biases, soft caps, windows and head sizes other than 64 and 128 need the saved logsumexps")
+        return tensor_cores(region)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         copies, rows = as_rows(region, target)
         return [*copies, *Backward(rows).launches(target)]
 
 
-def matrix_units(region: Region) -> Reason | None:
-    """Why a reverse pass is none for the matrix units of any chip, or None."""
+def tensor_cores(region: Region) -> Reason | None:
+    """Why a backward pass is none for the tensor cores of any chip, or None."""
     assert region.anchor is not None
     q, k, v, *_ = region.anchor.operands
     if q.dtype not in (bf16, f16) or not padded(q.shape[-1]) or q.shape[-1] != v.shape[-1]:
@@ -77,7 +77,7 @@ class Backward:
         self.heads, self.kv_heads, self.d = heads, kv, d
         self.padded: Dim = ceildiv(self.sq, OWN) * OWN
         size = self.batch * heads * self.padded * 4
-        self.stats = [Buffer(f"{region.name}.{n}", "temp", size) for n in ("log_sums", "delta")]
+        self.stats = [Buffer(f"{region.name}.{n}", "temp", size) for n in ("logsumexps", "delta")]
 
     def launches(self, target: TargetSpec) -> list[Launch]:
         results, op = list(self.region.results), self.op
@@ -88,7 +88,7 @@ class Backward:
         return [*before, *sweep.launches(results, region_flops(self.region), region_bytes(self.region))]
 
     def _statistics(self) -> Launch:
-        """Log-sums and δ, where nothing was saved."""
+        """Logsumexps and δ, where nothing was saved."""
         call, d = Call("flash_stats", f"{self.region.name}.stats"), self.d
         maps = []
         for i, (o, rows) in enumerate(((self.q, OWN), (self.g, OWN), (self.k, STREAMED), (self.v, STREAMED))):

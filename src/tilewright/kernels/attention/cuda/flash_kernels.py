@@ -1,4 +1,4 @@
-"""The kernels of attention's reverse pass as the target sees them."""
+"""The kernels of attention's backward pass as the target sees them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ...cuda.kernel import TensorMap
 
 @dataclass(eq=False)
 class FlashStatsKernel(Kernel):
-    """Log-sums and δ of query rows, where the forward pass did not save them (see the target's `flash_stats`): `lse` and `delta` are views
+    """Logsumexps and δ of query rows, where the forward pass did not save them (see `flash_stats`): `lse` and `delta` are views
     of one number per query row, padded to whole tiles."""
 
     lse: Var | None = None
@@ -34,7 +34,7 @@ class FlashStatsKernel(Kernel):
 
 @dataclass(eq=False)
 class FlashGradKernel(Kernel):
-    """The reverse pass of attention in one sweep (see the target's `flash_grad`): `params` and `body` store finished sums.
+    """The backward pass of attention in one sweep (see the target's `flash_grad`): `params` and `body` store finished sums.
 
     `grad` has `sums` (dV and dK, f32, 64 rows × head size), adds dQ to `acc` in turns that `turns` counts, and takes numbers from
     `ticket`; `finish` has one of 64 × 64, its first `row` and `column`, or writes to `out` itself, 16 bytes at a time. `lse` and `delta`
@@ -75,7 +75,7 @@ class FlashGradKernel(Kernel):
 
 @dataclass(eq=False)
 class MmaGradKernel(Kernel):
-    """A half of attention's reverse pass on `mma.sync` (see the target's `attention_mma_grad`): `params` and `body` store finished sums.
+    """A half of attention's backward pass on `mma.sync` (see the target's `attention_mma_grad`): `params` and `body` store finished sums.
 
     `keys`: blocks own 64 keys, `sums` are dV and dK; `queries`: blocks own 64 queries, `sums` is dQ, and the scores' cotangent goes to
     `scores`. All are f32, 64 rows × `d`, the head size `own` rounded up to 16. `lse` and `delta` are as above.

@@ -1,4 +1,4 @@
-"""The launches of attention's reverse pass in five products: counters cleared, then dK and dV with dQ added in turns, then dQ's rows."""
+"""The launches of attention's backward pass in five products: counters cleared, then dK and dV with dQ added in turns, then dQ's rows."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TILE_BYTES = 64 * 128 * 4  # of dQ in f32
 
 
 class Sweep:
-    """q, k, v and the result's cotangent as rows, and one log-sum and δ for every query row, padded."""
+    """q, k, v and the result's cotangent as rows, and one logsumexp and δ for every query row, padded."""
 
     def __init__(
         self, name: str, op: AttentionBackwardOp, operands: list[Operand], extras: dict[str, Operand], stats: list[Buffer], padded: Dim,
@@ -57,7 +57,7 @@ class Sweep:
         return fill_launch(f"{self.name}.clear", 0, counters, target)
 
     def rows(self, result: Operand, sums: Operand) -> Launch:
-        """δ and log-sums of rows; also clears the counters."""
+        """δ and logsumexps of rows; also clears the counters."""
         return row_statistics(self.name, self.g, result, sums, self.stats, self.padded, self.d, (self.turns, self.tiles + 1))
 
     def _turns(self, call: Call, write: bool) -> View:
@@ -172,6 +172,6 @@ def row_statistics(
     b.store(delta, (line, row), moment)
     if turns is not None:
         b.store(turns, (b.pid,), b.full((1,), 0, i32), limit=(b.minimum(b.maximum(count - b.pid, 0), 1),))
-    launch = call.finish(batch * n_heads * padded_rows, bytes_=2 * result.type.nbytes, note="δ and log-sums of rows")
+    launch = call.finish(batch * n_heads * padded_rows, bytes_=2 * result.type.nbytes, note="δ and logsumexps of rows")
     launch.kernel = on_threads(launch.kernel, d // 8, 256 // (d // 8), 8)
     return launch

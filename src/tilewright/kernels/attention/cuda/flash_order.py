@@ -2,8 +2,8 @@
 
 Blocks of the grid take every n-th piece (`flash._position`), heads come in groups, and in a group longer rows come first. As many heads as
 keep their keys and values in L2 is one rule; but a group whose pieces are nearly a multiple of the grid gives one block all the long rows
-(causal 8x16x1024x64 in groups of 24 heads: the fullest multiprocessor has 15 % more than its share). So groups that fit are tried on paper,
-and the largest is taken whose fullest multiprocessor is within 1 % of the best. A piece costs its tiles of keys and one more.
+(causal 8x16x1024x64 in groups of 24 heads: the fullest SM has 15 % more than its share). So groups that fit are tried on paper,
+and the largest is taken whose fullest SM is within 1 % of the best. A piece costs its tiles of keys and one more.
 
 >>> heads_together([1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7, 8, 8], lines=128, most=24, cores=132, per_sm=2)
 22
@@ -42,6 +42,6 @@ def heads_together(tiles: Sequence[int], lines: int, most: int, cores: int, per_
         padded = np.zeros(-(-len(order) // grid) * grid)
         padded[: len(order)] = order
         of_blocks = padded.reshape(-1, grid).sum(0)
-        found.append((of_blocks.reshape(per_sm, cores).sum(0).max(), size))  # a multiprocessor has blocks i, i + cores, …
+        found.append((of_blocks.reshape(per_sm, cores).sum(0).max(), size))  # an SM has blocks i, i + cores, …
     best = min(found)[0]
     return next(size for load, size in found if load <= 1.01 * best)

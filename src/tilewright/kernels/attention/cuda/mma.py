@@ -104,6 +104,6 @@ def attention_launch(region: Region) -> Launch:
     launch.kernel = identified(MmaAttentionKernel(
         kernel.name, kernel.params, kernel.pid, kernel.body, acc=acc, row=row, head=head, batch=item,
         q=q.var, k=k.var, v=v.var, mask=None if mask is None else mask.var, bias=None if bias is None else bias.var,
-        log_sums=None if sums is None else sums.var, own=own, d=d, keys=keys, causal=op.causal, windowed=op.window is not None,
+        logsumexps=None if sums is None else sums.var, own=own, d=d, keys=keys, causal=op.causal, windowed=op.window is not None,
         softcap=op.softcap or 0.0, nan_rows=op.empty == "nan", scale=op.scale, dtype=dtype))  # fmt: skip
     return launch

@@ -1,5 +1,5 @@
-"""The reverse pass of attention on chips without `wgmma`: f16 and bf16, head sizes up to 128 that are multiples of 8, causal, windows,
-masks, biases, soft caps, shared key heads, any lengths (`target/cuda/attention/mma_grad.py`). The forward pass has saved its log-sums."""
+"""The backward pass of attention on chips without `wgmma`: f16 and bf16, head sizes up to 128 that are multiples of 8, causal, windows,
+masks, biases, soft caps, shared key heads, any lengths (`target/cuda/attention/mma_grad.py`). The forward pass has saved its logsumexps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ...pointwise.copies import fill_launch
 from ...region import Operand, Region, narrow
 from ...template import Reason, Template, alone, region_bytes, region_flops
 from .flash import as_rows
-from .flash_backward import matrix_units
+from .flash_backward import tensor_cores
 from .flash_kernels import MmaGradKernel
 from .flash_launches import partial, row_statistics
 
@@ -34,7 +34,7 @@ class MmaAttentionBackward(Template):
         if why is not None:
             return why
         assert region.anchor is not None and isinstance(region.anchor.op, AttentionBackwardOp)
-        return matrix_units(region) if region.anchor.op.saved else Reason("needs the saved log-sums")
+        return tensor_cores(region) if region.anchor.op.saved else Reason("needs the saved logsumexps")
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         copies, rows = as_rows(region, target)
@@ -57,7 +57,7 @@ class Backward:
         self.heads, self.kv_heads, self.own, self.d = heads, kv, own, -(-own // 16) * 16
         self.padded: Dim = ceildiv(self.sq, OWN) * OWN
         size = self.batch * heads * self.padded * 4
-        self.stats = [Buffer(f"{region.name}.{n}", "temp", size) for n in ("log_sums", "delta")]
+        self.stats = [Buffer(f"{region.name}.{n}", "temp", size) for n in ("logsumexps", "delta")]
 
     def launches(self, target: TargetSpec) -> list[Launch]:
         (dq, dk, dv, *scores), op, name = self.region.results, self.op, self.region.name

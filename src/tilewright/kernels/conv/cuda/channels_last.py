@@ -1,4 +1,4 @@
-"""Which convolutions want channels last in a GPU's memory (`../channels_last.py`): those that the matrix units serve."""
+"""Which convolutions want channels last in a GPU's memory (`../channels_last.py`): those that the tensor cores serve."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ....core.dtypes import bf16, f16, f32
 from ....ir.graph import Node
 from ....ops.matmul.contractions import Conv
 
-LEAST = 8  # channels of a group: fewer leave the matrix units idle
+LEAST = 8  # channels of a group: fewer leave the tensor cores idle
 MOST_TAPS = 64  # of a channel by itself: they are spelled out
 
 
@@ -32,7 +32,7 @@ def depthwise(node: Node) -> bool:
 
 
 def in_groups(node: Node) -> bool:
-    """Whether the matrix units serve a convolution's groups: eight channels and more (or all of them), results in pairs."""
+    """Whether the tensor cores serve a convolution's groups: eight channels and more (or all of them), results in pairs."""
     op, (channels, results) = node.op, (node.operands[0].shape[1], node.values[0].shape[1])
     assert isinstance(op, Conv)
     if not isinstance(channels, int) or not isinstance(results, int) or results // op.groups % 2:

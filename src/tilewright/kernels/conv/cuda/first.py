@@ -1,4 +1,4 @@
-"""Images of few channels for the matrix units: the first convolution of a network.
+"""Images of few channels for the tensor cores: the first convolution of a network.
 
 Pixels are packed eight elements (16 bytes) each: the channels of `fold` neighbouring lines, filled up with zeros, with the padding around
 the image. Eight neighbouring pixels are then 64 elements in a row, one step of K, and windows that overlap are a stride. So a kernel of R

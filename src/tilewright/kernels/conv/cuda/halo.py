@@ -1,4 +1,4 @@
-"""Convolution with groups of few channels on the matrix units of every chip: pixels are copied once (`target/cuda/conv/halo.py`).
+"""Convolution with groups of few channels on the tensor cores of every chip: pixels are copied once (`target/cuda/conv/halo.py`).
 
 Serves f16 and bf16 convolutions over one or two spatial axes of known size whose groups have at most 56 channels, results in eights, and
 weights that fit in registers, with the region's elementwise consumers as epilogue. Operands lie as volumes (`conv_volume.py`). Groups of
@@ -33,7 +33,7 @@ MOST = 56  # channels of a group
 HELD = 64  # channels of a block
 WARPS = 8
 REGISTERS = 76  # of a warp's weights
-SHARED = 100 << 10  # bytes of a block, so that two share a multiprocessor
+SHARED = 100 << 10  # bytes of a block, so that two share an SM
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def halo_launch(
     columns = call.word("n", n)
     made = Sums.of(TileType((16, plan.together * each), f32))
     end = Var(INDEX, "end")
-    staged = all(r.by_copy_engine for r in results)  # 16 bytes a store
+    staged = all(r.by_tma for r in results)  # 16 bytes a store
     edges = not staged or any(leaf.row != 0 for leaf in leaves.values())
     write_results(call, region, 1.0, made, outs, ins, (Ix(call.b, end), columns), (1,), edges=edges)
     parts = groups // plan.together

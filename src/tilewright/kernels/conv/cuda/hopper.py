@@ -1,4 +1,4 @@
-"""Convolution on Hopper's matrix units: an implicit product over windows that the copy engine gathers (`target/cuda/conv/gemm.py`).
+"""Convolution on Hopper's tensor cores: an implicit product over windows that TMA gathers (`target/cuda/conv/gemm.py`).
 
 Serves f16 and bf16 convolutions over one to three spatial axes of known size, without groups or with groups of whole steps of channels and
 whole tiles of results (both multiples of 64), with the region's elementwise consumers as epilogue. Activations lie channels last
@@ -63,7 +63,7 @@ CONFIGS: tuple[tuple[Config, float], ...] = (
 
 
 def choose(m: Dim, n: int, sms: int, groups: int = 1) -> Config:
-    """The configuration with the shortest estimated time: whole waves of tiles over the multiprocessors. Tiles do not reach over groups."""
+    """The configuration with the shortest estimated time: whole waves of tiles over the SMs. Tiles do not reach over groups."""
     each = n // groups
     fitting = [item for item in CONFIGS if groups == 1 or each % item[0].bn == 0]
     if not isinstance(m, int):
@@ -204,7 +204,7 @@ def matrices(
 
 
 def image_operand(name: str, x: Operand, target: TargetSpec) -> tuple[list[Launch], Operand]:
-    """x as [batch, (depth,) height, width, channels] in memory that the copy engine can read, copied there where it must be."""
+    """x as [batch, (depth,) height, width, channels] in memory that TMA can read, copied there where it must be."""
     lay = x.layout
     even = divisible(lay.offset, PIECE) and all(divisible(s, PIECE) for i, s in enumerate(lay.strides) if i != 1)
     if lay.strides[1] == 1 and even and 0 not in lay.strides and forward(*lay.strides) and divisible(x.type.shape[1], PIECE):
@@ -287,7 +287,7 @@ def conv_launch(
     depth = taps * ceildiv(own, BK)
     call._arguments += [Word(rows), Word(columns), Word(depth), Word(rows * columns)]
     kept, stages = kept_steps(depth, n, config)
-    way = "a product of pixels" if flat else "windows by the copy engine"
+    way = "a product of pixels" if flat else "windows by TMA"
     way += f", {groups} groups" if groups > 1 else ""
     note = f"wgmma {config.bm}x{config.bn}, {stages} stages, {way}{', weights kept' if kept else ''}"
     grid = minimum(rows * columns, target.cores * config.per_sm)

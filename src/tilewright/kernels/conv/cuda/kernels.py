@@ -1,4 +1,4 @@
-"""The kernels of convolutions on a GPU's matrix units, as products over windows of an image."""
+"""The kernels of convolutions on a GPU's tensor cores, as products over windows of an image."""
 
 from __future__ import annotations
 

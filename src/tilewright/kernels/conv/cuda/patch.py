@@ -1,4 +1,4 @@
-"""Convolution over three axes with few results on Hopper's matrix units: patches whose pixels are read once (`target/cuda/conv/patch.py`).
+"""Convolution over three axes with few results on Hopper's tensor cores: patches whose pixels are read once (`target/cuda/conv/patch.py`).
 
 With 64 results a pixel that every tap gathers again is more than L2 gives; see `conv.py` for the rest, of which this takes steps of one
 without groups, and epilogues that read nothing that differs between pixels.
@@ -59,8 +59,8 @@ class PatchConv(HopperConv):
             return Reason(f"at most {BN} results, in eights")
         for r in region.results:  # where they lie, or channels last beside it
             found = matrix_of(r, r.layout)
-            if r.type.dtype not in (bf16, f16) or (found is not None and not found.by_copy_engine):
-                return Reason("results of 16 bits that the copy engine can write")
+            if r.type.dtype not in (bf16, f16) or (found is not None and not found.by_tma):
+                return Reason("results of 16 bits that TMA can write")
         full = 1.0
         for size, step in zip(at.out, (PLANES, PATCH, PATCH), strict=True):
             full *= size / (-(-size // step) * step)

@@ -1,4 +1,4 @@
-"""Convolution on a GPU without matrix units for its dtype: small programs, one a thread.
+"""Convolution on a GPU without tensor cores for its dtype: small programs, one a thread.
 
 The (padded) input is seen as [N, group, C, taps…, out…] through strides alone; weights are [group, O, C, taps…]. A program owns one
 stretch of the innermost output axis of a few channels: accumulators rows × width, one FMA chain per element over (C, taps) in order.

@@ -1,4 +1,4 @@
-"""The geometry of a convolution over one to three spatial axes of known size, as the copy engine walks it."""
+"""The geometry of a convolution over one to three spatial axes of known size, as TMA walks it."""
 
 from __future__ import annotations
 

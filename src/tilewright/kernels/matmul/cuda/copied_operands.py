@@ -1,4 +1,4 @@
-"""Operands copied by a launch of their own, because the kernel of a product cannot read them as they lie: the matrix units read only 16-bit
+"""Operands copied by a launch of their own, because the kernel of a product cannot read them as they lie: the tensor cores read only 16-bit
 floats either way round, and rows must begin at multiples of 16 bytes."""
 
 from __future__ import annotations

@@ -27,10 +27,10 @@ from ..matmul import MatmulTemplate
 from ..product import Problem
 from .places import Places, suitable
 
-MOST_ROWS = 1  # of the left operand: more go to the matrix units
+MOST_ROWS = 1  # of the left operand: more go to the tensor cores
 MOST_ROWS_F32 = 8  # ... which take no f32
 BLOCK = 256  # threads at most
-FEW, TOGETHER = 128, 8  # threads where all programs are there at once then, so many a multiprocessor (a decode step: 693 us against 708)
+FEW, TOGETHER = 128, 8  # threads where all programs are there at once then, so many an SM (a decode step: 693 us against 708)
 LONG = 1 << 16  # rows of a matrix from which on four at a time are faster (a vocabulary: 124 us against 141)
 WARPS = 4  # programs of a warp in a block
 

@@ -1,4 +1,4 @@
-"""Matrix products on Hopper's matrix units: operands through TMA, the region's elementwise consumers as epilogue. f16, bf16, eight-bit
+"""Matrix products on Hopper's tensor cores: operands through TMA, the region's elementwise consumers as epilogue. f16, bf16, eight-bit
 floats and, where the target's precision is tf32, f32 operands have f32 sums; u8 and i8 by i8 have i32 sums.
 
 Serves products with at most two batch axes once neighbours are merged; operands that do not lie in rows (of 16-bit floats: or columns) of
@@ -32,7 +32,7 @@ BK = 128  # bytes of K in a step
 STAGES_BYTES = 160 << 10  # of a ring beside the sums of a split product
 SLICE = 128  # bytes of the epilogue's columns at a time: a swizzled row of shared memory
 FEW_ROWS = 16
-PROMOTE = 2  # steps of 128 eight-bit floats whose sum the matrix unit keeps by itself
+PROMOTE = 2  # steps of 128 eight-bit floats whose sum the tensor core keeps by itself
 NARROW = 32  # ... where results go to memory from registers
 
 
@@ -47,7 +47,7 @@ class Config:
     group: int = 16
     splits: int = 1
     rows: int = 0  # of A that are read
-    per_sm: int = 1  # blocks that share a multiprocessor
+    per_sm: int = 1  # blocks that share an SM
     promote: int = 0  # steps of K after which sums of eight-bit floats are added up in f32
 
 
@@ -64,12 +64,12 @@ CONFIGS: tuple[tuple[Config, float], ...] = (
 
 
 def choose(m: Dim, n: Dim, k: Dim, batch: Dim, sms: int, item: int = 2, widest: int = 256, turned_b: bool = True) -> Config:
-    """The configuration with the shortest estimated time: whole waves of tiles over the multiprocessors. `widest` columns leave registers
+    """The configuration with the shortest estimated time: whole waves of tiles over the SMs. `widest` columns leave registers
     for other sums; columns of a matrix [K, N] come in blocks of 64."""
     k = ceildiv(k * item, 2)  # steps of 128 bytes, whatever the elements are
     if not (isinstance(m, int) and isinstance(n, int) and isinstance(batch, int)):
         return Config(128, min(widest, 256) if at_least(n, 256) else 128, 4, 1)
-    rows = -(-m // 8) * 8 if m < 64 else 0  # rows that the copy engine fills with zeros cost as much as any (measured)
+    rows = -(-m // 8) * 8 if m < 64 else 0  # rows that TMA fills with zeros cost as much as any (measured)
     if isinstance(k, int) and (parts := splits(m, n, k, batch, sms)) > 1:
         return Config(64, 64, min(12, STAGES_BYTES // ((rows or 64) + 64) // 128), splits=parts, rows=rows)
 
@@ -79,7 +79,7 @@ def choose(m: Dim, n: Dim, k: Dim, batch: Dim, sms: int, item: int = 2, widest: 
         return -(-tiles // (sms // c.cluster * c.cluster)) * t
 
     few = -(-m // 64) * -(-n // 64) * batch
-    if m <= FEW_ROWS and turned_b and sms < few <= 3 * sms:  # blocks that share a multiprocessor hide each other's start
+    if m <= FEW_ROWS and turned_b and sms < few <= 3 * sms:  # blocks that share an SM hide each other's start
         return Config(64, 64, 6, rows=rows, per_sm=3)
     fits = [c for c in CONFIGS if c[0].bn <= widest and (turned_b or c[0].bn % 64 == 0)]
     best = min(fits, key=cost)[0]
@@ -87,7 +87,7 @@ def choose(m: Dim, n: Dim, k: Dim, batch: Dim, sms: int, item: int = 2, widest: 
 
 
 def splits(m: int, n: int, k: int, batch: int, sms: int) -> int:
-    """Parts of K for a product of few tiles: as many as give every block a multiprocessor, each of several steps (measured)."""
+    """Parts of K for a product of few tiles: as many as give every block an SM, each of several steps (measured)."""
     tiles, steps = -(-m // 64) * -(-n // 64) * batch, -(-k * 2 // BK)
     fits = (s for s in (4, 2) if tiles * s <= sms and steps >= 8 * s and (s - 1) * -(-steps // s) < steps)
     return next(fits, 1) if m <= 256 else 1
@@ -123,7 +123,7 @@ class HopperMatmul(Template):
 
 
 def units_take(node: Node, target: TargetSpec) -> bool:
-    """Whether the matrix units multiply such operands."""
+    """Whether the tensor cores multiply such operands."""
     a, b = (v.dtype for v in node.operands)
     if a in (f8e4m3, f8e5m2) and b in (f8e4m3, f8e5m2):
         return node.types[0].dtype in (f32, f16, bf16)
@@ -133,7 +133,7 @@ def units_take(node: Node, target: TargetSpec) -> bool:
 
 
 def _stores(r: Operand, strides: tuple[Dim, ...] | None) -> bool:
-    """Whether the copy engine can write a result: rows of numbers of up to 32 bits at multiples of 16 bytes."""
+    """Whether TMA can write a result: rows of numbers of up to 32 bits at multiples of 16 bytes."""
     return (
         r.type.dtype in (bf16, f16, f32, i32, i8, u8)
         and strides is not None
@@ -191,7 +191,7 @@ def gemm_launch(region: Region, p: Problem, at: Places, config: Config, target: 
         )
     m, n = call.word("m", at.m), call.word("n", p.n)
     sums = Sums.of(TileType((64, width), i32 if p.dtype is i32 else f32))
-    # a matrix that is added comes through the ring; the copy engine stops at the edges by itself
+    # a matrix that is added comes through the ring; TMA stops at the edges by itself
     by_ring = through_shared and width == 64 and out_item == 2 and config.cluster == 1 and not rows_read
     leaves = [at.flat(s) for s in at.leaves]
     added = next(
@@ -252,7 +252,7 @@ def gemm_launch(region: Region, p: Problem, at: Places, config: Config, target: 
 
 
 def _added(region: Region, value: Value, strides: tuple[Dim, ...], at: Places) -> bool:
-    """Whether the copy engine can read what an epilogue adds: a whole matrix of 16-bit floats in rows at multiples of 16 bytes."""
+    """Whether TMA can read what an epilogue adds: a whole matrix of 16-bit floats in rows at multiples of 16 bytes."""
     o = region.operand(value)
     if o is None or (strides[0] == 0 and at.batch != 1):
         return False

@@ -1,6 +1,6 @@
 """The epilogue of a product on Hopper: a region's elementwise consumers over one warpgroup's accumulators, and the results' way out.
 
-Rows and columns are those of the matrix of results; results that the copy engine can write go through shared memory, others straight
+Rows and columns are those of the matrix of results; results that TMA can write go through shared memory, others straight
 from registers, with a mask at the edges.
 """
 
@@ -32,7 +32,7 @@ class Matrix:
     offset: Dim
 
     @property
-    def by_copy_engine(self) -> bool:
+    def by_tma(self) -> bool:
         """Rows of 16-bit floats at multiples of 16 bytes."""
         even = divisible(self.row, 8) and divisible(self.offset, 8)
         return self.operand.type.dtype in (bf16, f16) and self.column == 1 and self.row != 0 and even and forward(self.row)
@@ -66,14 +66,14 @@ def add_epilogue(
     reads comes through the ring of the operands."""
     b = call.b
     m, n = size
-    through_shared = all(r.by_copy_engine for r in results)
+    through_shared = all(r.by_tma for r in results)
     width = SLICE if through_shared else NARROW
     outs: list[View] = []
     maps: list[TensorMap] = []
     for i, x in enumerate(results):
         maps.append(TensorMap(len(call._arguments), x.operand.type.dtype, (n, m, 1), (x.row * 2, x.row * m * 2), (SLICE, 64, 1), 128))
         outs.append(_view(call, f"c{i}", x, size, write=True))
-    first = next((v for v, x in leaves.items() if x.by_copy_engine), None) if through_shared else None
+    first = next((v for v, x in leaves.items() if x.by_tma), None) if through_shared else None
     ins = {}
     for i, (v, x) in enumerate(leaves.items()):
         if v is first:
@@ -97,7 +97,7 @@ def add_epilogue(
 
     others = [x for v, x in leaves.items() if v is not first]
     if through_shared and (not others or (all(x.row == 0 for x in others) and divisible(n, width))):
-        write(None)  # the copy engine stops at the edges by itself
+        write(None)  # TMA stops at the edges by itself
     else:
         inside = b.binary("and", b.compare("le", r + 64, rows), b.compare("le", c + width, columns))
         with b.if_(inside):

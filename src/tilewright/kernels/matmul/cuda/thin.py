@@ -27,7 +27,7 @@ from ..product import Problem
 from .places import Places, suitable
 
 MOST_ROWS = 64
-HOPPER_ROWS = 1  # more rows are faster through the copy engine there (measured)
+HOPPER_ROWS = 1  # more rows are faster through TMA there (measured)
 WARPS = 8
 STRIP = 16  # rows of the matrix in a block
 
@@ -45,7 +45,7 @@ class ThinMatmul(Template):
             return MatmulTemplate().matches(region, target)
         at = fitting(region)
         if at is not None and target.cpu == "sm_90a" and (not isinstance(at.m, int) or at.m > HOPPER_ROWS):
-            return Reason(f"more than {HOPPER_ROWS} rows go through the copy engine")
+            return Reason(f"more than {HOPPER_ROWS} rows go through TMA")
         return None if at is not None else Reason(f"up to {MOST_ROWS} rows, and a matrix with rows along K, a multiple of 32")
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:

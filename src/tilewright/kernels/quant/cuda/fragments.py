@@ -1,4 +1,4 @@
-"""Packed matrices as the matrix units of a GPU take them: strips of 16 rows, each thread's codes of `mma.m16n8k32` side by side.
+"""Packed matrices as the tensor cores of a GPU take them: strips of 16 rows, each thread's codes of `mma.m16n8k32` side by side.
 
 A strip holds units of one or more blocks of 32 columns one after the other. Lane 4·line + quad of a warp has, of a block, the rows line
 and line + 8 and of both halves the columns 2·quad, 2·quad + 1 and both eight further on: four registers of four codes (row line, row

@@ -7,7 +7,7 @@ from ....core.dtypes import f32
 from ....core.target_spec import TargetSpec
 from ....ops.packed.products import QGather as QGatherOp
 from ....ops.packed.quant_dot import BLOCK, HALF
-from ....ops.packed.quant_dot import QuantiseRows as QuantiseRowsOp
+from ....ops.packed.quant_dot import QuantizeRows as QuantizeRowsOp
 from ....ops.quant import FORMATS
 from ...call import Call
 from ...cuda.groups import ONE_THREAD, on_threads, shared_launch
@@ -16,24 +16,24 @@ from ...launch import Launch
 from ...pointwise.pointwise import unravel
 from ...region import Region, widen
 from ...template import Reason, Template, alone, region_bytes, region_flops
-from ..quantise import CodeViews, store_block
-from ..quantised import QGatherTemplate
+from ..quantize import CodeViews, store_block
+from ..quantized import QGatherTemplate
 from ..unpack import Block, Matrix
 
 
-class CudaQuantiseRows(Template):
+class CudaQuantizeRows(Template):
     """No rows: no programs."""
 
-    key = "cuda_quantise_rows"
+    key = "cuda_quantize_rows"
 
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        return alone(region, QuantiseRowsOp)
+        return alone(region, QuantizeRowsOp)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         x = region.operands[0]
         *lead, k = x.type.shape
         assert isinstance(k, int)
-        call = Call("quantise_rows", region.name)
+        call = Call("quantize_rows", region.name)
         b = call.b
         xv = call.view("x", x.type.dtype, x.buffer, x.layout)
         named = zip(("q", "d", "s"), region.results, strict=True)

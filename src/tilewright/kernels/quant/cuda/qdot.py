@@ -1,4 +1,4 @@
-"""Products with packed matrices on the integer matrix units: any number of rows, every format with integer codes.
+"""Products with packed matrices on the integer tensor cores: any number of rows, every format with integer codes.
 
 The region is one product with its epilogue over codes that lie in memory, or (see `passes/row_codes.py`) of one row of f32: its RMS norm,
 its rounding to codes, and one or two products of it. N need not be a multiple of a strip; no rows: no blocks. Sums are exact in a block of
@@ -12,7 +12,7 @@ from ....core.dtypes import f32, i8, i32, u8
 from ....core.target_spec import TargetSpec
 from ....ir.graph import Node, Value
 from ....ir.layout import Layout
-from ....ops.packed.quant_dot import BLOCK, HALF, QuantiseRows
+from ....ops.packed.quant_dot import BLOCK, HALF, QuantizeRows
 from ....ops.packed.quant_dot import QDot as QDotOp
 from ....ops.packed.quant_product import QProduct
 from ....ops.rows.norms import RmsNorm
@@ -47,7 +47,7 @@ class CudaQDot(Template):
         if row_strides(region, products[-1].types[0].shape) is None:
             return Reason("rows must lie along one axis")
         made = products[0].operands[0].node
-        if isinstance(made.op, QuantiseRows):
+        if isinstance(made.op, QuantizeRows):
             return None
         if len(products) > 1 or any(region.operand(v) is None for v in products[0].operands):
             return Reason("operands must come from memory")
@@ -64,7 +64,7 @@ class CudaQDot(Template):
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         first = products_of(region)[0]
-        if isinstance(first.operands[0].node.op, QuantiseRows):
+        if isinstance(first.operands[0].node.op, QuantizeRows):
             return [_Product(region, target, 0).launch()]
         ways = [_Product(region, target, t).launch() for t in TILES]
         rows = product(first.types[0].shape[:-1])
@@ -83,7 +83,7 @@ def products_of(region: Region) -> list[Node]:
 
 def leaves_of(region: Region) -> dict[Value, Operand]:
     """What the epilogue reads from memory."""
-    own = [n for n in region.body.nodes if isinstance(n.op, (QDotOp, QProduct, QuantiseRows, RmsNorm))]
+    own = [n for n in region.body.nodes if isinstance(n.op, (QDotOp, QProduct, QuantizeRows, RmsNorm))]
     read = {v for n in region.body.nodes if n not in own for v in n.operands}
     return {v: o for v, o in region.leaves.items() if v in read}
 
@@ -111,7 +111,7 @@ def matrices(call: Call, region: Region, shape: Shape) -> tuple[list[View], dict
 
 
 def strips_of_a_block(strips: int, products: int, cores: int, at_once: int) -> int:
-    """All blocks are there at once, four or so on a multiprocessor, each with as few strips as that allows."""
+    """All blocks are there at once, four or so on an SM, each with as few strips as that allows."""
     return min(MOST_STRIPS // products, max(1, -(-strips // (at_once * cores))))
 
 

@@ -42,7 +42,7 @@ def shared_bytes(k: int, tiles: int, per: int, warps: int, cluster: int) -> int:
 
 
 def plan(f: Fragments, n: int, tiles: int, target: TargetSpec) -> Plan | None:
-    """What keeps the busiest multiprocessor shortest, with as many warps as there may be. None: a row's columns do not fit."""
+    """What keeps the busiest SM shortest, with as many warps as there may be. None: a row's columns do not fit."""
     strips, found = -(-n // ROWS), list[tuple[int, int, int, Plan]]()
     for cluster in (1, 2) if target.cpu == "sm_90a" else (1,):  # of four: not all are there at once, 16 us where two take 11
         if f.units % cluster:

@@ -1,7 +1,7 @@
 """Products of many rows with packed matrices (see the target's `qgemm`): every format of `fragments.py`, any number of rows and columns.
 
 Tiles of 16 to 256 rows; a program whose number of rows is not known takes its tile at every call, with the same bits (on an H200 those of
-`mma.sync` and `wgmma` are the same, too). Blocks have eight strips of the matrix, or four where that leaves multiprocessors without work.
+`mma.sync` and `wgmma` are the same, too). Blocks have eight strips of the matrix, or four where that leaves SMs without work.
 On Hopper, blocks of a cluster share K where there are too few tiles otherwise, and add their sums in order. 2 to 16 rows, where no more can
 come: `qfew.py`.
 """
@@ -43,16 +43,16 @@ SHAPES = {
     (4, 16): (1, 1), (4, 32): (1, 2), (4, 64): (2, 2), (4, 128): (2, 4),
 }  # fmt: skip
 HOPPER = ((4, 64), (4, 128), (8, 256))  # the same by `wgmma`: a warp for every strip, with all rows
-# Nanoseconds of 64 columns of K, measured on an H200 in Q4_K: of a block alone, and for every block of a multiprocessor
+# Nanoseconds of 64 columns of K, measured on an H200 in Q4_K: of a block alone, and for every block of an SM
 COST = {
     (8, 16, False): (330, 220), (8, 32, False): (375, 300), (8, 64, False): (580, 560), (8, 128, False): (950, 900),
     (4, 16, False): (300, 190), (4, 32, False): (310, 220), (4, 64, False): (470, 430), (4, 128, False): (630, 600),
     (4, 64, True): (300, 190), (4, 128, True): (340, 290), (8, 256, True): (700, 800),
 }  # fmt: skip
 # (rows, blocks that share K, four strips each) -> nanoseconds for their sums. Clusters of four blocks or more find no place for all of the
-# chip's multiprocessors at once where a block has one alone: not tried by default
+# chip's SMs at once where a block has one alone: not tried by default
 MEET = {(64, 2): 1500, (64, 4): 5500, (64, 8): 6500, (128, 2): 3500}
-AT_ONCE = {64: 4, 128: 2}  # such blocks of a multiprocessor: all of them are there at once
+AT_ONCE = {64: 4, 128: 2}  # such blocks of an SM: all of them are there at once
 PIECE = 32  # rows that the epilogue has in hand at a time, beside the sums of `wgmma`
 STAGES, HOPPER_STAGES = 3, 4  # of activations, by `mma.sync` and by `wgmma`
 PAD = 16  # bytes between rows of activations: eight rows fall on different banks
@@ -120,7 +120,7 @@ class CudaQGemm(Template):
 
 
 def shapes(f: Fragments, target: TargetSpec) -> list[Shape]:
-    """What a block may have. Hopper's matrix units want units of 256 columns, whose registers two steps do not share."""
+    """What a block may have. Hopper's tensor cores want units of 256 columns, whose registers two steps do not share."""
     hopper = target.cpu == "sm_90a" and f.blocks == 8
     found = [Shape(*s, hopper) for s in (HOPPER if hopper else SHAPES)]
     found += [Shape(4, m, True, n) for m, n in MEET if hopper and f.units % n == 0]
@@ -128,7 +128,7 @@ def shapes(f: Fragments, target: TargetSpec) -> list[Shape]:
 
 
 def chosen(shapes: Sequence[Shape], rows: int, n: int, k: int, cores: int) -> Shape:
-    """The shape of a block that keeps the busiest multiprocessor shortest."""
+    """The shape of a block that keeps the busiest SM shortest."""
 
     def time(s: Shape) -> int:
         alone, more = COST[s[:3]]

@@ -1,6 +1,6 @@
 """Blocks of four- and eight-bit floats as fragments (see `fragments.py`): what differs from the formats with integer codes.
 
-Four-bit floats (times two: whole numbers up to 12) are multiplied as signed bytes. A lane's word has the codes of the first half in its
+Four-bit floats (times two: integers up to 12) are multiplied as signed bytes. A lane's word has the codes of the first half in its
 lower two bytes, those of the second in its upper two, in order: four nibbles are what `prmt` looks up at once. Scales of MXFP4 are bf16,
 those of NVFP4 the file's bytes. Eight-bit floats become f16 in registers, e4m3 as
 2**-8 of its value; a block of e4m3 that holds a NaN has a scale
@@ -44,7 +44,7 @@ def split_small(name: str, b: Array, blocks: int) -> tuple[Array, Array]:
         return codes, scales
     if name == "NVFP4":
         raw = fmt.scale.real.bits.unpack(flat)
-        return codes, np.where(raw == 127, np.uint8(0), raw & np.uint8(127)).reshape(rows, -1)  # as the dequantiser reads them
+        return codes, np.where(raw == 127, np.uint8(0), raw & np.uint8(127)).reshape(rows, -1)  # as the dequantizer reads them
     d = fmt.scale.numbers(flat).reshape(*b.shape[:2], 1)
     if name == "F8_E4M3":
         d = np.where(((codes & np.uint8(127)) == 127).any(axis=-1, keepdims=True), np.float32(np.nan), d)
@@ -59,7 +59,7 @@ def small_words(q: Array) -> Array:
 
 
 def blocks_at_once(name: str) -> int:
-    """Blocks of one row's product on a multiprocessor: widening eight-bit floats takes more registers (two have 70 KB on their way), and
+    """Blocks of one row's product on an SM: widening eight-bit floats takes more registers (two have 70 KB on their way), and
     codes of eight bits are more of them (four blocks would spill)."""
     return 2 if name.startswith("F8") else 3 if name == "Q8_0" else 4
 

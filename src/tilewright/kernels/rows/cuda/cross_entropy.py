@@ -1,5 +1,5 @@
 """Cross-entropy of rows of logits on a GPU: a row is read once and stays in registers for its maximum, its sum of exponentials and the
-label's logit. One launch; the loss and the log-sum leave it. Labels are checked like the indices of a gather.
+label's logit. One launch; the loss and the logsumexp leave it. Labels are checked like the indices of a gather.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The reverse pass of norms on a GPU: a row lives in the registers of a group of threads, is read once and written once; then the sums of
+"""The backward pass of norms on a GPU: a row lives in the registers of a group of threads, is read once and written once; then the sums of
 the weight and the bias, down the columns."""
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Choosing a token from each row of logits on a GPU: one block a row, whatever the settings (the target's `sample`).
 
-Thresholds are found by counting: 1,024 counters in shared memory for ten bits of the probabilities at a time. Masses are whole numbers
+Thresholds are found by counting: 1,024 counters in shared memory for ten bits of the probabilities at a time. Masses are integers
 (units of 2^-40 of the largest probability), so that sums do not depend on their order: the same bits from run to run.
 """
 

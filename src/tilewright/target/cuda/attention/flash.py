@@ -1,7 +1,7 @@
 """Attention forward on Hopper, written as PTX: online softmax in registers between two `wgmma` products.
 
 A block owns 64 query rows of one head for each warpgroup that multiplies; one thread of another warpgroup copies Q (the next one while this
-one is still read), and K and V tile by tile through rings of stages. While the matrix unit works on the output of tile j-1, the threads
+one is still read), and K and V tile by tile through rings of stages. While the tensor core works on the output of tile j-1, the threads
 compute the softmax of the scores of tile j. Scores stay in f32 registers; probabilities are rounded to the operands' dtype for the second
 product. Keys past the end, above the diagonal or outside the window get no weight; a row that sees no key gives zeros.
 """
@@ -224,7 +224,7 @@ class Flash(FlashSweeps):
         for h in range(2):
             total = self._of_row("add.rn.f32", self.total[h])
             nothing = v("i1", f"setp.eq.f32 {{}}, {total}, 0f00000000;")
-            if g.log_sums is not None:
+            if g.logsumexps is not None:
                 self._store_log_sum(h, total, nothing)
             inverse = v("float", f"rcp.rn.f32 {{}}, {total};")
             inverse = v("float", f"selp.f32 {{}}, {'0f7FC00000' if g.nan_rows else '0f00000000'}, {inverse}, {nothing};")

@@ -1,4 +1,4 @@
-"""The last step of attention's reverse pass on Hopper: dQ from sums in the order of registers. And what its kernels share."""
+"""The last step of attention's backward pass on Hopper: dQ from sums in the order of registers. And what its kernels share."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The reverse pass of attention on Hopper in five products, written as PTX: dQ, dK and dV in one sweep.
+"""The backward pass of attention on Hopper in five products, written as PTX: dQ, dK and dV in one sweep.
 
 A block owns 128 keys of one key head; tiles of Q and dO come through a ring of stages. Everything is transposed, so that what a warpgroup
-needs as a left operand is in its registers: Sᵀ = K·Qᵀ, dPᵀ = V·dOᵀ, P = exp(S − log-sum), dS = P·(dP − δ), dV += Pᵀ·dO, dK += dSᵀ·Q. dS
+needs as a left operand is in its registers: Sᵀ = K·Qᵀ, dPᵀ = V·dOᵀ, P = exp(S − logsumexp), dS = P·(dP − δ), dV += Pᵀ·dO, dK += dSᵀ·Q. dS
 also goes to shared memory, where both warpgroups take their part of dQ = dS·K.
 
 dQ is a sum over blocks. A warp of the producer's warpgroup adds a tile to memory when it is the block's turn, which a counter per tile of
@@ -9,7 +9,7 @@ queries says: blocks of higher keys first. So every sum has one order, and no bl
 numbers from a counter when they start, and higher keys have lower numbers. Between causal blocks the turns come by themselves, because
 every block begins at its diagonal. What is added has the order of the registers; `finish` scales it and writes it as rows.
 
-Rows past an end are zeros with an infinite log-sum, which weighs nothing; so does a row that sees no key. Keys past the end are masked.
+Rows past an end are zeros with an infinite logsumexp, which weighs nothing; so does a row that sees no key. Keys past the end are masked.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def flash_grad_shared(kernel: FlashGradKernel) -> int:
 
 
 class Places:
-    """Where things are in shared memory: K, V, stages of Q and dO, two buffers of dS, dQ, then log-sums and δ of the stages."""
+    """Where things are in shared memory: K, V, stages of Q and dO, two buffers of dS, dQ, then logsumexps and δ of the stages."""
 
     def __init__(self, g: FlashGradKernel) -> None:
         self.own = KEYS * g.d * 2

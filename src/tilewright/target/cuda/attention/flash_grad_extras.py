@@ -1,4 +1,4 @@
-"""Soft cap, bias and mask of a tile of scores in attention's reverse pass, and the scores' cotangent on its way to memory.
+"""Soft cap, bias and mask of a tile of scores in attention's backward pass, and the scores' cotangent on its way to memory.
 
 Rows are keys, columns are queries, so a thread has two keys, eight apart, of two of every eight queries. A soft cap's slope is needed
 later, with no registers to keep it in: it waits, rounded, in the place that the warp's dS takes afterwards.

@@ -17,7 +17,7 @@ class Scores(Common):
 
     @property
     def changed(self) -> bool:
-        """Scores are more than a multiple of the products: they are brought to powers of two before their log-sum is taken away."""
+        """Scores are more than a multiple of the products: they are brought to powers of two before their logsumexp is taken away."""
         g = self.kernel
         return g.softcap is not None or g.bias is not None or g.mask is not None
 

@@ -1,9 +1,9 @@
-"""What attention's reverse pass needs to know about a query row, where the forward pass did not save it, on Hopper, written as PTX: log2 of
+"""What attention's backward pass needs to know of a query row, where the forward pass did not save it, on Hopper, written as PTX: log2 of
 the sum of its exponentials, and δ = Σ P·dP.
 
 A block owns 128 rows of Q and dO, which stay in shared memory; tiles of 64 keys and values come through a ring of stages. Two products
 give a tile of scores (Q · Kᵀ) and of their cotangent dP (dO · Vᵀ) in registers, and the statistics are kept while keys stream by. A row
-past the end, and one that sees no key, has an infinite log-sum: it weighs nothing.
+past the end, and one that sees no key, has an infinite logsumexp: it weighs nothing.
 """
 
 from __future__ import annotations

@@ -114,6 +114,6 @@ class FlashWeights(FlashScores):
         at = v("i32", f"mad.lo.u32 {{}}, {line}, {w.sq}, {row};")
         first = v("i1", f"setp.eq.u32 {{}}, {column}, 0;")
         inside = v("i1", f"and.pred {{}}, {first}, {v('i1', f'setp.lt.s32 {{}}, {row}, {w.sq};')};")
-        assert g.log_sums is not None
-        address = v("i64", f"mad.wide.u32 {{}}, {at}, 4, {self.e.env[g.log_sums].pointer};")
+        assert g.logsumexps is not None
+        address = v("i64", f"mad.wide.u32 {{}}, {at}, 4, {self.e.env[g.logsumexps].pointer};")
         k.emit(f"@{inside} st.global.f32 [{address}], {sums};")

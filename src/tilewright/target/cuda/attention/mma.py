@@ -304,7 +304,7 @@ class MmaAttention(MmaFragments):
 
     def _store_log_sum(self, h: int, total: str, nothing: str) -> None:
         """log Σ exp of one of the thread's rows: one thread of four stores it."""
-        k, v, view = self.k, self.k.value, self._view(self.kernel.log_sums)
+        k, v, view = self.k, self.k.value, self._view(self.kernel.logsumexps)
         log = v("float", f"add.rn.f32 {{}}, {self.top[h]}, {v('float', f'lg2.approx.f32 {{}}, {total};')};")
         log = v("float", f"mul.rn.f32 {{}}, {log}, {literal('float', 1 / LOG2E)};")
         log = v("float", f"selp.f32 {{}}, {NEVER}, {log}, {nothing};")
@@ -321,7 +321,7 @@ class MmaAttention(MmaFragments):
             for reach in (1, 2):
                 total = v("float", f"add.rn.f32 {{}}, {total}, {v('float', f'shfl.sync.bfly.b32 {{}}, {total}, {reach}, 31, -1;')};")
             nothing = v("i1", f"setp.eq.f32 {{}}, {total}, {ZERO};")
-            if g.log_sums is not None:
+            if g.logsumexps is not None:
                 self._store_log_sum(h, total, nothing)
             empty = "0f7FC00000" if g.nan_rows else ZERO
             inverse = v("float", f"selp.f32 {{}}, {empty}, {v('float', f'rcp.rn.f32 {{}}, {total};')}, {nothing};")

@@ -1,5 +1,5 @@
-"""The reverse pass of attention on `mma.sync`, written as PTX for every chip from sm_80 on: blocks that own keys sum dK and dV, blocks that
-own queries sum dQ. Both compute the weights again from saved log-sums: seven products instead of five, but nothing is added across blocks.
+"""Backward pass of attention on `mma.sync`, written as PTX for every chip from sm_80 on: blocks that own keys sum dK and dV, blocks that
+own queries sum dQ. Both compute weights again from saved logsumexps: seven products instead of five, but nothing is added across blocks.
 
 The two kernels are one: 64 own rows (of K and V, or of Q and dO) stay in shared memory, 16 a warp; tiles of the other two matrices pass
 through two stages (`cp.async`), rows padded so that `ldmatrix` meets no bank twice. Scores and their cotangents are own rows · tileᵀ;

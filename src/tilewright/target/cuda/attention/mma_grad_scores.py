@@ -1,4 +1,4 @@
-"""Scores, weights and their cotangents of attention's reverse pass on `mma.sync`, in registers: own rows, and columns of a tile."""
+"""Scores, weights and their cotangents of attention's backward pass on `mma.sync`, in registers: own rows, and columns of a tile."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class GradScores(MmaFragments):
         return self.k.value("i32", f"mad.lo.u32 {{}}, {self.batch}, {self.w.heads}, {head};")
 
     def _own_statistics(self) -> None:
-        """Log-sums and δ of own rows, where these are queries."""
+        """Logsumexps and δ of own rows, where these are queries."""
         v, w, g = self.k.value, self.w, self.kernel
         self.stats: list[list[str]] = []
         if not self.of_keys:
@@ -52,7 +52,7 @@ class GradScores(MmaFragments):
         return held[n][i % 2]
 
     def _statistics_of(self, var: Var | None, first: str, head: str) -> str:
-        """Where a tile's log-sums or δ begin for this thread, where the tile is of queries."""
+        """Where a tile's logsumexps or δ begin for this thread, where the tile is of queries."""
         if not self.of_keys:
             return ""
         v = self.k.value

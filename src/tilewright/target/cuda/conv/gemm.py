@@ -1,7 +1,7 @@
 """Convolution as an implicit product on Hopper: the kernel of `gemm.py`, whose left matrix is windows of an image.
 
 Rows of the product are result pixels (batch, [depth,] height, width), K runs over taps and, inside a tap, over channels in steps of 64.
-The copy engine walks the pixels by itself (`im2col`): it is told the first one and the tap, goes on at the next line and the next image,
+TMA walks the pixels by itself (`im2col`): it is told the first one and the tap, goes on at the next line and the next image,
 and fills what is outside the image with zeros. Weights are [O, taps, C], so channels past the end are zeros on both sides. With groups a
 tile's columns are of one group, and its channels begin at that group's first.
 """

@@ -8,7 +8,7 @@ shared memory, and finishes a part of the columns, adding the sums of all blocks
 accumulators where they lie (`Fragment`).
 
 K is cut in steps of 128 bytes (64 elements of 16 bits); tiles past an edge read zeros (TMA fills them in) and store nothing. An element is
-the matrix unit's own sum over K in steps of 32 bytes, in order, whatever M, N, the batch and the tile are. With `promote`, its sums of
+the tensor cores' own sum over K in steps of 32 bytes, in order, whatever M, N, the batch and the tile are. With `promote`, its sums of
 eight-bit floats, which keep fewer bits than f32, are added to f32 registers every so many steps.
 """
 

@@ -20,7 +20,7 @@ def matrix_descriptor(k: KernelText, address: str, leading: int) -> str:
     return k.value("i64", f"or.b64 {{}}, {low}, {(max(leading >> 4, 1) << 16) | ((1024 >> 4) << 32) | (1 << 62)};")
 
 
-UNITS = {"f32": "tf32", "f8e4m3": "e4m3", "f8e5m2": "e5m2", "i8": "s8", "u8": "u8"}  # what the matrix unit calls these operands
+UNITS = {"f32": "tf32", "f8e4m3": "e4m3", "f8e5m2": "e5m2", "i8": "s8", "u8": "u8"}  # what the tensor core calls these operands
 
 
 def wgmma(k: KernelText, acc: Sequence[str], g: GemmKernel, a: str, b: str, add: str) -> None:
@@ -48,7 +48,7 @@ def _name(acc: Sequence[str], dtype: str) -> str:
 
 
 def promote(k: KernelText, g: GemmKernel, acc: Sequence[str], total: Sequence[str], at: tuple[str, str], ended: Callable[[], None]) -> None:
-    """Add the matrix unit's sums to the totals every `promote` steps and after the last; the unit starts again at zero. `at` is the number
+    """Add the tensor cores' sums to the totals every `promote` steps and after the last; the unit starts again at zero. `at` is the number
     of steps done and whether there are more; `ended` waits for the sums."""
     step, ahead = at
     skip = k.label("skip")

@@ -1,6 +1,6 @@
-"""Results of a matrix kernel on their way out: from accumulator fragments into swizzled shared memory, from there by the copy engine.
+"""Results of a matrix kernel on their way out: from accumulator fragments into swizzled shared memory, from there by TMA.
 
-Each warpgroup has two slices of 64 rows × 128 bytes (or 64, or 32); while one is copied out, the next is written. The copy engine stops at
+Each warpgroup has two slices of 64 rows × 128 bytes (or 64, or 32); while one is copied out, the next is written. TMA stops at
 the edges of the result, so nothing is masked here. A matrix that the epilogue adds comes the other way, through the ring of the operands.
 """
 

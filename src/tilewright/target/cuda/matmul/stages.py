@@ -1,4 +1,4 @@
-"""A ring of stages in shared memory between the copy engine and the threads that read it, behind two mbarriers a stage.
+"""A ring of stages in shared memory between TMA and the threads that read it, behind two mbarriers a stage.
 
 Who fills a stage must come after everybody who reads what was in it, and who reads it after it was filled: both waits stand here and
 nowhere else. Filling one says how many bytes come; a reader hands it back when the products that read it have ended (`groups`).

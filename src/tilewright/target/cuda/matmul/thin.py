@@ -3,7 +3,7 @@ straight into fragments.
 
 A block owns `strip` rows of the matrix; its warps share K in blocks of 32, one after another. A thread loads 16 bytes (8 neighbours
 along K) of each of its rows: the
-matrix unit wants other positions of K in a thread, but a sum does not care about the order as long as both operands have the same one.
+tensor core wants other positions of K in a thread, but a sum does not care about the order as long as both operands have the same one.
 At the end the warps' sums are added in order through shared memory, and the epilogue (tile IR) runs on groups of `strip` threads, one
 row each.
 """

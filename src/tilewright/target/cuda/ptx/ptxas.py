@@ -22,7 +22,7 @@ _INSIDE = ("cu13/bin/ptxas", "cuda_nvcc/bin/ptxas", "backends/nvidia/bin/ptxas")
 
 @dataclass(frozen=True)
 class Usage:
-    """What one kernel takes of a multiprocessor."""
+    """What one kernel takes of an SM."""
 
     registers: int
     spilled: int  # bytes stored to local memory because registers ran out

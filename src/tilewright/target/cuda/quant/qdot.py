@@ -1,4 +1,4 @@
-"""Products with packed matrices as PTX: codes go from memory into fragments of the integer matrix units (`fragments.py`).
+"""Products with packed matrices as PTX: codes go from memory into fragments of the integer tensor cores (`fragments.py`).
 
 A block owns some strips of 16 rows of the matrix; its warps share K in units, unit w, w + warps, … each. Per block of 32 columns one
 `mma.m16n8k32` (two of k16 where 16 columns have a scale of their own) gives exact integer sums, which are scaled into f32; of one row a
@@ -29,7 +29,7 @@ STREAMED = f".nc{EARLY}"  # branches around its loads keep them before the wait
 
 
 def two_units(kernel: QDotKernel, f: Fragments) -> bool:
-    """Every warp has two units of four-bit codes, and the block a multiprocessor (16 warps: down in a decode step)."""
+    """Every warp has two units of four-bit codes, and the block an SM (16 warps: down in a decode step)."""
     alone = not kernel.tiles and kernel.per == len(kernel.weights) == 1 and kernel.block == 512
     return alone and f.units == 2 * kernel.warps and f.low == 4 and not f.planes
 

@@ -201,7 +201,7 @@ class RowCodes(Activations):
 
 
 class StoredCodes(Activations):
-    """Rows of codes, scales and sums as `quantise_rows` writes them. A warp brings those of its next unit into shared memory of its own;
+    """Rows of codes, scales and sums as `quantize_rows` writes them. A warp brings those of its next unit into shared memory of its own;
     rows past the end read the last one and are not stored."""
 
     kept = ((0, 0, 0), (1, 0, 1), (2, 1, 0), (3, 1, 1))

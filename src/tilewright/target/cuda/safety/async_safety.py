@@ -1,8 +1,8 @@
-"""Asynchronous work in a kernel's text: is everything that copies, the matrix unit and stages of a ring touch ordered by a wait?
+"""Asynchronous work in a kernel's text: is everything that copies, the tensor core and stages of a ring touch ordered by a wait?
 
 A few threads of a block (or of a cluster, or of several blocks) are run through the text with their integers only (`replay`), and their
 token graph is built (`token_machine`). It is checked that every read of a stage is behind its arrival, every overwriting behind the last
-read, whatever plain stores wrote behind a proxy fence before the copy engine or the matrix unit reads it, registers of products behind
+read, whatever plain stores wrote behind a proxy fence before TMA or the tensor core reads it, registers of products behind
 their `wait_group`, that no barrier can be passed a round early or missed, and that somebody always goes on. The launch is small but goes
 around every ring more than twice; after that everything repeats.
 

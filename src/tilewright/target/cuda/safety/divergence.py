@@ -2,8 +2,8 @@
 
 They come from thread numbers, from what the hardware gives to a thread or a warp alone, from memory that is a thread's own or that other
 blocks write meanwhile, from what such registers decide or address, and from being set where only a part of the threads runs and read where
-they have met again. Within a warp, whole numbers of warps are the same: `%tid.x >> 5`, `%tid.x < 128`, a shuffle from one lane, a vote
-(blocks of one axis, as everywhere where warps have numbers). Within a cluster whole numbers of clusters are, where the kernel says how
+they have met again. Within a warp, integers of warps are the same: `%tid.x >> 5`, `%tid.x < 128`, a shuffle from one lane, a vote
+(blocks of one axis, as everywhere where warps have numbers). Within a cluster integers of clusters are, where the kernel says how
 many blocks one has: `%ctaid.x >> 1`.
 """
 

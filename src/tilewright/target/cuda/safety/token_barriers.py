@@ -6,7 +6,7 @@ from typing import Any
 
 from .replay import Segment
 from .token_graph import MEMORY, Agent
-from .token_state import MBarrier, Meeting, State
+from .token_state import MBarrier, State, ThreadBarrier
 
 
 class Barriers(State):
@@ -116,7 +116,7 @@ class Barriers(State):
             key = (a.block - a.rank, "cluster", 0)
         else:
             key = (a.block, args[0], args[1] if len(args) > 1 else 0)
-        m = self.meetings.setdefault(key, Meeting())
+        m = self.barriers_of.setdefault(key, ThreadBarrier())
         cluster = op.opcode.startswith("barrier.cluster")
         at = a.cluster_at if cluster else a.at
         if ".wait" in op.opcode or at is not None:
@@ -146,7 +146,7 @@ class Barriers(State):
         a.at = generation
         return False
 
-    def _complete(self, key: Any, m: Meeting) -> None:
+    def _complete(self, key: Any, m: ThreadBarrier) -> None:
         block, which, count = key
         if which == "warp":
             full = m.came >= {x.name for x in self.agents if x.block == block and x.tid >> 5 == count and x.name in self.alive}

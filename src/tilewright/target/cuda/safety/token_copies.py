@@ -1,4 +1,4 @@
-"""Copies in the token graph: the copy engine into shared memory (mbarriers) and out of it (bulk groups), and `cp.async`."""
+"""Copies in the token graph: TMA into shared memory (mbarriers) and out of it (bulk groups), and `cp.async`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Copies(State):
             self.graph.find("use", op, f"`{op.opcode}` reads memory that the kernel before may still write")
 
     def fetch(self, a: Agent, segment: Segment, args: tuple[int, ...]) -> bool:
-        """The copy engine writes a box, or a run of bytes, into shared memory and tells a barrier."""
+        """TMA writes a box, or a run of bytes, into shared memory and tells a barrier."""
         op = segment.op
         self._late(a, op)
         if "tensor" in op.opcode:
@@ -41,7 +41,7 @@ class Copies(State):
         return True
 
     def send(self, a: Agent, segment: Segment, args: tuple[int, ...]) -> bool:
-        """The copy engine reads shared memory; what it writes is followed only where it is known by address."""
+        """TMA reads shared memory; what it writes is followed only where it is known by address."""
         op = segment.op
         if "tensor" in op.opcode:
             map_, source = args

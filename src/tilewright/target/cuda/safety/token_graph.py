@@ -1,10 +1,10 @@
-"""The token graph of a kernel's run: which access follows which, across threads, copies and the matrix unit.
+"""The token graph of a kernel's run: which access follows which, across threads, copies and the tensor core.
 
 Every access and every completion is a token, one bit of a Python integer. An agent (a thread) carries the tokens that it follows: its own
 earlier accesses, and what it learned where it waited. An asynchronous access (a copy, a `wgmma`) is followed only by those who waited for
 its end. Two accesses of the same bytes, one of which writes, must be ordered: the later one's agent follows the earlier one's token. What
-was written by plain stores, or by another thread's copy to memory, must also have passed a proxy fence before the copy engine or the
-matrix unit touches it; such tokens are in `seen`.
+was written by plain stores, or by another thread's copy to memory, must also have passed a proxy fence before TMA or the
+tensor core touches it; such tokens are in `seen`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Access:
     op: Op
     who: str
     write: bool
-    apart: bool  # by the copy engine or the matrix unit
+    apart: bool  # by TMA or the tensor core
     lo: int
     hi: int
 

@@ -81,7 +81,7 @@ class Machine(Products, Copies, Barriers):
             for token, by in self.foreign.get(a.block, ()):
                 if not known & token:
                     g.find("exit", by, f"block {a.block} of the cluster may have left when `{by.opcode}` touches its memory")
-        for m in list(self.meetings.items()):
+        for m in list(self.barriers_of.items()):
             self._complete(*m)
 
     def _report_stuck(self, stuck: list[Agent]) -> None:

@@ -1,4 +1,4 @@
-"""The matrix unit in the token graph: what `wgmma` reads, the registers it uses, its groups.
+"""The tensor core in the token graph: what `wgmma` reads, the registers it uses, its groups.
 
 A product belongs to a warpgroup: its first thread stands for the reads. A group has ended for one thread only when every warp of the
 warpgroup has started it; what those warps had waited for until then is followed, too, but for their plain accesses.
@@ -27,7 +27,7 @@ class Products(State):
                 bad = next((r for r in (*op.writes(), *op.reads()) if bits.get(r, 0) & writes), None)
                 bad = bad or next((r for r in op.writes() if bits.get(r, 0) & reads), None)
                 if bad is not None:
-                    self.graph.find("registers", op, f"`{op.text}` touches {bad} while the matrix unit still uses it")
+                    self.graph.find("registers", op, f"`{op.text}` touches {bad} while the tensor core still uses it")
                     return
 
     def mma(self, a: Agent, segment: Segment, args: tuple[int, ...]) -> bool:

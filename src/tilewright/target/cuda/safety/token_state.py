@@ -39,7 +39,7 @@ class MBarrier:
 
 
 @dataclass(eq=False)
-class Meeting:
+class ThreadBarrier:
     """A barrier of threads: who has come, and what those follow who leave."""
 
     weight: int = 0
@@ -65,7 +65,7 @@ class State:
         self.replay, self.agents, self.launch, self.dropped = replay, list(agents), launch, dropped
         self.graph = TokenGraph(explain, together=bool(launch.cells))
         self.barriers: dict[tuple[int, int], MBarrier] = {}
-        self.meetings: dict[Any, Meeting] = {}
+        self.barriers_of: dict[Any, ThreadBarrier] = {}
         self.groups: dict[tuple[int, int], list[Group]] = {}
         self.memory: dict[Any, int] = {}
         self.places: dict[int, tuple[int, int]] = {}  # address of a counter in memory -> what its releases carry

@@ -46,7 +46,7 @@ class Emitter(Control):
     arch = 90
 
     @cached_property
-    def meetings(self) -> frozenset[Instr]:
+    def barriers_of(self) -> frozenset[Instr]:
         """Accesses before which the threads of a program meet."""
         return ordering.planned(self.kernel)
 

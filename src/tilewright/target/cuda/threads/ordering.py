@@ -57,7 +57,7 @@ def _scope(e: Emitter, name: str) -> str:
 
 
 def before(e: Emitter, instr: Instr) -> None:
-    if instr in e.meetings or instr.attrs.get("order") in ("release", "acq_rel"):
+    if instr in e.barriers_of or instr.attrs.get("order") in ("release", "acq_rel"):
         meet(e)
 
 

@@ -13,12 +13,12 @@ from ..ops.attention.saved import AttentionSaved
 from .base import Log, Pass
 
 
-class SaveLogSums(Pass):
+class SaveLogSumExp(Pass):
     """Before: a graph with everything recognised. After: an `attention` whose backward pass follows it is an
     `attention_saved`, and the backward pass reads its result and logsumexp; a backward pass that needs them and has no attention before it
     gets one. Only where the target has kernels for both."""
 
-    name: ClassVar[str] = "save-log-sums"
+    name: ClassVar[str] = "save-logsumexp"
 
     def __init__(self, target: Any = None) -> None:
         self.target = target

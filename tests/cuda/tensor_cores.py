@@ -1,4 +1,4 @@
-"""A model of the Hopper product and convolution kernels in NumPy: what the copy engine reads through their tensor maps, the product, and
+"""A model of the Hopper product and convolution kernels in NumPy: what TMA reads through their tensor maps, the product, and
 what it writes. It knows the documented meaning of the maps, nothing of the PTX; epilogues other than a cast are not modelled."""
 
 from __future__ import annotations

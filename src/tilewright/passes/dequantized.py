@@ -1,6 +1,6 @@
 """Which values of a graph stand for 8-bit codes: `(codes - zero point) * scale` with constant scales and zero points.
 
-A `dequantise` says so itself. Importers and users also spell it out: a product of a scale and codes that were cast, perhaps less their zero
+A `dequantize` says so itself. Importers and users also spell it out: a product of a scale and codes that were cast, perhaps less their zero
 point; a product may have taken the scale. Scales are one number, or one per index of an axis.
 """
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Coded:
     scale: Array
     zero: Array
     axis: int | None = None
-    bare: bool = False  # a cast without a scale: whole numbers, perhaps no codes at all
+    bare: bool = False  # a cast without a scale: integers, perhaps no codes at all
 
     @property
     def one_scale(self) -> bool:
@@ -48,8 +48,8 @@ def constant(v: Value) -> Array | None:
 
 
 def of(v: Value) -> Coded | None:
-    """What a value stands for, if it is dequantised by constants."""
-    if isinstance(v.op, o.Dequantise):
+    """What a value stands for, if it is dequantized by constants."""
+    if isinstance(v.op, o.Dequantize):
         codes, scale, zero = v.node.operands
         s, z = constant(scale), constant(zero)
         return None if s is None or z is None or codes.dtype not in BYTES else _coded(codes, s, z, v.op.axis)

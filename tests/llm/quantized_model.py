@@ -23,7 +23,7 @@ def tensors(seed: int, formats: tuple[str, str] = ("Q4_1", "Q8_0")) -> dict[str,
 
     def matrix(name: str, n: int, k: int) -> PackedTensor:
         fmt = FORMATS[formats[name == "token_embd.weight"]]
-        return PackedTensor(name, fmt, (n, k), fmt.quantise((rng.standard_normal((n, k)) * k**-0.5).astype(np.float32)))
+        return PackedTensor(name, fmt, (n, k), fmt.quantize((rng.standard_normal((n, k)) * k**-0.5).astype(np.float32)))
 
     sizes = {"attn_q": (c.heads * c.head_dim, c.width), "attn_k": (c.kv_heads * c.head_dim, c.width),
              "attn_v": (c.kv_heads * c.head_dim, c.width), "attn_output": (c.width, c.heads * c.head_dim),

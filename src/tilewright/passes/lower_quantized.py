@@ -18,12 +18,12 @@ FLOATS = {"F32": f32, "F16": f16, "BF16": bf16}
 
 
 @dataclass(frozen=True)
-class LowerQuantised(Pass):
+class LowerQuantized(Pass):
     """Before: any graph. After: a `q_matmul` by a constant in a format with an integer kernel is a `q_dot` of activations that are
-    quantised once for all their readers, and a `q_experts` a `q_experts_dot`; one in F32, F16 or BF16 is a `matmul` that reads the file's
+    quantized once for all their readers, and a `q_experts` a `q_experts_dot`; one in F32, F16 or BF16 is a `matmul` that reads the file's
     numbers. On a GPU one of more than one row, or of a number not known to be one, is a `q_product` of activations in bf16."""
 
-    name: ClassVar[str] = "lower-quantised"
+    name: ClassVar[str] = "lower-quantized"
     gpu: bool = False  # whose integer products know more formats
 
     def run(self, graph: Graph, log: Log) -> Graph:
@@ -63,7 +63,7 @@ class LowerQuantised(Pass):
             out = o.QProduct(format=op.format, n=op.n, k=op.k)(*codes[x], env[w], name=n.name, place=n.place)
             return out
         if x not in codes:
-            codes[x] = o.QuantiseRows()(env[x], name=f"{n.name}_codes", place=n.place)
+            codes[x] = o.QuantizeRows()(env[x], name=f"{n.name}_codes", place=n.place)
         out = o.QDot(format=op.format, n=op.n, k=op.k)(*codes[x], env[w], name=n.name, place=n.place)
         return out
 
@@ -74,7 +74,7 @@ class LowerQuantised(Pass):
         if not isinstance(w.op, o.Constant) or op.format not in FORMATS or op.n % LANES:
             return None
         if x not in codes:
-            codes[x] = o.QuantiseRows()(env[x], name=f"{n.name}_codes", place=n.place)
+            codes[x] = o.QuantizeRows()(env[x], name=f"{n.name}_codes", place=n.place)
         dot = o.QExpertsDot(format=op.format, n=op.n, k=op.k, experts=op.experts)
         out: Value = dot(*codes[x], env[w], env[ids], name=n.name, place=n.place)
         return out

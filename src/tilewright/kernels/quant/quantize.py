@@ -9,19 +9,19 @@ from ...core.dtypes import i8, i32
 from ...ops.packed.quant_dot import BLOCK, HALF
 from ...tile.builder import Ix, KernelBuilder, Tile, View
 
-__all__ = ["BLOCK", "HALF", "CodeViews", "codes_of", "quantise_row", "quantised_block", "store_block"]
+__all__ = ["BLOCK", "HALF", "CodeViews", "codes_of", "quantize_row", "quantized_block", "store_block"]
 
 
 @dataclass(frozen=True)
 class CodeViews:
-    """Where the results of `QuantiseRows` go: codes i8[..., K], scales f32[..., K/32], sums of codes i32[..., K/16]."""
+    """Where the results of `QuantizeRows` go: codes i8[..., K], scales f32[..., K/32], sums of codes i32[..., K/16]."""
 
     codes: View
     scales: View
     sums: View
 
 
-def quantised_block(b: KernelBuilder, x: Tile) -> tuple[Tile, Tile]:
+def quantized_block(b: KernelBuilder, x: Tile) -> tuple[Tile, Tile]:
     """Codes i32 (round half to even) of each row of x (its last axis), and the row's scale: x ≈ scale * code."""
     return codes_of(b, x, b.reduce("max", b.unary("abs", x)))
 
@@ -32,7 +32,7 @@ def codes_of(b: KernelBuilder, x: Tile, peak: Tile) -> tuple[Tile, Tile]:
     return b.cast(b.unary("round", x * inverse), i32), peak * (1.0 / 127.0)
 
 
-def quantise_row(b: KernelBuilder, out: CodeViews, at: Sequence[Ix | int], blocks: Ix | int, load: Callable[[Ix | int], Tile]) -> None:
+def quantize_row(b: KernelBuilder, out: CodeViews, at: Sequence[Ix | int], blocks: Ix | int, load: Callable[[Ix | int], Tile]) -> None:
     """All blocks of one row; load(column) gives HALF elements."""
     with b.loop(0, blocks) as loop:
         store_block(b, out, at, loop.index, [load(loop.index * BLOCK + half) for half in range(0, BLOCK, HALF)])

@@ -20,7 +20,7 @@ def unpacked(a: dict[str, Any], rows: Any) -> Any:
     return torch.from_numpy(numbers.astype(np.float32))
 
 
-def quantise_rows(a: dict[str, Any], x: Any) -> Any:
+def quantize_rows(a: dict[str, Any], x: Any) -> Any:
     """Symmetric int8 in blocks of 32. Multiplied by 127/peak as the definition says: dividing by the scale rounds ties another way, and so
     does PyTorch's number / tensor, which multiplies by a reciprocal."""
     lead, k = x.shape[:-1], x.shape[-1]
@@ -37,7 +37,7 @@ def qdot(a: dict[str, Any], codes: Any, scales: Any, sums: Any, w: Any) -> Any:
 
 
 def q8_blocks(a: dict[str, Any], x: Any) -> Any:
-    codes, scales, _ = quantise_rows(a, x)
+    codes, scales, _ = quantize_rows(a, x)
     return codes, scales.half()
 
 
