@@ -115,8 +115,8 @@ class QMatmulTemplate(Template):
         if tall > 1:
             with b.loop(0, m // tall) as each:
                 rows_from(each.index * tall, tall)
-        if not divisible(rows, tall) or tall == 1:
-            with b.loop(m // tall * tall, m) as each:
+        if tall == 1 or not divisible(rows, tall):
+            with b.loop(m // tall * tall if tall > 1 else 0, m) as each:
                 rows_from(each.index, 1)
         grid = ceildiv(op.n, ROWS)
         return [call.finish(grid, flops=region_flops(region), bytes_=region_bytes(region), note=f"{op.format} by unpacked rows")]
