@@ -48,7 +48,7 @@ class Bounded:
     def make(self, c: Context, node: Any, symbol: Any, args: tuple[Any, ...]) -> Any:
         """The results of a node that finds a size."""
         if any(self.padded(m) for a in node.all_input_nodes for m in _metas(a)):
-            raise UnsupportedError("a size that depends on another one that depends on data")
+            raise UnsupportedError("torch.compile: a size depends on another one that depends on data")
         fn, most = SIZED[key_of(node.target)]
         if symbol in self.given:
             return fn(c, self.shown.dim(symbol), *args)[0]
@@ -56,7 +56,7 @@ class Bounded:
         bound = int(limit) if limit is not None and limit.is_Integer and int(limit) < UNBOUNDED else None
         natural = most(*args)
         if natural is None and bound is None:
-            raise UnsupportedError("no bound of its size is known; torch._check(result.shape[0] <= n) gives one")
+            raise UnsupportedError("torch.compile: no bound of a result's size is known; torch._check(result.shape[0] <= n) gives one")
         size = bound if natural is None else natural if bound is None else minimum(natural, bound)
         assert size is not None
         self.capacity[symbol] = size
@@ -76,7 +76,7 @@ class Bounded:
             return args
         if len({s for found in (*held.values(), made) for s in found}) > 1 or any(not _lone(d) for m in _metas(node) for d in _dims(m)
                                                                                     if any(s in self.capacity for s in _free(d))):
-            raise UnsupportedError("sizes that depend on data are mixed")
+            raise UnsupportedError("torch.compile: sizes that depend on data are mixed")
         if node.target is operator.getitem:
             return args
         base = key_of(node.target).partition(".")[0]
@@ -101,13 +101,13 @@ class Bounded:
             return args
         if base in SUMS and list(tensors) == [first] and len(tensors[first]) == 1:
             return self._summed(c, node, args, tensors[first][0])
-        raise UnsupportedError("it mixes rows, whose number depends on data")
+        raise UnsupportedError("torch.compile: an op mixes rows, whose number depends on data")
 
     def _counted(self, c: Context, node: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """The counts themselves as operands of arithmetic."""
         if not _pointwise(node.target) or c.dtype.is_bool or c.dtype.kind == "c" or any(
                 self.padded(a.meta.get("val")) and not _lone(a.meta["val"]) for a in node.all_input_nodes if not self._axes(a)):
-            raise UnsupportedError("the number of rows, which depends on data, is used in arithmetic")
+            raise UnsupportedError("torch.compile: the number of rows, which depends on data, is used in arithmetic")
         found = [self.padded(a.meta.get("val")) if hasattr(a, "meta") and not self._axes(a) else [] for a in node.args]
         return tuple(c.cast(self.counts[s[0]], c.dtype) if s else a for a, s in zip(args, found, strict=True))
 

@@ -401,7 +401,7 @@ class Reader:
         shape = self.exact.shape(node.meta["val"].shape)
         value = walk._resolve(node, values)
         if not isinstance(value, Value) or any(symbols(d) for d in shape[1:]):
-            raise UnsupportedError("the number of elements along another axis than the first depends on data")
+            raise UnsupportedError("torch.compile: the number of elements along another axis than the first depends on data")
         slot = slots[node] if node in slots else slots.setdefault(node, self._slot(node, value))
         return ViewOf(slot, shape, _contiguous(shape), 0)
 
