@@ -300,7 +300,7 @@ class FakeDriver:
 def fake_gpu(capability: tuple[int, int] = (8, 0), *, run: bool = True) -> Iterator[FakeDriver]:
     """Inside, the runtime finds this GPU. sm_80 has every kernel in the emulator; `run=False` takes launches and does nothing."""
     fake = FakeDriver(capability, run=run)
-    cached = (cuda_driver.context, cuda_driver.compute_capability, cuda_driver.SMs, cuda_driver.shared_memory, cuda_array._pool)
+    cached = (cuda_driver.context, cuda_driver.compute_capability, cuda_driver.sms, cuda_driver.shared_memory, cuda_array._pool)
     with pytest.MonkeyPatch.context() as patch:
         for f in cached:
             f.cache_clear()

@@ -124,7 +124,7 @@ def test_singular_vectors(m: int, n: int, dtype: str) -> None:
     s, u, vt = same(Svd(), a)
     check_singular(a, s, u, vt)
     alone = sessions(Svd(vectors=False), a.shape, dtype=dtype)[0](a)
-    assert np.abs(s - alone).max() <= 10 * float(np.finfo(dtype).eps) * s.max()
+    assert np.abs(s - alone).max() <= 40 * float(np.finfo(dtype).eps) * s.max()  # two algorithms of LAPACK
 
 
 @pytest.mark.parametrize(("n", "dtype"), [(20, "f4"), (70, "f4"), (70, "f8")])

@@ -17,12 +17,11 @@ import torch
 from torch.utils import _pytree
 
 from tests.opinfo.compare import Tolerance, describe, difference, reason, tolerance_of
-from tilewright.array.from_torch import BEFORE
 from tilewright.compile import compile_graph, graph_signature, target_spec
 from tilewright.core.errors import TilewrightError
 from tilewright.core.signature import Slot
 from tilewright.frontend.torch.importer import import_torch
-from tilewright.passes.base import Log
+from tilewright.passes.pipeline import recognised
 from tilewright.transform.vjp import differentiable, vjp_graph
 
 BUNDLE = 12
@@ -198,8 +197,7 @@ def gradient(op: Any, calls: Sequence[Call]) -> list[str | None]:
                 if isinstance(slot, Slot) and i in seeds:
                     sums[slot.index] = sums[slot.index] + seeds[i] if slot.index in sums else seeds[i]
             place += len(outs)
-    for step in BEFORE:
-        graph = step.run(graph, Log())
+    graph = recognised(graph)
     wanted = [t.requires_grad for call in calls for t in call.tensors]
     seeded = [i in sums and differentiable(v) for i, v in enumerate(graph.outputs)]
     made, found = vjp_graph(graph, wanted, seeds=seeded)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .conv.pool import Pool
+from .conv.pool import PoolTemplate
 from .custom.own import Own
 from .fft.fourier import DftColumnsTemplate
 from .fft.fourier_rows import DftRowsTemplate
@@ -53,7 +53,7 @@ CATALOGUE: list[Template] = [
     Own(),
     PackWordsTemplate(),
     PadTemplate(),
-    Pool(),
+    PoolTemplate(),
     QExpertsBackTemplate(),
     QMatmulBackTemplate(),
     QrTemplate(),

@@ -27,7 +27,6 @@ from tilewright.ir.graph import Graph, Value
 from tilewright.ir.parse import parse
 from tilewright.ir.text import to_text
 from tilewright.ir.types import TensorType
-from tilewright.llm.program_store import _source
 from tilewright.ops import REGISTRY
 from tilewright.ops import functions as F
 from tilewright.ops.base import single
@@ -37,6 +36,7 @@ from tilewright.ops.rows.cumulative import CumSum
 from tilewright.ops.state import UpdateSlice
 from tilewright.ops.structure import ConstantData
 from tilewright.runtime.archive import file as archive_file
+from tilewright.runtime.archive.entry import package_state
 from tilewright.runtime.archive.program_data import interface_data, read_packed
 from tilewright.runtime.session import Model
 from tilewright.target.cpu.cache import CodeCache
@@ -154,7 +154,7 @@ def saved(name: str) -> bytes:
     prepare()
     folder = CodeCache().folder
     assert folder is not None
-    path = folder / f"{name}-{_source()}.tw"
+    path = folder / f"{name}-{package_state()}.tw"
     if not path.exists():
         modules()[name]().save(path)
     return path.read_bytes()

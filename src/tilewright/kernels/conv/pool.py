@@ -37,7 +37,7 @@ def kind_of(op: Any) -> str:
     return op.kind if isinstance(op, PoolOp) else "sum" if isinstance(op, AvgPoolOp) else "max"
 
 
-class Pool(Template):
+class PoolTemplate(Template):
     key = "pool"
     rows: ClassVar[int] = 64  # of results a program computes at most
 

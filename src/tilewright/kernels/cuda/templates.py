@@ -19,7 +19,7 @@ from ..conv.cuda.patch import PatchConv
 from ..conv.cuda.pool import CudaPool, CudaSpatialMean
 from ..conv.cuda.simt import CudaConv
 from ..conv.cuda.tiled import TiledConv
-from ..conv.pool import Pool
+from ..conv.pool import PoolTemplate
 from ..custom.own import Own
 from ..index.cuda.gather import CudaGather
 from ..index.cuda.scatter import CudaScatterAdd
@@ -89,6 +89,6 @@ CUDA_TEMPLATES: list[Template] = [
     CudaSample(),
     OnHost(),
     *(Shared(t) for t in TEMPLATES if not isinstance(
-        t, (ConvTemplate, GatherTemplate, Own, Pointwise, Pool, RopeTemplate, Rows, lapack.EigTemplate, lapack.SvdTemplate))),
+        t, (ConvTemplate, GatherTemplate, Own, Pointwise, PoolTemplate, RopeTemplate, Rows, lapack.EigTemplate, lapack.SvdTemplate))),
 ]
 INSIDE: list[Template] = [SmallMatmul(), *CUDA_TEMPLATES]  # of loops and branches, which are one kernel where all of it is small

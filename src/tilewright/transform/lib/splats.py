@@ -25,7 +25,6 @@ from ..trace import Leaf, Tracer, apply, trace, user_place
 from .elementwise import FUNCTIONS as E
 from .ordering import argsort
 from .shapes import reshape
-from .special import FUNCTIONS as MORE
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
 CAMERAS = ("pinhole", "fisheye")
@@ -128,7 +127,7 @@ def _fisheye(x: Any, y: Any, z: Any, k: Sequence[Any], size: Sequence[Any]) -> t
     safe = E["where"](far, flat, z * z)
     r = E["sqrt"](safe)
     distance = flat + z * z
-    scale = E["where"](far, MORE["atan2"](r, z) / r, (1.0 - flat / (3.0 * z * z)) / z)
+    scale = E["where"](far, E["atan2"](r, z) / r, (1.0 - flat / (3.0 * z * z)) / z)
     slope = E["where"](far, (z / distance - scale) / safe, -2.0 / (3.0 * z * z * z))  # of the scale, by r, over r
     back = -1.0 / distance
     return (fx * x * scale + cx, fy * y * scale + cy,

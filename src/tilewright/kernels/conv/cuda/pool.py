@@ -25,13 +25,13 @@ from ...pointwise.pointwise import unravel
 from ...region import Region, collapse, narrow, widen
 from ...rows.cuda.rows import CudaRows
 from ...template import Reason, Template, alone, region_bytes, region_flops
-from ..pool import Pool
+from ..pool import PoolTemplate
 
 TAPS = 64  # unrolled at most
 ROWS = 64  # pixels that a block adds at a time, with 64 channels of each
 
 
-class CudaPool(Pool):
+class CudaPool(PoolTemplate):
     rows = 1
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
