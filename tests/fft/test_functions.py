@@ -53,6 +53,14 @@ def test_single_precision_rows_and_columns() -> None:
         np.testing.assert_allclose(ft.fft(z, axis=axis), np.fft.fft(z, axis=axis), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("columns", [37, 64])
+def test_real_transforms_of_columns(columns: int) -> None:
+    """The columns become the real parts of complex rows: a copy whose two sides run along different axes, and one side in steps of two."""
+    x = real(33, columns)
+    got = tw.jit(lambda x: tw.abs(ft.rfft(x, axis=0)))(x)
+    np.testing.assert_allclose(got, np.abs(np.fft.rfft(x, axis=0)), rtol=1e-10, atol=1e-10)
+
+
 @pytest.mark.parametrize("norm", [None, "ortho", "forward"])
 @pytest.mark.parametrize("name", ["fft", "ifft", "rfft", "irfft", "hfft", "ihfft"])
 def test_forms_and_normalisations(name: str, norm: Any) -> None:
