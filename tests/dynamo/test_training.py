@@ -46,7 +46,7 @@ def losses(call: Any, module: nn.Module, batches: list[Any], classes: int, rate:
     return found
 
 
-@pytest.mark.parametrize("name", ["words", "pictures"])
+@pytest.mark.parametrize("name", ["words", pytest.param("pictures", marks=pytest.mark.slow)])
 def test_losses_over_a_hundred_steps(name: str) -> None:
     """The same numbers as eager PyTorch's within the rounding of f32, which grows from step to step."""
     if name == "words":

@@ -25,7 +25,10 @@ def slow_unless(*names: str) -> list[Any]:
     return [n if n in names else pytest.param(n, marks=pytest.mark.slow) for n in FAMILIES]
 
 
-@pytest.mark.parametrize(("name", "b", "s"), [*((n, 1, 1) for n in FAMILIES), *((n, 3, 17) for n in ALL)])
+@pytest.mark.parametrize(("name", "b", "s"), [
+    *(pytest.param(n, 1, 1, marks=pytest.mark.slow) for n in FAMILIES),
+    *(pytest.param(n, 3, 17, marks=() if n in FAMILIES else pytest.mark.slow) for n in ALL),
+])
 def test_static(name: str, b: int, s: int) -> None:
     family, module = ALL[name], module_of(name)
     args = family.args(b, s)
@@ -48,7 +51,7 @@ def test_dynamic(name: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", slow_unless("mlp", "llama", "vit", "gpt2"))
 def test_dtypes(name: str, dtype: torch.dtype) -> None:
     """A module in another dtype. Small floats are held against float64: torch rounds where it likes, and so do we."""
     family = FAMILIES[name]

@@ -187,10 +187,13 @@ def test_reductions(fn: str, axes: tuple[int, ...], keepdims: bool) -> None:
     check(single(lambda g, v: F.apply(fn, v[0], axes=axes, keepdims=keepdims), t(f32, 3, 4, 21)))
 
 
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize(
-    "sq,sk,d,dv", [(1, 1, 8, 8), (16, 16, 32, 32), (7, 50, 64, 64), (70, 70, 16, 24), (3, 200, 20, 80), (100, 130, 64, 64)]
-)
+ATTENTIONS = [(1, 1, 8, 8), (16, 16, 32, 32), (7, 50, 64, 64), (70, 70, 16, 24), (3, 200, 20, 80), (100, 130, 64, 64)]
+
+
+@pytest.mark.parametrize(("level", "sq", "sk", "d", "dv"), [
+    pytest.param(level, *sizes, marks=pytest.mark.slow if level != LEVELS[0] and sizes != (7, 50, 64, 64) else ())
+    for level in LEVELS for sizes in ATTENTIONS
+])
 @pytest.mark.parametrize("causal", [False, True])
 def test_attention(level: str, sq: int, sk: int, d: int, dv: int, causal: bool) -> None:
     op = Attention(scale=d**-0.5, causal=causal, offset=max(sk - sq, 0))
@@ -213,7 +216,7 @@ def test_attention_of_many_heads_takes_more_rows_a_program_and_the_same_bits(cau
 @pytest.mark.parametrize("window", [None, 5])
 @pytest.mark.parametrize("softcap", [None, 3.0])
 @pytest.mark.parametrize("mask,bias", [(True, False), (False, True), (True, True)])
-@pytest.mark.parametrize("sk", [30, 90])
+@pytest.mark.parametrize("sk", [30, pytest.param(90, marks=pytest.mark.slow)])
 def test_attention_masks(window: int | None, softcap: float | None, mask: bool, bias: bool, sk: int) -> None:
     op = Attention(scale=0.25, causal=window is not None, window=window, softcap=softcap, has_mask=mask, has_bias=bias)
     types = [t(f32, 1, 2, sk, 16)] * 3 + ([t(bool_, 1, 1, sk, sk)] if mask else []) + ([t(f32, 2, 1, sk)] if bias else [])

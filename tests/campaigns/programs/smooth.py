@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -124,7 +125,8 @@ def prod(x: Any, axis: int, keepdims: bool = False) -> Any:
 
 @known
 def var(x: Any, axis: Any = None, correction: float = 0.0, keepdims: bool = False) -> Any:
-    return torch.var(x, dim=_axes(x, axis), correction=correction, keepdim=keepdims)
+    with warnings.catch_warnings(action="ignore", category=UserWarning):  # of no elements
+        return torch.var(x, dim=_axes(x, axis), correction=correction, keepdim=keepdims)
 
 
 def _ran(fn: Callable[..., Any], first: float) -> Callable[..., Any]:
