@@ -391,9 +391,8 @@ class Selector:
         land_states(self.block, copies)
 
 
-def _root(
-    v: Value, places: Mapping[Value, Operand] | None = None, expected: Mapping[Value, Layout] | None = None
-) -> tuple[Value, Layout | None]:
+def _root(v: Value, places: Mapping[Value, Operand] | None = None,
+          expected: Mapping[Value, Layout] | None = None) -> tuple[Value, Layout | None]:
     """The non-view value behind a chain of views, and v's layout over it when strides describe it. `places` knows how the inputs of a body
     lie, `expected` how computed values will; everything else is contiguous."""
     root, chain = behind_views(v)

@@ -70,9 +70,8 @@ class CudaLanes:
     def __init__(self, session: CudaSession, lanes: int, turn: Lock) -> None:
         self.session, self.lanes, self._there, self._turn = session, lanes, Kept(session.stream), turn
 
-    def __call__(
-        self, states: Sequence[CudaState], env: Mapping[str, int], inputs: Sequence[Array], outputs: Sequence[Array | None]
-    ) -> None:
+    def __call__(self, states: Sequence[CudaState], env: Mapping[str, int], inputs: Sequence[Array],
+                 outputs: Sequence[Array | None]) -> None:
         ids, seen, settings, numbers = inputs
         caches = [x for state in states for x in state.arrays]
         with self._turn:
@@ -111,9 +110,8 @@ class CudaCall:
     def start(self) -> CudaState:
         return CudaState(self.session, self.axis)
 
-    def __call__(
-        self, states: Sequence[CudaState], env: Mapping[str, int], inputs: Sequence[Array], outputs: Sequence[Array | None]
-    ) -> None:
+    def __call__(self, states: Sequence[CudaState], env: Mapping[str, int], inputs: Sequence[Array],
+                 outputs: Sequence[Array | None]) -> None:
         ids, seen, settings, numbers, *adapter = inputs
         logits, token = outputs
         (state,) = states
@@ -204,9 +202,8 @@ def choosing_graph(vocab: int) -> Graph:
     return g
 
 
-def cuda_programs(
-    config: Any, weights: Any, capacity: int, cache: str, spec: TargetSpec, level: Level, stages: Stages, axis: int
-) -> CudaCall:
+def cuda_programs(config: Any, weights: Any, capacity: int, cache: str, spec: TargetSpec, level: Level, stages: Stages,
+                  axis: int) -> CudaCall:
     """Compile the programs from the same weights."""
     def compiled(graph: Graph, stages: Stages | None = None) -> CudaSession:
         session: Any = compile_graph(graph, graph_signature(graph), spec, level=level, stages=stages)

@@ -24,12 +24,10 @@ WEIGHTS = {"int8": 8, "int4": 4}
 ACTIVATIONS = ("tensor", "row", "float")
 
 
-def quantize(
-    module: Any, calibration: Any, *, weights: str = "int8", activations: str = "tensor", observer: str = "minmax",
-    percentile: float = 99.99, smooth: float | None = None, bias_correction: bool = False, keep: Collection[str] | str = (),
-    max_error: float | None = 0.1, group: int = 64, zero_points: bool | None = None, dynamic: Mapping[str, Any] | None = None,
-    threads: int | None = None, target: str | TargetSpec | None = None, name: str | None = None,
-) -> Session:
+def quantize(module: Any, calibration: Any, *, weights: str = "int8", activations: str = "tensor", observer: str = "minmax",
+             percentile: float = 99.99, smooth: float | None = None, bias_correction: bool = False, keep: Collection[str] | str = (),
+             max_error: float | None = 0.1, group: int = 64, zero_points: bool | None = None, dynamic: Mapping[str, Any] | None = None,
+             threads: int | None = None, target: str | TargetSpec | None = None, name: str | None = None) -> Session:
     """Quantize a module after training, and compile it. `calibration` is an iterable of batches of inputs: one input, a tuple of them or a
     mapping of names each. `session.quantization` reports the error of every layer.
 

@@ -51,16 +51,9 @@ class Imported:
         return list(self.signature.input_names)
 
 
-def import_torch(
-    target: Any,
-    args: tuple[Any, ...] = (),
-    kwargs: Mapping[str, Any] | None = None,
-    *,
-    dynamic: Mapping[str, Any] | None = None,
-    dynamic_shapes: Any = None,
-    name: str | None = None,
-    weights: Mapping[str, str] | None = None,
-) -> Imported:
+def import_torch(target: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None, *,
+                 dynamic: Mapping[str, Any] | None = None, dynamic_shapes: Any = None, name: str | None = None,
+                 weights: Mapping[str, str] | None = None) -> Imported:
     """Import a torch.nn.Module, a callable, an ExportedProgram or the .pt2 file of one.
 
     `dynamic` maps parameter names to `{axis: Dim}` (nested as the argument is); `dynamic_shapes` is torch.export's own form. `weights`

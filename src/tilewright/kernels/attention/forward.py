@@ -145,16 +145,8 @@ class AttentionKernel:
             self.call.view(f"{name}sin", sin.type.dtype, sin.buffer, sin.layout.expand(shape)),
         )
 
-    def _rotate(
-        self,
-        view: View,
-        tables: tuple[View, View],
-        head: Ix | int,
-        row: Ix | int,
-        d: Ix | int,
-        limit: tuple[Ix | int, None] | None,
-        rows: int,
-    ) -> tuple[Tile, Tile]:
+    def _rotate(self, view: View, tables: tuple[View, View], head: Ix | int, row: Ix | int, d: Ix | int,
+                limit: tuple[Ix | int, None] | None, rows: int) -> tuple[Tile, Tile]:
         """Columns d… of the first and of the second half of `rows` rotated rows."""
         b, n, half = self.call.b, self.lanes, self.depth // 2
 

@@ -119,9 +119,8 @@ class ChannelPool(Lines):
         return count
 
 
-def padded(
-    name: str, x: Operand, lo: tuple[Dim, ...], hi: tuple[Dim, ...], fill: float, target: TargetSpec
-) -> tuple[list[Launch], Operand]:
+def padded(name: str, x: Operand, lo: tuple[Dim, ...], hi: tuple[Dim, ...], fill: float,
+           target: TargetSpec) -> tuple[list[Launch], Operand]:
     """x inside a buffer filled with `fill`."""
     lead = x.type.ndim - len(lo)
     sizes = [d + a + b for d, a, b in zip(x.type.shape[lead:], lo, hi, strict=True)]

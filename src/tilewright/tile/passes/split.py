@@ -115,17 +115,8 @@ class SplitLoops(TilePass):
         return halves, e.out
 
 
-def _part(
-    i: Instr,
-    start: Operand,
-    stop: Operand,
-    carried: list[Operand],
-    tokens: tuple[Var, ...],
-    truth: dict[Var, bool],
-    full: set[tuple[Instr, int]],
-    *,
-    keep_results: bool,
-) -> Instr:
+def _part(i: Instr, start: Operand, stop: Operand, carried: list[Operand], tokens: tuple[Var, ...], truth: dict[Var, bool],
+          full: set[tuple[Instr, int]], *, keep_results: bool) -> Instr:
     clone = Cloner({}, truth, full)
     block = clone.block(i.blocks[0])
     results = list(i.results) if keep_results else [Var(r.type, r.name) for r in i.results]

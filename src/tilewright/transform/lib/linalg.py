@@ -79,8 +79,7 @@ def solve(a: Any, b: Any) -> Any:
 
 
 @public
-def solve_triangular(a: Any, b: Any, *, lower: bool = True, transpose: bool = False, unit_diagonal: bool = False,
-                     left: bool = True) -> Any:
+def solve_triangular(a: Any, b: Any, *, lower: bool = True, transpose: bool = False, unit_diagonal: bool = False, left: bool = True) -> Any:
     """x of op(a) @ x = b (x @ op(a) = b with left=False) for a triangular a, of which the other triangle is not read."""
     a, b = _floats(a, b)
     if b.ndim == 1:

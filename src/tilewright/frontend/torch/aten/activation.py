@@ -6,27 +6,7 @@ from typing import Any
 
 from .... import ops as O
 from ....ir.graph import Value
-from .registry import Context, aten, axis_of
-
-
-@aten("relu.default")
-def relu(c: Context, x: Value) -> Value:
-    return c.emit(O.Relu() if x.dtype.is_float else O.Maximum(), x, *([] if x.dtype.is_float else [c.scalar(0, x.dtype)]))
-
-
-@aten("relu6.default")
-def relu6(c: Context, x: Value) -> Value:
-    return c.emit(O.Minimum(), c.emit(O.Maximum(), x, c.scalar(0.0, x.dtype)), c.scalar(6.0, x.dtype))
-
-
-@aten("gelu.default")
-def gelu(c: Context, x: Value, *, approximate: str = "none") -> Value:
-    return c.emit(O.Gelu(approximate=approximate), x)
-
-
-@aten("leaky_relu.default")
-def leaky_relu(c: Context, x: Value, negative_slope: float = 0.01) -> Value:
-    return c.emit(O.LeakyRelu(slope=float(negative_slope)), x)
+from .registry import Context, aten, axis_of, rows
 
 
 @aten("elu.default")
@@ -41,16 +21,6 @@ def elu(c: Context, x: Value, alpha: float = 1.0, scale: float = 1.0, input_scal
 def selu(c: Context, x: Value) -> Value:
     scale = 1.0507009873554804934193349852946
     return c.emit(O.Mul(), c.emit(O.Elu(alpha=1.6732632423543772848170429916717), x), c.scalar(scale, x.dtype))
-
-
-@aten("softplus.default")
-def softplus(c: Context, x: Value, beta: float = 1.0, threshold: float = 20.0) -> Any:
-    return c.emit(O.Softplus(), x) if beta == 1 and threshold == 20 else NotImplemented
-
-
-@aten("log_sigmoid.default")
-def log_sigmoid(c: Context, x: Value) -> Value:
-    return c.emit(O.Neg(), c.emit(O.Softplus(), c.emit(O.Neg(), x)))
 
 
 @aten("glu.default")
@@ -70,16 +40,6 @@ def prelu(c: Context, x: Value, weight: Value) -> Value:
     return c.emit(O.Where(), c.emit(O.Greater(), x, c.scalar(0.0, x.dtype)), x, c.emit(O.Mul(), x, weight))
 
 
-@aten("softmax.int", "_softmax.default", "special_softmax.int")
-def softmax(c: Context, x: Value, dim: int, *_: Any, **__: Any) -> Value:
-    return _on_axis(c, O.Softmax, x, dim)
-
-
-@aten("log_softmax.int", "_log_softmax.default", "special_log_softmax.int")
-def log_softmax(c: Context, x: Value, dim: int, *_: Any, **__: Any) -> Value:
-    return _on_axis(c, O.LogSoftmax, x, dim)
-
-
 @aten("_safe_softmax.default")
 def safe_softmax(c: Context, x: Value, dim: int, dtype: Any = None) -> Value:
     """softmax with zeros for rows that are -inf throughout; they are replaced before, so that no NaN comes into derivatives."""
@@ -97,3 +57,17 @@ def _on_axis(c: Context, op: Any, x: Value, dim: int) -> Value:
     if not x.shape:
         return c.reshape(c.emit(op(axis=0), c.reshape(x, (1,))), ())
     return c.emit(op(axis=axis_of(dim, len(x.shape))), x)
+
+
+rows({
+    "relu.default":
+        lambda c, x: c.emit(O.Relu() if x.dtype.is_float else O.Maximum(), x, *([] if x.dtype.is_float else [c.scalar(0, x.dtype)])),
+    "relu6.default": lambda c, x: c.emit(O.Minimum(), c.emit(O.Maximum(), x, c.scalar(0.0, x.dtype)), c.scalar(6.0, x.dtype)),
+    "gelu.default": lambda c, x, *, approximate='none': c.emit(O.Gelu(approximate=approximate), x),
+    "leaky_relu.default": lambda c, x, negative_slope=0.01: c.emit(O.LeakyRelu(slope=float(negative_slope)), x),
+    "softplus.default":
+        lambda c, x, beta=1.0, threshold=20.0: c.emit(O.Softplus(), x) if beta == 1 and threshold == 20 else NotImplemented,
+    "log_sigmoid.default": lambda c, x: c.emit(O.Neg(), c.emit(O.Softplus(), c.emit(O.Neg(), x))),
+    "softmax.int _softmax.default special_softmax.int": lambda c, x, dim, *_, **__: _on_axis(c, O.Softmax, x, dim),
+    "log_softmax.int _log_softmax.default special_log_softmax.int": lambda c, x, dim, *_, **__: _on_axis(c, O.LogSoftmax, x, dim),
+})

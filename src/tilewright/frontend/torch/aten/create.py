@@ -11,17 +11,7 @@ from ....core import dtypes as dt
 from ....core.dims import Dim, Expr
 from ....core.errors import UnsupportedError
 from ....ir.graph import Value
-from .registry import Context, aten
-
-
-@aten("arange.default")
-def arange(c: Context, end: Any, **_: Any) -> Value:
-    return arange_step(c, 0, end, 1)
-
-
-@aten("arange.start")
-def arange_start(c: Context, start: Any, end: Any, **_: Any) -> Value:
-    return arange_step(c, start, end, 1)
+from .registry import Context, aten, rows
 
 
 @aten("arange.start_step")
@@ -60,16 +50,6 @@ def filled(c: Context, value: Any, shape: tuple[Dim, ...]) -> Value:
     return c.expand(c.value(value, c.dtype), shape)
 
 
-@aten("full.default", "full_like.default")
-def full(c: Context, _like: Any, value: Any, **_: Any) -> Value:
-    return filled(c, value, c.shape)
-
-
-@aten("new_full.default")
-def new_full(c: Context, x: Value, size: Any, value: Any, **_: Any) -> Value:
-    return filled(c, value, c.shape)
-
-
 @aten(
     "zeros.default",
     "zeros_like.default",
@@ -83,21 +63,6 @@ def new_full(c: Context, x: Value, size: Any, value: Any, **_: Any) -> Value:
 )
 def zeros(c: Context, *_: Any, **__: Any) -> Value:
     return filled(c, 0, c.shape)
-
-
-@aten("ones.default", "ones_like.default", "new_ones.default")
-def ones(c: Context, *_: Any, **__: Any) -> Value:
-    return filled(c, 1, c.shape)
-
-
-@aten("scalar_tensor.default")
-def scalar_tensor(c: Context, value: Any, **_: Any) -> Value:
-    return c.value(value, c.dtype)
-
-
-@aten("zero.default")
-def zero(c: Context, x: Value) -> Value:
-    return filled(c, 0, x.shape)
 
 
 @aten("eye.default", "eye.m")
@@ -122,3 +87,14 @@ def linspace_tensor(c: Context, start: Any, end: Any, steps: Any, **_: Any) -> V
     early, late = (c.constant(v.astype(kind.np), "steps") for v in (at, steps - 1 - at))
     up, down = c.emit(O.Add(), first, c.emit(O.Mul(), step, early)), c.emit(O.Sub(), last, c.emit(O.Mul(), step, late))
     return c.cast(c.emit(O.Where(), c.constant(at < steps // 2, "half"), up, down), c.dtype)
+
+
+rows({
+    "arange.default": lambda c, end, **_: arange_step(c, 0, end, 1),
+    "arange.start": lambda c, start, end, **_: arange_step(c, start, end, 1),
+    "full.default full_like.default": lambda c, _like, value, **_: filled(c, value, c.shape),
+    "new_full.default": lambda c, x, size, value, **_: filled(c, value, c.shape),
+    "ones.default ones_like.default new_ones.default": lambda c, *_, **__: filled(c, 1, c.shape),
+    "scalar_tensor.default": lambda c, value, **_: c.value(value, c.dtype),
+    "zero.default": lambda c, x: filled(c, 0, x.shape),
+})

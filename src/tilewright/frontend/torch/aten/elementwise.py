@@ -6,7 +6,7 @@ from typing import Any
 
 from .... import ops as O
 from ....ir.graph import Value
-from .registry import Context, Handler, aten
+from .registry import Context, Handler, aten, rows
 
 
 def _rounding(op: Any) -> Handler:
@@ -33,11 +33,6 @@ def round_decimals(c: Context, x: Value, *, decimals: int = 0) -> Value:
     return c.emit(down, rounded(c, c.emit(up, x, scale)), scale)
 
 
-@aten("frac.default")
-def frac(c: Context, x: Value) -> Value:
-    return c.emit(O.Sub(), x, c.emit(O.Trunc(), x))
-
-
 def _one_of(better: Any) -> Handler:
     """The better of two numbers; a NaN loses. The first wins a tie, and takes the whole derivative, as in torch."""
 
@@ -53,11 +48,6 @@ def _one_of(better: Any) -> Handler:
 
 aten("fmax.default")(_one_of(O.GreaterEqual))
 aten("fmin.default")(_one_of(O.LessEqual))
-
-
-@aten("positive.default")
-def positive(c: Context, x: Value) -> Value:
-    return x
 
 
 @aten("div.Tensor_mode", "div.Scalar_mode", "divide.Tensor_mode", "divide.Scalar_mode")
@@ -105,16 +95,6 @@ def add(c: Context, a: Any, b: Any, alpha: Any = 1) -> Value:
     return c.emit(O.Add(), c.value(a, c.dtype), _scaled(c, c.value(b, c.dtype), alpha))
 
 
-@aten("sub.Tensor", "sub.Scalar", "subtract.Tensor")
-def sub(c: Context, a: Any, b: Any, alpha: Any = 1) -> Value:
-    return c.emit(O.Sub(), c.value(a, c.dtype), _scaled(c, c.value(b, c.dtype), alpha))
-
-
-@aten("rsub.Tensor", "rsub.Scalar")
-def rsub(c: Context, a: Any, b: Any, alpha: Any = 1) -> Value:
-    return c.emit(O.Sub(), c.value(b, c.dtype), _scaled(c, c.value(a, c.dtype), alpha))
-
-
 @aten("addcmul.default")
 def addcmul(c: Context, x: Value, a: Value, b: Value, *, value: Any = 1) -> Value:
     x, a, b = (c.cast(v, c.dtype) for v in (x, a, b))
@@ -125,11 +105,6 @@ def addcmul(c: Context, x: Value, a: Value, b: Value, *, value: Any = 1) -> Valu
 def addcdiv(c: Context, x: Value, a: Value, b: Value, *, value: Any = 1) -> Value:
     x, a, b = (c.cast(v, c.dtype) for v in (x, a, b))
     return c.emit(O.Add(), x, _scaled(c, c.emit(O.Div(), a, b), value))
-
-
-@aten("lerp.Scalar", "lerp.Tensor")
-def lerp(c: Context, a: Value, b: Value, weight: Any) -> Value:
-    return c.emit(O.Add(), a, c.emit(O.Mul(), c.value(weight, c.dtype), c.emit(O.Sub(), b, a)))
 
 
 @aten("pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar")
@@ -147,3 +122,14 @@ def power(c: Context, a: Any, b: Any) -> Value:
         if dtype.is_float and b in (0.5, -0.5, -1.0):
             return c.emit({0.5: O.Sqrt, -0.5: O.Rsqrt, -1.0: O.Reciprocal}[float(b)](), x)
     return c.emit(O.Pow(), c.value(a, dtype), c.value(b, dtype))
+
+
+rows({
+    "frac.default": lambda c, x: c.emit(O.Sub(), x, c.emit(O.Trunc(), x)),
+    "positive.default": lambda c, x: x,
+    "sub.Tensor sub.Scalar subtract.Tensor":
+        lambda c, a, b, alpha=1: c.emit(O.Sub(), c.value(a, c.dtype), _scaled(c, c.value(b, c.dtype), alpha)),
+    "rsub.Tensor rsub.Scalar": lambda c, a, b, alpha=1: c.emit(O.Sub(), c.value(b, c.dtype), _scaled(c, c.value(a, c.dtype), alpha)),
+    "lerp.Scalar lerp.Tensor":
+        lambda c, a, b, weight: c.emit(O.Add(), a, c.emit(O.Mul(), c.value(weight, c.dtype), c.emit(O.Sub(), b, a))),
+})

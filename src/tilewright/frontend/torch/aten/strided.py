@@ -9,7 +9,7 @@ import numpy as np
 from .... import ops as O
 from ....core.errors import UnsupportedError
 from ....ir.graph import Value
-from .registry import Context, aten, axis_of
+from .registry import Context, aten, axis_of, rows
 
 
 def numbers(x: Value, what: str) -> np.ndarray[Any, Any]:
@@ -51,29 +51,9 @@ def strided(c: Context, x: Value, size: Any, stride: Any, offset: Any) -> np.nda
     return where
 
 
-@aten("as_strided.default", "as_strided_copy.default", "prims.as_strided.default")
-def as_strided(c: Context, x: Value, size: Any, stride: Any, storage_offset: Any = None) -> Value:
-    return pick(c, x, strided(c, x, size, stride, storage_offset))
-
-
-@aten("as_strided_scatter.default", "prims.as_strided_scatter.default")
-def as_strided_scatter(c: Context, x: Value, source: Value, size: Any, stride: Any, storage_offset: Any = None) -> Value:
-    return replace(c, x, strided(c, x, size, stride, storage_offset), source)
-
-
 def _diagonal(x: Value, offset: int, dim1: int, dim2: int) -> np.ndarray[Any, Any]:
     rank = len(x.shape)
     return np.diagonal(numbers(x, "diagonal"), offset, axis_of(dim1, rank), axis_of(dim2, rank))
-
-
-@aten("diagonal.default", "diagonal_copy.default", "linalg_diagonal.default")
-def diagonal(c: Context, x: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
-    return pick(c, x, _diagonal(x, offset, dim1, dim2))
-
-
-@aten("diagonal_scatter.default")
-def diagonal_scatter(c: Context, x: Value, source: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
-    return replace(c, x, _diagonal(x, offset, dim1, dim2), source)
 
 
 @aten("unfold.default", "unfold_copy.default")
@@ -85,3 +65,14 @@ def unfold(c: Context, x: Value, dimension: int, size: int, step: int) -> Value:
     if windows is None:
         raise UnsupportedError("unfold with windows of no elements is not supported")
     return pick(c, x, np.take(windows, np.arange(0, windows.shape[axis], step), axis))
+
+
+rows({
+    "as_strided.default as_strided_copy.default prims.as_strided.default":
+        lambda c, x, size, stride, storage_offset=None: pick(c, x, strided(c, x, size, stride, storage_offset)),
+    "as_strided_scatter.default prims.as_strided_scatter.default":
+        lambda c, x, source, size, stride, storage_offset=None: replace(c, x, strided(c, x, size, stride, storage_offset), source),
+    "diagonal.default diagonal_copy.default linalg_diagonal.default":
+        lambda c, x, offset=0, dim1=0, dim2=1: pick(c, x, _diagonal(x, offset, dim1, dim2)),
+    "diagonal_scatter.default": lambda c, x, source, offset=0, dim1=0, dim2=1: replace(c, x, _diagonal(x, offset, dim1, dim2), source),
+})

@@ -158,9 +158,8 @@ class Decode:
         cos, sin = tables
         return first * cos - second * sin, second * cos + first * sin
 
-    def _append(
-        self, call: Call, at: list[Ix | int], loaded: list[list[Tile]], writes: Tile, part: Ix | int, query: list[Tile]
-    ) -> list[Tile]:
+    def _append(self, call: Call, at: list[Ix | int], loaded: list[list[Tile]], writes: Tile, part: Ix | int,
+                query: list[Tile]) -> list[Tile]:
         """What a walk starts with: in the first part the row that this call appends. The first head of a group writes it to the caches."""
         b, half = call.b, self.d // 2
         rows, factors = [], []

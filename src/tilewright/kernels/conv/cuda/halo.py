@@ -120,9 +120,8 @@ def groups_of(node: Node) -> int:
     return node.op.groups // 2 if in_pairs(node) else node.op.groups
 
 
-def halo_launch(
-    region: Region, at: Windowed, x: Operand, w: Operand, results: list[Matrix], leaves: dict[Value, Matrix], target: TargetSpec
-) -> Launch:
+def halo_launch(region: Region, at: Windowed, x: Operand, w: Operand, results: list[Matrix], leaves: dict[Value, Matrix],
+                target: TargetSpec) -> Launch:
     node = region.anchor
     assert node is not None and isinstance(node.op, ConvOp)
     batch, _, *image, _ = x.layout.shape

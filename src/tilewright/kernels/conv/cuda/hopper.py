@@ -164,9 +164,7 @@ def matrix_of(o: Operand, layout: Layout) -> Matrix | None:
     return found if len(sizes) <= 1 and found.in_pairs else None
 
 
-def matrices(
-    region: Region, value: Value, target: TargetSpec
-) -> tuple[list[Launch], list[Matrix], dict[Value, Matrix], list[Launch]]:
+def matrices(region: Region, value: Value, target: TargetSpec) -> tuple[list[Launch], list[Matrix], dict[Value, Matrix], list[Launch]]:
     """Results and what the epilogue reads as matrices, with copies before and after for those that lie otherwise."""
     before: list[Launch] = []
     after: list[Launch] = []
@@ -254,10 +252,8 @@ def kept_steps(depth: Dim, n: int, config: Config) -> tuple[int, int]:
     return (depth, stages) if depth * config.bn * BK * 2 <= KEPT_BYTES and stages >= 4 else (0, config.stages)
 
 
-def conv_launch(
-    region: Region, at: Windowed, x: Operand, w: Operand, size: tuple[Dim, int], results: list[Matrix], leaves: dict[Value, Matrix],
-    config: Config, target: TargetSpec,
-) -> Launch:  # fmt: skip
+def conv_launch(region: Region, at: Windowed, x: Operand, w: Operand, size: tuple[Dim, int], results: list[Matrix],
+                leaves: dict[Value, Matrix], config: Config, target: TargetSpec) -> Launch:
     node = region.anchor
     assert node is not None and isinstance(node.op, ConvOp)
     groups = node.op.groups

@@ -111,10 +111,8 @@ def reads(op: Op) -> list[str]:
     return [*op.reads(), LOCAL] if op.opcode.startswith("ld.local") else op.reads()
 
 
-def divergent(
-    f: Function, reached: set[int], region: Callable[[int], set[int]], splits: Callable[[Op, set[str]], bool],
-    among: str, given: frozenset[str] = frozenset(), results: Callable[[Op], bool] = lambda op: True,
-) -> set[str]:  # fmt: skip
+def divergent(f: Function, reached: set[int], region: Callable[[int], set[int]], splits: Callable[[Op, set[str]], bool], among: str,
+              given: frozenset[str] = frozenset(), results: Callable[[Op], bool] = lambda op: True) -> set[str]:
     """Registers that may differ. `given` do at the start; `results`: whether what a call gives may differ."""
     differs: set[str] = set(given)
     parted: set[int] = set()  # branches already accounted for
