@@ -236,8 +236,8 @@ def test_every_convolution_without_tensor_cores(case: Case, rng: np.random.Gener
 @pytest.mark.parametrize("form", [Packed("taps", 8), Packed("taps", 1, transposed=True), Packed("folded", 1), Packed("folded", 2)], ids=str)
 def test_packed_weights_read_back(form: Packed, rng: np.random.Generator) -> None:
     from tilewright.ir.graph import Graph
-    from tilewright.kernels.constants import stored_bytes
     from tilewright.kernels.launch import Buffer, ConstBuffer
+    from tilewright.kernels.select import stored_bytes
 
     array = numbers(rng, f32, 4, 3, 5, 7)
     data = Graph("g").constant(array, "w").op.data  # type: ignore[attr-defined]

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from ..core.dims import Dim, ceildiv, product
 from ..core.errors import CompileError
 from ..core.target_spec import TargetSpec
 from ..ir.graph import Graph, Node, Value
 from ..ir.layout import Layout
+from ..ir.types import TensorType
 from ..ops.attention.backward import AttentionBackward as AttentionBackwardOp
 from ..ops.control.flow import CONTROL
 from ..ops.fused import Fused
@@ -23,7 +25,6 @@ from .attention.forward import AttentionTemplate, result_layout
 from .attention.q8 import Q8BlocksTemplate
 from .attention.rope import RopeTemplate
 from .catalogue import CATALOGUE
-from .constants import stored_bytes
 from .control import lower_control
 from .conv.channels_last import behind_views, channels_last_layouts, seen_through
 from .conv.conv import ConvTemplate
@@ -31,7 +32,7 @@ from .conv.winograd import Winograd
 from .index.gather import GatherTemplate
 from .index.index_rows import IndexRows
 from .index.scatter import ScatterAddTemplate
-from .launch import Buffer, ConstBuffer, Item, Launch, Packed, Program, flatten, roots
+from .launch import Buffer, ConstBuffer, Item, Launch, Packed, Program, filter_sizes, flatten, roots
 from .matmul.matmul import MatmulTemplate
 from .memo import Memo
 from .pointwise.complex import computed_in_place, part
@@ -40,9 +41,11 @@ from .pointwise.copies import ConcatTemplate, copy_launch
 from .pointwise.elements import Elements
 from .pointwise.pointwise import Pointwise
 from .pointwise.update import UpdateSliceTemplate
+from .quant.cuda.fragments import fragment_shape
 from .quant.qdot import QDotTemplate, QuantizeRowsTemplate
 from .quant.qdot_experts import QExpertsDotTemplate
 from .quant.quantized import QExpertsTemplate, QGatherTemplate, QMatmulTemplate
+from .quant.strips import strip_shape
 from .region import Operand, Region
 from .rows.norm_backward import NormBackwardTemplate
 from .rows.reduce import Reduce
@@ -51,6 +54,30 @@ from .sites import name_sites
 from .sort.sampling import SampleTemplate
 from .state import computed_in_window, in_place_updates, land_states, updated
 from .template import Template, Unserved
+
+
+def stored_bytes(type_: TensorType, packed: Packed) -> Dim:
+    if packed.form == "plain":
+        return type_.nbytes
+    if packed.form == "taps":
+        out, channels, *kernel = type_.shape
+        return product((out, *kernel)) * ceildiv(channels, packed.width) * packed.width * type_.dtype.itemsize
+    if packed.form == "folded":
+        rows = type_.shape[2] if type_.ndim == 4 else 1
+        return type_.shape[0] * ceildiv(rows, packed.width) * 64 * type_.dtype.itemsize
+    if packed.form == "filters":
+        c, per, _ = filter_sizes(type_.shape, packed)
+        c = ceildiv(c, packed.words) * packed.words
+        return product((packed.groups, ceildiv(per, packed.width) * packed.width, c, *type_.shape[2:])) * type_.dtype.itemsize
+    *stack, n, k = type_.shape
+    if packed.form in ("strips", "fragments"):
+        assert isinstance(n, int) and isinstance(k, int)
+        strips, blocks, size = (strip_shape if packed.form == "strips" else fragment_shape)(packed.format, n, k)
+        return strips * blocks * size
+    n, k = (k, n) if packed.transposed else (n, k)
+    k = ceildiv(k, packed.words) * packed.words
+    return product(stack) * ((n + packed.width - 1) // packed.width) * packed.width * k * type_.dtype.itemsize
+
 
 TEMPLATES: list[Template] = [
     *CATALOGUE, MatmulTemplate(), QDotTemplate(), QExpertsDotTemplate(), QuantizeRowsTemplate(), AttentionTemplate(),

@@ -17,7 +17,7 @@ from ..matmul.groups import PIECES, Groups
 from ..ptx.text import KernelText, literal, module_text
 from ..threads.emit import Emitter
 from ..threads.layout import Fragment, Key, Regs
-from .flash_scores import add_bias
+from .flash import add_bias
 from .mma_fragments import MmaFragments
 
 WORDS = ("sq", "sk", "offset", "window", "heads", "group", "q_tiles")
