@@ -6,7 +6,8 @@ the report says so. A node without a template on this target is a compile error 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
 
 from ..core.dims import Dim, ceildiv, product
 from ..core.errors import CompileError
@@ -32,9 +33,8 @@ from .conv.winograd import Winograd
 from .index.gather import GatherTemplate
 from .index.index_rows import IndexRows
 from .index.scatter import ScatterAddTemplate
-from .launch import Buffer, ConstBuffer, Item, Launch, Packed, Program, filter_sizes, flatten, roots
+from .launch import Argument, Buffer, ConstBuffer, Item, Launch, Packed, Pointer, Program, Variant, filter_sizes, flatten, roots
 from .matmul.matmul import MatmulTemplate
-from .memo import Memo
 from .pointwise.complex import computed_in_place, part
 from .pointwise.concat_parts import computed_in_concat, layout_in
 from .pointwise.copies import ConcatTemplate, copy_launch
@@ -54,6 +54,72 @@ from .sites import name_sites
 from .sort.sampling import SampleTemplate
 from .state import computed_in_window, in_place_updates, land_states, updated
 from .template import Template, Unserved
+
+
+class Memo:
+    """Launches by structure. One per selection."""
+
+    def __init__(self, target: TargetSpec) -> None:
+        self.target = target
+        self._known: dict[Hashable, tuple[Region, list[Launch]]] = {}
+
+    def build(self, template: Template, region: Region) -> list[Launch]:
+        key = (template.key, _body_key(region.body), _places_key(region))
+        if key not in self._known:
+            self._known[key] = (region, template.build(region, self.target))
+            return self._known[key][1]
+        model, launches = self._known[key]
+        return _with_buffers(launches, model, region)
+
+
+def _body_key(body: Graph) -> Hashable:
+    number = {v: (i, v.index) for i, n in enumerate(body.nodes) for v in n.values}
+    nodes = []
+    for n in body.nodes:
+        op: Hashable = n.op
+        if isinstance(n.op, Constant):
+            data = n.op.data
+            op = (data.type, data.array.tobytes()) if data.array.size == 1 else data
+        nodes.append((op, tuple(number[v] for v in n.operands)))
+    return tuple(nodes), tuple(number[v] for v in body.outputs)
+
+
+def _places_key(region: Region) -> Hashable:
+    """Types, layouts and packing, and which operands share a buffer."""
+    order: dict[Buffer, int] = {}
+
+    def one(o: Operand) -> Hashable:
+        kept = o.buffer.kind in ("const", "input")  # nothing in the program writes it
+        return (o.type, o.layout, o.packed, o.data is not None, kept, order.setdefault(o.buffer, len(order)))
+
+    return tuple(one(o) for o in region.operands), tuple(one(o) for o in region.results)
+
+
+def _with_buffers(launches: list[Launch], model: Region, region: Region) -> list[Launch]:
+    mapping = {
+        old.buffer: new.buffer for old, new in zip([*model.operands, *model.results], [*region.operands, *region.results], strict=True)
+    }
+
+    def buffer(b: Buffer) -> Buffer:
+        if b not in mapping:  # a temporary of the template's own
+            mapping[b] = replace(b, name=b.name.replace(model.name, region.name))
+        return mapping[b]
+
+    def arguments(way: Launch | Variant) -> tuple[Argument, ...]:
+        return tuple(replace(a, buffer=buffer(a.buffer)) if isinstance(a, Pointer) else a for a in way.arguments)
+
+    return [
+        replace(
+            launch,
+            name=launch.name.replace(model.name, region.name),
+            arguments=arguments(launch),
+            variants=tuple(replace(v, arguments=arguments(v)) for v in launch.variants),
+            reads=tuple(map(buffer, launch.reads)),
+            writes=tuple(map(buffer, launch.writes)),
+            inplace=tuple((buffer(a), buffer(b)) for a, b in launch.inplace),
+        )
+        for launch in launches
+    ]
 
 
 def stored_bytes(type_: TensorType, packed: Packed) -> Dim:

@@ -17,8 +17,8 @@ from typing import Any
 from ..core.errors import FormatError, InputError
 from .chat_budget import Exceeded
 from .chat_sandbox import Refused, budget, environment
-from .packages import need
 from .tokenizer import Tokenizer
+from .tokenizer_library import need
 
 CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}{% endfor %}"

@@ -12,7 +12,7 @@ import numpy as np
 
 from tilewright.llm.chat import CHATML
 from tilewright.llm.hf_config import config_from_json
-from tilewright.llm.tokenizer_pieces import byte_of_character
+from tilewright.llm.tokenizer import byte_of_character
 from tilewright.llm.weights import expected
 
 U32, F32, BOOL, STRING, ARRAY, I32 = 4, 6, 7, 8, 9, 5

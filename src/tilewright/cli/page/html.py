@@ -2,16 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from graphlib import CycleError, TopologicalSorter
 from html import escape
 from importlib.resources import files
 
 from ..console import nbytes, seconds
 from .data import KINDS, Box, Inspection, KernelText, Stage, Step
-from .folds import folded, layers
 from .roofline import roofline_svg, tip
 from .units import attribute, byte_ticks, count, percent
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """`count` copies of `period` items, the first of which begins at `first`."""
+
+    first: int
+    period: int
+    count: int
+
+    @property
+    def end(self) -> int:
+        return self.first + self.period * self.count
+
+
+def layers(data: Inspection) -> Repeat | None:
+    """The repetition among the launches of a schedule."""
+    return repeated([(s.kernel, s.grid, s.flops) for s in data.steps])
+
+
+def folded(data: Inspection) -> list[Box]:
+    """The boxes of the graph, with all copies of a layer but the first as one box."""
+    again = layers(data)
+    if again is None:
+        return data.boxes
+    hidden = {s.box for s in data.steps[again.first + again.period : again.end]} - {s.box for s in data.steps[: again.first + again.period]}
+    readers: dict[str, set[str]] = {}
+    for b in data.boxes:
+        for s in b.sources:
+            readers.setdefault(s, set()).add(b.name)
+    for b in data.boxes:  # caches of the folded layers, in and out
+        if (b.kind == "input" and readers.get(b.name, {""}) <= hidden) or (b.kind == "output" and set(b.sources) <= hidden):
+            hidden.add(b.name)
+    name = "repeated layers"
+    sources = dict.fromkeys(s for b in data.boxes if b.name in hidden for s in b.sources if s not in hidden)
+    fold = Box(name, "other", f"… {again.count - 1} times more", f"{len(hidden)} boxes", "the same launches again", tuple(sources))
+    shown = {b.name: replace(b, sources=tuple(dict.fromkeys(name if s in hidden else s for s in b.sources)))
+             for b in data.boxes if b.name not in hidden} | {name: fold}  # fmt: skip
+    try:
+        return [shown[n] for n in TopologicalSorter({n: b.sources for n, b in shown.items()}).static_order()]
+    except CycleError:  # something shown lies between two folded layers
+        return data.boxes
+
+
+def repeated(keys: Sequence[Hashable], least: int = 3) -> Repeat | None:
+    """The repetition of a run of at least two items that covers most of `keys`, the shortest period first; None below `least` copies.
+
+    >>> repeated("xababababy")
+    Repeat(first=1, period=2, count=4)
+    """
+    best: Repeat | None = None
+    for period in range(2, len(keys) // least + 1):
+        start = 0
+        while start + least * period <= len(keys):
+            end = start + period
+            while end < len(keys) and keys[end] == keys[end - period]:
+                end += 1
+            count = (end - start) // period
+            if count >= least and (best is None or count * period > best.count * best.period):
+                best = Repeat(start, period, count)
+            start = max(start + 1, end - period + 1)
+    return best
+
 
 Key = tuple[str, int]  # (node, 0), or (edge name, rank) for a dummy point
 

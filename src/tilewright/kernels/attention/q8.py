@@ -19,8 +19,7 @@ from ..pointwise.pointwise import unravel
 from ..quant.quantize import quantized_block
 from ..region import Operand, Region, widen
 from ..template import Reason, Template, alone, region_bytes, region_flops
-from .config import Config
-from .forward import AttentionKernel
+from .forward import AttentionKernel, Config
 
 
 class Q8AttentionKernel(AttentionKernel):

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 
 from ...core.dims import bounds as range_of
 from ...core.target_spec import TargetSpec
-from ...ops.index.bags import BagSum as BagSumOp
+from ...ops.index.counting import BagSum as BagSumOp
 from ...tile.builder import Ix
 from ..call import Call
 from ..launch import Launch

@@ -7,7 +7,7 @@ from ...ir.graph import Value
 from .. import functions as F
 from ..base import NotSupported, register
 from ..pointwise.hyperbolic import few
-from . import vector_bessel_more as vb
+from . import vector_bessel as vb
 from .functions import Special, over
 
 

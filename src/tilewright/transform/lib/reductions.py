@@ -12,7 +12,7 @@ from ...ir.graph import Value
 from ...ops import REGISTRY, ArgMax, ArgMin, GroupNorm, LayerNorm, LogSoftmax, RmsNorm, Softmax, TopK
 from ...ops import functions as F
 from ...ops.formulas import compensated_sum
-from ...ops.rows.batch_statistics import batch_norm_training, batch_normed
+from ...ops.rows.norms import batch_norm_training, batch_normed
 from ..promote import as_float, as_tracer
 from ..trace import Functions, Tracer, apply, built, dtype_given, install, user_place
 

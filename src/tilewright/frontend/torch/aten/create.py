@@ -9,9 +9,53 @@ import numpy as np
 from .... import ops as O
 from ....core import dtypes as dt
 from ....core.dims import Dim, Expr
+from ....core.dtypes import DType
 from ....core.errors import UnsupportedError
 from ....ir.graph import Value
+from .logic import truth
 from .registry import Context, aten, rows
+
+
+@aten(
+    "to.dtype",
+    "to.dtype_layout",
+    "to.device",
+    "to.other",
+    "_to_copy.default",
+    "type_as.default",
+    "to.prim_Device",
+    "to.prim_dtype",
+    "prims.convert_element_type.default",
+    "_cast_Float.default",
+    "float.default",
+)
+def to(c: Context, x: Value, *_: Any, **__: Any) -> Value:
+    return _cast(c, x, c.dtype)
+
+
+def _cast(c: Context, x: Value, dtype: DType) -> Value:
+    return truth(c, x) if dtype.is_bool else c.cast(x, dtype)
+
+
+@aten(
+    "alias.default",
+    "detach.default",
+    "detach_.default",
+    "clone.default",
+    "contiguous.default",
+    "lift_fresh.default",
+    "lift_fresh_copy.default",
+    "lift.default",
+    "resolve_conj.default",
+    "resolve_neg.default",
+)
+def same(c: Context, x: Value, **_: Any) -> Value:
+    return x
+
+
+@aten("copy.default", "fill.Tensor", "fill.Scalar")
+def copy(c: Context, x: Value, source: Any, *_: Any) -> Value:
+    return c.expand(c.value(source, x.dtype), x.shape)
 
 
 @aten("arange.start_step")

@@ -13,7 +13,7 @@ from ....core.dims import product
 from ....core.errors import UnsupportedError
 from ....ir.graph import Value
 from ....ops import functions as F
-from ....ops.rows import batch_statistics as B
+from ....ops.rows import norms as B
 from .registry import Context, aten
 
 

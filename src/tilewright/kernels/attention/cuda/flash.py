@@ -22,14 +22,13 @@ from ....tile.builder import Ix, Tile, View
 from ....tile.ir import INDEX, TileType, Var
 from ...call import Call
 from ...cuda.groups import Shared
-from ...cuda.kernel import FlashKernel, TensorMap, forward, identified
+from ...cuda.kernel import PLANS, FlashKernel, TensorMap, forward, identified
 from ...launch import Buffer, Launch, Word
 from ...matmul.tiling import leaves_of_epilogue
 from ...pointwise.copies import copy_launch
 from ...region import Evaluator, Operand, Region, narrow
 from ...template import Reason, Template, alone, region_bytes, region_flops
 from ..forward import AttentionTemplate
-from .flash_plan import PLANS
 
 TRIED = 24  # sizes of a group
 

@@ -11,9 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ..ptx.flow import Op
-from .replay import Segment, wgmma_registers
+from .replay import Segment, matrix_ranges, wgmma_registers
 from .token_graph import MEMORY, Agent, TokenGraph
-from .token_sizes import matrix_ranges
 from .token_state import Group, MBarrier, State, ThreadBarrier
 
 
