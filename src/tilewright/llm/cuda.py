@@ -95,9 +95,11 @@ class Others:
 
 
 class CudaCall:
-    """What `StatefulCall` is on the CPU: (states, env, inputs, outputs), arrays in and out. An output that is None is not wanted.
+    """What `HostCall` is on the CPU: (states, env, inputs, outputs), arrays in and out. An output that is None is not wanted.
 
     All programs of a model run on one stream. Calls from several threads take turns, so that what a call finds in its data is its own."""
+
+    keeps_logits = True
 
     def __init__(self, one: CudaSession, many: CudaSession, choose: CudaSession, axis: int, others: Others,
                  turn: Lock | None = None) -> None:
@@ -135,7 +137,7 @@ class CudaCall:
             return state.chosen[1]
         return upload(ids, dt.i64, self.session.stream)
 
-    def lanes(self, count: int) -> CudaLanes:
+    def lanes_for(self, count: int) -> CudaLanes:
         """A program for this many sequences side by side, compiled when it is first asked for."""
         if count not in self._lanes:
             self._lanes[count] = CudaLanes(self._others.lanes(count), count, self._turn)

@@ -26,7 +26,7 @@ from ..launch import Buffer, Launch
 from ..pointwise.copies import copy_launch, fill_launch
 from ..pointwise.pointwise import unravel
 from ..region import Operand, Region, narrow, widen
-from ..template import Reason, Template, alone, region_bytes, region_flops
+from ..template import Template, region_bytes, region_flops
 from .lines import Limit, Lines, State
 
 JOIN = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}  # elements of a window
@@ -39,10 +39,8 @@ def kind_of(op: Any) -> str:
 
 class PoolTemplate(Template):
     key = "pool"
+    serves = (MaxPoolOp, AvgPoolOp, MaxPoolIndicesOp, PoolOp)
     rows: ClassVar[int] = 64  # of results a program computes at most
-
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        return alone(region, MaxPoolOp, AvgPoolOp, MaxPoolIndicesOp, PoolOp)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         assert region.anchor is not None

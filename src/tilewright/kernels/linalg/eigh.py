@@ -18,7 +18,7 @@ from ...ops.linalg.spectra import Eigh as EighOp
 from ...tile.builder import Ix, KernelBuilder, Tile, View
 from ..launch import Buffer, Launch
 from ..region import Operand, Region
-from ..template import Reason, Template, alone, region_bytes, region_flops
+from ..template import Template, region_bytes, region_flops
 from .eigh_ql import Record, Rotate, ql
 from .eigh_tridiagonal import product_of, symmetric, tridiagonal
 from .matrices import Columns, Matrices, nothing, padded, vector
@@ -190,9 +190,7 @@ SMALL = 48  # rows of a matrix whose vectors one program computes
 
 class EighTemplate(Template):
     key = "eigh"
-
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        return alone(region, EighOp)
+    serves = (EighOp,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         a = region.operands[0]

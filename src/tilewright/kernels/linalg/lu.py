@@ -23,7 +23,7 @@ from ..call import report
 from ..launch import Buffer, Launch
 from ..pointwise.copies import copy_launch
 from ..region import Operand, Region
-from ..template import Reason, Template, alone
+from ..template import Template
 from .cholesky import Cholesky
 from .factor_panels import Blocked
 from .matrices import SINGULAR, Columns, Matrices, padded, swap
@@ -124,9 +124,7 @@ PANEL = 64
 
 class Factor(Template):
     key = "factor"
-
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        return alone(region, LuOp, CholeskyOp)
+    serves = (LuOp, CholeskyOp)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         assert region.anchor is not None
