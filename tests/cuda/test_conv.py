@@ -271,3 +271,15 @@ def test_pools_of_values_that_lie_channels_last(channels: int, rng: np.random.Ge
     )
     for a, b in zip(got, want, strict=True):
         np.testing.assert_allclose(a.astype(np.float64), b.numpy(), rtol=1.2e-2, atol=1.2e-2)
+
+
+def test_a_convolution_without_input_channels_is_zero(rng: np.random.Generator) -> None:
+    """Without input channels every sum is empty."""
+    padding = ((1, 1),) * 2
+
+    def conv(x: Any, w: Any) -> Any:
+        return o.Conv(stride=(1, 1), padding=padding, dilation=(1, 1))(x, w)
+
+    shapes = (2, 0, 5, 5), (3, 0, 2, 2)
+    x, w = (numbers(rng, f32, *s) for s in shapes)
+    np.testing.assert_array_equal(Emulated(graph(conv, *((f32, s) for s in shapes)))(x, w)[0], np.zeros((2, 3, 6, 6)))
