@@ -6,7 +6,7 @@ reduction states axes. Type shorthands (`f32(2, 3)`) keep samples readable.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,6 +20,7 @@ from ..ir.layout import Layout
 from ..ir.types import TensorType
 from . import functions as F
 from .base import MaybeValues, Op, S, Sample, Traits, Values
+from .tiles import TileBuilder
 
 N = sym("N", 0, 16)  # the symbolic dim of samples
 M = sym("M", 1, 12)
@@ -193,10 +194,14 @@ def unary_samples(low: float = -4.0, high: float = 4.0, *more: TensorType) -> li
 
 class Unary(Elementwise):
     samples = unary_samples()
+    dydx: ClassVar[Callable[[Value, Value], Any] | None] = None
 
     def derivative(self, x: Value, y: Value) -> Value | float | None:
-        """dy/dx of y = op(x); None for zero everywhere."""
-        raise UnsupportedError(f"{self.name}: has no derivative{self._why('vjp')}")
+        """dy/dx of y = op(x); None for zero everywhere. `dydx` says it where no attribute is needed."""
+        if (rule := type(self).dydx) is None:
+            raise UnsupportedError(f"{self.name}: has no derivative{self._why('vjp')}")
+        found: Value | float | None = rule(x, y)
+        return found
 
     def partials(self, inputs: Values, output: Value, wanted: tuple[bool, ...]) -> tuple[Value | float | None, ...]:
         return (self.derivative(inputs[0], output),)
@@ -211,6 +216,10 @@ def binary_samples(low: float | Sequence[float] = -3.0, high: float | Sequence[f
 class Binary(Elementwise):
     arity = (2, 2)
     samples = binary_samples()
+    tile: ClassVar[str] = ""  # the instruction of the same meaning, where there is one
+
+    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
+        return t.binary(type(self).tile, x, y)
 
 
 class View(Op):

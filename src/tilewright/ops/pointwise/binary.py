@@ -90,9 +90,7 @@ class Sub(Binary):
     kinds = "fiu"
     samples = binary_samples(-3, 3, i32(4))
     errors = [*MIXED, E(boolean(3), boolean(3), match="needs float or integer operands")]
-
-    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
-        return t.binary("sub", x, y)
+    tile = "sub"
 
     def partials(self, inputs: Values, output: Value, wanted: tuple[bool, ...]) -> tuple[Value | float | None, ...]:
         return 1.0, -1.0
@@ -122,9 +120,7 @@ class Div(Binary):
     public, aten, complex, numpy = "div divide true_divide", "div.Tensor|Scalar true_divide.Tensor divide.Tensor", "rule", "divide"
     samples = binary_samples((-3, 0.3), (3, 4))
     errors = [*MIXED, E(i32(3), i32(3), match="needs float operands; cast first")]
-
-    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
-        return t.binary("div", x, y)
+    tile = "div"
 
     def scaled(self, i: int, g: Value, inputs: Values, output: Value) -> Value:
         return F.div(g, inputs[1]) if i == 0 else F.neg(F.div(F.mul(g, output), inputs[1]))
@@ -321,9 +317,7 @@ class BitwiseAnd(Bits):
     """Bits set in both."""
 
     public, numpy = "bitwise_and", "bitwise_and"
-
-    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
-        return t.binary("and", x, y)
+    tile = "and"
 
 
 @register
@@ -331,9 +325,7 @@ class BitwiseOr(Bits):
     """Bits set in either."""
 
     public, numpy = "bitwise_or", "bitwise_or"
-
-    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
-        return t.binary("or", x, y)
+    tile = "or"
 
 
 @register
@@ -341,9 +333,7 @@ class BitwiseXor(Bits):
     """Bits set in exactly one."""
 
     public, numpy = "bitwise_xor", "bitwise_xor"
-
-    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
-        return t.binary("xor", x, y)
+    tile = "xor"
 
 
 @register
