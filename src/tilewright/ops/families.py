@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,66 +27,14 @@ N = sym("N", 0, 16)  # the symbolic dim of samples
 M = sym("M", 1, 12)
 
 
-def f32(*shape: Dim) -> TensorType:
-    return TensorType(dt.f32, shape)
+def typed(dtype: DType, *shape: Dim) -> TensorType:
+    return TensorType(dtype, shape)
 
 
-def f64(*shape: Dim) -> TensorType:
-    return TensorType(dt.f64, shape)
-
-
-def f16(*shape: Dim) -> TensorType:
-    return TensorType(dt.f16, shape)
-
-
-def bf16(*shape: Dim) -> TensorType:
-    return TensorType(dt.bf16, shape)
-
-
-def f8e4m3(*shape: Dim) -> TensorType:
-    return TensorType(dt.f8e4m3, shape)
-
-
-def f8e5m2(*shape: Dim) -> TensorType:
-    return TensorType(dt.f8e5m2, shape)
-
-
-def c64(*shape: Dim) -> TensorType:
-    return TensorType(dt.c64, shape)
-
-
-def c128(*shape: Dim) -> TensorType:
-    return TensorType(dt.c128, shape)
-
-
-def i32(*shape: Dim) -> TensorType:
-    return TensorType(dt.i32, shape)
-
-
-def i64(*shape: Dim) -> TensorType:
-    return TensorType(dt.i64, shape)
-
-
-def i8(*shape: Dim) -> TensorType:
-    return TensorType(dt.i8, shape)
-
-
-def u8(*shape: Dim) -> TensorType:
-    return TensorType(dt.u8, shape)
-
-
-def u32(*shape: Dim) -> TensorType:
-    return TensorType(dt.u32, shape)
-
-
-def u64(*shape: Dim) -> TensorType:
-    return TensorType(dt.u64, shape)
-
-
-def boolean(*shape: Dim) -> TensorType:
-    return TensorType(dt.bool_, shape)
-
-
+f32, f64, f16, bf16, f8e4m3, f8e5m2, c64, c128 = (
+    partial(typed, d) for d in (dt.f32, dt.f64, dt.f16, dt.bf16, dt.f8e4m3, dt.f8e5m2, dt.c64, dt.c128))
+i32, i64, i8, u8, u32, u64, boolean = (
+    partial(typed, d) for d in (dt.i32, dt.i64, dt.i8, dt.u8, dt.u32, dt.u64, dt.bool_))
 KINDS = {"f": "float", "i": "integer", "u": "unsigned", "b": "bool", "c": "complex"}
 
 

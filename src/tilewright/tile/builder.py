@@ -6,7 +6,7 @@ get a correct token graph without naming tokens; accesses to global views are un
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,6 +14,16 @@ from ..core.dtypes import DType, bool_, f32, i64
 from ..core.errors import CompileError
 from . import tokens
 from .ir import INDEX, TOKEN, Block, Instr, Kernel, Operand, TileType, Type, Var, ViewType
+
+
+def _index(fn: str, *, swap: bool = False) -> Callable[[Ix, Ix | int], Ix | int]:
+    """A method of `Ix` for an operator."""
+    return (lambda x, o: x.b.index_op(fn, o, x)) if swap else (lambda x, o: x.b.index_op(fn, x, o))
+
+
+def _arithmetic(fn: str, *, swap: bool = False) -> Callable[[Tile, Tile | float], Tile]:
+    """A method of `Tile` for an operator."""
+    return (lambda x, o: x.b.binary(fn, o, x)) if swap else (lambda x, o: x.b.binary(fn, x, o))
 
 
 class Ix:
@@ -24,35 +34,11 @@ class Ix:
     def __init__(self, b: KernelBuilder, var: Var) -> None:
         self.b, self.var = b, var
 
-    def __add__(self, o: Ix | int) -> Ix | int:
-        return self.b.index_op("add", self, o)
-
-    def __radd__(self, o: int) -> Ix | int:
-        return self.b.index_op("add", self, o)
-
-    def __sub__(self, o: Ix | int) -> Ix | int:
-        return self.b.index_op("sub", self, o)
-
-    def __rsub__(self, o: int) -> Ix | int:
-        return self.b.index_op("sub", o, self)
-
-    def __mul__(self, o: Ix | int) -> Ix | int:
-        return self.b.index_op("mul", self, o)
-
-    def __rmul__(self, o: int) -> Ix | int:
-        return self.b.index_op("mul", self, o)
-
-    def __floordiv__(self, o: Ix | int) -> Ix | int:
-        return self.b.index_op("floordiv", self, o)
-
-    def __mod__(self, o: Ix | int) -> Ix | int:
-        return self.b.index_op("mod", self, o)
-
-    def __rfloordiv__(self, o: int) -> Ix | int:
-        return self.b.index_op("floordiv", o, self)
-
-    def __rmod__(self, o: int) -> Ix | int:
-        return self.b.index_op("mod", o, self)
+    __add__ = __radd__ = _index("add")
+    __sub__, __rsub__ = _index("sub"), _index("sub", swap=True)
+    __mul__ = __rmul__ = _index("mul")
+    __floordiv__, __rfloordiv__ = _index("floordiv"), _index("floordiv", swap=True)
+    __mod__, __rmod__ = _index("mod"), _index("mod", swap=True)
 
 
 class Tile:
@@ -76,29 +62,10 @@ class Tile:
     def dtype(self) -> DType:
         return self.type.dtype
 
-    def __add__(self, o: Tile | float) -> Tile:
-        return self.b.binary("add", self, o)
-
-    def __radd__(self, o: float) -> Tile:
-        return self.b.binary("add", o, self)
-
-    def __sub__(self, o: Tile | float) -> Tile:
-        return self.b.binary("sub", self, o)
-
-    def __rsub__(self, o: float) -> Tile:
-        return self.b.binary("sub", o, self)
-
-    def __mul__(self, o: Tile | float) -> Tile:
-        return self.b.binary("mul", self, o)
-
-    def __rmul__(self, o: float) -> Tile:
-        return self.b.binary("mul", o, self)
-
-    def __truediv__(self, o: Tile | float) -> Tile:
-        return self.b.binary("div", self, o)
-
-    def __rtruediv__(self, o: float) -> Tile:
-        return self.b.binary("div", o, self)
+    __add__, __radd__ = _arithmetic("add"), _arithmetic("add", swap=True)
+    __sub__, __rsub__ = _arithmetic("sub"), _arithmetic("sub", swap=True)
+    __mul__, __rmul__ = _arithmetic("mul"), _arithmetic("mul", swap=True)
+    __truediv__, __rtruediv__ = _arithmetic("div"), _arithmetic("div", swap=True)
 
     def __neg__(self) -> Tile:
         return self.b.unary("neg", self)

@@ -37,7 +37,7 @@ from ...kernels.launch import Packed, Program
 from ...target.cpu.cache import ABI_VERSION
 from ...target.cpu.host import host_target
 from ..executable import Executable, Interface
-from ..session import Model, Session
+from ..session import Compiled, Model, Session
 from .file import Data, SavedFile, Sections
 from .program_data import (
     interface_data,
@@ -54,7 +54,6 @@ from .user_key import key_path, user_key
 if TYPE_CHECKING:
     from ...ir.graph import Graph
     from ...ops.structure import ConstantData
-    from ..cuda.session import CudaSession
 
 
 def check_graph(file: SavedFile, model: Model, stored: Interface) -> None:
@@ -97,7 +96,7 @@ LOG = logging.getLogger("tilewright")
 DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
-def save(session: Session | CudaSession, path: str | PathLike[str]) -> None:
+def save(session: Compiled, path: str | PathLike[str]) -> None:
     """Write `session` to `path`. A file that was there stays whole until the new one is."""
     from ...ir.text import constants_of, to_text
     from ...ops.kernels import OwnKernel
