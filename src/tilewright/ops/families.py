@@ -192,15 +192,6 @@ class View(Op):
         assert g is not None
         return (self.transposed(inputs[0], g), *(None for _ in inputs[1:]))
 
-    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
-        return linear_jvp(self, tangents)
-
-
-def linear_jvp(op: Op, tangents: MaybeValues) -> MaybeValues:
-    """Of an op that is linear in its only differentiable operand."""
-    t = tangents[0]
-    return (None,) if t is None else values_of(op(t))
-
 
 def values_of(made: Any) -> Values:
     """What an op's application returned, always as a tuple."""

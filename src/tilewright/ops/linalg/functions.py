@@ -18,7 +18,7 @@ from .. import functions as F
 from ..base import E, MaybeValues, S, Traits, Values, register
 from ..complex.parts import join
 from ..complex.rules import conj
-from ..families import Composite, f32, f64, i32, values_of
+from ..families import Composite, f32, f64, i32
 from . import matrices as X
 from .eigenvalues import Eig
 from .factors import Cholesky, Qr
@@ -30,6 +30,7 @@ from .systems import SQUARE, Lu, Solve, dominant, unit_lower
 class Det(Composite):
     """The determinant, by LU. The derivative is that of the adjugate, also where one pivot is 0."""
 
+    cases = True
     traits = Traits(composite=True)
     samples = [S(f32(4, 4)), S(f64(3, 3)), S(f64(2, 5, 5), low=-1, high=1), S(f32(1, 1)), S(f32(0, 0)), S(f32(2, 0, 0)), S(f32(0, 2, 2))]
     errors = SQUARE
@@ -82,9 +83,6 @@ class Det(Composite):
         rank = len(t.shape)
         return (F.sum_(F.mul(self._adjugate(inputs[0]), t), (rank - 2, rank - 1)),)
 
-    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
-        return values_of(self(inputs[0]))
-
 
 @register
 class Pinv(Composite):
@@ -93,6 +91,7 @@ class Pinv(Composite):
 
     rtol: float = 1e-6
     atol: float = 0.0
+    cases = True
     traits = Traits(composite=True)
     samples = [S(f32(3, 3), fit=dominant), S(f64(5, 3)), S(f64(2, 2, 4)), S(f32(3, 1)), S(f32(0, 3)), S(f32(2, 3, 0)), S(f32(0, 2, 2))]
     errors = [E(f32(3), match="needs matrices"), E(i32(3, 3), match="needs f32 or f64 matrices")]
@@ -142,9 +141,6 @@ class Pinv(Composite):
         rows = F.matmul(F.matmul(p, pt), F.sub(tt, F.matmul(F.matmul(tt, a), p)))
         columns = F.matmul(F.sub(tt, F.matmul(p, F.matmul(a, tt))), F.matmul(pt, p))
         return (F.sub(F.add(rows, columns), F.matmul(F.matmul(p, t), p)),)
-
-    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
-        return values_of(self(inputs[0]))
 
 
 SQUARINGS = 24  # of matrix_exp: norms up to 2 ** 24

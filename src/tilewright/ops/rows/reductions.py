@@ -26,7 +26,6 @@ from ..families import (
     f32,
     f64,
     i32,
-    linear_jvp,
     reduced_shape,
     require_axes,
     require_axis,
@@ -94,7 +93,7 @@ class AxesReduction(Reduction):
 
     def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
         if self.traits.linear:
-            return linear_jvp(self, tangents)
+            return super().jvp(inputs, outputs, tangents)
         assert tangents[0] is not None
         return (F.sum_(F.mul(tangents[0], self.weights(inputs[0], outputs[0])), self.axes, keepdims=self.keepdims),)
 
