@@ -75,7 +75,7 @@ def q4_k(rng: np.random.Generator, n: int, k: int) -> Any:
 def write_model(path: Path) -> None:
     """The sizes of the decode step in `gpu_decode.py`, with a vocabulary of pairs of characters and the merges that make them."""
     from tilewright.llm.tiny import ARRAY, F32, STRING, U32, gguf_bytes
-    from tilewright.llm.tokenizer_pieces import byte_of_character
+    from tilewright.llm.tokenizer import byte_of_character
 
     rng, single = np.random.default_rng(0), list(byte_of_character())
     pairs = [(a, b) for a in single for b in single]

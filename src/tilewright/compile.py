@@ -20,7 +20,7 @@ from .core.signature import Signature
 from .core.target_spec import REFERENCE, TargetSpec
 from .core.validation import Level, check_level, validate
 from .core.workers import Workers, spawn
-from .ir import validate as _checks  # noqa: F401  registers the checks of graphs
+from .ir import verify as _checks  # noqa: F401  registers the checks of graphs
 from .ir.graph import Graph
 from .ir.windows import needs
 from .runtime.session import Model, Session

@@ -17,13 +17,13 @@ import sys
 from tests.campaigns.files import guarded
 from tests.campaigns.files.sessions import called, file_bytes, header_and_data, opened, saved
 from tilewright.runtime import executable
-from tilewright.runtime.archive import graph as archive_graph
+from tilewright.runtime.archive import session as archive_session
 
 if sys.argv[1] == "open":
     def believe(file, model, stored):
         model.stored_interface = stored
 
-    archive_graph.check_graph = believe
+    archive_session.check_graph = believe
     executable.check_ends = lambda *_: None
 header, data = header_and_data(saved("image"))
 header["interface"]["outputs"] = [["f32", [1, 1]]]

@@ -10,12 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilewright.cli.page.arena import HEIGHT, LEFT, TOP, WIDTH, arena_svg
 from tilewright.cli.page.data import Block, Box, Inspection, KernelText, Stage, Step
-from tilewright.cli.page.folds import Repeat, folded, repeated
-from tilewright.cli.page.graph import graph_svg
-from tilewright.cli.page.html import TEXT_LIMIT, page
-from tilewright.cli.page.layered import layered
+from tilewright.cli.page.html import HEIGHT, LEFT, TEXT_LIMIT, TOP, WIDTH, Repeat, arena_svg, folded, graph_svg, layered, page, repeated
 from tilewright.cli.page.roofline import roofline_svg
 
 

@@ -15,9 +15,9 @@ from tilewright.ir.graph import Graph
 from tilewright.ir.interp import run
 from tilewright.ir.verify import verify
 from tilewright.plan import barriers
-from tilewright.transform.batch import batch_graph
 from tilewright.transform.jvp import jvp_graph
 from tilewright.transform.vjp import vjp_graph
+from tilewright.transform.vmap import batch_graph
 
 
 def compiled(graph: Graph, arrays: list[Any], **options: Any) -> list[Any]:

@@ -236,8 +236,8 @@ def test_every_convolution_without_tensor_cores(case: Case, rng: np.random.Gener
 @pytest.mark.parametrize("form", [Packed("taps", 8), Packed("taps", 1, transposed=True), Packed("folded", 1), Packed("folded", 2)], ids=str)
 def test_packed_weights_read_back(form: Packed, rng: np.random.Generator) -> None:
     from tilewright.ir.graph import Graph
-    from tilewright.kernels.constants import stored_bytes
     from tilewright.kernels.launch import Buffer, ConstBuffer
+    from tilewright.kernels.select import stored_bytes
 
     array = numbers(rng, f32, 4, 3, 5, 7)
     data = Graph("g").constant(array, "w").op.data  # type: ignore[attr-defined]
@@ -271,3 +271,15 @@ def test_pools_of_values_that_lie_channels_last(channels: int, rng: np.random.Ge
     )
     for a, b in zip(got, want, strict=True):
         np.testing.assert_allclose(a.astype(np.float64), b.numpy(), rtol=1.2e-2, atol=1.2e-2)
+
+
+def test_a_convolution_without_input_channels_is_zero(rng: np.random.Generator) -> None:
+    """Without input channels every sum is empty."""
+    padding = ((1, 1),) * 2
+
+    def conv(x: Any, w: Any) -> Any:
+        return o.Conv(stride=(1, 1), padding=padding, dilation=(1, 1))(x, w)
+
+    shapes = (2, 0, 5, 5), (3, 0, 2, 2)
+    x, w = (numbers(rng, f32, *s) for s in shapes)
+    np.testing.assert_array_equal(Emulated(graph(conv, *((f32, s) for s in shapes)))(x, w)[0], np.zeros((2, 3, 6, 6)))

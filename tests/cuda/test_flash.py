@@ -10,8 +10,8 @@ import pytest
 from tests.cuda.kernels import case
 from tests.cuda.launching import Emulated, graph, program
 from tilewright.core.dtypes import DType, bf16, bool_, f16
-from tilewright.kernels.attention.cuda.flash_order import heads_together, lengths
-from tilewright.kernels.attention.cuda.flash_plan import PLANS
+from tilewright.kernels.attention.cuda.flash import heads_together, lengths
+from tilewright.kernels.cuda.kernel import PLANS
 from tilewright.ops.attention.forward import Attention
 from tilewright.target.cuda.code import emit_cuda
 from tilewright.target.cuda.device import cuda_target

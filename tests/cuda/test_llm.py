@@ -225,4 +225,4 @@ def test_the_programs_compile_for_every_cache(path: Path) -> None:
     eight = assemble(config, weights, tokenizer, target="sm_90a", cache_dtype="q8_0")._call
     assert eight.session.executable.rebinds and eight.many.executable.rebinds
     assert sum(x.kernel.name.startswith("decode_") for x in eight.session.executable.program.launches) == config.layers
-    assert llm._call.lanes(2).session.executable.rebinds  # one graph for all positions of both sequences
+    assert llm._call.lanes_for(2).session.executable.rebinds  # one graph for all positions of both sequences

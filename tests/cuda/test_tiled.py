@@ -238,7 +238,7 @@ def test_attention_of_any_shape(dtype: DType, sizes: tuple[int, ...], how: dict,
 def test_few_rows_of_a_product_read_no_foreign_shared_memory() -> None:
     """Where fewer rows than the tensor cores take are copied, what they read behind the last stage must be the block's own memory."""
     from tilewright.kernels.cuda.kernel import GemmKernel
-    from tilewright.target.cuda.matmul.gemm_sizes import BK, dynamic_shared, stage_bytes
+    from tilewright.target.cuda.matmul.gemm import BK, dynamic_shared, stage_bytes
 
     for rows, bn, stages in itertools.product((8, 16, 32, 48), (16, 32, 64), (2, 10)):
         k = GemmKernel("k", bm=64, bn=bn, stages=stages, rows=rows)

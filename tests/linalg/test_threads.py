@@ -14,7 +14,7 @@ from tilewright.compile import compile_graph, graph_signature, target_spec
 from tilewright.core.dtypes import dtype as dtype_of
 from tilewright.ir.graph import Graph
 from tilewright.ir.types import TensorType
-from tilewright.kernels.linalg import eigh_vectors
+from tilewright.kernels.linalg import eigh
 from tilewright.ops.linalg.eigenvalues import Eig
 from tilewright.ops.linalg.spectra import Eigh, Svd
 from tilewright.ops.linalg.systems import Lu
@@ -86,7 +86,7 @@ def test_factors_of_no_matrix_beside_others() -> None:
 @pytest.mark.parametrize("room", [(1.25, 16), (0.25, 0)])
 def test_eigenvectors(room: tuple[float, int], monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where most rotations find no room in the record and are applied by another kernel."""
-    monkeypatch.setattr(eigh_vectors, "ROOM", room)
+    monkeypatch.setattr(eigh, "ROOM", room)
     x = fresh_rng().standard_normal((2, 70, 70)).astype("f4")
     a = x + np.swapaxes(x, 1, 2)
     w, v = same(Eigh(), a)

@@ -24,10 +24,9 @@ from tilewright.ir.rewrite import Changes
 from tilewright.passes.base import Log, Pass
 from tilewright.passes.cache_attention import CacheAttention
 from tilewright.passes.decompose import Decompose
-from tilewright.passes.merge_packed import MergePacked
 from tilewright.passes.pipeline import pipeline
 from tilewright.passes.row_codes import RowCodes
-from tilewright.passes.row_products import RowProducts
+from tilewright.passes.row_products import MergePacked, RowProducts
 from tilewright.passes.save_logsumexp import SaveLogSumExp
 from tilewright.transform.trace import leaf_of, trace
 

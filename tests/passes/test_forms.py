@@ -14,8 +14,7 @@ from tilewright.core.dims import evaluate, sym
 from tilewright.ir.graph import Graph, Value
 from tilewright.ir.interp import run
 from tilewright.ops.families import f32
-from tilewright.passes.analyse import Forms
-from tilewright.passes.constant_forms import constant_form
+from tilewright.passes.analyse import Forms, constant_form
 from tilewright.passes.fold_index import FoldIndex
 from tilewright.passes.fold_tables import FoldTables
 from tilewright.passes.forms import Choice, Form, Linear

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from tests.fresh import fresh_rng
 from tilewright.build.packing import pack_constants, packed_bytes, packed_shape, unpack
 from tilewright.core.errors import CompileError
-from tilewright.kernels.constants import stored_bytes
 from tilewright.kernels.launch import Buffer, ConstBuffer, Packed
 from tilewright.kernels.quant.strips import LANES, STRIPS
+from tilewright.kernels.select import stored_bytes
 from tilewright.ops import quant
 from tilewright.ops.structure import ConstantData
 

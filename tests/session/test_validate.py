@@ -10,7 +10,7 @@ from tilewright.core.errors import ConfigError, VerifyError
 from tilewright.core.validation import _REGISTRY as REGISTRY
 from tilewright.core.validation import Finding, Severity, check_level, validate, validator
 from tilewright.ir.graph import Graph
-from tilewright.ir.validate import constants_are_finite, imported_graph
+from tilewright.ir.verify import constants_are_finite, imported_graph
 from tilewright.runtime.native.layout import THUNK_ARGS, THUNK_FN, THUNK_GRID
 from tilewright.runtime.validate import argument_pointers, kernel_coverage
 

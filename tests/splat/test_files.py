@@ -16,10 +16,9 @@ import tilewright as tw
 from tests.fresh import fresh_rng
 from tilewright.core.errors import FormatError, InputError, MissingFileError
 from tilewright.splat.colmap import read_colmap
-from tilewright.splat.data import shrink
+from tilewright.splat.data import read_transforms, shrink
 from tilewright.splat.files import read_ply, read_splat, read_spz, write_ply, write_splat, write_spz
 from tilewright.splat.images import _png
-from tilewright.splat.nerf import read_transforms
 
 
 def scene(count: int = 7, degree: int = 2) -> tw.splat.Scene:

@@ -125,7 +125,7 @@ def test_libraries_share_mappings_and_give_their_pages_back() -> None:
 
 
 def test_code_larger_than_a_slab_has_one_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tilewright.target.cpu import code_memory
+    from tilewright.target.cpu import elf as code_memory
 
     monkeypatch.setattr(code_memory, "ZONE", 4096)
     monkeypatch.setattr(code_memory, "_slabs", [])
@@ -143,7 +143,7 @@ define i64 @big(i64 %k) {{
 
 
 def test_no_memory_for_code_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tilewright.target.cpu import code_memory
+    from tilewright.target.cpu import elf as code_memory
 
     data = objects()
 
@@ -159,7 +159,7 @@ def test_no_memory_for_code_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_rights_that_the_system_refuses_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tilewright.target.cpu import code_memory
+    from tilewright.target.cpu import elf as code_memory
 
     monkeypatch.setattr(code_memory, "_mprotect", lambda *_: -1)
     with pytest.raises(CompileError, match=r"jit: the system does not give pages the rights of machine code .*vm.max_map_count"):

@@ -26,7 +26,7 @@ from tilewright.tile.passes import (
     copy_kernel,
     optimise,
 )
-from tilewright.tile.passes.affine import Affine
+from tilewright.tile.passes.split import Affine
 from tilewright.tile.text import to_text
 from tilewright.tile.verify import verify
 

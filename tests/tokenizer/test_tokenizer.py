@@ -12,11 +12,9 @@ from tests.fresh import fresh_random
 from tests.tokenizer.vocabularies import alphabet, byte_pair_file, score_file, train_pairs, varied, write
 from tilewright.core.errors import FormatError, InputError, UnsupportedError
 from tilewright.frontend.gguf import open_gguf
-from tilewright.llm.tokenizer import SpecialIds, Tokenizer
-from tilewright.llm.tokenizer_gguf import tokenizer_from_gguf
+from tilewright.llm.tokenizer import SpecialIds, Tokenizer, byte_of_character
+from tilewright.llm.tokenizer_gguf import PRE_TOKENIZERS, tokenizer_from_gguf
 from tilewright.llm.tokenizer_library import library_errors
-from tilewright.llm.tokenizer_pieces import byte_of_character
-from tilewright.llm.tokenizer_pre import PRE_TOKENIZERS
 
 pytest.importorskip("tokenizers", reason="the byte-pair encoder (pip install tilewright[llm])")
 

@@ -15,9 +15,9 @@ from tests.transform.samples import WideCase, has_float_result, has_rule, wide_c
 from tilewright.ir.graph import Graph
 from tilewright.ir.interp import run
 from tilewright.ops import REGISTRY, Op, Relu, Sin
-from tilewright.transform.batch import batch_graph
 from tilewright.transform.jvp import jvp_graph
 from tilewright.transform.vjp import split_vjp, vjp_graph
+from tilewright.transform.vmap import batch_graph
 
 STRAIGHT_THROUGH = {"stop_gradient", "fake_quantize", "fake_quantize_lsq"}  # their derivatives are estimates on purpose
 # their oracles are backward passes already

@@ -209,9 +209,8 @@ def _program(session: Session) -> list[Any]:
     return [(x["code"], x["args"], x["grid"]) for x in launches]
 
 
-def _without(
-    name: str, off: str, session: Session, inputs: tuple[Any, ...], want: list[Any], times: dict[str, list[float]]
-) -> dict[str, Any]:
+def _without(name: str, off: str, session: Session, inputs: tuple[Any, ...], want: list[Any],
+             times: dict[str, list[float]]) -> dict[str, Any]:
     slower = ratio(times[""], times[off])
     row = {
         "name": name,

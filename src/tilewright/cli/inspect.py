@@ -68,9 +68,8 @@ def sizes(text: str) -> dict[str, int]:
     return found
 
 
-def _written(
-    session: Any, imported: Graph | None, off: tuple[str, ...], folder: Path, say: Progress, at: dict[str, int] | None = None
-) -> int:
+def _written(session: Any, imported: Graph | None, off: tuple[str, ...], folder: Path, say: Progress,
+             at: dict[str, int] | None = None) -> int:
     from .inspection import inspect_session
 
     if session.model.target.kind == "cuda":

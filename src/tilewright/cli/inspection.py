@@ -27,10 +27,8 @@ KIND = {
 }  # fmt: skip
 
 
-def inspect_session(
-    session: Session, imported: Graph | None = None, disable: tuple[str, ...] = (), progress: Progress | None = None,
-    at: Mapping[str, int] | None = None,
-) -> Inspection:  # fmt: skip
+def inspect_session(session: Session, imported: Graph | None = None, disable: tuple[str, ...] = (), progress: Progress | None = None,
+                    at: Mapping[str, int] | None = None) -> Inspection:
     """All about a session. With the graph it was compiled from, the passes are run again to show each one's result; a session
     that was loaded knows its final graph only. Times come from the session's report: a run on zeros."""
     say = progress or _quiet

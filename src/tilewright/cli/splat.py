@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _camera(args: argparse.Namespace, scene: Scene) -> Camera:
     from ..splat import load_views, look_at
-    from ..splat.nerf import read_transforms
+    from ..splat.data import read_transforms
 
     width, height = size_of(args.size)
     middle, radius = scene.bounds()

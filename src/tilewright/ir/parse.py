@@ -1,22 +1,139 @@
 """Reads what `to_text` prints. Every node's declared type is checked against its op's type rule."""
+
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+import re
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from ..core.dims import UNBOUNDED, Dim, Expr, floordiv, maximum, minimum, readable, sym
 from ..core.dtypes import ALL
 from ..core.errors import STRANGE, ParseError
-from .attributes import check_attributes
 from .graph import Graph, Value
-from .lexer import Cursor, unquote
 from .types import TensorType
 
 if TYPE_CHECKING:
     from ..ops.structure import ConstantData
+
+Hint = Any
+_HINTS: dict[Any, dict[str, Hint]] = {}
+
+
+def check_attributes(op: Any) -> None:
+    """ParseError unless every attribute has its declared type. A whole number may stand for a float, true and false for numbers."""
+    kind: Any = type(op)
+    hints = _HINTS.get(kind)
+    if hints is None:
+        hints = _HINTS[kind] = typing.get_type_hints(kind)
+    for f in dataclasses.fields(op):
+        value = getattr(op, f.name)
+        if not _fits(value, hints[f.name]):
+            raise ParseError(f"{op.name}: attribute {f.name} must be {_shown(hints[f.name])}, got {value!r:.60}")
+
+
+def _fits(value: Any, hint: Hint) -> bool:
+    origin: Any = typing.get_origin(hint)
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(value, h) for h in typing.get_args(hint))
+    if origin is tuple:
+        inner = typing.get_args(hint)
+        if not isinstance(value, tuple):
+            return False
+        if inner[-1:] == (...,):
+            return all(_fits(v, inner[0]) for v in value)
+        return len(value) == len(inner) and all(map(_fits, value, inner))
+    if hint is Any:
+        return True
+    if hint is float:
+        return isinstance(value, (float, int))
+    if hint in (int, bool):
+        return isinstance(value, int) and readable(value) == value
+    return isinstance(value, hint)
+
+
+def _shown(hint: Hint) -> str:
+    return hint.__name__ if isinstance(hint, type) and typing.get_origin(hint) is None else str(hint).replace("tilewright.core.dims.", "")
+
+
+TOKEN = re.compile(
+    r"""(?P<space>\s+|\#[^\n]*)
+      | (?P<ref>[%@](?:[A-Za-z0-9_.]+|"(?:[^"\\]|\\.)*"))
+      | (?P<string>"(?:[^"\\]|\\.)*")
+      | (?P<number>\d+(?:\.\d+(?!\.))?(?:[eE][+-]?\d+)?(?![A-Za-z_]))
+      | (?P<word>[A-Za-z0-9_][A-Za-z0-9_.]*)
+      | (?P<mark>\.\.|//|[()\[\]{},:=*+-])
+    """,
+    re.VERBOSE,
+)
+
+
+@dataclass(frozen=True)
+class Token:
+    kind: str
+    text: str
+    line: int
+
+
+def tokens(text: str) -> Iterator[Token]:
+    """Every word of the text, with `end` tokens after the last."""
+    at, line = 0, 1
+    while at < len(text):
+        m = TOKEN.match(text, at)
+        if m is None:
+            raise ParseError(f"graph text: cannot read {text[at : at + 20]!r} (line {line})")
+        kind, word = str(m.lastgroup), m.group()
+        if kind != "space":
+            yield Token(kind, word, line)
+        line += word.count("\n")
+        at = m.end()
+    while True:
+        yield Token("end", "the end", line)
+
+
+class Cursor:
+    """Where a parser stands in a text. Words are read as they are asked for: a text may be long, and wrong at its beginning."""
+
+    def __init__(self, text: str) -> None:
+        self._tokens = tokens(text)
+        self.now = next(self._tokens)
+
+    def next(self) -> Token:
+        token, self.now = self.now, next(self._tokens)
+        return token
+
+    def sees(self, text: str) -> bool:
+        return self.now.text == text and self.now.kind in ("mark", "word")
+
+    def accept(self, text: str) -> bool:
+        if not self.sees(text):
+            return False
+        self.next()
+        return True
+
+    def expect(self, text: str) -> None:
+        if not self.accept(text):
+            self.fail(f"expected {text!r}")
+
+    def take(self, kind: str, what: str) -> str:
+        if self.now.kind != kind:
+            self.fail(f"expected {what}")
+        return self.next().text
+
+    def fail(self, rule: str) -> NoReturn:
+        raise ParseError(f"graph text: {rule}, got {self.now.text!r:.60} (line {self.now.line})")
+
+
+def unquote(name: str) -> str:
+    """A name without its quotes, if it has them."""
+    return str(json.loads(name)) if name.startswith('"') else name
+
 
 DTYPES = {d.name: d for d in ALL}
 WORDS: dict[str, Any] = {"True": True, "False": False, "None": None, "inf": float("inf"), "nan": float("nan")}

@@ -38,17 +38,8 @@ class Call:
         self._reads: dict[Buffer, None] = {}
         self._writes: dict[Buffer, None] = {}
 
-    def view(
-        self,
-        name: str,
-        dtype: DType,
-        buffer: Buffer,
-        layout: Layout,
-        *,
-        write: bool = False,
-        sizes: Shape | None = None,
-        bake: Sequence[int] = (),
-    ) -> View:
+    def view(self, name: str, dtype: DType, buffer: Buffer, layout: Layout, *, write: bool = False, sizes: Shape | None = None,
+             bake: Sequence[int] = ()) -> View:
         """A view parameter over `layout` (its shape gives the extent to check, unless `sizes` does). Strides of the axes in `bake`
         go into the kernel as numbers: worth it where a template fixes them itself."""
         baked = {a % len(layout.strides) for a in bake}
@@ -87,18 +78,8 @@ class Call:
         self._arguments.append(ErrorWord())
         return self.b.error()
 
-    def finish(
-        self,
-        grid: Dim,
-        *,
-        flops: Dim = 0,
-        bytes_: Dim = 0,
-        inplace: Sequence[tuple[Buffer, Buffer]] = (),
-        note: str = "",
-        serial: bool = False,
-        streams: bool = False,
-        shared: bool = False,
-    ) -> Launch:
+    def finish(self, grid: Dim, *, flops: Dim = 0, bytes_: Dim = 0, inplace: Sequence[tuple[Buffer, Buffer]] = (), note: str = "",
+               serial: bool = False, streams: bool = False, shared: bool = False) -> Launch:
         kernel = self.b.build()
         template, kernel.name = kernel.name, "kernel"
         kernel.name = f"{template}_{blake2b(to_text(kernel).encode(), digest_size=8).hexdigest()}"

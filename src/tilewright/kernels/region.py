@@ -111,15 +111,8 @@ Leaf = Callable[[Value, Operand], Tile]
 class Evaluator:
     """Body values as tiles, each computed once per position. Small floats are widened when loaded and narrowed by `narrow`."""
 
-    def __init__(
-        self,
-        b: KernelBuilder,
-        region: Region,
-        leaf: Leaf,
-        known: dict[Value, Tile] | None = None,
-        ramp: Callable[[Value], Tile] | None = None,
-        checks: bool = False,
-    ) -> None:
+    def __init__(self, b: KernelBuilder, region: Region, leaf: Leaf, known: dict[Value, Tile] | None = None,
+                 ramp: Callable[[Value], Tile] | None = None, checks: bool = False) -> None:
         """`checks`: the template reports what `Op.faulty` nodes find (sites.py)."""
         self.b, self.region, self.leaf, self.ramp, self.checks = b, region, leaf, ramp, checks
         self.tiles: dict[Value, Tile] = dict(known or {})

@@ -6,12 +6,15 @@ the report says so. A node without a template on this target is a compile error 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
 
+from ..core.dims import Dim, ceildiv, product
 from ..core.errors import CompileError
 from ..core.target_spec import TargetSpec
 from ..ir.graph import Graph, Node, Value
 from ..ir.layout import Layout
+from ..ir.types import TensorType
 from ..ops.attention.backward import AttentionBackward as AttentionBackwardOp
 from ..ops.control.flow import CONTROL
 from ..ops.fused import Fused
@@ -23,7 +26,6 @@ from .attention.forward import AttentionTemplate, result_layout
 from .attention.q8 import Q8BlocksTemplate
 from .attention.rope import RopeTemplate
 from .catalogue import CATALOGUE
-from .constants import stored_bytes
 from .control import lower_control
 from .conv.channels_last import behind_views, channels_last_layouts, seen_through
 from .conv.conv import ConvTemplate
@@ -31,18 +33,19 @@ from .conv.winograd import Winograd
 from .index.gather import GatherTemplate
 from .index.index_rows import IndexRows
 from .index.scatter import ScatterAddTemplate
-from .launch import Buffer, ConstBuffer, Item, Launch, Packed, Program, flatten, roots
+from .launch import Argument, Buffer, ConstBuffer, Item, Launch, Packed, Pointer, Program, Variant, filter_sizes, flatten, roots
 from .matmul.matmul import MatmulTemplate
-from .memo import Memo
 from .pointwise.complex import computed_in_place, part
 from .pointwise.concat_parts import computed_in_concat, layout_in
 from .pointwise.copies import ConcatTemplate, copy_launch
 from .pointwise.elements import Elements
 from .pointwise.pointwise import Pointwise
 from .pointwise.update import UpdateSliceTemplate
+from .quant.cuda.fragments import fragment_shape
 from .quant.qdot import QDotTemplate, QuantizeRowsTemplate
 from .quant.qdot_experts import QExpertsDotTemplate
 from .quant.quantized import QExpertsTemplate, QGatherTemplate, QMatmulTemplate
+from .quant.strips import strip_shape
 from .region import Operand, Region
 from .rows.norm_backward import NormBackwardTemplate
 from .rows.reduce import Reduce
@@ -51,6 +54,96 @@ from .sites import name_sites
 from .sort.sampling import SampleTemplate
 from .state import computed_in_window, in_place_updates, land_states, updated
 from .template import Template, Unserved
+
+
+class Memo:
+    """Launches by structure. One per selection."""
+
+    def __init__(self, target: TargetSpec) -> None:
+        self.target = target
+        self._known: dict[Hashable, tuple[Region, list[Launch]]] = {}
+
+    def build(self, template: Template, region: Region) -> list[Launch]:
+        key = (template.key, _body_key(region.body), _places_key(region))
+        if key not in self._known:
+            self._known[key] = (region, template.build(region, self.target))
+            return self._known[key][1]
+        model, launches = self._known[key]
+        return _with_buffers(launches, model, region)
+
+
+def _body_key(body: Graph) -> Hashable:
+    number = {v: (i, v.index) for i, n in enumerate(body.nodes) for v in n.values}
+    nodes = []
+    for n in body.nodes:
+        op: Hashable = n.op
+        if isinstance(n.op, Constant):
+            data = n.op.data
+            op = (data.type, data.array.tobytes()) if data.array.size == 1 else data
+        nodes.append((op, tuple(number[v] for v in n.operands)))
+    return tuple(nodes), tuple(number[v] for v in body.outputs)
+
+
+def _places_key(region: Region) -> Hashable:
+    """Types, layouts and packing, and which operands share a buffer."""
+    order: dict[Buffer, int] = {}
+
+    def one(o: Operand) -> Hashable:
+        kept = o.buffer.kind in ("const", "input")  # nothing in the program writes it
+        return (o.type, o.layout, o.packed, o.data is not None, kept, order.setdefault(o.buffer, len(order)))
+
+    return tuple(one(o) for o in region.operands), tuple(one(o) for o in region.results)
+
+
+def _with_buffers(launches: list[Launch], model: Region, region: Region) -> list[Launch]:
+    mapping = {
+        old.buffer: new.buffer for old, new in zip([*model.operands, *model.results], [*region.operands, *region.results], strict=True)
+    }
+
+    def buffer(b: Buffer) -> Buffer:
+        if b not in mapping:  # a temporary of the template's own
+            mapping[b] = replace(b, name=b.name.replace(model.name, region.name))
+        return mapping[b]
+
+    def arguments(way: Launch | Variant) -> tuple[Argument, ...]:
+        return tuple(replace(a, buffer=buffer(a.buffer)) if isinstance(a, Pointer) else a for a in way.arguments)
+
+    return [
+        replace(
+            launch,
+            name=launch.name.replace(model.name, region.name),
+            arguments=arguments(launch),
+            variants=tuple(replace(v, arguments=arguments(v)) for v in launch.variants),
+            reads=tuple(map(buffer, launch.reads)),
+            writes=tuple(map(buffer, launch.writes)),
+            inplace=tuple((buffer(a), buffer(b)) for a, b in launch.inplace),
+        )
+        for launch in launches
+    ]
+
+
+def stored_bytes(type_: TensorType, packed: Packed) -> Dim:
+    if packed.form == "plain":
+        return type_.nbytes
+    if packed.form == "taps":
+        out, channels, *kernel = type_.shape
+        return product((out, *kernel)) * ceildiv(channels, packed.width) * packed.width * type_.dtype.itemsize
+    if packed.form == "folded":
+        rows = type_.shape[2] if type_.ndim == 4 else 1
+        return type_.shape[0] * ceildiv(rows, packed.width) * 64 * type_.dtype.itemsize
+    if packed.form == "filters":
+        c, per, _ = filter_sizes(type_.shape, packed)
+        c = ceildiv(c, packed.words) * packed.words
+        return product((packed.groups, ceildiv(per, packed.width) * packed.width, c, *type_.shape[2:])) * type_.dtype.itemsize
+    *stack, n, k = type_.shape
+    if packed.form in ("strips", "fragments"):
+        assert isinstance(n, int) and isinstance(k, int)
+        strips, blocks, size = (strip_shape if packed.form == "strips" else fragment_shape)(packed.format, n, k)
+        return strips * blocks * size
+    n, k = (k, n) if packed.transposed else (n, k)
+    k = ceildiv(k, packed.words) * packed.words
+    return product(stack) * ((n + packed.width - 1) // packed.width) * packed.width * k * type_.dtype.itemsize
+
 
 TEMPLATES: list[Template] = [
     *CATALOGUE, MatmulTemplate(), QDotTemplate(), QExpertsDotTemplate(), QuantizeRowsTemplate(), AttentionTemplate(),
@@ -391,9 +484,8 @@ class Selector:
         land_states(self.block, copies)
 
 
-def _root(
-    v: Value, places: Mapping[Value, Operand] | None = None, expected: Mapping[Value, Layout] | None = None
-) -> tuple[Value, Layout | None]:
+def _root(v: Value, places: Mapping[Value, Operand] | None = None,
+          expected: Mapping[Value, Layout] | None = None) -> tuple[Value, Layout | None]:
     """The non-view value behind a chain of views, and v's layout over it when strides describe it. `places` knows how the inputs of a body
     lie, `expected` how computed values will; everything else is contiguous."""
     root, chain = behind_views(v)

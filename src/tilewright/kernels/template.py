@@ -22,14 +22,23 @@ class Unserved(Exception):
     """A node that no template serves."""
 
 
+def alone(region: Region, *ops: type) -> Reason | None:
+    """None when the region is one op of these classes and nothing else."""
+    node = region.anchor
+    if node is None or not isinstance(node.op, ops):
+        return Reason(f"not {' or '.join(o.__name__ for o in ops)}")
+    return None if list(region.body.outputs) == list(node.values) else Reason(f"{node.op.name} takes no fused neighbours here")
+
+
 class Template:
     """Turns a region into launches. Subclasses say in their docstring what happens at tails and zero sizes."""
 
     key: ClassVar[str] = ""
+    serves: ClassVar[tuple[type, ...]] = ()  # ops that it serves alone
 
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:
         """None when this template serves the region, else why not."""
-        raise NotImplementedError
+        return alone(region, *self.serves)
 
     def packs(self, region: Region, target: TargetSpec) -> dict[int, Packed]:
         """Constant operands (by index) this template would like re-laid out."""
@@ -52,11 +61,3 @@ def region_bytes(region: Region) -> Dim:
     for o in [*region.operands, *region.results]:
         total = total + o.type.nbytes
     return total
-
-
-def alone(region: Region, *ops: type) -> Reason | None:
-    """None when the region is one op of these classes and nothing else."""
-    node = region.anchor
-    if node is None or not isinstance(node.op, ops):
-        return Reason(f"not {' or '.join(o.__name__ for o in ops)}")
-    return None if list(region.body.outputs) == list(node.values) else Reason(f"{node.op.name} takes no fused neighbours here")

@@ -1,4 +1,5 @@
 """`@tw.kernel`: a function of the kernel language as a function of arrays."""
+
 from __future__ import annotations
 
 import functools
@@ -6,8 +7,9 @@ import itertools
 import linecache
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import gcd
 from typing import Any
 
 import numpy as np
@@ -18,26 +20,124 @@ from ..array.gpu import is_on_gpu
 from ..compile import target_spec
 from ..core.dims import evaluate
 from ..core.dtypes import dtype as dtype_of
-from ..core.errors import CompileError, InputError, UnsupportedError
+from ..core.errors import CompileError, ExecutionError, InputError, UnsupportedError
 from ..core.exact import key_of
 from ..core.hashing import blake2b
 from ..core.target_spec import TargetSpec
 from ..core.tensors import is_tensor, numpy_to_tensor, tensor_to_numpy
+from ..ir.layout import Layout
 from ..ir.types import TensorType
-from ..kernels.cuda.tiled import tiled
+from ..kernels.cuda.tiled import aligned, tiled
 from ..kernels.launch import Launch, Word
 from ..kernels.region import Region
 from ..ops.kernels import OwnKernel
 from ..runtime.outputs import fresh
+from ..tile.builder import Ix, Tile
+from ..tile.interp import Argument, _Fault, _Interpreter
 from ..tile.interp import Buffer as Flat
-from ..tile.ir import ViewType
+from ..tile.ir import Block, Instr, Kernel, Operand, Var, ViewType
 from ..tile.text import to_text
 from ..transform.promote import as_tracer
 from ..transform.trace import apply, tracing, user_place
 from .build import Definition, Place_, build, need_definition
+from .context import Recorder
 from .cpu import CpuKernel, Plan, stride_class, symbolic
-from .debug import debug_run
-from .gpu import vectors_of
+
+# What a GPU wants to know about the accesses of a kernel: how many elements at a time they may move.
+# A view's rows start at multiples of some number of elements, and its accesses at multiples of another along them; the smaller one counts.
+# Positions are multiples of what their index arithmetic shows: products, sums, and counters of loops.
+MOST = 16
+
+
+def vectors_of(kernel: Kernel, layouts: Mapping[str, Layout]) -> dict[str, int]:
+    """By name of a view, parameters and those made of them, a power of two that all its accesses keep to."""
+    factors: dict[Var, int] = {}
+    roots: dict[Var, str] = {p: p.name for p in kernel.params if isinstance(p.type, ViewType)}
+    found = {n: aligned(lay, lay.shape[-1] if lay.shape else None, MOST) for n, lay in layouts.items()}
+
+    def factor(x: Operand) -> int:
+        """A number that x is a multiple of; 0: x is 0."""
+        return abs(x) if isinstance(x, int) else factors.get(x, 1)
+
+    def visit(block: Block) -> None:
+        for i in block.body:
+            if i.op.startswith("index.") and i.op != "index.cmp":
+                factors[i.results[0]] = _factor(i.op[6:], *(factor(x) for x in i.operands))
+            elif i.op == "subview" and i.operands[0] in roots:
+                roots[i.results[0]] = roots[i.operands[0]]
+            elif i.op in ("load", "store") and i.operands[0] in roots:
+                _account(i, factor, found, roots)
+            elif i.op == "for":
+                factors[i.blocks[0].params[0]] = gcd(factor(i.operands[0]), i.attrs["step"])
+            for b in i.blocks:
+                visit(b)
+
+    visit(kernel.body)
+    return {v.name: found[n] for v, n in roots.items() if n in found}
+
+
+def _account(i: Instr, factor: Callable[[Operand], int], found: dict[str, int], roots: Mapping[Var, str]) -> None:
+    view = i.operands[0]
+    assert isinstance(view, Var) and isinstance(view.type, ViewType)
+    unit = next((a for a, s in enumerate(view.type.strides) if s == 1), None)
+    if unit is None:
+        return
+    start = factor(i.operands[1 + unit])
+    while start % found[roots[view]]:
+        found[roots[view]] //= 2
+
+
+def _factor(fn: str, a: int, b: int) -> int:
+    if fn == "mul":
+        return a * b
+    return gcd(a, b) if fn in ("add", "sub", "min", "max", "mod") else 1
+
+
+MOST_SHOWN = 1000  # elements of a printed tile
+
+
+class Debugger(_Interpreter):
+    def __init__(self, kernel: Kernel, args: Sequence[Argument], recorder: Recorder, out: Callable[[str], Any]) -> None:
+        super().__init__(kernel, args)
+        self.recorder, self.out = recorder, out
+
+    def block(self, block: Block) -> None:
+        for instr in block.body:
+            try:
+                self.check(instr)
+                self.step(instr)
+            except (_Fault, IndexError, ValueError, ZeroDivisionError, FloatingPointError) as problem:
+                place = self.recorder.places.get(instr)
+                where = f" ({place}: `{place.text}`)" if place is not None else ""
+                pid = self.env[self.kernel.pid]
+                raise ExecutionError(f"kernel {self.kernel.name}, program {pid}: {instr.op}: {problem}{where}") from None
+
+    def check(self, instr: Instr) -> None:
+        for access in self.recorder.accesses.get(instr, ()):
+            for axis, (start, size, inside) in enumerate(zip(access.starts, access.sizes, access.inside, strict=True)):
+                at, n = self.value(start), self.value(size)
+                if at < 0 or (inside and at + inside > n):
+                    raise _Fault(f"the position along axis {axis} of {access.name} must be in 0..{n - max(inside, 1)}, got {at}")
+
+    def step(self, i: Instr) -> None:
+        if i.op == "debug.print":
+            self.out(" ".join(self.text(x) for x in self.recorder.prints[i][1]))
+        elif i.op == "debug.assert":
+            if not bool(self.value(i.operands[0])):
+                raise _Fault(self.recorder.prints[i][0] or "does not hold")
+        else:
+            super().step(i)
+
+    def text(self, x: Any) -> str:
+        if isinstance(x, Tile):
+            return np.array2string(np.asarray(self.value(x.var)), threshold=MOST_SHOWN)
+        return str(self.value(x.var)) if isinstance(x, Ix) else str(x)
+
+
+def debug_run(kernel: Kernel, recorder: Recorder, args: Sequence[Argument], grid: int, out: Callable[[str], Any] = print) -> None:
+    """Run programs 0..grid-1 one after the other."""
+    Debugger(kernel, args, recorder, out).programs(range(grid))
+
 
 Array = np.ndarray[Any, Any]
 KEPT = 256  # compiled versions of one kernel
@@ -390,4 +490,3 @@ def kernel(signature: str, *, grid: Any = None, warps: int = 4, stages: int = 3)
     if not isinstance(signature, str):
         raise InputError("kernel: needs a signature: @tw.kernel('T[N] -> T[N]', grid=...)")
     return lambda fn: KernelFunction(need_definition(fn, signature, grid, warps, stages))
-

@@ -17,8 +17,8 @@ from typing import Any
 from ..core.errors import FormatError, InputError
 from .chat_budget import Exceeded
 from .chat_sandbox import Refused, budget, environment
-from .packages import need
 from .tokenizer import Tokenizer
+from .tokenizer_library import need
 
 CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}{% endfor %}"
@@ -30,18 +30,9 @@ RARE = range(0x20000, 0x2A6D7)  # ideographs: printed as they are, neither upper
 NAMED = ("role", "type")  # keys under which a template compares texts with names that it knows
 
 
-def render_chat(
-    template: str | None,
-    messages: Sequence[Mapping[str, Any]],
-    *,
-    add_generation_prompt: bool = True,
-    bos_token: str = "",
-    eos_token: str = "",
-    tools: Sequence[Mapping[str, Any]] | None = None,
-    source: str = "",
-    now: dt.datetime | None = None,
-    **extra: Any,
-) -> str:
+def render_chat(template: str | None, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, bos_token: str = "",
+                eos_token: str = "", tools: Sequence[Mapping[str, Any]] | None = None, source: str = "", now: dt.datetime | None = None,
+                **extra: Any) -> str:
     """The prompt text, for a look at it; `encode_chat` makes the tokens. `source` says in errors where the template is from.
 
     >>> render_chat(CHATML, [{"role": "user", "content": "Hi"}])
@@ -73,15 +64,8 @@ def render_chat(
     return text
 
 
-def encode_chat(
-    tokenizer: Tokenizer,
-    messages: Sequence[Mapping[str, Any]],
-    *,
-    template: str | None = None,
-    add_generation_prompt: bool = True,
-    special_in_content: bool = False,
-    **extra: Any,
-) -> list[int]:
+def encode_chat(tokenizer: Tokenizer, messages: Sequence[Mapping[str, Any]], *, template: str | None = None,
+                add_generation_prompt: bool = True, special_in_content: bool = False, **extra: Any) -> list[int]:
     """Token ids of a conversation, with the model's template unless another is given.
 
     The texts of control tokens in messages and tools stay text, so that nobody can end a turn by writing `<|im_end|>`;

@@ -70,9 +70,8 @@ class CudaLanes:
     def __init__(self, session: CudaSession, lanes: int, turn: Lock) -> None:
         self.session, self.lanes, self._there, self._turn = session, lanes, Kept(session.stream), turn
 
-    def __call__(
-        self, states: Sequence[CudaState], env: Mapping[str, int], inputs: Sequence[Array], outputs: Sequence[Array | None]
-    ) -> None:
+    def __call__(self, states: Sequence[CudaState], env: Mapping[str, int], inputs: Sequence[Array],
+                 outputs: Sequence[Array | None]) -> None:
         ids, seen, settings, numbers = inputs
         caches = [x for state in states for x in state.arrays]
         with self._turn:
@@ -96,9 +95,11 @@ class Others:
 
 
 class CudaCall:
-    """What `StatefulCall` is on the CPU: (states, env, inputs, outputs), arrays in and out. An output that is None is not wanted.
+    """What `HostCall` is on the CPU: (states, env, inputs, outputs), arrays in and out. An output that is None is not wanted.
 
     All programs of a model run on one stream. Calls from several threads take turns, so that what a call finds in its data is its own."""
+
+    keeps_logits = True
 
     def __init__(self, one: CudaSession, many: CudaSession, choose: CudaSession, axis: int, others: Others,
                  turn: Lock | None = None) -> None:
@@ -111,9 +112,8 @@ class CudaCall:
     def start(self) -> CudaState:
         return CudaState(self.session, self.axis)
 
-    def __call__(
-        self, states: Sequence[CudaState], env: Mapping[str, int], inputs: Sequence[Array], outputs: Sequence[Array | None]
-    ) -> None:
+    def __call__(self, states: Sequence[CudaState], env: Mapping[str, int], inputs: Sequence[Array],
+                 outputs: Sequence[Array | None]) -> None:
         ids, seen, settings, numbers, *adapter = inputs
         logits, token = outputs
         (state,) = states
@@ -137,7 +137,7 @@ class CudaCall:
             return state.chosen[1]
         return upload(ids, dt.i64, self.session.stream)
 
-    def lanes(self, count: int) -> CudaLanes:
+    def lanes_for(self, count: int) -> CudaLanes:
         """A program for this many sequences side by side, compiled when it is first asked for."""
         if count not in self._lanes:
             self._lanes[count] = CudaLanes(self._others.lanes(count), count, self._turn)
@@ -204,9 +204,8 @@ def choosing_graph(vocab: int) -> Graph:
     return g
 
 
-def cuda_programs(
-    config: Any, weights: Any, capacity: int, cache: str, spec: TargetSpec, level: Level, stages: Stages, axis: int
-) -> CudaCall:
+def cuda_programs(config: Any, weights: Any, capacity: int, cache: str, spec: TargetSpec, level: Level, stages: Stages,
+                  axis: int) -> CudaCall:
     """Compile the programs from the same weights."""
     def compiled(graph: Graph, stages: Stages | None = None) -> CudaSession:
         session: Any = compile_graph(graph, graph_signature(graph), spec, level=level, stages=stages)

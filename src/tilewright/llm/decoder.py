@@ -4,16 +4,20 @@ Symbols: P tokens are in the caches already (given by the call), S new ones come
 of the last new token alone. One graph serves prompts of any length and decoding. What mixes tokens is attention, a recurrence
 (`recurrent.py`), or the sum of both.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from .. import ops as o
 from ..core import dtypes as dt
 from ..core.dims import Dim, Expr, sym
 from ..core.dtypes import dtype
+from ..core.errors import FormatError
 from ..ir.graph import Graph, Value
 from ..ir.types import TensorType
 from ..ops.attention.q8_cache import BLOCK as Q8_BLOCK
@@ -21,8 +25,24 @@ from ..ops.index.sampling import NUMBERS, SETTINGS
 from ..ops.packed.products import codebooks
 from . import recurrent
 from .config import ModelConfig, RopeConfig
-from .rotary import rope_tables
 from .weights import Weights
+
+Array = np.ndarray[Any, Any]
+
+
+def rope_tables(rope: RopeConfig, positions: int) -> tuple[Array, Array]:
+    """cos and sin, f32[positions, dims / 2]."""
+    exponent = np.arange(0, rope.dims, 2, dtype=np.float32) / np.float32(rope.dims)
+    frequency = (np.float32(1.0) / np.power(np.float32(rope.base), exponent)).astype(np.float32)
+    if rope.factors:
+        if len(rope.factors) != len(frequency):
+            raise FormatError(f"llm: {len(rope.factors)} rope factors for {len(frequency)} frequencies")
+        frequency = frequency / np.asarray(rope.factors, np.float32)
+    frequency = frequency * np.float32(rope.scale)
+    angle = np.arange(positions, dtype=np.float32)[:, None] * frequency[None, :]
+    magnitude = np.float32(rope.magnitude)
+    return np.cos(angle) * magnitude, np.sin(angle) * magnitude
+
 
 Cache = tuple[Value, ...]
 Caches = tuple[Cache, ...]  # of a layer

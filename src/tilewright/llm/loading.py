@@ -15,13 +15,15 @@ from ..core.validation import check_level
 from ..ir.graph import Graph
 from ..runtime.memory import trim
 from ..runtime.session import Session
+from ..runtime.state import StateSpec
 from ..target.cpu.jit import forget_llvm
 from .config import ModelConfig
 from .lora import LoraInputs
-from .model import AXIS, LLM, check_cache, check_context
+from .model import AXIS, LLM, HostCall, check_cache, check_context
 from .program_store import load as load_program
 from .program_store import optimised, program_key
 from .program_store import save as save_program
+from .recurrent import is_recurrent
 from .tokenizer import Tokenizer
 from .tokenizer_gguf import tokenizer_from_gguf
 from .weights import Weights
@@ -133,11 +135,12 @@ def assemble(config: ModelConfig, weights: Weights, tokenizer: Tokenizer, *, con
     if spec.kind == "cuda":
         from .cuda import cuda_programs
 
-        call: Any = cuda_programs(config, weights, capacity, cache, spec, level, stages, AXIS)
-        return LLM(config, tokenizer, call.session, context_length=capacity, name=name, weight_bytes=size, call=call)
+        on_gpu = cuda_programs(config, weights, capacity, cache, spec, level, stages, AXIS)
+        return LLM(config, tokenizer, on_gpu, context_length=capacity, name=name, weight_bytes=size)
     first = program(None, stages)
     weights.forget_pages()  # most were read once, to be laid out for the kernels
     gc.collect()
     trim()
-    return LLM(config, tokenizer, first, context_length=capacity, name=name, weight_bytes=size,
-               compile_for=lambda wanted: program(wanted, Stages(name, False)))
+    states = StateSpec(first, AXIS, capacity=capacity, rewritten=is_recurrent)
+    call = HostCall(first, states, lambda wanted: program(wanted, Stages(name, False)))
+    return LLM(config, tokenizer, call, context_length=capacity, name=name, weight_bytes=size)

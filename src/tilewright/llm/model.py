@@ -22,7 +22,6 @@ from .config import ModelConfig
 from .decoder import CHUNK
 from .generation import Stream, generate_together
 from .lora import Adapter, LoraInputs, load_adapter
-from .recurrent import is_recurrent
 from .settings import Sampler, Sampling, stop_texts
 from .tokenizer import Tokenizer
 
@@ -67,6 +66,45 @@ def check_cache(name: str, config: ModelConfig) -> str:
     return name
 
 
+class HostCall(StatefulCall):
+    """The programs of a model on the CPU: one for a sequence, and one for each number of sequences and each kind of adapter that was asked
+    for. `CudaCall` is the same on a GPU."""
+
+    keeps_logits = False  # where they are, unless somebody asks for them
+
+    def __init__(self, session: Session, spec: StateSpec, compile_for: Callable[[LoraInputs | int], Session]) -> None:
+        super().__init__(session, spec)
+        self._compile_for = compile_for
+        self._others: list[StatefulCall] = []
+
+    def start(self) -> State:
+        return State(self.spec)
+
+    def lanes_for(self, count: int) -> StatefulCall:
+        """A program for this many sequences side by side."""
+        self._others.append(StatefulCall(self._compile_for(count), self.spec, count))
+        return self._others[-1]
+
+    def adapted(self, inputs: LoraInputs) -> StatefulCall:
+        """A program with an adapter's matrices as further inputs."""
+        self._others.append(HostCall(self._compile_for(inputs), self.spec, self._compile_for))
+        return self._others[-1]
+
+    def arrays(self, arrays: list[Array]) -> list[Array]:
+        """An adapter's matrices, where the programs read them."""
+        return arrays
+
+    def programs(self) -> dict[str, Session]:
+        return {"model": self.session}
+
+    def report(self) -> Any:
+        return self.session.report()
+
+    def close(self) -> None:
+        for call in (self, *self._others):
+            call.session.close()
+
+
 class LLM:
     """A compiled language model, safe to use from several threads.
 
@@ -76,18 +114,14 @@ class LLM:
     those that are running finish.
     """
 
-    def __init__(self, config: ModelConfig, tokenizer: Tokenizer, session: Session, *, context_length: int, name: str = "",
-                 weight_bytes: int = 0, compile_for: Callable[[LoraInputs | int], Session] | None = None,
-                 call: CudaCall | None = None) -> None:
-        self.config, self.tokenizer, self.session = config, tokenizer, session
+    def __init__(self, config: ModelConfig, tokenizer: Tokenizer, call: HostCall | CudaCall, *, context_length: int, name: str = "",
+                 weight_bytes: int = 0) -> None:
+        self.config, self.tokenizer, self.session = config, tokenizer, call.session
         self.context_length, self.name, self.weight_bytes = context_length, name or config.architecture, weight_bytes
         self.vocab = config.vocab
-        self._spec = StateSpec(session, AXIS, capacity=context_length, rewritten=is_recurrent)
-        self._device = call
-        self._call: Any = StatefulCall(session, self._spec) if call is None else call
+        self._call: Any = call
         self._chunk = min(CHUNK, context_length)
         self._greedy = Sampler(Sampling(), self.vocab)
-        self._compile_for = compile_for
         self._compiling = Lock()  # programs are compiled once, whoever asks first
         self._batches: dict[int, BatchCall] = {}
         self._adapted: list[tuple[LoraInputs, Any]] = []
@@ -109,7 +143,8 @@ class LLM:
     def start(self) -> State:
         """An empty context of one's own. `state.copy()` and `state.truncate(n)` reuse a prefix. (A recurrent model cannot go back to any
         length: to none, to where the last `feed` began, or to a copy.)"""
-        return State(self._spec) if self._device is None else self._device.start()  # type: ignore[return-value]
+        found: State = self._call.start()
+        return found
 
     def feed(self, state: State, ids: Sequence[int] | Array) -> Array:
         """Append tokens to a state; the logits after the last one, f32[vocab]. The state is unchanged when this fails."""
@@ -136,7 +171,7 @@ class LLM:
 
     def logits_room(self) -> Array | None:
         """Where `advance` may leave logits that nobody asked for: a GPU keeps them."""
-        return np.empty(self.vocab, np.float32) if self._device is None else None
+        return None if self._call.keeps_logits else np.empty(self.vocab, np.float32)
 
     def advance(self, state: State, ids: Array, sampler: Sampler, logits: Array | None) -> int:
         """Feed checked tokens, at most a chunk at a time, and choose the next one. Holds the state meanwhile."""
@@ -154,7 +189,7 @@ class LLM:
                     sampler.numbers[2] = state.length + len(part)
                     env = {"P": state.length, "S": len(part), **more}
                     inputs = (part, sampler.seen, sampler.settings, sampler.numbers, *adapted)
-                    between = self._device is not None and first + len(part) < len(ids)  # of no use to anybody: a GPU does not choose there
+                    between = self._call.keeps_logits and first + len(part) < len(ids)  # of no use to anybody: a GPU does not choose there
                     call((state,), env, inputs, (None, None) if between else (logits, token))
                     state.fill(state.length + len(part))
             except BaseException:
@@ -183,16 +218,9 @@ class LLM:
                 found = next(((i, c) for i, c in self._adapted if adapter.kinds <= i.kinds), None)
                 if found is None:
                     inputs = LoraInputs(adapter.kinds)
-                    if self._device is not None:
-                        found = inputs, self._device.adapted(inputs)
-                    elif self._compile_for is not None:
-                        found = inputs, StatefulCall(self._compile_for(inputs), self._spec)
-                    else:
-                        raise InputError("use_adapter: this model was assembled without its weights at hand")
+                    found = inputs, self._call.adapted(inputs)
                     self._adapted.append(found)
-            arrays: list[Any] = found[0].arrays(adapter)
-            arrays = arrays if self._device is None else self._device.arrays(arrays)
-            self._using = (found[1], {"R": adapter.rank}, arrays)
+            self._using = (found[1], {"R": adapter.rank}, self._call.arrays(found[0].arrays(adapter)))
         self.adapter = adapter
 
     # --- text ---------------------------------------------------------------------------------------------------------
@@ -225,14 +253,12 @@ class LLM:
 
     def _batch(self, count: int) -> BatchCall | None:
         """A program for `count` sequences at once, or for as many as there is one for."""
-        if count < 2 or (self._compile_for is None and self._device is None) or self.adapter is not None:
+        if count < 2 or self.adapter is not None:
             return None
         lanes = min(n for n in LANES if n >= min(count, LANES[-1]))
         with self._compiling:
-            if lanes not in self._batches and self._device is not None:
-                self._batches[lanes] = BatchCall(self._device.lanes(lanes), self.vocab, self._device.start)
-            elif lanes not in self._batches and self._compile_for is not None:
-                self._batches[lanes] = BatchCall(StatefulCall(self._compile_for(lanes), self._spec, lanes), self.vocab, self.start)
+            if lanes not in self._batches:
+                self._batches[lanes] = BatchCall(self._call.lanes_for(lanes), self.vocab, self._call.start)
             return self._batches[lanes]
 
     def prompt_ids(self, prompt: str | Sequence[int] | Array) -> Array:
@@ -247,17 +273,16 @@ class LLM:
 
     def report(self) -> Any:
         """Launches, memory and kernels of the program; on a GPU of its three programs, and what is left to the host."""
-        return self.session.report() if self._device is None else self._using[0].report()
+        return self._using[0].report()
 
     def programs(self) -> Mapping[str, Session | CudaSession]:
         """The compiled programs by what they do: one, and on a GPU three or more."""
-        return {"model": self.session} if self._device is None else self._device.programs()
+        found: Mapping[str, Session | CudaSession] = self._call.programs()
+        return found
 
     def close(self) -> None:
         """Give the program's memory back; states stay their owners'."""
-        (self.session if self._device is None else self._device).close()
-        for call in [c for _, c in self._adapted] + [b.call for b in self._batches.values()]:
-            call.session.close()
+        self._call.close()
 
     def __enter__(self) -> LLM:
         return self

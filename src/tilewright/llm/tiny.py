@@ -17,7 +17,7 @@ from ..core.files import write_file
 from ..frontend.gguf.writer import write_gguf
 from ..ops.quant import by_name
 from .chat import CHATML
-from .tokenizer_pieces import byte_of_character
+from .tokenizer import byte_of_character
 
 U32, F32, STRING, ARRAY, I32 = 4, 6, 8, 9, 5
 MERGES = ("t h", "Ġ th", "Ġth e")

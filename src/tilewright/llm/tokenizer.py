@@ -8,16 +8,128 @@ Plain text never becomes a control token unless `special=True`, as in llama.cpp:
 
 from __future__ import annotations
 
+import codecs
 import operator
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 from ..core.errors import InputError
 from ..runtime.memory import trim
-from .tokenizer_pieces import StreamDecoder
-from .tokenizer_special import BYTE, CONTROL, END_OF_TURN, NORMAL, UNKNOWN, USER_DEFINED, Special, longest_first, partition, stop_ids
+
+BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+@cache
+def byte_of_character() -> dict[str, int]:
+    """GPT-2's alphabet: every byte as a printable character."""
+    plain = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    table = {chr(b): b for b in plain}
+    rest = [b for b in range(256) if b not in set(plain)]
+    return table | {chr(256 + i): b for i, b in enumerate(rest)}
+
+
+def byte_level(text: str) -> bytes:
+    """A byte-level token's bytes; a character outside the alphabet stands for itself."""
+    table = byte_of_character()
+    try:
+        return bytes([table[c] for c in text])
+    except KeyError:
+        return b"".join(bytes([table[c]]) if c in table else c.encode(errors="replace") for c in text)
+
+
+def sentence_piece(text: str) -> bytes:
+    """A SentencePiece token's bytes: `▁` is a space, `<0x0A>` a byte."""
+    byte = BYTE_TOKEN.fullmatch(text)
+    if byte:
+        return bytes([int(byte[1], 16)])
+    return text.replace("▁", " ").encode(errors="replace")
+
+
+class StreamDecoder:
+    """Decodes token by token. `push` returns the text that has become certain; bytes of an unfinished character wait.
+
+        stream = tokenizer.stream()
+        "".join(stream.push(i) for i in ids) + stream.finish()
+    """
+
+    def __init__(self, piece: Callable[[int], bytes]) -> None:
+        self._piece = piece
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def push(self, token: int) -> str:
+        return self._decoder.decode(self._piece(token))
+
+    def finish(self) -> str:
+        """What is left when no token follows: a replacement character if a character was cut."""
+        return self._decoder.decode(b"", final=True)
+
+
+# Kinds of tokens in `tokenizer.ggml.token_type`.
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
+
+# Files often name one end token only; these texts end a turn or a document wherever they are tokens (as in llama.cpp).
+END_OF_TURN = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>", "<EOT>", "_<EOT>", "[EOT]",
+               "<｜end▁of▁sentence｜>", "<end_of_utterance>")  # fmt: skip
+END_OF_GENERATION = (*END_OF_TURN, "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "</s>", "<|eom_id|>", "[EOS]", "<eos>", "<turn|>",
+                     "<|tool_response>", "[e~[")  # fmt: skip
+END_OF_FILE = (("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"),
+               ("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"), ("<|file_sep|>",))  # fmt: skip
+C_SPACE = " \t\n\v\f\r"
+
+
+@dataclass(frozen=True)
+class Special:
+    """A token that is looked for in text. `always`: also in plain text (user-defined ones). `eats_space`: and the space behind it."""
+
+    text: str
+    id: int
+    always: bool
+    eats_space: bool = False
+
+
+def longest_first(specials: Iterable[Special]) -> tuple[Special, ...]:
+    return tuple(sorted(specials, key=lambda s: -len(s.text.encode())))
+
+
+def partition(text: str, specials: tuple[Special, ...], *, everything: bool, shield: str | None = None) -> list[str | int]:
+    """Cut `text` at special tokens, longer ones first: pieces of text, and ids. Without `everything` control tokens stay text.
+
+    `shield` is the text with other characters wherever it must not be read as a control token.
+    """
+    parts: list[range | int] = [range(len(text))] if text else []
+    for special in specials:
+        seen = text if special.always or shield is None else shield
+        if (everything or special.always) and special.text in seen:
+            parts = [piece for part in parts for piece in (_cut(text, seen, part, special) if isinstance(part, range) else [part])]
+    return [text[part.start : part.stop] if isinstance(part, range) else part for part in parts]
+
+
+def _cut(text: str, seen: str, part: range, special: Special) -> list[range | int]:
+    parts: list[range | int] = []
+    start = part.start
+    while (at := seen.find(special.text, start, part.stop)) >= 0:
+        if at > start:
+            parts.append(range(start, at))
+        parts.append(special.id)
+        start = at + len(special.text)
+        while special.eats_space and start < part.stop and text[start] in C_SPACE:
+            start += 1
+    return [*parts, range(start, part.stop)] if start < part.stop else parts
+
+
+def stop_ids(ids: Mapping[str, int], named: Iterable[int | None]) -> frozenset[int]:
+    """Every token after which a model has nothing more to say."""
+    found = {i for i in named if i is not None}
+    found |= {ids[t] for t in END_OF_GENERATION if t in ids}
+    for family in END_OF_FILE:
+        found |= {ids[t] for t in family if t in ids}
+    harmony = {t for t in ("<|return|>", "<|call|>", "<|calls|>", "<|flush|>") if t in ids}
+    if harmony >= {"<|return|>", "<|call|>"} or harmony >= {"<|calls|>", "<|flush|>"}:
+        found.discard(ids.get("<|end|>", -1))  # there it only ends a part of an answer
+    return frozenset(found)
 
 
 @dataclass(frozen=True)

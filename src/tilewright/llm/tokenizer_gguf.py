@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import heapq
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, overload
 
 import numpy as np
@@ -10,13 +14,137 @@ import numpy as np
 from ..core.errors import FormatError, UnsupportedError
 from ..frontend.gguf import GGUFFile, Metadata
 from ..frontend.gguf.metadata import StringArray
-from .packages import need
-from .tokenizer import SpecialIds, Tokenizer
-from .tokenizer_library import library_encoder, library_errors
-from .tokenizer_pieces import byte_level, sentence_piece
-from .tokenizer_pre import PreTokenizer, pre_tokenizer
-from .tokenizer_special import NORMAL
-from .tokenizer_spm import SPACE, ScoreMerger
+from .tokenizer import NORMAL, SpecialIds, Tokenizer, byte_level, sentence_piece
+from .tokenizer_library import library_encoder, library_errors, need
+
+# SentencePiece-style merging by score: of all neighbours that form a token, the pair whose token has the highest score merges first.
+# The `tokenizers` library ranks pairs, not tokens, and would need its list of pairs rebuilt from 32 000 to 256 000 tokens at every start
+# (and would break ties differently); merging words here needs no preparation, and words repeat, so they are remembered.
+SPACE = "▁"
+REMEMBERED = 1 << 16
+LONGEST = 64  # longer words are not remembered
+
+
+def splits_at_spaces(tokens: Sequence[str]) -> bool:
+    """Whether no token continues over the start of a word, so that words can be merged one by one."""
+    joined = "\0".join(tokens)
+    return joined.count("\0") == len(tokens) - 1 and re.search(f"[^{SPACE}\0]{SPACE}", joined) is None
+
+
+class ScoreMerger:
+    """Encodes text in which spaces are already `▁`."""
+
+    def __init__(self, tokens: Sequence[str], ids: Mapping[str, int], scores: Sequence[float], unknown: int | None) -> None:
+        self._ids = ids
+        self._scores = scores
+        self._unknown = unknown
+        self._word = re.compile(f"{SPACE}*[^{SPACE}]+|{SPACE}+") if splits_at_spaces(tokens) else None
+        self._remembered: Callable[[str], tuple[int, ...]] = lru_cache(REMEMBERED)(self._merge)
+
+    def encode(self, text: str) -> list[int]:
+        words = self._word.findall(text) if self._word else [text]
+        out: list[int] = []
+        for word in words:
+            out += self._remembered(word) if len(word) <= LONGEST else self._merge(word)
+        return out
+
+    def _merge(self, word: str) -> tuple[int, ...]:
+        ids, scores = self._ids, self._scores
+        pieces = list(word)
+        count = len(pieces)
+        left, right = list(range(-1, count - 1)), [*range(1, count), -1]
+        queue: list[tuple[float, int, int, int]] = []
+
+        def consider(a: int, b: int) -> None:
+            if a >= 0 and b >= 0:
+                merged = pieces[a] + pieces[b]
+                token = ids.get(merged)
+                if token is not None:
+                    heapq.heappush(queue, (-scores[token], a, b, len(merged)))
+
+        for i in range(count - 1):
+            consider(i, i + 1)
+        while queue:
+            _, a, b, size = heapq.heappop(queue)
+            if not pieces[a] or not pieces[b] or len(pieces[a]) + len(pieces[b]) != size:
+                continue  # one of the two has merged with another meanwhile
+            pieces[a] += pieces[b]
+            pieces[b] = ""
+            right[a] = right[b]
+            if right[b] >= 0:
+                left[right[b]] = a
+            consider(left[a], a)
+            consider(a, right[a])
+        return tuple(token for piece in pieces if piece for token in self._tokens(piece))
+
+    def _tokens(self, piece: str) -> list[int]:
+        token = self._ids.get(piece)
+        if token is not None:
+            return [token]
+        out = []
+        for byte in piece.encode():
+            found = self._ids.get(f"<0x{byte:02X}>", self._unknown)
+            if found is None:
+                raise FormatError(f"tokenizer: no token for {piece!r:.60}: the vocabulary has neither <0x{byte:02X}> nor an unknown token")
+            out.append(found)
+        return out
+
+
+# How byte-pair tokenizers cut text into words before merging, by the name in `tokenizer.ggml.pre`.
+# Each expression is applied to the pieces that the one before left; matches and the gaps between them become pieces of their own.
+CONTRACTIONS = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])"
+GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
+TAIL = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+LLAMA3 = rf"{CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{TAIL}"
+QWEN2 = rf"{CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{TAIL}"
+QWEN35 = (
+    rf"{CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+CASED_TAIL = r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+LEAD = r"[^\r\n\p{L}\p{N}]?"
+TEKKEN = rf"{LEAD}{UPPER}*{LOWER}+|{LEAD}{UPPER}+{LOWER}*|\p{{N}}|{CASED_TAIL}"
+GPT4O = rf"{LEAD}{UPPER}*{LOWER}+{CONTRACTIONS}?|{LEAD}{UPPER}+{LOWER}*{CONTRACTIONS}?|\p{{N}}{{1,3}}|{CASED_TAIL}"
+DEEPSEEK3 = (
+    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+@dataclass(frozen=True)
+class PreTokenizer:
+    """`whole_words`: a word that is a token is taken as it is, whatever the merges say. `adds_bos`: unless the file says otherwise."""
+
+    patterns: tuple[str, ...]
+    whole_words: bool = False
+    adds_bos: bool = False
+
+
+DEFAULT = PreTokenizer((r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"))
+_FAMILIES: list[tuple[str, PreTokenizer]] = [
+    ("default", DEFAULT),
+    ("gpt-2 gpt2 phi-2 jina-es jina-de gigachat a.x-4.0 mellum mpt olmo jais trillion granite-docling exaone4", PreTokenizer((GPT2,))),
+    ("smollm starcoder refact command-r codeshell exaone minerva-7b mellum2", PreTokenizer((r"\p{N}", GPT2))),
+    ("llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2", PreTokenizer((LLAMA3,), whole_words=True, adds_bos=True)),
+    ("dbrx smaug-bpe chatglm-bpe", PreTokenizer((LLAMA3,))),
+    ("glm4 glm5", PreTokenizer((LLAMA3,), whole_words=True)),
+    ("qwen2 deepseek-r1-qwen kormo f2llmv2 megrez stablelm2 hunyuan solar-open grok-2", PreTokenizer((QWEN2,))),
+    ("qwen35", PreTokenizer((QWEN35,))),
+    ("falcon", PreTokenizer((r"[\p{P}\$\+<=>\^~\|`]+", GPT2, "[0-9][0-9][0-9]"))),
+    ("tekken", PreTokenizer((TEKKEN,), whole_words=True, adds_bos=True)),
+    ("gpt-4o llama4 kanana2 minimax-m2", PreTokenizer((GPT4O,))),
+    ("deepseek-coder", PreTokenizer((r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", r"[一-龥ࠀ-一가-퟿]+", r"\p{N}"))),
+    ("deepseek-v3 hunyuan-dense joyai-llm", PreTokenizer((r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+", DEEPSEEK3))),
+]
+PRE_TOKENIZERS: dict[str, PreTokenizer] = {name: pre for names, pre in _FAMILIES for name in names.split()}
+
+
+def pre_tokenizer(name: str) -> PreTokenizer:
+    found = PRE_TOKENIZERS.get(name)
+    if found is None:
+        raise UnsupportedError(f"tokenizer: pre-tokenizer {name!r:.60} is not supported; known: {' '.join(PRE_TOKENIZERS)}")
+    return found
+
 
 KEY = "tokenizer.ggml."
 Encoder = Callable[[str, bool], list[int]]

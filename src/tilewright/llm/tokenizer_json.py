@@ -11,12 +11,9 @@ from ..core.errors import FormatError, UnsupportedError
 from ..frontend.safetensors import HFFolder
 from ..frontend.safetensors.folder import read_json
 from .chat import LONGEST
-from .packages import need
-from .tokenizer import SpecialIds, Tokenizer
+from .tokenizer import CONTROL, NORMAL, UNUSED, USER_DEFINED, SpecialIds, Tokenizer, byte_level, sentence_piece
 from .tokenizer_checks import checked_tokenizer
-from .tokenizer_library import library_encoder, library_errors
-from .tokenizer_pieces import byte_level, sentence_piece
-from .tokenizer_special import CONTROL, NORMAL, UNUSED, USER_DEFINED
+from .tokenizer_library import library_encoder, library_errors, need
 
 LIMIT = 40 << 20  # bytes of tokenizer.json; Gemma's has 33 MB
 

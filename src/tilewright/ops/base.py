@@ -33,7 +33,7 @@ class Traits:
     reduction: bool = False
     contraction: bool = False
     composite: bool = False  # not elementwise, and has `decompose`
-    linear: bool = False
+    linear: bool = False  # in operand 0, whose tangent goes the same way; others have a `jvp` of their own
     commutative: bool = False
     source: bool = False  # no operands: inputs, constants, iota
 
@@ -103,6 +103,7 @@ class Op:
     fusion: ClassVar[str] = ""  # what a region around it is: a "contraction", a "norm", a "gather" or a "reduction"
     complex: ClassVar[str] = ""  # how complex operands are computed: both "parts" alike, or by a "rule" of `ops/complex`
     whole: ClassVar[bool] = False  # a composite that kernels compute without taking it apart
+    cases: ClassVar[bool] = False  # leading axes of its only operand are cases, and a batch is one more: `batch` follows
     by_heads: ClassVar[bool] = False  # its result lies as a projection behind it reads it, head by head
     arity: ClassVar[tuple[int, int | None] | None] = None  # fewest and most operands; `register` reads it off `infer`
     unsupported: ClassVar[dict[str, NotSupported]] = {}  # rule name -> why this op has none
@@ -150,7 +151,8 @@ class Op:
     def expands(self, rule: str, active: tuple[bool, ...]) -> bool:
         """Whether transform `rule` ("vjp", "jvp" or "batch") goes through `decompose` instead of the op's own rule. `active` says which
         operands are differentiated (or batched)."""
-        return getattr(type(self), rule) is getattr(Op, rule)
+        derived = (rule == "jvp" and self.traits.linear) or (rule == "batch" and self.cases)
+        return getattr(type(self), rule) is getattr(Op, rule) and not derived
 
     def for_vjp(self) -> Op:
         """The op that the forward pass holds where this one is differentiated: its first outputs are this op's, further ones are what its
@@ -164,6 +166,9 @@ class Op:
 
     def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
         """One tangent an output, None for zero. A tangent of None is zero."""
+        if self.traits.linear:
+            made = None if tangents[0] is None else self(tangents[0], *inputs[1:])
+            return made if isinstance(made, tuple) else (made,)
         raise UnsupportedError(f"{self.name}: has no forward-mode derivative{self._why('jvp')}")
 
     def push(self, inputs: Values, tangents: MaybeValues) -> tuple[Values, MaybeValues] | None:
@@ -172,6 +177,9 @@ class Op:
 
     def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
         """The op for `size` cases at once: a batched input has a new axis in front, every output gets one."""
+        if self.cases:
+            made = self(inputs[0])
+            return made if isinstance(made, tuple) else (made,)
         raise UnsupportedError(f"{self.name}: cannot be batched{self._why('batch')}")
 
     def _why(self, rule: str) -> str:

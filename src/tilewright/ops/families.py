@@ -6,7 +6,8 @@ reduction states axes. Type shorthands (`f32(2, 3)`) keep samples readable.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,71 +21,20 @@ from ..ir.layout import Layout
 from ..ir.types import TensorType
 from . import functions as F
 from .base import MaybeValues, Op, S, Sample, Traits, Values
+from .tiles import TileBuilder
 
 N = sym("N", 0, 16)  # the symbolic dim of samples
 M = sym("M", 1, 12)
 
 
-def f32(*shape: Dim) -> TensorType:
-    return TensorType(dt.f32, shape)
+def typed(dtype: DType, *shape: Dim) -> TensorType:
+    return TensorType(dtype, shape)
 
 
-def f64(*shape: Dim) -> TensorType:
-    return TensorType(dt.f64, shape)
-
-
-def f16(*shape: Dim) -> TensorType:
-    return TensorType(dt.f16, shape)
-
-
-def bf16(*shape: Dim) -> TensorType:
-    return TensorType(dt.bf16, shape)
-
-
-def f8e4m3(*shape: Dim) -> TensorType:
-    return TensorType(dt.f8e4m3, shape)
-
-
-def f8e5m2(*shape: Dim) -> TensorType:
-    return TensorType(dt.f8e5m2, shape)
-
-
-def c64(*shape: Dim) -> TensorType:
-    return TensorType(dt.c64, shape)
-
-
-def c128(*shape: Dim) -> TensorType:
-    return TensorType(dt.c128, shape)
-
-
-def i32(*shape: Dim) -> TensorType:
-    return TensorType(dt.i32, shape)
-
-
-def i64(*shape: Dim) -> TensorType:
-    return TensorType(dt.i64, shape)
-
-
-def i8(*shape: Dim) -> TensorType:
-    return TensorType(dt.i8, shape)
-
-
-def u8(*shape: Dim) -> TensorType:
-    return TensorType(dt.u8, shape)
-
-
-def u32(*shape: Dim) -> TensorType:
-    return TensorType(dt.u32, shape)
-
-
-def u64(*shape: Dim) -> TensorType:
-    return TensorType(dt.u64, shape)
-
-
-def boolean(*shape: Dim) -> TensorType:
-    return TensorType(dt.bool_, shape)
-
-
+f32, f64, f16, bf16, f8e4m3, f8e5m2, c64, c128 = (
+    partial(typed, d) for d in (dt.f32, dt.f64, dt.f16, dt.bf16, dt.f8e4m3, dt.f8e5m2, dt.c64, dt.c128))
+i32, i64, i8, u8, u32, u64, boolean = (
+    partial(typed, d) for d in (dt.i32, dt.i64, dt.i8, dt.u8, dt.u32, dt.u64, dt.bool_))
 KINDS = {"f": "float", "i": "integer", "u": "unsigned", "b": "bool", "c": "complex"}
 
 
@@ -193,10 +143,14 @@ def unary_samples(low: float = -4.0, high: float = 4.0, *more: TensorType) -> li
 
 class Unary(Elementwise):
     samples = unary_samples()
+    dydx: ClassVar[Callable[[Value, Value], Any] | None] = None
 
     def derivative(self, x: Value, y: Value) -> Value | float | None:
-        """dy/dx of y = op(x); None for zero everywhere."""
-        raise UnsupportedError(f"{self.name}: has no derivative{self._why('vjp')}")
+        """dy/dx of y = op(x); None for zero everywhere. `dydx` says it where no attribute is needed."""
+        if (rule := type(self).dydx) is None:
+            raise UnsupportedError(f"{self.name}: has no derivative{self._why('vjp')}")
+        found: Value | float | None = rule(x, y)
+        return found
 
     def partials(self, inputs: Values, output: Value, wanted: tuple[bool, ...]) -> tuple[Value | float | None, ...]:
         return (self.derivative(inputs[0], output),)
@@ -211,6 +165,10 @@ def binary_samples(low: float | Sequence[float] = -3.0, high: float | Sequence[f
 class Binary(Elementwise):
     arity = (2, 2)
     samples = binary_samples()
+    tile: ClassVar[str] = ""  # the instruction of the same meaning, where there is one
+
+    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
+        return t.binary(type(self).tile, x, y)
 
 
 class View(Op):
@@ -233,15 +191,6 @@ class View(Op):
         g = cotangents[0]
         assert g is not None
         return (self.transposed(inputs[0], g), *(None for _ in inputs[1:]))
-
-    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
-        return linear_jvp(self, tangents)
-
-
-def linear_jvp(op: Op, tangents: MaybeValues) -> MaybeValues:
-    """Of an op that is linear in its only differentiable operand."""
-    t = tangents[0]
-    return (None,) if t is None else values_of(op(t))
 
 
 def values_of(made: Any) -> Values:

@@ -4,7 +4,8 @@ Ops are looked up by name when called, so any op file may use these in its decom
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -41,146 +42,29 @@ def apply(name: str, *operands: Operand, place: str = "", **attrs: Any) -> Any:
 
 def one(name: str, *operands: Operand, **attrs: Any) -> Value:
     """Like `apply`, of an op with one output."""
-    return _one(name, *operands, **attrs)
-
-
-def _one(name: str, *operands: Operand, **attrs: Any) -> Value:
     value = apply(name, *operands, **attrs)
     assert isinstance(value, Value)
     return value
 
 
-def add(x: Operand, y: Operand) -> Value:
-    return _one("add", x, y)
+def _named(names: str) -> Iterator[Callable[..., Value]]:
+    return (partial(one, name) for name in names.split())
 
 
-def sub(x: Operand, y: Operand) -> Value:
-    return _one("sub", x, y)
-
-
-def mul(x: Operand, y: Operand) -> Value:
-    return _one("mul", x, y)
-
-
-def div(x: Operand, y: Operand) -> Value:
-    return _one("div", x, y)
-
-
-def pow_(x: Operand, y: Operand) -> Value:
-    return _one("pow", x, y)
-
-
-def maximum(x: Operand, y: Operand) -> Value:
-    return _one("maximum", x, y)
-
-
-def minimum(x: Operand, y: Operand) -> Value:
-    return _one("minimum", x, y)
-
-
-def greater(x: Operand, y: Operand) -> Value:
-    return _one("greater", x, y)
-
-
-def greater_equal(x: Operand, y: Operand) -> Value:
-    return _one("greater_equal", x, y)
-
-
-def less(x: Operand, y: Operand) -> Value:
-    return _one("less", x, y)
-
-
-def less_equal(x: Operand, y: Operand) -> Value:
-    return _one("less_equal", x, y)
-
-
-def equal(x: Operand, y: Operand) -> Value:
-    return _one("equal", x, y)
-
-
-def logical_and(x: Operand, y: Operand) -> Value:
-    return _one("logical_and", x, y)
-
-
-def logical_or(x: Operand, y: Operand) -> Value:
-    return _one("logical_or", x, y)
-
-
-def logical_not(x: Value) -> Value:
-    return _one("logical_not", x)
-
-
-def where(c: Value, a: Operand, b: Operand) -> Value:
-    return _one("where", c, a, b)
-
-
-def neg(x: Value) -> Value:
-    return _one("neg", x)
-
-
-def abs_(x: Value) -> Value:
-    return _one("abs", x)
-
-
-def exp(x: Value) -> Value:
-    return _one("exp", x)
-
-
-def expm1(x: Value) -> Value:
-    return _one("expm1", x)
-
-
-def log(x: Value) -> Value:
-    return _one("log", x)
-
-
-def log1p(x: Value) -> Value:
-    return _one("log1p", x)
-
-
-def sqrt(x: Value) -> Value:
-    return _one("sqrt", x)
-
-
-def rsqrt(x: Value) -> Value:
-    return _one("rsqrt", x)
-
-
-def square(x: Value) -> Value:
-    return _one("square", x)
-
-
-def tanh(x: Value) -> Value:
-    return _one("tanh", x)
-
-
-def erf(x: Value) -> Value:
-    return _one("erf", x)
-
-
-def sigmoid(x: Value) -> Value:
-    return _one("sigmoid", x)
-
-
-def relu(x: Value) -> Value:
-    return _one("relu", x)
-
-
-def silu(x: Value) -> Value:
-    return _one("silu", x)
+add, sub, mul, div, pow_, maximum, minimum, where = _named("add sub mul div pow maximum minimum where")
+greater, greater_equal, less, less_equal, equal, logical_and, logical_or, logical_not = \
+    _named("greater greater_equal less less_equal equal logical_and logical_or logical_not")
+neg, abs_, exp, expm1, log, log1p, sqrt, rsqrt, square, tanh, erf, sigmoid, relu, silu, softplus = \
+    _named("neg abs exp expm1 log log1p sqrt rsqrt square tanh erf sigmoid relu silu softplus")
 
 
 def gelu(x: Value, *, approximate: str = "none") -> Value:
-    return _one("gelu", x, approximate=approximate)
-
-
-def softplus(x: Value) -> Value:
-    return _one("softplus", x)
+    return one("gelu", x, approximate=approximate)
 
 
 def cast(x: Value, dtype: DType) -> Value:
     """x in dtype; x itself when it already has it."""
-    return x if x.dtype is dtype else _one("cast", x, dtype=dtype)
+    return x if x.dtype is dtype else one("cast", x, dtype=dtype)
 
 
 def widened(x: Value) -> Value:
@@ -189,15 +73,15 @@ def widened(x: Value) -> Value:
 
 
 def reshape(x: Value, shape: Sequence[Dim]) -> Value:
-    return x if x.shape == tuple(shape) else _one("reshape", x, shape=tuple(shape))
+    return x if x.shape == tuple(shape) else one("reshape", x, shape=tuple(shape))
 
 
 def transpose(x: Value, perm: Sequence[int]) -> Value:
-    return x if list(perm) == list(range(len(perm))) else _one("transpose", x, perm=tuple(perm))
+    return x if list(perm) == list(range(len(perm))) else one("transpose", x, perm=tuple(perm))
 
 
 def expand(x: Value, shape: Sequence[Dim]) -> Value:
-    return x if x.shape == tuple(shape) else _one("expand", x, shape=tuple(shape))
+    return x if x.shape == tuple(shape) else one("expand", x, shape=tuple(shape))
 
 
 def slice_(x: Value, axis: int, start: Dim, size: Dim, step: int = 1) -> Value:
@@ -207,7 +91,7 @@ def slice_(x: Value, axis: int, start: Dim, size: Dim, step: int = 1) -> Value:
     sizes: list[Dim] = list(x.shape)
     steps = [1] * ndim
     starts[axis], sizes[axis], steps[axis] = start, size, step
-    return _one("slice", x, starts=tuple(starts), sizes=tuple(sizes), steps=tuple(steps))
+    return one("slice", x, starts=tuple(starts), sizes=tuple(sizes), steps=tuple(steps))
 
 
 def split(x: Value, axis: int, sizes: Sequence[Dim]) -> tuple[Value, ...]:
@@ -216,36 +100,36 @@ def split(x: Value, axis: int, sizes: Sequence[Dim]) -> tuple[Value, ...]:
 
 
 def concat(values: Sequence[Value], axis: int) -> Value:
-    return _one("concat", *values, axis=axis)
+    return one("concat", *values, axis=axis)
 
 
 def matmul(a: Value, b: Value, *, transpose_a: bool = False, transpose_b: bool = False, alpha: float = 1.0,
            dtype: DType | None = None) -> Value:
-    return _one("matmul", a, b, transpose_a=transpose_a, transpose_b=transpose_b, alpha=alpha, dtype=dtype)
+    return one("matmul", a, b, transpose_a=transpose_a, transpose_b=transpose_b, alpha=alpha, dtype=dtype)
 
 
 def sum_(x: Value, axes: Sequence[int], *, keepdims: bool = False) -> Value:
-    return _one("sum", x, axes=tuple(axes), keepdims=keepdims)
+    return one("sum", x, axes=tuple(axes), keepdims=keepdims)
 
 
 def mean(x: Value, axes: Sequence[int], *, keepdims: bool = False) -> Value:
-    return _one("mean", x, axes=tuple(axes), keepdims=keepdims)
+    return one("mean", x, axes=tuple(axes), keepdims=keepdims)
 
 
 def max_(x: Value, axes: Sequence[int], *, keepdims: bool = False) -> Value:
-    return _one("max", x, axes=tuple(axes), keepdims=keepdims)
+    return one("max", x, axes=tuple(axes), keepdims=keepdims)
 
 
 def softmax(x: Value, axis: int) -> Value:
-    return _one("softmax", x, axis=axis)
+    return one("softmax", x, axis=axis)
 
 
 def gather(x: Value, ids: Value, axis: int = 0) -> Value:
-    return _one("gather", x, ids, axis=axis)
+    return one("gather", x, ids, axis=axis)
 
 
 def scatter_add(x: Value, ids: Value, updates: Value, axis: int = 0) -> Value:
-    return _one("scatter_add", x, ids, updates, axis=axis)
+    return one("scatter_add", x, ids, updates, axis=axis)
 
 
 def iota(graph: Graph, shape: Sequence[Dim], axis: int, dtype: DType, *, start: Dim = 0, step: int = 1) -> Value:
@@ -279,13 +163,13 @@ def sum_to(x: Value, shape: Sequence[Dim]) -> Value:
 
 
 def flip(x: Value, axes: Sequence[int]) -> Value:
-    return _one("flip", x, axes=tuple(axes))
+    return one("flip", x, axes=tuple(axes))
 
 
 def pad(x: Value, lo: Sequence[Dim], hi: Sequence[Dim], value: float = 0.0) -> Value:
     """x itself when nothing is added."""
     nothing = all(d == 0 for d in (*lo, *hi))
-    return x if nothing else _one("pad", x, lo=tuple(lo), hi=tuple(hi), value=value)
+    return x if nothing else one("pad", x, lo=tuple(lo), hi=tuple(hi), value=value)
 
 
 def broadcast_batch(x: Value, batched: bool, size: Dim) -> Value:

@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 from ..core.dtypes import DType
 
-Tile = Any  # a tile of `tile/values.py`, or a NumPy array
+Tile = Any  # a tile of `tile/builder.py`, or a NumPy array
 
 
 class TileBuilder(Protocol):

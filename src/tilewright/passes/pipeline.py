@@ -25,10 +25,9 @@ from .integer_products import IntegerProducts
 from .lower_complex import LowerComplex
 from .lower_quantized import LowerQuantized
 from .merge_matmuls import MergeMatmuls
-from .merge_packed import MergePacked
 from .recognise import Recognise
 from .row_codes import RowCodes
-from .row_products import RowProducts
+from .row_products import MergePacked, RowProducts
 from .save_logsumexp import SaveLogSumExp
 from .winograd import Winograd
 

@@ -1,35 +1,314 @@
 """`tw.quantize`: from a float module to an int8 session."""
+
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
 
+from .. import ops as o
 from ..compile import Stages, compile_graph, import_model, target_spec
-from ..core.errors import ConfigError, UnsupportedError
+from ..core.dtypes import f32, i32, u8
+from ..core.errors import ConfigError, InputError, TilewrightError, UnsupportedError
+from ..core.pytree import LEAF, Spec
+from ..core.signature import Signature, Slot
 from ..core.target_spec import TargetSpec
+from ..core.tensors import is_tensor
 from ..ir.graph import Graph, Value
 from ..ops import functions as F
 from ..runtime.session import Session
-from .calibration import Probe, batches_of, errors, ranges
+from ..training.scaled_blocks import pack_scaled
 from .layers import Layer, layers_of, normalised
-from .observers import OBSERVERS, Seen, affine, bounds
+from .observers import OBSERVERS, Array, Seen, affine, bounds, symmetric
 from .report import LayerReport, QuantizationReport
-from .rewrite import Scheme, coded, product, quantized, row_product
-from .weight_only import GROUPS, weight_product
+
+Batch = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def batches_of(calibration: Any) -> list[Batch]:
+    """Every item as positional and keyword arguments."""
+    if calibration is None or is_tensor(calibration) or isinstance(calibration, (np.ndarray, Mapping, str, bytes)) \
+            or not isinstance(calibration, Iterable):
+        kind = type(calibration).__name__
+        form = "an iterable of batches (each an input, a tuple of inputs or a mapping)"
+        raise InputError(f"quantize: calibration must be {form}, got {kind}")
+    found: list[Batch] = []
+    for item in calibration:
+        if isinstance(item, Mapping):
+            found.append(((), dict(item)))
+        else:
+            found.append((tuple(item) if isinstance(item, (tuple, list)) else (item,), {}))
+    if not found:
+        raise InputError("quantize: calibration holds no batches; give at least one, better some dozens of typical inputs")
+    for i, (args, kwargs) in enumerate(found):
+        for name, x in [*((f"input {j}", x) for j, x in enumerate(args)), *kwargs.items()]:
+            _check_finite(i, name, x)
+    return found
+
+
+def _check_finite(i: int, name: str, x: Any) -> None:
+    array = _array(x) if is_tensor(x) or isinstance(x, np.ndarray) else np.zeros(())
+    if array.size == 0:
+        raise InputError(f"quantize: calibration batch {i}: {name} is empty, got shape {list(array.shape)}")
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise InputError(f"quantize: calibration batch {i}: {name} holds NaN or infinity, which no scale covers")
+
+
+def _array(x: Any) -> Array:
+    return np.asarray(x.detach().float().numpy() if x.is_floating_point() else x.detach().numpy()) if is_tensor(x) else np.asarray(x)
+
+
+class Probe:
+    """A copy of a graph whose outputs are measurements."""
+
+    def __init__(self, graph: Graph, signature: Signature, target: TargetSpec, threads: int | None) -> None:
+        self.graph, self.env = graph.clone()
+        self.signature, self.target, self.threads = signature, target, threads
+        self.outputs: list[Value] = []
+
+    def __getitem__(self, v: Value) -> Value:
+        return self.env[v]
+
+    def measure(self, v: Value) -> None:
+        self.outputs.append(v)
+
+    def walk(self, batches: Sequence[Batch], see: Callable[[list[Array]], None]) -> None:
+        """Run every batch, and show what was measured."""
+        count = len(self.outputs)
+        self.graph.outputs, self.graph.donated = self.outputs, {}
+        leaves = tuple(Slot(i) for i in range(count))
+        signature = dataclasses.replace(self.signature, out_spec=Spec("tuple", (), (LEAF,) * count), outputs=leaves, updates=())
+        session = compile_graph(self.graph, signature, self.target, threads=self.threads)
+        for i, (args, kwargs) in enumerate(batches):
+            try:
+                made = session(*args, **kwargs)
+            except TilewrightError as problem:
+                raise InputError(f"quantize: calibration batch {i}: {problem}") from None
+            see([_array(x) for x in made])
+        session.close()
+
+
+def ranges(graph: Graph, signature: Signature, layers: Sequence[Layer], batches: Sequence[Batch], target: TargetSpec, threads: int | None,
+           *, histograms: bool) -> dict[Value, Seen]:
+    """The range of every layer's input (and of its channels, for linear layers); with its histogram where wanted."""
+    inputs = list(dict.fromkeys(layer.x for layer in layers))
+    by_channel = {layer.x for layer in layers if layer.kind == "linear"}
+    seen = {x: Seen() for x in inputs}
+    probe = Probe(graph, signature, target, threads)
+    for x in inputs:
+        here, axes = F.cast(probe[x], f32), tuple(range(len(x.shape) - (x in by_channel)))
+        probe.measure(o.Min(axes=axes)(here))
+        probe.measure(o.Max(axes=axes)(here))
+
+    def widen(made: list[Array]) -> None:
+        rest = iter(made)
+        for x in inputs:
+            low, high = next(rest).astype(np.float64), next(rest).astype(np.float64)
+            if not (np.isfinite(low).all() and np.isfinite(high).all()):
+                name = next(layer.name for layer in layers if layer.x is x)
+                raise InputError(f"quantize: layer {name!r}: its input is NaN or infinite on the calibration data; check the module")
+            seen[x].widen(low, high)
+
+    probe.walk(batches, widen)
+    if histograms:
+        probe = Probe(graph, signature, target, threads)
+        for x in inputs:
+            probe.measure(F.cast(probe[x], f32))
+
+        def count(made: list[Array]) -> None:
+            for x, array in zip(inputs, made, strict=True):
+                seen[x].count(array)
+
+        probe.walk(batches, count)
+    return seen
+
+
+def errors(graph: Graph, signature: Signature, layers: Sequence[Layer], quantized: Callable[[Probe, Layer], Value],
+           batches: Sequence[Batch], target: TargetSpec, threads: int | None) -> dict[Layer, tuple[float, Array]]:
+    """Of every layer, fed with the float model's own activations: the relative error of its results, and their mean error by channel
+    (float less quantized)."""
+    probe = Probe(graph, signature, target, threads)
+    for layer in layers:
+        y = F.cast(probe[layer.node.value], f32)
+        channel = len(y.shape) - 1 if layer.kind == "linear" else 1
+        axes = tuple(range(len(y.shape)))
+        gap = F.sub(y, F.cast(quantized(probe, layer), f32))
+        probe.measure(F.sum_(F.square(gap), axes))
+        probe.measure(F.sum_(F.square(y), axes))
+        probe.measure(F.mean(gap, tuple(a for a in axes if a != channel)))
+    sums: dict[Layer, list[Any]] = {layer: [0.0, 0.0, 0.0] for layer in layers}
+
+    def add(made: list[Array]) -> None:
+        rest = iter(made)
+        for layer in layers:
+            sums[layer] = [old + next(rest).astype(np.float64) for old in sums[layer]]
+
+    probe.walk(batches, add)
+    return {layer: (float(np.sqrt(gap / max(whole, 1e-300))) if gap else 0.0, mean / len(batches))
+            for layer, (gap, whole, mean) in sums.items()}
+
+
+# Weights of linear layers in eight or four bits, by groups of columns with a scale and perhaps a zero point; activations stay as they are.
+# The packed blocks are those of language models: Q8_0, and Q4_1 with `scale` and `-zero * scale`. A group of 64 or 128 columns is two or
+# four blocks that share both. Zero points of eight bits are a small product beside it: of each group's sum of inputs by `(128 - zero) *
+# scale`.
+GROUPS = (32, 64, 96, 128)
+BLOCK = 32
+
+
+def affine_groups(rows: Array, group: int, bits: int, *, zero_points: bool) -> tuple[Array, Array, Array]:
+    """Codes [n, k] (0 … 2^bits - 1), and scales (numbers of f16) and zero points [n, k / group]."""
+    n, k = rows.shape
+    parts = rows.reshape(n, k // group, group)
+    top = 2**bits - 1
+    if zero_points:
+        low, high = np.minimum(parts.min(-1), 0), np.maximum(parts.max(-1), 0)
+        scale = (high - low) / top
+    else:
+        peak = np.abs(parts).max(-1)
+        low, scale = -peak, 2 * peak / (top - 1)
+    scale = np.where(scale > 0, scale, 1).astype(np.float16).astype(np.float64)
+    scale = np.where(scale > 0, scale, 2.0**-24)
+    zero = np.clip(np.rint(-low / scale), 0, top) if zero_points else np.full_like(scale, 2 ** (bits - 1))
+    codes = np.clip(np.rint(parts / scale[..., None]) + zero[..., None], 0, top)
+    return codes.reshape(n, k), scale, zero
+
+
+def weight_product(graph: Graph, layer: Layer, x: Value, group: int, bits: int, *, zero_points: bool) -> Value:
+    """A linear layer by packed weights."""
+    n, k = layer.rows.shape
+    codes, scale, zero = affine_groups(layer.rows, group, bits, zero_points=zero_points)
+    if bits == 4:
+        packed, name = pack_scaled(codes.astype(np.int8), scale, zero)
+    else:
+        packed, name = _eight(codes - 128, scale), "Q8_0"
+    rows = graph.constant(packed, f"{layer.node.operands[1].node.name}_{name}")
+    x = F.cast(x, f32)
+    out: Value = o.QMatmul(format=name, n=n, k=k)(x, rows, name=layer.node.name, place=layer.node.place)
+    if bits == 8 and zero_points:
+        sums = F.sum_(F.reshape(x, (*x.shape[:-1], k // group, group)), (len(x.shape),))
+        lacks = ((128 - zero) * scale).astype(np.float32)
+        out = F.add(out, F.matmul(sums, graph.constant(lacks, f"{layer.node.name}_zeros"), transpose_b=True))
+    alpha = getattr(layer.node.op, "alpha", 1.0)
+    return out if alpha == 1.0 else F.mul(out, alpha)
+
+
+def _eight(codes: Array, scale: Array) -> Array:
+    """Blocks of Q8_0: a scale in f16 and 32 codes."""
+    n, k = codes.shape
+    d = np.repeat(scale, k // scale.shape[1] // BLOCK, axis=1).astype(np.float16)
+    blocks = codes.astype(np.int8).reshape(n, k // BLOCK, BLOCK)
+    return np.concatenate([np.ascontiguousarray(d[..., None]).view(np.uint8), blocks.view(np.uint8)], axis=-1).reshape(n, -1)
+
+
+PEAK = 127.0
+CENTRE = 128  # of unsigned codes of rows
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """How one activation is quantized: by one scale and zero point, or (scale None) every row by its own largest magnitude."""
+
+    scale: float | None = None
+    zero: int = 0
+    smooth: Array | None = None  # channels are divided by these first
+
+
+def product(graph: Graph, layer: Layer, x: Value, observer: str) -> Value:
+    """A layer over a dequantized input with dequantized weights."""
+    codes, scales = symmetric(weights_of(layer), observer)
+    w = o.Dequantize(axis=0)(graph.constant(codes, f"{layer.node.operands[1].node.name}_codes"),
+                             graph.constant(scales.astype(np.float32), f"{layer.node.name}_scales"),
+                             graph.constant(np.zeros(len(scales), np.int32), f"{layer.node.name}_zeros"))
+    op: Any = layer.node.op
+    if layer.kind == "linear":
+        op = o.Matmul(transpose_b=True, alpha=op.alpha)
+    out: Value = op(x, w, name=layer.node.name, place=layer.node.place)
+    return out
+
+
+def weights_of(layer: Layer) -> Array:
+    return layer.rows if layer.smooth is None else layer.rows * layer.smooth
+
+
+def coded(graph: Graph, x: Value, scheme: Scheme) -> Value:
+    """x as the next layer's kernel sees it: rounded to codes and back."""
+    assert scheme.scale is not None
+    scale, zero = graph.constant(np.float32(scheme.scale), "scale"), graph.constant(np.int32(scheme.zero), "zero")
+    codes = o.Quantize(dtype=u8)(smoothed(graph, x, scheme), scale, zero)
+    out: Value = o.Dequantize()(codes, scale, zero)
+    return out
+
+
+def smoothed(graph: Graph, x: Value, scheme: Scheme) -> Value:
+    x = F.cast(x, f32)
+    return x if scheme.smooth is None else F.mul(x, graph.constant((1 / scheme.smooth).astype(np.float32), "smooth"))
+
+
+def row_product(graph: Graph, layer: Layer, x: Value, scheme: Scheme, observer: str) -> Value:
+    """A linear layer whose input's rows are rounded to codes by their own largest magnitudes."""
+    op: Any = layer.node.op
+    codes, scales = symmetric(weights_of(layer), observer)
+    x = smoothed(graph, x, scheme)
+    peak = o.Max(axes=(len(x.shape) - 1,), keepdims=True)(F.abs_(x))
+    step = F.div(F.where(F.equal(peak, 0.0), 1.0, peak), PEAK)
+    left = F.cast(F.add(F.apply("round", F.div(x, step)), float(CENTRE)), u8)
+    acc = o.Matmul(transpose_b=True, dtype=i32)(left, graph.constant(codes, f"{layer.node.name}_codes"), name=layer.node.name,
+                                                place=layer.node.place)
+    sums = graph.constant((CENTRE * codes.sum(1, dtype=np.int64)).astype(np.int32), f"{layer.node.name}_sums")
+    return F.mul(F.mul(F.cast(F.sub(acc, sums), f32), graph.constant((scales * op.alpha).astype(np.float32), f"{layer.node.name}_scales")),
+                 step)
+
+
+def quantized(graph: Graph, layers: Mapping[Any, Layer], schemes: Mapping[Value, Scheme], corrections: Mapping[Layer, Array],
+              observer: str) -> Graph:
+    """The graph with these layers (by node) quantized. What convolutions read is rounded for all its readers."""
+    new, env = Graph(graph.name), dict[Value, Value]()
+    shared = {x for x in schemes if _shared(graph, x, layers)}
+    made: dict[Value, Value] = {}
+    for n in graph.nodes:
+        layer = layers.get(n)
+        if layer is None:
+            graph.copy_into(new, env, [n])
+            for v in n.values:
+                if v in shared:
+                    made[v] = env[v] = F.cast(coded(new, env[v], schemes[v]), v.dtype)
+            continue
+        scheme, x = schemes[layer.x], layer.x
+        if scheme.scale is None:
+            out = row_product(new, layer, env[x], scheme, observer)
+        else:
+            if x not in made:
+                made[x] = coded(new, env[x], scheme)
+            out = product(new, layer, F.cast(made[x], f32), observer)
+        if layer in corrections:
+            shape = (-1,) if layer.kind == "linear" else (-1, *(1,) * (len(out.shape) - 2))
+            out = F.add(out, new.constant(corrections[layer].astype(np.float32).reshape(shape), f"{n.name}_correction"))
+        env[n.value] = F.cast(out, n.types[0].dtype)
+        if n.value in shared:
+            made[n.value] = env[n.value] = F.cast(coded(new, env[n.value], schemes[n.value]), n.types[0].dtype)
+    new.take_ends(graph, env)
+    return new
+
+
+def _shared(graph: Graph, x: Value, layers: Mapping[Any, Layer]) -> bool:
+    """Images between convolutions: residuals and pools read the codes, too. An input or output of the model stays as it is."""
+    readers = [layer for layer in layers.values() if layer.x is x]
+    return all(layer.kind == "conv" for layer in readers) and not isinstance(x.op, (o.Input, o.Constant)) and x not in graph.outputs
+
 
 WEIGHTS = {"int8": 8, "int4": 4}
 ACTIVATIONS = ("tensor", "row", "float")
 
 
-def quantize(
-    module: Any, calibration: Any, *, weights: str = "int8", activations: str = "tensor", observer: str = "minmax",
-    percentile: float = 99.99, smooth: float | None = None, bias_correction: bool = False, keep: Collection[str] | str = (),
-    max_error: float | None = 0.1, group: int = 64, zero_points: bool | None = None, dynamic: Mapping[str, Any] | None = None,
-    threads: int | None = None, target: str | TargetSpec | None = None, name: str | None = None,
-) -> Session:
+def quantize(module: Any, calibration: Any, *, weights: str = "int8", activations: str = "tensor", observer: str = "minmax",
+             percentile: float = 99.99, smooth: float | None = None, bias_correction: bool = False, keep: Collection[str] | str = (),
+             max_error: float | None = 0.1, group: int = 64, zero_points: bool | None = None, dynamic: Mapping[str, Any] | None = None,
+             threads: int | None = None, target: str | TargetSpec | None = None, name: str | None = None) -> Session:
     """Quantize a module after training, and compile it. `calibration` is an iterable of batches of inputs: one input, a tuple of them or a
     mapping of names each. `session.quantization` reports the error of every layer.
 

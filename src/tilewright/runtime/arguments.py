@@ -5,7 +5,7 @@ This is the slow, complete way: it says what is wrong, copies what is not contig
 """
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,25 +41,14 @@ class Bound:
 
 
 def bind(names: Sequence[str], types: Sequence[TensorType], values: Sequence[Any], env: Mapping[str, int] | None = None,
-         needed: Sequence[Symbol] = ()) -> Bound:
+         needed: Sequence[Symbol] = (), admit: Callable[[str, TensorType, Any, Bound], Sequence[int]] | None = None) -> Bound:
     """Check every input and bind every symbol, or raise the InputError that says what is wrong. `env` gives those that no shape shows;
-    all of `needed` must have a value in the end."""
+    all of `needed` must have a value in the end. `admit` enters one input and gives its shape: by default arrays of the host."""
     bound = Bound(env=dict(env or {}))
     origin: dict[str, str] = dict.fromkeys(bound.env, "the call")
-    shapes: list[tuple[int, ...]] = []
+    shapes: list[Sequence[int]] = []
     for name, type_, value in zip(names, types, values, strict=True):
-        if is_tensor(value):
-            shapes.append(_admit_tensor(name, type_, value, bound))
-        elif isinstance(value, (np.ndarray, np.generic)):
-            refuse_masked(name, type_, value)
-            shapes.append(_admit_array(name, type_, np.asarray(value), bound))
-        elif hasattr(type(value), "__array_namespace__") and hasattr(value, "__array__"):  # an Array
-            shapes.append(_admit_array(name, type_, np.asarray(value), bound))
-        elif type_.shape == () and type(value) in (bool, int, float, complex) and "biufc".index(type_.dtype.kind) >= _KINDS[type(value)]:
-            shapes.append(_admit_array(name, type_, _number(name, type_, value), bound))
-        else:
-            raise InputError(f"session: input {name!r} must be {describe(type_)}, got a {type(value).__name__}; "
-                             f"pass a torch tensor or a NumPy array")
+        shapes.append((admit or _admit)(name, type_, value, bound))
         _bind_symbols(name, type_, shapes[-1], bound.env, origin)
     for name, type_, shape in zip(names, types, shapes, strict=True):
         for want, got in zip(type_.shape, shape, strict=True):
@@ -73,6 +62,21 @@ def bind(names: Sequence[str], types: Sequence[TensorType], values: Sequence[Any
         if not s.lo <= bound.env[s.name] <= s.hi:
             raise InputError(f"session: {s.name} must be in {s.lo}..{s.hi}, got {bound.env[s.name]}")
     return bound
+
+
+def _admit(name: str, type_: TensorType, value: Any, bound: Bound) -> Sequence[int]:
+    """An input on the host."""
+    if is_tensor(value):
+        return _admit_tensor(name, type_, value, bound)
+    if isinstance(value, (np.ndarray, np.generic)):
+        refuse_masked(name, type_, value)
+        return _admit_array(name, type_, np.asarray(value), bound)
+    if hasattr(type(value), "__array_namespace__") and hasattr(value, "__array__"):  # an Array
+        return _admit_array(name, type_, np.asarray(value), bound)
+    if type_.shape == () and type(value) in (bool, int, float, complex) and "biufc".index(type_.dtype.kind) >= _KINDS[type(value)]:
+        return _admit_array(name, type_, _number(name, type_, value), bound)
+    raise InputError(f"session: input {name!r} must be {describe(type_)}, got a {type(value).__name__}; "
+                     f"pass a torch tensor or a NumPy array")
 
 
 _KINDS = {bool: 0, int: 1, float: 3, complex: 4}  # the first kind of dtype that holds such numbers

@@ -72,9 +72,8 @@ _deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(_delete)
 _destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(_destroy)
 
 
-def export(
-    address: int, shape: Sequence[int], dtype: DType, device: tuple[int, int], owner: Any, back: Callable[[], None] | None = None
-) -> Any:
+def export(address: int, shape: Sequence[int], dtype: DType, device: tuple[int, int], owner: Any,
+           back: Callable[[], None] | None = None) -> Any:
     """A capsule of contiguous memory that `owner` keeps. `back` is called when the consumer needs it no more, before the owner goes."""
     sizes = (ctypes.c_int64 * max(len(shape), 1))(*shape)
     steps, step = (ctypes.c_int64 * max(len(shape), 1))(), 1

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakMethod
 
 import numpy as np
@@ -76,7 +76,60 @@ class Model:
         return Interface(self.signature.input_names, inputs, outputs, symbols, donated, called, tuple(windows(self.graph)), self.needs)
 
 
-class Session:
+class Compiled:
+    """What sessions on every device have: a model, its interface, inputs that are bound to it, and an end."""
+
+    executable: Any
+
+    def __init__(self, model: Model) -> None:
+        self.model, self.interface = model, model.interface
+        self.copies: dict[str, int] = {}  # input name -> calls that had to copy it
+        self._closed = False
+
+    @property
+    def name(self) -> str:
+        return self.model.name
+
+    def __reduce__(self) -> Any:
+        raise UnsupportedError("session: machine code cannot be pickled or copied; write it with save(path) and read it with tw.load(path)")
+
+    def _bound(self, leaves: Sequence[Any], env: Mapping[str, int] | None, admit: Any = None) -> Bound:
+        """The inputs of a call, checked, and the values of all symbols."""
+        interface = self.interface
+        bound = bind(interface.input_names, interface.inputs, leaves, env, interface.symbols, admit)
+        for name in bound.copied:
+            self.copies[name] = self.copies.get(name, 0) + 1
+        return bound
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the compiled graph and its constants to one file; `tw.load` reads it."""
+        self._open()
+        from .archive.session import save
+
+        save(self, path)
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._closed = True
+
+    def _open(self) -> None:
+        if self._closed:
+            _refuse(self.model.name)
+
+    def __enter__(self) -> Self:
+        self._open()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{n}: {t}" for n, t in zip(self.interface.input_names, self.interface.inputs, strict=True))
+        outs = ", ".join(map(str, self.interface.outputs))
+        return f"<{type(self).__name__} {self.name}({shown}) -> {outs} on {self.model.target.kind}{', closed' if self._closed else ''}>"
+
+
+class Session(Compiled):
     """`session(*args)`: torch in, torch out; NumPy in, NumPy out. Outputs are new and the caller's own; `out=` reuses.
 
     Threads: any number may call one session at once, with the bits of one call after the other; `report`, `profile`, `save` and `close` may
@@ -84,11 +137,9 @@ class Session:
     """
 
     def __init__(self, model: Model, executable: Executable | None, *, threads: int | None = None) -> None:
-        self.model, self.executable = model, executable
-        self.interface = model.interface
-        self.copies: dict[str, int] = {}  # input name -> calls that had to copy it
+        super().__init__(model)
+        self.executable = executable
         self._free: list[Workspace] = []
-        self._closed = False
         self.quantization: Any = None  # what `tw.quantize` did to every layer
         self.arguments: Any = None  # of an ONNX file: its inputs and outputs as it declares them
         self._checked = False
@@ -132,9 +183,6 @@ class Session:
         at = ", ".join(f"{name} = {value}" for name, value in env.items())
         reason = str(problem).removeprefix("memory: ").partition(";")[0]
         return OutOfMemory(f"session: {self.model.name}: no memory for a call{f' with {at}' if at else ''}{needs} ({reason}); {ADVICE}")
-
-    def __reduce__(self) -> Any:
-        raise UnsupportedError("session: machine code cannot be pickled or copied; write it with save(path) and read it with tw.load(path)")
 
     def run_with(self, env: Mapping[str, int], *args: Any, **kwargs: Any) -> Any:
         """A call that gives the values of symbols no input's shape shows. Donated inputs are copied first: the caller's stay as they are.
@@ -181,13 +229,11 @@ class Session:
         """A call whose arguments are the graph's inputs already."""
         self._check_weights()
         signature = self.model.signature
-        bound = bind(self.interface.input_names, self.interface.inputs, leaves, env, self.interface.symbols)
+        bound = self._bound(leaves, env)
         for i, _ in signature.updates:
             if isinstance(leaves[i], np.ndarray) and not leaves[i].flags.writeable:
                 name = self.interface.input_names[i]
                 raise InputError(f"session: the model writes to input {name!r}, and the array is read-only; pass a copy")
-        for name in bound.copied:
-            self.copies[name] = self.copies.get(name, 0) + 1
         torch = self._wants_torch(leaves)
         shapes = [tuple(evaluate(d, bound.env) for d in t.shape) for t in self.interface.outputs]
         given = None if out is None else check_out(out, self.interface.outputs, shapes, signature)
@@ -304,10 +350,6 @@ class Session:
 
     # ---- everything else
 
-    @property
-    def name(self) -> str:
-        return self.model.name
-
     def report(self, at: Mapping[str, int] | None = None) -> Report:
         """What the program consists of: kernels and their costs, arena, compile stages, inserted copies. `at` gives the sizes of dynamic
         dims; others are those of the last call, or typical ones."""
@@ -327,32 +369,14 @@ class Session:
         """Write the model, its packed weights and its machine code to one file; `tw.load` reads it."""
         self._open()
         self._check_weights()
-        from .archive.session import save
-
-        save(self, path)
+        super().save(path)
 
     def close(self) -> None:
         """Give the memory back. Calls that are running finish; later ones are an error."""
-        self._closed = True
+        super().close()
         self._call = partial(_refuse, self.model.name)
         self._free.clear()
         self.executable = None
-
-    def _open(self) -> None:
-        if self._closed:
-            _refuse(self.model.name)
-
-    def __enter__(self) -> Session:
-        self._open()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        shown = ", ".join(f"{n}: {t}" for n, t in zip(self.interface.input_names, self.interface.inputs, strict=True))
-        outs = ", ".join(map(str, self.interface.outputs))
-        return f"<Session {self.model.name}({shown}) -> {outs} on {self.model.target.kind}{', closed' if self._closed else ''}>"
 
 
 def _nested(signature: Signature, fast: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:

@@ -8,11 +8,10 @@
 from __future__ import annotations
 
 from .cameras import Camera, look_at, orbit
-from .data import Views, load_views
+from .data import Views, load_views, save_transforms
 from .files import load, save
 from .images import read_image, write_gif, write_png
 from .metrics import psnr, ssim
-from .nerf import save_transforms
 from .scene import Scene
 from .train import Options, Trainer
 from .viewer import viewer_html

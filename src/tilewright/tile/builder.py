@@ -3,9 +3,10 @@
 Memory order: `build()` threads one token per scratch allocation through its loads and stores, in program order, so templates
 get a correct token graph without naming tokens; accesses to global views are unordered unless `after=` tokens are given.
 """
+
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,7 +14,89 @@ from ..core.dtypes import DType, bool_, f32, i64
 from ..core.errors import CompileError
 from . import tokens
 from .ir import INDEX, TOKEN, Block, Instr, Kernel, Operand, TileType, Type, Var, ViewType
-from .values import Ix, Loop, Tile, View
+
+
+def _index(fn: str, *, swap: bool = False) -> Callable[[Ix, Ix | int], Ix | int]:
+    """A method of `Ix` for an operator."""
+    return (lambda x, o: x.b.index_op(fn, o, x)) if swap else (lambda x, o: x.b.index_op(fn, x, o))
+
+
+def _arithmetic(fn: str, *, swap: bool = False) -> Callable[[Tile, Tile | float], Tile]:
+    """A method of `Tile` for an operator."""
+    return (lambda x, o: x.b.binary(fn, o, x)) if swap else (lambda x, o: x.b.binary(fn, x, o))
+
+
+class Ix:
+    """An index value inside a kernel."""
+
+    __slots__ = ("b", "var")
+
+    def __init__(self, b: KernelBuilder, var: Var) -> None:
+        self.b, self.var = b, var
+
+    __add__ = __radd__ = _index("add")
+    __sub__, __rsub__ = _index("sub"), _index("sub", swap=True)
+    __mul__ = __rmul__ = _index("mul")
+    __floordiv__, __rfloordiv__ = _index("floordiv"), _index("floordiv", swap=True)
+    __mod__, __rmod__ = _index("mod"), _index("mod", swap=True)
+
+
+class Tile:
+    """A tile value inside a kernel. Operators broadcast like NumPy on the static shapes."""
+
+    __slots__ = ("b", "var")
+
+    def __init__(self, b: KernelBuilder, var: Var) -> None:
+        self.b, self.var = b, var
+
+    @property
+    def type(self) -> TileType:
+        assert isinstance(self.var.type, TileType)
+        return self.var.type
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.type.shape
+
+    @property
+    def dtype(self) -> DType:
+        return self.type.dtype
+
+    __add__, __radd__ = _arithmetic("add"), _arithmetic("add", swap=True)
+    __sub__, __rsub__ = _arithmetic("sub"), _arithmetic("sub", swap=True)
+    __mul__, __rmul__ = _arithmetic("mul"), _arithmetic("mul", swap=True)
+    __truediv__, __rtruediv__ = _arithmetic("div"), _arithmetic("div", swap=True)
+
+    def __neg__(self) -> Tile:
+        return self.b.unary("neg", self)
+
+
+class View:
+    """A view inside a kernel: its type's unknown strides are words of the argument block (or index values)."""
+
+    __slots__ = ("b", "var")
+
+    def __init__(self, b: KernelBuilder, var: Var) -> None:
+        self.b, self.var = b, var
+
+    @property
+    def type(self) -> ViewType:
+        assert isinstance(self.var.type, ViewType)
+        return self.var.type
+
+
+class Loop:
+    """Handle of a `for`: `index`, `carried` inside the body; `results` after it."""
+
+    def __init__(self, index: Ix, carried: list[Any]) -> None:
+        self.index, self.carried = index, carried
+        self.results: list[Any] = []
+        self._yields: list[Any] | None = None
+
+    def next(self, *values: Any) -> None:
+        """Give the carried values of the next iteration."""
+        self._yields = list(values)
+
 
 __all__ = ["Ix", "KernelBuilder", "Loop", "Tile", "View"]
 

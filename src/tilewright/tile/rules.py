@@ -3,10 +3,65 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 from ..core.dtypes import bool_, f32, i32, i64, u32, u64
-from .checks import broken, indices, need, only_attrs, operand_count, tile_type
-from .ir import BINARY, COMPARE, INDEX, INDEX_BINARY, ORDERINGS, REDUCE, SCAN, SCOPES, SHORT, UNARY, Instr, TileType, Type, Var, ViewType
+from .ir import (
+    BINARY,
+    COMPARE,
+    INDEX,
+    INDEX_BINARY,
+    ORDERINGS,
+    REDUCE,
+    SCAN,
+    SCOPES,
+    SHORT,
+    UNARY,
+    Instr,
+    Operand,
+    TileType,
+    Type,
+    Var,
+    ViewType,
+)
+
+
+class Broken(Exception):
+    """A broken rule; the caller knows the instruction."""
+
+
+def broken(rule: str) -> NoReturn:
+    raise Broken(rule)
+
+
+def need(ok: bool, rule: str) -> None:
+    if not ok:
+        raise Broken(rule)
+
+
+def tile_type(x: Operand) -> TileType:
+    t = x.type if isinstance(x, Var) else None
+    if t.__class__ is not TileType:
+        broken(f"needs a tile operand, got {x}")
+    return t
+
+
+def indices(xs: Sequence[Operand]) -> None:
+    for x in xs:
+        if x.__class__ is not int and (not isinstance(x, Var) or (x.type is not INDEX and x.type != INDEX)):
+            broken(f"needs an index operand, got {x!r}")
+
+
+def operand_count(i: Instr, n: int) -> None:
+    if len(i.operands) != n:
+        broken(f"takes {n} operand{'s' if n != 1 else ''}, got {len(i.operands)}")
+
+
+def only_attrs(i: Instr, *allowed: str) -> None:
+    for name in i.attrs:
+        if name not in allowed:
+            broken(f"has no attribute {name!r}" + (f"; it may have {', '.join(allowed)}" if allowed else ""))
+
 
 BOOL = TileType((), bool_)
 _FLOAT_UNARY = frozenset(UNARY) - {"neg", "abs", "sign", "not", "floor", "ceil", "round", "trunc"}

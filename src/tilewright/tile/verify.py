@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from ..core.errors import VerifyError
 from . import tokens
-from .checks import Broken, broken, indices, need, only_attrs, operand_count, tile_type
 from .ir import INDEX, SPACES, TOKEN, Block, Instr, Kernel, Operand, Type, Var, ViewType
-from .rules import BOOL, MEMORY, RULES
+from .rules import BOOL, MEMORY, RULES, Broken, broken, indices, need, only_attrs, operand_count, tile_type
 from .text import instr_text
 
 

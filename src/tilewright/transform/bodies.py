@@ -2,10 +2,10 @@
 from __future__ import annotations
 
 from ..ops.control import bodies
-from .batch import batch_graph
 from .inline import inline
 from .jvp import jvp_graph
 from .vjp import pull_back, split_vjp
+from .vmap import batch_graph
 
 
 class GraphTransforms:

@@ -31,6 +31,14 @@ from ..ops.base import Op
 PACKAGE = str(Path(__file__).resolve().parent.parent)
 
 
+class Functions(dict[str, Callable[..., Any]]):
+    """The public functions of a module by name. As a decorator it enters one: `sum_` as `sum`."""
+
+    def __call__(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        self[fn.__name__.rstrip("_")] = fn
+        return fn
+
+
 class _Stack(threading.local):
     def __init__(self) -> None:
         self.traces: list[Trace] = []

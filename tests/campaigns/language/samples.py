@@ -12,8 +12,8 @@ import numpy as np
 
 from tilewright.llm.chat import CHATML
 from tilewright.llm.hf_config import config_from_json
-from tilewright.llm.tensors import expected
-from tilewright.llm.tokenizer_pieces import byte_of_character
+from tilewright.llm.tokenizer import byte_of_character
+from tilewright.llm.weights import expected
 
 U32, F32, BOOL, STRING, ARRAY, I32 = 4, 6, 7, 8, 9, 5
 CODES = {0: "<B", 1: "<b", 2: "<H", 3: "<h", U32: "<I", I32: "<i", F32: "<f", BOOL: "<?", 10: "<Q", 11: "<q", 12: "<d"}

@@ -2,16 +2,288 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from graphlib import CycleError, TopologicalSorter
 from html import escape
 from importlib.resources import files
 
 from ..console import nbytes, seconds
-from .arena import arena_svg
 from .data import KINDS, Box, Inspection, KernelText, Stage, Step
-from .folds import layers
-from .graph import graph_svg
-from .roofline import roofline_svg
-from .units import attribute, count, percent
+from .roofline import roofline_svg, tip
+from .units import attribute, byte_ticks, count, percent
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """`count` copies of `period` items, the first of which begins at `first`."""
+
+    first: int
+    period: int
+    count: int
+
+    @property
+    def end(self) -> int:
+        return self.first + self.period * self.count
+
+
+def layers(data: Inspection) -> Repeat | None:
+    """The repetition among the launches of a schedule."""
+    return repeated([(s.kernel, s.grid, s.flops) for s in data.steps])
+
+
+def folded(data: Inspection) -> list[Box]:
+    """The boxes of the graph, with all copies of a layer but the first as one box."""
+    again = layers(data)
+    if again is None:
+        return data.boxes
+    hidden = {s.box for s in data.steps[again.first + again.period : again.end]} - {s.box for s in data.steps[: again.first + again.period]}
+    readers: dict[str, set[str]] = {}
+    for b in data.boxes:
+        for s in b.sources:
+            readers.setdefault(s, set()).add(b.name)
+    for b in data.boxes:  # caches of the folded layers, in and out
+        if (b.kind == "input" and readers.get(b.name, {""}) <= hidden) or (b.kind == "output" and set(b.sources) <= hidden):
+            hidden.add(b.name)
+    name = "repeated layers"
+    sources = dict.fromkeys(s for b in data.boxes if b.name in hidden for s in b.sources if s not in hidden)
+    fold = Box(name, "other", f"… {again.count - 1} times more", f"{len(hidden)} boxes", "the same launches again", tuple(sources))
+    shown = {b.name: replace(b, sources=tuple(dict.fromkeys(name if s in hidden else s for s in b.sources)))
+             for b in data.boxes if b.name not in hidden} | {name: fold}  # fmt: skip
+    try:
+        return [shown[n] for n in TopologicalSorter({n: b.sources for n, b in shown.items()}).static_order()]
+    except CycleError:  # something shown lies between two folded layers
+        return data.boxes
+
+
+def repeated(keys: Sequence[Hashable], least: int = 3) -> Repeat | None:
+    """The repetition of a run of at least two items that covers most of `keys`, the shortest period first; None below `least` copies.
+
+    >>> repeated("xababababy")
+    Repeat(first=1, period=2, count=4)
+    """
+    best: Repeat | None = None
+    for period in range(2, len(keys) // least + 1):
+        start = 0
+        while start + least * period <= len(keys):
+            end = start + period
+            while end < len(keys) and keys[end] == keys[end - period]:
+                end += 1
+            count = (end - start) // period
+            if count >= least and (best is None or count * period > best.count * best.period):
+                best = Repeat(start, period, count)
+            start = max(start + 1, end - period + 1)
+    return best
+
+
+Key = tuple[str, int]  # (node, 0), or (edge name, rank) for a dummy point
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """Columns (centres, in units of box widths) and ranks of the nodes, and for each edge the points it passes."""
+
+    column: dict[str, float]
+    rank: dict[str, int]
+    edges: dict[tuple[str, str], list[tuple[float, int]]]
+
+
+def layered(nodes: Sequence[str], sources: Mapping[str, Sequence[str]], sweeps: int = 6) -> Drawing:
+    """Place `nodes` (in topological order), each reading its `sources`.
+
+    >>> layered(["a", "b"], {"b": ["a"]}).rank
+    {'a': 0, 'b': 1}
+    """
+    rank: dict[str, int] = {}
+    for n in nodes:
+        rank[n] = max((rank[s] + 1 for s in sources.get(n, ())), default=0)
+    for n in reversed(nodes):  # a source of data sits just above its first reader
+        readers = [rank[m] for m in nodes if n in sources.get(m, ())] if not sources.get(n) else []
+        if readers:
+            rank[n] = max(rank[n], min(readers) - 1)
+    rows: list[list[Key]] = [[] for _ in range(max(rank.values(), default=-1) + 1)]
+    above: dict[Key, list[Key]] = {}
+    below: dict[Key, list[Key]] = {}
+    paths: dict[tuple[str, str], list[Key]] = {}
+    for n in nodes:
+        rows[rank[n]].append((n, 0))
+    for n in nodes:
+        for s in dict.fromkeys(sources.get(n, ())):
+            path: list[Key] = [(s, 0), *((f"{s}→{n}", r) for r in range(rank[s] + 1, rank[n])), (n, 0)]
+            paths[s, n] = path
+            for key in path[1:-1]:
+                rows[key[1]].append(key)
+            for up, down in zip(path, path[1:], strict=False):
+                above.setdefault(down, []).append(up)
+                below.setdefault(up, []).append(down)
+    for sweep in range(sweeps):
+        _sort(rows if sweep % 2 == 0 else rows[::-1], above if sweep % 2 == 0 else below)
+    x = _columns(rows, above, below)
+    points = {e: [(x[k], rank[k[0]] if k[0] in rank else k[1]) for k in path] for e, path in paths.items()}
+    return Drawing({n: x[n, 0] for n in nodes}, rank, points)
+
+
+def _sort(rows: Sequence[list[Key]], neighbours: Mapping[Key, list[Key]]) -> None:
+    """Order each row by the mean position of its neighbours in the row before."""
+    place: dict[Key, float] = {}
+    for row in rows:
+        wish = {k: _mean([place[n] for n in neighbours.get(k, []) if n in place], i) for i, k in enumerate(row)}
+        row.sort(key=lambda k: wish[k])
+        place.update({k: i - (len(row) - 1) / 2 for i, k in enumerate(row)})
+
+
+def _columns(rows: Sequence[list[Key]], above: Mapping[Key, list[Key]], below: Mapping[Key, list[Key]]) -> dict[Key, float]:
+    """Pull every point towards its neighbours, keeping the order of its row and a distance of one box (less for dummies)."""
+    width = {k: 1.0 if k[1] == 0 and "→" not in k[0] else 0.35 for row in rows for k in row}
+    x: dict[Key, float] = {}
+    for row in rows:
+        at = 0.0
+        for k in row:
+            x[k] = at + width[k] / 2
+            at += width[k]
+        for k in row:
+            x[k] -= at / 2
+    for turn in range(12):
+        for row in rows if turn % 2 == 0 else rows[::-1]:
+            wish = [_mean([x[n] for n in (*above.get(k, []), *below.get(k, []))], x[k]) for k in row]
+            for k, w in zip(row, _spread(wish, [width[k] for k in row]), strict=True):
+                x[k] = w
+    return x
+
+
+def _spread(wish: list[float], width: list[float]) -> list[float]:
+    """Positions in order, at least the widths apart, near the wishes: the mean of a push from the left and one from the right."""
+    left, right = wish[:], wish[:]
+    for i in range(1, len(wish)):
+        left[i] = max(left[i], left[i - 1] + (width[i - 1] + width[i]) / 2)
+    for i in reversed(range(len(wish) - 1)):
+        right[i] = min(right[i], right[i + 1] - (width[i] + width[i + 1]) / 2)
+    return [(a + b) / 2 for a, b in zip(left, right, strict=True)]
+
+
+def _mean(values: list[float], otherwise: float) -> float:
+    return sum(values) / len(values) if values else otherwise
+
+
+BOX_W, BOX_H, GAP_X, GAP_Y = 210, 46, 26, 30
+LIMIT = 400  # boxes; above it the picture helps nobody and the text files do
+
+
+def graph_svg(data: Inspection) -> str:
+    """An SVG of the graph, or a sentence where it would be empty or too large to read."""
+    if not data.boxes:
+        return '<p class="quiet">The graph has no nodes.</p>'
+    boxes = folded(data)
+    if len(boxes) > LIMIT:
+        return f'<p class="quiet">{len(boxes)} nodes are too many for a picture; the graph folder has the text after every pass.</p>'
+    drawing = layered([b.name for b in boxes], {b.name: b.sources for b in boxes})
+    low = min(x for x in [*drawing.column.values(), *(p[0] for e in drawing.edges.values() for p in e)])
+    high = max(x for x in [*drawing.column.values(), *(p[0] for e in drawing.edges.values() for p in e)])
+    width, height = (high - low + 1) * (BOX_W + GAP_X) + 8, (max(drawing.rank.values()) + 1) * (BOX_H + GAP_Y)
+    by_name: dict[str, list[Step]] = {}
+    drawn = {b.name for b in boxes}
+    for step in data.steps:
+        by_name.setdefault(step.box if step.box in drawn else "repeated layers", []).append(step)
+    total = sum(s.seconds or 0.0 for s in data.steps)
+
+    def centre(column: float) -> float:
+        return (column - low + 0.5) * (BOX_W + GAP_X) + 4
+
+    def top(rank: int) -> float:
+        return rank * (BOX_H + GAP_Y) + 4
+
+    parts = [
+        (
+            f'<svg class="graph" width="{width:.0f}" height="{height:.0f}" '
+            f'viewBox="0 0 {width:.0f} {height:.0f}" role="img" aria-label="graph">'
+        )
+    ]
+    for points in drawing.edges.values():
+        d = ""
+        for (xa, ra), (xb, rb) in zip(points, points[1:], strict=False):
+            x1, y1, x2, y2 = centre(xa), top(ra) + BOX_H, centre(xb), top(rb)
+            d += (
+                f"M{x1:.1f} {y1:.1f}" if not d else f"L{x1:.1f} {y1:.1f}"
+            ) + f"C{x1:.1f} {y1 + GAP_Y * 0.6:.1f} {x2:.1f} {y2 - GAP_Y * 0.6:.1f} {x2:.1f} {y2:.1f}"
+        parts.append(f'<path class="edge" d="{d}"/>')
+    for box in boxes:
+        x, y = centre(drawing.column[box.name]) - BOX_W / 2, top(drawing.rank[box.name])
+        steps = by_name.get(box.name, [])
+        share = sum(s.seconds or 0.0 for s in steps) / total if total else 0.0
+        text = "\n".join(filter(None, [f"{box.name}: {box.type}", box.detail, *(tip(s) for s in steps[:8])]))
+        parts.append(
+            f'<g class="box k-{box.kind}" data-tip="{attribute(text)}"><title>{escape(text)}</title>'
+            f'<rect class="body" x="{x:.1f}" y="{y:.1f}" width="{BOX_W}" height="{BOX_H}" rx="7"/>'
+            f'<rect class="edge-mark" x="{x:.1f}" y="{y + 6:.1f}" width="4" height="{BOX_H - 12}" rx="2"/>'
+            f'<text class="name" x="{x + 12:.1f}" y="{y + 19:.1f}">{escape(_fit(box.title, 29))}</text>'
+            f'<text class="type" x="{x + 12:.1f}" y="{y + 35:.1f}">{escape(_fit(box.type, 24))}</text>'
+        )
+        if share >= 0.001:
+            parts.append(
+                f'<text class="share" x="{x + BOX_W - 8:.1f}" y="{y + 35:.1f}" text-anchor="end">{100 * share:.1f} %</text>'
+                f'<rect class="bar" x="{x + 12:.1f}" y="{y + BOX_H - 5:.1f}" '
+                f'width="{max(1.0, (BOX_W - 20) * share):.1f}" height="2.5" rx="1"/>'
+            )
+        parts.append("</g>")
+    parts.append("</svg>")
+    return f'<div class="scroll">{"".join(parts)}</div>'
+
+
+def _fit(text: str, limit: int) -> str:
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 1120, 380, 76, 34, 10
+
+
+def arena_svg(data: Inspection) -> str:
+    """An SVG of the arena; a sentence when nothing needs one."""
+    if not data.blocks or not data.arena_bytes:
+        return '<p class="quiet">No intermediate buffer: every value lives in registers, inputs or outputs.</p>'
+    steps = max(len(data.steps), max(b.last for b in data.blocks) + 1)
+    inner_w, inner_h = WIDTH - LEFT - 8, HEIGHT - BOTTOM - TOP
+    top = data.arena_bytes
+
+    def x(step: float) -> float:
+        return LEFT + step / steps * inner_w
+
+    def y(offset: float) -> float:
+        return TOP + inner_h * (1 - offset / top)
+
+    parts = [f'<svg class="arena" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="arena: bytes over steps">']
+    for tick in byte_ticks(top):
+        parts.append(
+            f'<line class="grid" x1="{LEFT}" x2="{WIDTH - 8}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>'
+            f'<text class="axis" x="{LEFT - 8}" y="{y(tick) + 4:.1f}" text-anchor="end">{nbytes(tick)}</text>'
+        )
+    every = max(1, -(-steps // 20))
+    for step in range(0, steps, every):
+        parts.append(f'<text class="axis" x="{x(step + 0.5):.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{step}</text>')
+    parts.append(f'<text class="axis" x="{LEFT + inner_w / 2:.0f}" y="{HEIGHT - 3}" text-anchor="middle">step of the schedule</text>')
+    for block in sorted(data.blocks, key=lambda b: -b.size):
+        left, width = x(block.first), max(1.0, x(block.last + 1) - x(block.first))
+        height = max(1.0, y(block.offset) - y(block.offset + block.size))
+        tip = (
+            f"{block.name}\n{nbytes(block.size)} at {nbytes(block.offset)} … {nbytes(block.offset + block.size)}\n"
+            f"steps {block.first} … {block.last}{_readers(data, block.first, block.last)}"
+        )
+        parts.append(
+            f'<rect class="block k-{block.kind}" x="{left:.1f}" y="{y(block.offset + block.size):.1f}" '
+            f'width="{width:.1f}" height="{height:.1f}" '
+            f'rx="2" data-tip="{attribute(tip)}"><title>{escape(tip)}</title></rect>'
+        )
+        if width > 64 and height > 15:
+            label = block.name if len(block.name) * 6.6 < width - 10 else block.name[: max(1, int((width - 16) / 6.6))] + "…"
+            parts.append(f'<text class="label" x="{left + 6:.1f}" y="{y(block.offset + block.size) + 12:.1f}">{escape(label)}</text>')
+    parts.append("</svg>")
+    return "".join(parts)
+
+
+def _readers(data: Inspection, first: int, last: int) -> str:
+    if first >= len(data.steps) or last >= len(data.steps):
+        return ""
+    return f"\nwritten by {data.steps[first].name}\nlast used by {data.steps[last].name}"
+
 
 TEXT_LIMIT = 60_000  # characters of one text shown in the page; the files beside it are whole
 

@@ -17,8 +17,7 @@ import numpy as np
 
 from ...core.errors import FormatError
 from ...ops.quant import BY_ID, BlockFormat, PackedTensor
-from .cursor import Cursor
-from .metadata import Metadata, read_metadata
+from .metadata import Cursor, Metadata, read_metadata
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)

@@ -16,8 +16,7 @@ from ...core.files import write_file
 from ...core.workers import Workers
 from ...ops.quant import BlockFormat, PackedTensor, by_name
 from ...ops.quant.base import known
-from .cursor import Cursor
-from .metadata import read_metadata
+from .metadata import Cursor, read_metadata
 from .reader import open_gguf
 
 ALIGNMENT = 32

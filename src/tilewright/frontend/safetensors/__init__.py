@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-from .file import open_safetensors
-from .folder import HFFolder, open_folder
+from .folder import HFFolder, open_folder, open_safetensors
 
 __all__ = ["HFFolder", "open_folder", "open_safetensors"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
@@ -12,7 +13,7 @@ from typing import Any
 from ...core.dims import Expr, sym
 from ...core.dynamic import Axis, Tensor, declared, linear, named
 from ...core.errors import CompileError, ConfigError, UnsupportedError
-from ...core.pytree import Spec
+from ...core.pytree import HOOKS, LEAF, Hook, Spec, class_name
 from ...core.signature import Fixed, Signature, Size, Slot
 from ...core.torch_context import surroundings
 from ...ir.graph import Graph, Value
@@ -22,11 +23,122 @@ from .aten.registry import SEED
 from .constants import Constants
 from .convert import Converter, Lazy, Missing, Poison
 from .export import complete, grown_sizes, parameters, read_program, run_export, tracing_lock, translate
-from .state import functional, updates
+from .mutation import Aliases, needs_functional
+from .place import place_of
 from .symbols import Symbols
 from .tensors import dtype_of
-from .tree import install, spec_of
 from .versions import check
+
+
+# State: programs that write to the module's buffers or to the caller's tensors, made functional.
+# torch makes such a program functional: every tensor that it writes to becomes a further output. Norms in training mode write their running
+# statistics without saying so in their schema; batch norm has a functional form, instance norm is given one here. What a program writes is
+# named in its `updates`; `import_torch` decides what becomes of them.
+def functional(program: Any) -> Any:
+    """The program itself, or its functional form when it writes to inputs, or in-place writes are seen through views."""
+    if not needs_functional(program.graph_module) and not Aliases(program.graph).written_inputs():
+        return program
+    import torch
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return program.run_decompositions({torch.ops.aten.instance_norm.default: _instance_norm})
+    except Exception as e:
+        raise CompileError(f"torch.export: the model writes to tensors in place and torch could not make that functional: {e}") from e
+
+
+def _instance_norm(x: Any, weight: Any, bias: Any, mean: Any, var: Any, use_input_stats: bool, momentum: float, eps: float,
+                   cudnn_enabled: bool) -> Any:
+    """Instance norm with its writes spelled out: running statistics move towards the mean over the batch of each case's own."""
+    import torch
+
+    if not use_input_stats:
+        return torch.nn.functional.batch_norm(x, mean, var, weight, bias, False, momentum, eps)
+    if mean is not None and var is not None:
+        axes = list(range(2, x.ndim))
+        mean.copy_((1 - momentum) * mean + momentum * x.mean(axes).mean(0).to(mean.dtype))
+        var.copy_((1 - momentum) * var + momentum * x.var(axes).mean(0).to(var.dtype))
+    return torch.nn.functional.group_norm(x, x.shape[1], weight, bias, eps)
+
+
+def updates(program: Any, *, buffers: bool, inputs: bool) -> dict[int, str]:
+    """Number of each output that is a new value of something -> the placeholder that it is a new value of.
+
+    `buffers` and `inputs` say whether the caller can do anything with new values of the module's buffers and of its own tensors.
+    """
+    holes = [n for n in program.graph.nodes if n.op == "placeholder"]
+    specs = dict(zip(holes, program.graph_signature.input_specs, strict=True))
+    by_target = {s.target or n.name: n.name for n, s in specs.items()}
+    told = [f"{specs[hole].target or hole.name}" + (f" ({where})" if (where := place_of(node)) else "")
+            for hole, node in Aliases(program.graph).written_inputs()]
+    found: dict[int, str] = {}
+    for i, spec in enumerate(program.graph_signature.output_specs):
+        kind = spec.kind.name
+        if not kind.endswith("_MUTATION"):
+            continue
+        if {"BUFFER_MUTATION": buffers, "USER_INPUT_MUTATION": inputs}.get(kind, False):
+            found[i] = by_target[spec.target]
+        else:
+            told.append(spec.target or spec.arg.name)
+    if told:
+        ask = "call module.eval(), or train it with tw.from_torch, which gives the new values" if inputs else "return the new value instead"
+        names = ", ".join(dict.fromkeys(told))
+        raise UnsupportedError(f"torch: the model writes to {names} in place, which is not supported here; {ask}")
+    return found
+
+
+_PLAIN = (str, int, float, bool, type(None))
+
+
+def spec_of(tree: Any) -> Spec:
+    """Our Spec for a torch TreeSpec."""
+    if tree.is_leaf():
+        return LEAF
+    kind, context = tree.type, tree.context
+    children = tuple(spec_of(c) for c in tree.children())
+    if kind in (tuple, list):
+        return Spec(kind.__name__, (), children)
+    if kind is dict:
+        return Spec("dict", tuple(context), children)
+    if isinstance(context, type) and issubclass(context, tuple):
+        return Spec(class_name(context), (), children)  # a namedtuple: its class is the context
+    if kind.__name__ == "OrderedDict":
+        return Spec(class_name(kind), tuple(context), children)
+    return Spec(class_name(kind), _keys(context, kind), children)
+
+
+def _keys(context: Any, kind: Any) -> tuple[Any, ...]:
+    keys = tuple(context) if isinstance(context, (list, tuple)) else (context,)
+    if not all(isinstance(k, _PLAIN) for k in keys):
+        raise UnsupportedError(f"torch: a {kind.__name__} cannot be an argument or a result here; use tuples, lists and dicts of tensors")
+    return keys
+
+
+def _flatten(tree: Any) -> tuple[list[Any], tuple[Any, ...]] | None:
+    from torch.utils import _pytree
+
+    found = _pytree.SUPPORTED_NODES.get(type(tree))
+    if found is None or type(tree) in (tuple, list, dict):
+        return None
+    children, context = found.flatten_fn(tree)
+    return list(children), _keys(context, type(tree))
+
+
+def _unflatten(cls: type[Any], keys: tuple[Any, ...], children: list[Any]) -> Any | None:
+    from torch.utils import _pytree
+
+    found = _pytree.SUPPORTED_NODES.get(cls)
+    return None if found is None else found.unflatten_fn(children, list(keys))
+
+
+_HOOK = Hook(_flatten, _unflatten)
+
+
+def install() -> None:
+    """Let core.pytree take apart what torch's registry knows. Called by the importer: core itself never imports torch."""
+    if _HOOK not in HOOKS:
+        HOOKS.append(_HOOK)
 
 
 @dataclass(frozen=True)
@@ -51,16 +163,9 @@ class Imported:
         return list(self.signature.input_names)
 
 
-def import_torch(
-    target: Any,
-    args: tuple[Any, ...] = (),
-    kwargs: Mapping[str, Any] | None = None,
-    *,
-    dynamic: Mapping[str, Any] | None = None,
-    dynamic_shapes: Any = None,
-    name: str | None = None,
-    weights: Mapping[str, str] | None = None,
-) -> Imported:
+def import_torch(target: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None, *,
+                 dynamic: Mapping[str, Any] | None = None, dynamic_shapes: Any = None, name: str | None = None,
+                 weights: Mapping[str, str] | None = None) -> Imported:
     """Import a torch.nn.Module, a callable, an ExportedProgram or the .pt2 file of one.
 
     `dynamic` maps parameter names to `{axis: Dim}` (nested as the argument is); `dynamic_shapes` is torch.export's own form. `weights`

@@ -18,9 +18,8 @@ from ..launch import Launch
 from ..pointwise.pointwise import unravel
 from ..quant.quantize import quantized_block
 from ..region import Operand, Region, widen
-from ..template import Reason, Template, alone, region_bytes, region_flops
-from .config import Config
-from .forward import AttentionKernel
+from ..template import Template, region_bytes, region_flops
+from .forward import AttentionKernel, Config
 
 
 class Q8AttentionKernel(AttentionKernel):
@@ -61,9 +60,7 @@ class Q8BlocksTemplate(Template):
     """One program per row. Results may lie anywhere, such as in the window of a cache that they are meant for."""
 
     key = "q8_blocks"
-
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        return alone(region, Q8BlocksOp)
+    serves = (Q8BlocksOp,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         x, (codes, scales) = region.operands[0], region.results

@@ -11,14 +11,12 @@ from ..call import Call
 from ..launch import Launch
 from ..pointwise.pointwise import unravel
 from ..region import Operand, Region, narrow, widen
-from ..template import Reason, Template, alone, region_bytes, region_flops
+from ..template import Template, region_bytes, region_flops
 
 
 class RopeTemplate(Template):
     key = "rope"
-
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        return alone(region, RopeOp)
+    serves = (RopeOp,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         assert region.anchor is not None and isinstance(region.anchor.op, RopeOp)

@@ -75,9 +75,8 @@ class Places:
         return found
 
 
-def sum_of_chains(
-    b: KernelBuilder, sizes: Sequence[int], step: Callable[[Sequence[Ix | int], list[Tile]], list[Tile]], zeros: list[Tile],
-) -> list[Tile]:
+def sum_of_chains(b: KernelBuilder, sizes: Sequence[int], step: Callable[[Sequence[Ix | int], list[Tile]], list[Tile]],
+                  zeros: list[Tile]) -> list[Tile]:
     """All steps of K in order, in chains: `step(k, accumulators)` adds the products at one place of K. Integers, whose sums are exact, are
     one chain."""
     exact = zeros[0].dtype.is_int
@@ -125,10 +124,8 @@ def sum_of_chains(
     return chain(0, [], zeros) if exact or (inner == 0 and prod(sizes) <= CHAIN) else chains(0, [], zeros)
 
 
-def direct_launch(
-    region: Region, part: Plain, weights: tuple[DType, Buffer, Layout], width: int, words: Words | None, target: TargetSpec, *,
-    in_place: bool = False,
-) -> Launch:
+def direct_launch(region: Region, part: Plain, weights: tuple[DType, Buffer, Layout], width: int, words: Words | None, target: TargetSpec,
+                  *, in_place: bool = False) -> Launch:
     """`weights`: panels as [group, panel, channels, taps…, width] over their buffer. `in_place`: they may end before a panel does. With
     `words` the part's input and the weights are words of channels."""
     assert region.anchor is not None and isinstance(region.anchor.op, (ConvOp, IntConvOp))

@@ -109,10 +109,8 @@ def weights_of(op: AnyConv, w: Layout) -> Layout:
     return Layout((g, w.shape[1], c, *w.shape[2:]), (w.strides[0] * c, w.strides[1], w.strides[0], *w.strides[2:]), w.offset)
 
 
-def spread(
-    name: str, x: Operand, step: tuple[int, ...], padding: tuple[tuple[Dim, Dim], ...], target: TargetSpec, note: str, place: Place,
-    border: int = 0,
-) -> tuple[list[Launch], Operand]:
+def spread(name: str, x: Operand, step: tuple[int, ...], padding: tuple[tuple[Dim, Dim], ...], target: TargetSpec, note: str, place: Place,
+           border: int = 0) -> tuple[list[Launch], Operand]:
     """x in a buffer filled with `border`, with `step` between elements and room around; negative padding crops. `place` may give it more
     channels than x has."""
     sizes = [(d - 1) * s + 1 + lo + hi for d, s, (lo, hi) in zip(x.type.shape[2:], step, padding, strict=True)]

@@ -26,7 +26,7 @@ from ..launch import Buffer, Launch
 from ..pointwise.copies import copy_launch, fill_launch
 from ..pointwise.pointwise import unravel
 from ..region import Operand, Region, narrow, widen
-from ..template import Reason, Template, alone, region_bytes, region_flops
+from ..template import Template, region_bytes, region_flops
 from .lines import Limit, Lines, State
 
 JOIN = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}  # elements of a window
@@ -39,10 +39,8 @@ def kind_of(op: Any) -> str:
 
 class PoolTemplate(Template):
     key = "pool"
+    serves = (MaxPoolOp, AvgPoolOp, MaxPoolIndicesOp, PoolOp)
     rows: ClassVar[int] = 64  # of results a program computes at most
-
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        return alone(region, MaxPoolOp, AvgPoolOp, MaxPoolIndicesOp, PoolOp)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         assert region.anchor is not None
@@ -119,9 +117,8 @@ class ChannelPool(Lines):
         return count
 
 
-def padded(
-    name: str, x: Operand, lo: tuple[Dim, ...], hi: tuple[Dim, ...], fill: float, target: TargetSpec
-) -> tuple[list[Launch], Operand]:
+def padded(name: str, x: Operand, lo: tuple[Dim, ...], hi: tuple[Dim, ...], fill: float,
+           target: TargetSpec) -> tuple[list[Launch], Operand]:
     """x inside a buffer filled with `fill`."""
     lead = x.type.ndim - len(lo)
     sizes = [d + a + b for d, a, b in zip(x.type.shape[lead:], lo, hi, strict=True)]

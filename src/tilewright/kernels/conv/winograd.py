@@ -249,9 +249,8 @@ class Tiles:
         with b.if_(b.compare("gt", outside, 0)):
             each(inside=False)
 
-    def _transform(
-        self, image: Ix | int, start: list[Ix | int], to: Ix | int, k: Ix | int, c: Ix | int, left: int | None, inside: bool
-    ) -> None:
+    def _transform(self, image: Ix | int, start: list[Ix | int], to: Ix | int, k: Ix | int, c: Ix | int, left: int | None,
+                   inside: bool) -> None:
         b, n = self.b, self.n
 
         def flag(axis: int, p: Ix | int) -> Ix | int:

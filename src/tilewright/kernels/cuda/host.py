@@ -23,7 +23,7 @@ from ...ops.linalg.spectra import Svd
 from ...tile.ir import Kernel
 from ..launch import Launch, Pointer
 from ..region import Operand, Region
-from ..template import Reason, Template, alone, region_bytes, region_flops
+from ..template import Template, region_bytes, region_flops
 
 Bytes = np.ndarray[Any, Any]
 
@@ -62,9 +62,7 @@ class OnHost(Template):
     """Singular values, and eigenvalues of matrices that need not be symmetric."""
 
     key = "host"
-
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        return alone(region, Eig, Svd)
+    serves = (Eig, Svd)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         assert region.anchor is not None

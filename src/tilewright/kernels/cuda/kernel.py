@@ -10,7 +10,19 @@ from ...core.dtypes import DType
 from ...core.hashing import blake2b
 from ...tile.ir import Block, Kernel, Var
 from ...tile.text import to_text
-from ..attention.cuda.flash_plan import FlashPlan
+
+
+@dataclass(frozen=True)
+class FlashPlan:
+    consumers: int = 2  # warpgroups of 64 query rows in a block
+    per_sm: int = 1  # blocks of an SM
+    keys: int = 128  # of a tile
+    stages: int = 2  # tiles of keys, and of values, on their way
+    kept: int = 24 << 20  # bytes of keys and values that blocks work on at a time
+
+
+PLANS = {64: FlashPlan(consumers=1, per_sm=3, keys=64, stages=3), 128: FlashPlan()}
+
 
 WARP = 32
 K = TypeVar("K", bound=Kernel)

@@ -11,13 +11,11 @@ from ..attention.cuda.paged import PagedDecodeAttention
 from ..attention.cuda.rope import CudaRope
 from ..attention.cuda.tiled import TiledAttention
 from ..attention.rope import RopeTemplate
-from ..conv.conv import ConvTemplate
 from ..conv.cuda.depthwise import DepthwiseConv
 from ..conv.cuda.halo import HaloConv
 from ..conv.cuda.hopper import HopperConv
 from ..conv.cuda.patch import PatchConv
 from ..conv.cuda.pool import CudaPool, CudaSpatialMean
-from ..conv.cuda.simt import CudaConv
 from ..conv.cuda.tiled import TiledConv
 from ..conv.pool import PoolTemplate
 from ..custom.own import Own
@@ -66,7 +64,6 @@ CUDA_TEMPLATES: list[Template] = [
     DepthwiseConv(),
     HaloConv(),
     TiledConv(),
-    CudaConv(),
     TiledMatmul(),
     DecodeAttention(),
     PagedDecodeAttention(),
@@ -89,6 +86,6 @@ CUDA_TEMPLATES: list[Template] = [
     CudaSample(),
     OnHost(),
     *(Shared(t) for t in TEMPLATES if not isinstance(
-        t, (ConvTemplate, GatherTemplate, Own, Pointwise, PoolTemplate, RopeTemplate, Rows, lapack.EigTemplate, lapack.SvdTemplate))),
+        t, (GatherTemplate, Own, Pointwise, PoolTemplate, RopeTemplate, Rows, lapack.EigTemplate, lapack.SvdTemplate))),
 ]
 INSIDE: list[Template] = [SmallMatmul(), *CUDA_TEMPLATES]  # of loops and branches, which are one kernel where all of it is small

@@ -60,17 +60,8 @@ def fitting(stages: int, nbytes: int, target: TargetSpec) -> int:
     return max(2, min(stages, (target.l1d - 2048) // nbytes))
 
 
-def tiled(
-    launch: Launch,
-    *,
-    warps: int,
-    stages: int = 3,
-    per_sm: int = 1,
-    vectors: dict[str, int] | None = None,
-    early: tuple[str, ...] = (),
-    producers: int = 0,
-    extents: dict[str, Layout] | None = None,
-) -> Launch:
+def tiled(launch: Launch, *, warps: int, stages: int = 3, per_sm: int = 1, vectors: dict[str, int] | None = None,
+          early: tuple[str, ...] = (), producers: int = 0, extents: dict[str, Layout] | None = None) -> Launch:
     """The launch with its kernel as a block program; the kernel is named by all that it is. `extents`: views all of whose accesses end at
     the ends of these layouts, which TMA then copies where they are aligned."""
     k = optimise(launch.kernel, (ReuseValues(), HoistInvariants(), FuseMultiplyAdd(), RemoveDead()))
@@ -79,17 +70,9 @@ def tiled(
     return replace(launch, kernel=kernel)
 
 
-def tiled_kernel(
-    k: Kernel,
-    *,
-    warps: int,
-    stages: int = 3,
-    per_sm: int = 1,
-    vectors: dict[str, int] | None = None,
-    early: tuple[str, ...] = (),
-    producers: int = 0,
-    maps: dict[str, tuple[TensorMap, tuple[int, ...]]] | None = None,
-) -> TiledKernel:
+def tiled_kernel(k: Kernel, *, warps: int, stages: int = 3, per_sm: int = 1, vectors: dict[str, int] | None = None,
+                 early: tuple[str, ...] = (), producers: int = 0,
+                 maps: dict[str, tuple[TensorMap, tuple[int, ...]]] | None = None) -> TiledKernel:
     said = tuple(sorted((vectors or {}).items()))
     found = tuple(sorted((maps or {}).items()))
     mapped = tuple((name, axes) for name, (_, axes) in found)

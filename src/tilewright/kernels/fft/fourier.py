@@ -21,7 +21,7 @@ from ..launch import Launch
 from ..linalg.matrices import nothing, vector
 from ..pointwise.pointwise import unravel
 from ..region import Operand, Region
-from ..template import Reason, Template, alone, region_bytes, region_flops
+from ..template import Template, region_bytes, region_flops
 from .butterflies import Butterflies, Number
 
 SMALL = (2, 3, 4, 5, 8)  # radixes that are written out
@@ -30,9 +30,7 @@ NEAR = 32  # turns between two rounds are products of one near and one far turn
 
 class DftColumnsTemplate(Template):
     key = "dft_columns"
-
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        return alone(region, DftOp)
+    serves = (DftOp,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         x, out = region.operands[0], region.results[0]

@@ -21,7 +21,7 @@ from ..launch import Launch
 from ..linalg.matrices import nothing
 from ..pointwise.pointwise import unravel
 from ..region import Operand, Region
-from ..template import Reason, Template, alone, region_bytes, region_flops
+from ..template import Template, region_bytes, region_flops
 from .butterflies import Butterflies, Number
 
 LINE = 64  # bytes
@@ -31,9 +31,7 @@ Put = Callable[[Ix | int, Number], None]
 
 class DftRowsTemplate(Template):
     key = "dft_rows"
-
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        return alone(region, DftRowsOp)
+    serves = (DftRowsOp,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         if any(d == 0 for d in region.results[0].type.shape):

@@ -8,12 +8,12 @@ from contextlib import nullcontext
 
 from ...core.dims import bounds as range_of
 from ...core.target_spec import TargetSpec
-from ...ops.index.bags import BagSum as BagSumOp
+from ...ops.index.counting import BagSum as BagSumOp
 from ...tile.builder import Ix
 from ..call import Call
 from ..launch import Launch
 from ..region import Region, narrow, widen
-from ..template import Reason, Template, alone, region_flops
+from ..template import Template, region_flops
 from .gather import report_index
 
 WIDE, NARROW = 8, 1  # registers of sums: for most columns, and for the rest
@@ -21,9 +21,7 @@ WIDE, NARROW = 8, 1  # registers of sums: for most columns, and for the rest
 
 class BagSumTemplate(Template):
     key = "bag_sum"
-
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        return alone(region, BagSumOp)
+    serves = (BagSumOp,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         assert region.anchor is not None

@@ -16,7 +16,7 @@ from ..launch import Launch
 from ..pointwise.copies import copy_launch
 from ..pointwise.pointwise import unravel
 from ..region import Region, narrow, widen
-from ..template import Reason, Template, alone
+from ..template import Template
 from .gather import report_index
 from .gather_last import WIDE, checked
 
@@ -25,9 +25,7 @@ STRIP = 64  # columns of a program, where the axis is not the innermost one
 
 class ScatterAlongTemplate(Template):
     key = "scatter_along"
-
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        return alone(region, ScatterAlongOp)
+    serves = (ScatterAlongOp,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         assert region.anchor is not None and isinstance(region.anchor.op, ScatterAlongOp)

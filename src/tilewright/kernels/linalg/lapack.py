@@ -16,7 +16,7 @@ from ...ops.linalg.spectra import Svd as SvdOp
 from ...tile.builder import Ix, KernelBuilder, Tile, View
 from ..launch import Launch
 from ..region import Region
-from ..template import Reason, Template, alone, region_bytes, region_flops
+from ..template import Template, region_bytes, region_flops
 from .matrices import Matrices, nothing, vector
 from .spectra import in_order, power_of
 
@@ -89,9 +89,7 @@ class Routine:
 
 class SvdTemplate(Template):
     key = "svd"
-
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        return alone(region, SvdOp)
+    serves = (SvdOp,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         m, n = region.operands[0].type.shape[-2:]
@@ -127,9 +125,7 @@ class EigTemplate(Template):
     """In f64: an eigenvalue of a matrix that is not symmetric may be far more sensitive than the matrix."""
 
     key = "eig"
-
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        return alone(region, EigOp)
+    serves = (EigOp,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         n = region.operands[0].type.shape[-1]

@@ -3,11 +3,13 @@
 A panel is factored by one program, its columns in local memory, where every loop runs along registers; it leaves a copy of its rows that
 lie side by side, which the products read. The rest is brought up to date in blocks of columns: rows are exchanged, solved with the panel's
 triangle and multiplied with the panel in register tiles. One launch a panel does that and factors the next panel, as soon as that one's
-own columns are up to date: threads draw the blocks (`tickets.py`), so none waits for the panel. A matrix of few columns is one panel.
+own columns are up to date: threads draw the blocks (`draw`), so none waits for the panel. A matrix of few columns is one panel.
 The order of all sums depends on the sizes alone.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from ...core.dims import minimum, product
 from ...core.dtypes import i32, i64
@@ -16,25 +18,113 @@ from ...ir.layout import Layout
 from ...ir.types import TensorType
 from ...ops.linalg.factors import Cholesky as CholeskyOp
 from ...ops.linalg.systems import Lu as LuOp
-from ...tile.builder import Ix, View
-from .. import tickets
+from ...tile.builder import Ix, KernelBuilder, Tile, View
+from ..call import report
 from ..launch import Buffer, Launch
 from ..pointwise.copies import copy_launch
 from ..region import Operand, Region
-from ..template import Reason, Template, alone
+from ..template import Template
 from .cholesky import Cholesky
 from .factor_panels import Blocked
-from .lu_panel import factor_panel
-from .matrices import Columns, Matrices
+from .matrices import SINGULAR, Columns, Matrices, padded, swap
+
+# Work of unequal size that threads take as they become free: programs that draw numbers until none are left.
+# Which thread does what differs from run to run, so items must not depend on each other, nor their results on who computes them. Programs
+# of the grid's first half count from the first item on, the others from the last one back: on two threads each keeps to its end of the
+# items, where its caches are warm, and only the middle changes hands.
+GRID = 32  # programs, hence threads that can take part
+WORDS = 3  # of a counter: numbers drawn, and those from either end
+
+
+def clear(b: KernelBuilder, counters: View, count: Ix | int) -> None:
+    """Before the launches that draw: in a launch of its own, by one program."""
+    with b.loop(0, count) as loop:
+        b.store(counters, (loop.index, 0), b.full((WORDS,), 0, i64))
+
+
+def draw(b: KernelBuilder, counters: View, which: Ix | int, items: Ix, body: Callable[[Ix | int], None]) -> None:
+    """body(item) for every item of a launch over GRID programs."""
+    one, side = b.full((), 1, i64), b.pid // (GRID // 2)
+    drawn = b.to_index(b.atomic("add", counters, (which, 0), b.full((), 0, i64)))
+    with b.loop(0, items - drawn):
+        number = b.to_index(b.atomic("add", counters, (which, 0), one))
+        with b.if_(b.compare("lt", number, items)):
+            place = b.to_index(b.atomic("add", counters, (which, side + 1), one))
+            body((1 - side) * place + side * (items - 1 - place))
+
+
+FEW = 8  # columns that are factored one by one; those behind take all of them in one pass
+SIDE = 4  # columns behind that are changed together
+
+
+def factor_panel(w: Matrices, c: Columns, pivots: View, order: View, error: View | None, at: list[Ix | int], matrix: Ix | int,
+                 first: Ix | int, rows: Ix | int, count: Ix, height: int) -> None:
+    """c holds `count` columns from row `first` of the matrix on; they become L and U."""
+    b = w.b
+    one = b.full((), 1.0, c.dtype)
+    with b.loop(0, count, FEW) as group:
+        begin = group.index
+        end = b.minimum(begin + FEW, count)
+        with b.loop(begin, end) as step:
+            j = step.index
+            p = b.minimum(_largest(c, j, rows, height), rows - 1)  # NaN is nowhere found
+            b.store(pivots, (*at, first + j), b.from_index(first + p, i32))
+            swap(b, order, [*at, first + j], [*at, first + p])
+            with b.loop(0, count) as column:
+                swap(b, c.view, [column.index, j], [column.index, p])
+            pivot = c.one(j, j)
+            zero = b.cmp("eq", pivot, 0.0)
+            if error is not None:
+                with b.if_(zero):
+                    report(b, error, SINGULAR, matrix, first + j)
+            safe = b.select(zero, one, pivot)
+            c.each(j + 1, rows, lambda i: c.put(j, i, c.get(j, i) / safe))
+            with b.loop(j + 1, end) as column:
+                c.add(column.index, -c.one(column.index, j), c, j, j + 1, rows)
+        whole = end + (count - end) // SIDE * SIDE
+        with b.loop(end, whole, SIDE) as column:
+            _behind(c, column.index, SIDE, begin, rows)
+        with b.loop(whole, count) as column:
+            _behind(c, column.index, 1, begin, rows)
+
+
+def _behind(c: Columns, column: Ix, side: int, begin: Ix, rows: Ix | int) -> None:
+    """Columns behind FEW factored ones: solved with their triangle, the rest minus the product."""
+    b = c.b
+    solved: list[Tile] = []  # negated
+    for r in range(FEW):
+        x = b.load(c.view, (column, begin + r), (side, 1))
+        for q, other in enumerate(solved):
+            x = b.fma(other, b.load(c.view, (begin + q, begin + r), (1, 1)), x)
+        b.store(c.view, (column, begin + r), x)
+        solved.append(-x)
+    with b.loop(begin + FEW, rows, c.width) as loop:
+        x = b.load(c.view, (column, loop.index), (side, c.width))
+        for q, factor in enumerate(solved):
+            x = b.fma(factor, b.load(c.view, (begin + q, loop.index), (1, c.width)), x)
+        b.store(c.view, (column, loop.index), x)
+
+
+def _largest(c: Columns, j: Ix, rows: Ix | int, height: int) -> Ix:
+    """Where the column is largest from row j on; the first of several."""
+    b, width = c.b, c.width
+    with b.loop(j, rows, width, [b.full((width,), 0.0, c.dtype)]) as loop:
+        loop.next(b.binary("max", loop.carried[0], b.unary("abs", c.get(j, loop.index))))
+    top = b.reduce("max", loop.results[0])
+    far = padded(height, width)
+    with b.loop(j, rows, width, [b.full((width,), far, i64)]) as loop:
+        places = b.iota((width,), 0) + b.from_index(loop.index)
+        hit = b.cmp("eq", b.unary("abs", c.get(j, loop.index)), top)
+        loop.next(b.binary("min", loop.carried[0], b.select(hit, places, far)))
+    return b.to_index(b.reduce("min", loop.results[0]))
+
 
 PANEL = 64
 
 
 class Factor(Template):
     key = "factor"
-
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        return alone(region, LuOp, CholeskyOp)
+    serves = (LuOp, CholeskyOp)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         assert region.anchor is not None
@@ -49,7 +139,7 @@ class _Lu(Blocked):
         super().__init__(region, target, m, n, panel)
         self.panels = -(-self.k // self.panel) if self.k else 0
         self.near = self._temp("rows", TensorType(self.dtype, (*self.lead, 2, m, self.panel)))  # of this panel and of the next
-        self.counters = self._temp("drawn", TensorType(i64, (max(self.panels, 1), tickets.WORDS)))
+        self.counters = self._temp("drawn", TensorType(i64, (max(self.panels, 1), WORDS)))
 
     def _temp(self, name: str, type_: TensorType) -> Operand:
         return Operand(type_, Buffer(f"{self.region.name}.{name}", "temp", type_.nbytes), Layout.contiguous(type_.shape))
@@ -83,7 +173,7 @@ class _Lu(Blocked):
         if near is not None:
             counters, panels = w.write("drawn", self.counters), w.call.word("panels", self.panels)
             with b.if_(b.compare("eq", b.pid, 0)):
-                tickets.clear(b, counters, panels)
+                clear(b, counters, panels)
         at = w.at(b.pid)
         with b.loop(0, rows) as loop:
             b.store(order, (*at, loop.index), b.from_index(loop.index, i32))
@@ -140,9 +230,9 @@ class _Lu(Blocked):
                 factor_panel(w, c, pivots, order, error, at, matrix, next_, height, ahead, self.m)
                 self.give(c, height, ahead, next_, [(lu, at, next_), (rows_near, [*at, 1 - here], 0)], lower=False)
 
-        tickets.draw(b, counters, number, total, item)
+        draw(b, counters, number, total, item)
         size = product(self.lead) * (self.m - behind) * (self.n - behind)
-        programs = minimum(product(self.lead), 1) * tickets.GRID  # without a matrix nobody has cleared the counters
+        programs = minimum(product(self.lead), 1) * GRID  # without a matrix nobody has cleared the counters
         return w.call.finish(programs, flops=2 * count * size, bytes_=2 * size * self.dtype.itemsize)
 
     def _update(self, w: Matrices, lu: View, near: View, at: list[Ix | int], here: Ix, first: Ix, depth: Ix, rows: Ix, start: Ix | int,

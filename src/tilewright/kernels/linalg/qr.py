@@ -15,7 +15,7 @@ from ...ops.linalg.reflections import Geqrf as GeqrfOp
 from ...tile.builder import Ix
 from ..launch import Launch
 from ..region import Region
-from ..template import Reason, Template, alone, region_bytes, region_flops
+from ..template import Template, region_bytes, region_flops
 from .matrices import Columns, Matrices, nothing, reflection, vector
 from .qr_blocked import BlockedQr
 
@@ -24,9 +24,7 @@ ALONE = 48  # matrices with more rows and columns are taken by panels
 
 class QrTemplate(Template):
     key = "qr"
-
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        return alone(region, QrOp)
+    serves = (QrOp,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         a, (q_out, r_out) = region.operands[0], region.results
@@ -64,9 +62,7 @@ class GeqrfTemplate(Template):
     """The reflections themselves: below the diagonal the vectors, above it R."""
 
     key = "geqrf"
-
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        return alone(region, GeqrfOp)
+    serves = (GeqrfOp,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         *lead, m, n = region.operands[0].type.shape

@@ -14,7 +14,7 @@ from ...tile.builder import Ix, Tile
 from ..launch import Launch
 from ..matmul.tiling import for_each_tile, tile_heights
 from ..region import Region
-from ..template import Reason, Template, alone, region_bytes, region_flops
+from ..template import Template, region_bytes, region_flops
 from .matrices import Matrices, nothing, tile_width
 
 ROWS = 6
@@ -22,9 +22,7 @@ ROWS = 6
 
 class TriangularSolveTemplate(Template):
     key = "triangular_solve"
-
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        return alone(region, SolveOp)
+    serves = (SolveOp,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         assert region.anchor is not None and isinstance(region.anchor.op, SolveOp)

@@ -11,7 +11,7 @@ from ...ops.complex.parts import Imag, Real, ViewAsReal
 from ...ops.fused import Fused
 from ..launch import Launch
 from ..region import Operand, Region
-from ..template import Reason, Template, alone
+from ..template import Template
 from .pointwise import Pointwise
 
 
@@ -48,9 +48,7 @@ def computed_in_place(graph: Graph) -> dict[Value, tuple[Value, Real | Imag]]:
 
 class ComplexTemplate(Template):
     key = "complex"
-
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        return alone(region, ComplexOp)
+    serves = (ComplexOp,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         body = Graph("complex")

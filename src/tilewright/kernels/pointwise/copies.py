@@ -14,7 +14,7 @@ from ...ops.pointwise.casts import Cast
 from ...ops.views import Expand
 from ..launch import Launch
 from ..region import Operand, Region
-from ..template import Reason, Template, alone
+from ..template import Template
 from .complex import as_real
 from .pointwise import Pointwise
 from .transpose import turning_copy
@@ -58,9 +58,7 @@ class ConcatTemplate(Template):
     """One copy per operand into its slice of the result."""
 
     key = "concat"
-
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        return alone(region, ConcatOp)
+    serves = (ConcatOp,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         assert region.anchor is not None and isinstance(region.anchor.op, ConcatOp)
@@ -81,9 +79,7 @@ class PadTemplate(Template):
     """The value everywhere, then one copy into the middle."""
 
     key = "pad"
-
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        return alone(region, PadOp)
+    serves = (PadOp,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         assert region.anchor is not None and isinstance(region.anchor.op, PadOp)

@@ -192,18 +192,8 @@ def unravel(b: KernelBuilder, index: Ix | int, dims: Sequence[Ix | int]) -> list
     return out[::-1]
 
 
-def emit_row(
-    b: KernelBuilder,
-    region: Region,
-    ins: dict[Value, View],
-    ramps: dict[Value, list[Ix | int]],
-    stores: list[Store],
-    position: list[Ix | int],
-    start: Ix | int,
-    stop: Ix | int,
-    tile: int,
-    checks: Checks,
-) -> None:
+def emit_row(b: KernelBuilder, region: Region, ins: dict[Value, View], ramps: dict[Value, list[Ix | int]], stores: list[Store],
+             position: list[Ix | int], start: Ix | int, stop: Ix | int, tile: int, checks: Checks) -> None:
     """The innermost loop: whole tiles, then one masked tail."""
 
     def body(i: Ix | int, left: Ix | int | None) -> None:

@@ -8,7 +8,7 @@ from ...ops.pointwise.casts import Cast
 from ...ops.state import UpdateSlice as UpdateSliceOp
 from ..launch import Launch
 from ..region import Operand, Region
-from ..template import Reason, Template, alone
+from ..template import Template
 from .copies import copy_launch, pointwise_of
 
 
@@ -16,9 +16,7 @@ class UpdateSliceTemplate(Template):
     """A window of no elements runs no program; the window's start is a run-time word."""
 
     key = "update_slice"
-
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        return alone(region, UpdateSliceOp)
+    serves = (UpdateSliceOp,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         assert region.anchor is not None and isinstance(region.anchor.op, UpdateSliceOp)

@@ -206,9 +206,8 @@ class RowKernel:
         return Layout((*self.kept_shape, *self.row_shape), (*strides, *([0] * len(self.row_shape))), lay.offset)
 
     # --- sweeping a row -----------------------------------------------------------------------------------------------
-    def sweep(
-        self, carried: Sequence[Tile], body: Callable[[Evaluator, list[Ix | int], Ix | int | None, list[Tile]], list[Tile]]
-    ) -> list[Tile]:
+    def sweep(self, carried: Sequence[Tile],
+              body: Callable[[Evaluator, list[Ix | int], Ix | int | None, list[Tile]], list[Tile]]) -> list[Tile]:
         """Run body over the row: whole tiles, then a masked tail; nested loops when the row axes do not merge."""
         return self._nest([], list(carried), body)
 

@@ -18,7 +18,7 @@ from ...tile.builder import Ix, Tile, View
 from ..call import Call
 from ..launch import Buffer, Launch
 from ..region import Operand, Region
-from ..template import Reason, Template, alone, region_bytes, region_flops
+from ..template import Template, region_bytes, region_flops
 
 LANES = 16
 NAMES = ("q", "k", "v", "g", "beta", "s")
@@ -31,9 +31,7 @@ def working(dtype: DType) -> DType:
 
 class GatedDeltaRuleTemplate(Template):
     key = "gated_delta_rule"
-
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        return alone(region, GatedDeltaRuleOp)
+    serves = (GatedDeltaRuleOp,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         assert region.anchor is not None and isinstance(region.anchor.op, GatedDeltaRuleOp)

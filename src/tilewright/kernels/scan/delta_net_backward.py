@@ -17,7 +17,7 @@ from ...tile.builder import Ix, Tile, View
 from ..call import Call
 from ..launch import Buffer, Launch
 from ..region import Region
-from ..template import Reason, Template, alone, region_bytes, region_flops
+from ..template import Template, region_bytes, region_flops
 from .delta_net import NAMES, Walk, working
 
 CHUNK, LANES, COLUMNS = 32, 16, 4
@@ -26,9 +26,7 @@ RESULTS = ("dq", "dk", "dv", "dg", "dbeta", "ds")
 
 class GatedDeltaRuleBackwardTemplate(Template):
     key = "gated_delta_rule_backward"
-
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        return alone(region, GatedDeltaRuleBackwardOp)
+    serves = (GatedDeltaRuleBackwardOp,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         assert region.anchor is not None

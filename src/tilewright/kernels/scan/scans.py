@@ -22,7 +22,7 @@ from ..call import Call
 from ..launch import Buffer, Launch
 from ..pointwise.pointwise import unravel
 from ..region import Operand, Region, narrow, widen
-from ..template import Reason, Template, alone, region_bytes, region_flops
+from ..template import Template, region_bytes, region_flops
 
 CHUNK = 16384
 WIDTH = 16  # columns of a program
@@ -30,9 +30,7 @@ WIDTH = 16  # columns of a program
 
 class Running(Template):
     key = "running"
-
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        return alone(region, CumSumOp, CumProdOp)
+    serves = (CumSumOp, CumProdOp)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         assert region.anchor is not None

@@ -22,7 +22,7 @@ from ...tile.builder import Ix, Tile, View
 from ..call import Call
 from ..launch import Buffer, Launch
 from ..region import Operand, Region
-from ..template import Reason, Template, alone, region_bytes, region_flops
+from ..template import Template, region_bytes, region_flops
 from .delta_net import working
 
 CHUNK = 32  # steps between marks
@@ -30,9 +30,7 @@ CHUNK = 32  # steps between marks
 
 class SelectiveScanTemplate(Template):
     key = "selective_scan"
-
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        return alone(region, SelectiveScanOp)
+    serves = (SelectiveScanOp,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         walk = _Walk(region, "selective_scan", region.name, target)
@@ -53,9 +51,7 @@ class SelectiveScanTemplate(Template):
 
 class SelectiveScanBackwardTemplate(Template):
     key = "selective_scan_backward"
-
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        return alone(region, SelectiveScanBackwardOp)
+    serves = (SelectiveScanBackwardOp,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         x, h = region.operands[0], region.operands[-3]

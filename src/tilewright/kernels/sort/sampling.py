@@ -19,7 +19,7 @@ from ..call import Call, report
 from ..launch import Launch
 from ..pointwise.pointwise import unravel
 from ..region import Region
-from ..template import Reason, Template, alone, region_bytes, region_flops
+from ..template import Template, region_bytes, region_flops
 
 BLOCK = 64
 BAD_LOGITS = 2  # code in the error block
@@ -31,9 +31,7 @@ class SampleTemplate(Template):
     """Any number of logits; the last block is filled with probability 0."""
 
     key = "sample"
-
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        return alone(region, SampleOp)
+    serves = (SampleOp,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         return [Sampler(region).launch()]

@@ -23,7 +23,7 @@ from ..launch import Buffer, Launch
 from ..linalg.matrices import nothing
 from ..pointwise.pointwise import unravel
 from ..region import Operand, Region
-from ..template import Reason, Template, alone
+from ..template import Template
 from .keys import BUCKETS, digit, digits, high_half, index_of, is_wide, low_half, sort_key, word
 
 RANKED = 64  # rows up to this length are sorted by rank
@@ -34,9 +34,7 @@ TILE = 64
 
 class SortTemplate(Template):
     key = "sort"
-
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        return alone(region, SortOp, ArgSortOp)
+    serves = (SortOp, ArgSortOp)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         assert region.anchor is not None

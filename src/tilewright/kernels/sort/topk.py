@@ -16,7 +16,7 @@ from ..call import Call
 from ..launch import Launch
 from ..pointwise.pointwise import unravel
 from ..region import Region
-from ..template import Reason, Template, alone, region_bytes, region_flops
+from ..template import Template, region_bytes, region_flops
 from .keys import sort_key
 from .sorting import RANKED, Job, axis_last, sort_launches
 
@@ -26,9 +26,7 @@ TILE = 64
 
 class TopKTemplate(Template):
     key = "top_k"
-
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        return alone(region, TopKOp)
+    serves = (TopKOp,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         assert region.anchor is not None and isinstance(region.anchor.op, TopKOp)

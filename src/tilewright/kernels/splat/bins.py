@@ -18,7 +18,7 @@ from ...tile.builder import Ix, View
 from ..call import Call, report
 from ..launch import Buffer, Launch
 from ..region import Region
-from ..template import Reason, Template, alone
+from ..template import Template
 
 BLOCK = 4096  # splats of a program
 LANES = 16
@@ -27,9 +27,7 @@ CAPACITY = 9  # code in the error block
 
 class SplatBinTemplate(Template):
     key = "splat_bin"
-
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        return alone(region, SplatBinOp)
+    serves = (SplatBinOp,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         work = _Work(region)

@@ -17,16 +17,14 @@ from ...tile.builder import Ix, KernelBuilder, Tile, View
 from ..call import Call
 from ..launch import Launch
 from ..region import Region
-from ..template import Reason, Template, alone, region_bytes, region_flops
+from ..template import Template, region_bytes, region_flops
 
 FEW = 4  # columns that are read one by one
 
 
 class RowMapTemplate(Template):
     key = "row_map"
-
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        return alone(region, RowMapOp)
+    serves = (RowMapOp,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         assert region.anchor is not None and isinstance(region.anchor.op, RowMapOp)

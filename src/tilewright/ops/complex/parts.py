@@ -27,6 +27,7 @@ class Part(View):
     """One of the two floats of every element."""
 
     place = 0
+    cases = True
     samples = [S(c64(3, 5)), S(c128(4)), S(c64()), S(c64(0, 3)), S(c64(N, 2))]
     errors = REAL_ONLY
 
@@ -36,9 +37,6 @@ class Part(View):
 
     def views(self, layout: Layout) -> tuple[Layout | None, ...]:
         return (Layout(layout.shape, tuple(2 * s for s in layout.strides), 2 * layout.offset + self.place),)
-
-    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
-        return values_of(self(inputs[0]))
 
 
 @register
@@ -104,6 +102,7 @@ class Complex(General):
 class ViewAsReal(View):
     """The two floats of every element along a new last axis."""
 
+    cases = True
     samples = [S(c64(3, 5)), S(c128(4)), S(c64()), S(c64(0, 3)), S(c64(N, 2))]
     errors = REAL_ONLY
 
@@ -120,14 +119,12 @@ class ViewAsReal(View):
     def transposed(self, x: Value, g: Value) -> Value:
         return F.one("view_as_complex", g)
 
-    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
-        return values_of(self(inputs[0]))
-
 
 @register
 class ViewAsComplex(View):
     """Pairs along the last axis as complex elements."""
 
+    cases = True
     samples = [S(f32(3, 5, 2)), S(f64(4, 2)), S(f32(2)), S(f32(0, 3, 2)), S(f32(N, 2, 2))]
     errors = [E(f32(3), match="needs pairs of f32 or f64 along the last axis"), E(f16(3, 2), match="needs pairs of f32 or f64"),
               E(f32(), match="needs pairs")]
@@ -152,9 +149,6 @@ class ViewAsComplex(View):
 
     def transposed(self, x: Value, g: Value) -> Value:
         return F.one("view_as_real", g)
-
-    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
-        return values_of(self(inputs[0]))
 
 
 def complex_of_array(x: Any) -> Any:

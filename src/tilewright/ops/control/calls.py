@@ -54,9 +54,6 @@ class Fence(View):
     def transposed(self, x: Value, g: Value) -> Value:
         return g
 
-    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
-        return (None if tangents[0] is None else self(tangents[0], *inputs[1:]),)
-
     def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
         return (self(F.broadcast_batch(inputs[0], batched[0], size), *inputs[1:]),)
 

@@ -61,6 +61,7 @@ class DftRows(General):
     kind: str = "complex"
     inverse: bool = False
     scale: float = 1.0
+    traits = Traits(linear=True)
     samples = [S(f32(3, 64, 2), f32(8, 2), f32(8, 2, 8), fit=with_tables),
                S(f64(2, 2, 64, 2), f64(8, 2), f64(8, 2, 8), inverse=True, scale=0.5, fit=with_tables),
                S(f32(256, 2), f32(16, 2), f32(16, 2, 16), fit=with_tables),
@@ -121,9 +122,6 @@ class DftRows(General):
               "back": RealDftBack(inputs[0].shape[-2] * 2 - 2, self.scale)}[self.kind]
         return (op.vjp(inputs[:1], outputs, cotangents, (True,))[0] if wanted[0] else None, *(None for _ in inputs[1:]))
 
-    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
-        return (None,) if tangents[0] is None else values_of(self(tangents[0], *inputs[1:]))
-
     def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
         x = F.broadcast_batch(inputs[0], batched[0], size)
         return values_of(self(x, *(F.reshape(F.slice_(t, 0, 0, 1), t.shape[1:]) if b else t
@@ -146,6 +144,7 @@ def _weights(graph: Graph, n: int, inner: float, dtype: DType) -> Value:
 
 
 class _RealForm(Composite):
+    cases = True
     traits = Traits(composite=True, linear=True)
 
     def flops(self, x: TensorType) -> Dim:
@@ -155,12 +154,6 @@ class _RealForm(Composite):
     def length(self, x: TensorType) -> int:
         """Real elements of a row."""
         raise NotImplementedError
-
-    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
-        return (None,) if tangents[0] is None else values_of(self(tangents[0]))
-
-    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
-        return values_of(self(inputs[0]))
 
 
 @register

@@ -76,6 +76,7 @@ class DftColumns(General):
     scale: float = 1.0
     rows: bool = False
     rows_out: bool = False
+    traits = Traits(linear=True)
     samples = [S(f32(8, 3, 2), f32(8, 2), fit=with_turns), S(f64(2, 6, 5, 2), f64(6, 2), inverse=True, scale=0.5, fit=with_turns),
                S(f32(2, 1, 2), f32(1, 2), rows=True, fit=with_turns), S(f32(0, 5, 3, 2), f32(5, 2), fit=with_turns),
                S(f32(20, 15, 2), f32(15, 2), rows=True, rows_out=True, fit=with_turns),
@@ -130,9 +131,6 @@ class DftColumns(General):
         re, im = (g.node.graph.constant(np.ascontiguousarray(p).astype(x.dtype.np)) for p in (z.real, z.imag))
         return times(g, (re, im))
 
-    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
-        return (None,) if tangents[0] is None else values_of(self(tangents[0], *inputs[1:]))
-
     def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
         x = F.broadcast_batch(inputs[0], batched[0], size)
         return values_of(self(x, *(F.reshape(F.slice_(t, 0, 0, 1), t.shape[1:]) if b else t
@@ -145,6 +143,7 @@ class Dft(Composite):
 
     inverse: bool = False
     scale: float = 1.0
+    cases = True
     traits = Traits(composite=True, linear=True)
     samples = [S(f32(3, 8, 2)), S(f64(2, 2, 15, 2), inverse=True, scale=0.25), S(f64(1, 2)), S(f32(0, 4, 2)), S(f32(N, 6, 2)),
                S(f64(67, 2)), S(f32(2, 600, 2)), S(f64(20, 64, 2)), S(f64(134, 2), inverse=True)]
@@ -215,12 +214,6 @@ class Dft(Composite):
         g = cotangents[0]
         assert g is not None
         return values_of(Dft(inverse=not self.inverse, scale=self.scale)(g))
-
-    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
-        return (None,) if tangents[0] is None else values_of(self(tangents[0]))
-
-    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
-        return values_of(self(inputs[0]))
 
 
 def halves(n: int) -> tuple[int, int]:

@@ -68,6 +68,7 @@ class Gather(General):
     complex, fusion = "parts", "gather"
     faults = True
     axis: int = 0
+    traits = Traits(linear=True)
     samples = [S(f32(3, 4), i64(5), low=(-2, 0), high=(2, 2)), S(f32(4, 3), i32(2, 2), axis=1, low=(-2, 0), high=(2, 2)),
                S(f32(3), i64(), low=(-2, 0), high=(2, 2)), S(f32(3, 2), i64(1, N), low=(-2, 0), high=(2, 2)),
                S(f32(3, 2), i64(0), low=(-2, 0), high=(2, 2)), S(bf16(3, 2), i64(4), low=(-2, 0), high=(2, 2)),
@@ -92,9 +93,6 @@ class Gather(General):
         assert cotangents[0] is not None
         return F.scatter_add(F.zeros(x), ids, cotangents[0], self.axis), None
 
-    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
-        return (None if tangents[0] is None else self(tangents[0], inputs[1]),)
-
     def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
         x, ids = inputs
         if not batched[1]:
@@ -112,6 +110,7 @@ class GatherAlongAxis(General):
     complex, fusion = "parts", "gather"
     faults = True
     axis: int
+    traits = Traits(linear=True)
     samples = [S(f32(3, 4), i64(3, 2), axis=1, low=(-2, 0), high=(2, 3)), S(f32(3, 4), i64(5, 4), axis=0, low=(-2, 0), high=(2, 2)),
                S(f32(3, 4), i32(2, 1), axis=1, low=(-2, 0), high=(2, 3)), S(f32(N, 3), i64(N, 1), axis=1, low=(-2, 0), high=(2, 2))]
     errors = [E(f32(3, 4), i64(3), axis=1, match="x and ids must have one rank"),
@@ -139,9 +138,6 @@ class GatherAlongAxis(General):
         assert cotangents[0] is not None
         return F.one("scatter_along", F.zeros(x), ids, cotangents[0], axis=self.axis), None
 
-    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
-        return (None if tangents[0] is None else self(tangents[0], inputs[1]),)
-
     def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
         x, ids = (F.broadcast_batch(v, b, size) for v, b in zip(inputs, batched, strict=True))
         return (GatherAlongAxis(axis=self.axis + 1)(x, ids),)
@@ -154,6 +150,7 @@ class Index(General):
     complex, fusion = "parts", "gather"
     faults = True
     axes: tuple[int, ...]
+    traits = Traits(linear=True)
     samples = [S(f32(3, 4), i64(5), i64(5), axes=(0, 1), low=(-2, 0, 0), high=(2, 2, 3)),
                S(f32(2, 3, 4), i64(2, 1), i64(3), axes=(1, 2), low=(-2, 0, 0), high=(2, 2, 3)),
                S(f32(3, 4), i64(N), axes=(1,), low=(-2, 0), high=(2, 3)),
@@ -203,9 +200,6 @@ class Index(General):
         """Indices that leave their own axis but not the merged one are not noticed."""
         rows, flat = self._merged(x, ids)
         return F.gather(rows, flat, self.axes[0])
-
-    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
-        return (None if tangents[0] is None else self(tangents[0], *inputs[1:]),)
 
     def expands(self, rule: str, active: tuple[bool, ...]) -> bool:
         return rule == "batch" and any(active[1:])

@@ -35,6 +35,7 @@ class Eig(General):
     are largest. By reduction to Hessenberg form and shifted QR, in f64. Equal eigenvalues have no derivative."""
 
     vectors: bool = True
+    cases = True
     samples = [S(f32(5, 5), fit=apart), S(f64(6, 6), fit=apart), S(f64(2, 3, 3), fit=apart), S(f32(1, 1)), S(f64(2, 2), fit=apart),
                S(f32(0, 0)), S(f32(0, 3, 3)), S(f32(17, 17), fit=apart, vectors=False), S(f64(3, 3), fit=apart, vectors=False)]
     errors = SQUARE
@@ -108,9 +109,6 @@ class Eig(General):
         top, tall = _tallest(real, imag)
         turn = F.div(F.sum_(F.mul(di, top), axis, keepdims=True), tall)  # the largest element stays real
         return (*dw, F.add(dr, F.mul(imag, turn)), F.sub(di, F.mul(real, turn)))
-
-    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
-        return values_of(self(inputs[0]))
 
 
 def turned(vectors: Any) -> Any:

@@ -11,7 +11,7 @@ from ...ir.graph import Value
 from ...ir.types import TensorType
 from .. import functions as F
 from ..base import E, MaybeValues, S, Values, register
-from ..families import General, c64, c128, f32, f64, i32, values_of
+from ..families import General, c64, c128, f32, f64, i32
 from . import matrices as X
 from .systems import SQUARE, dominant
 
@@ -27,6 +27,7 @@ class Cholesky(General):
     """The lower triangular L with L @ L.T = a, for the symmetric part of a, (a + a.T) / 2, which must be positive definite: with `check`
     it is an error where it is not, otherwise L holds NaN. Of complex matrices transposes are conjugated."""
 
+    cases = True
     complex = "rule"
     faults = True
     check: bool = True
@@ -65,9 +66,6 @@ class Cholesky(General):
         inner = X.solve_from_right(low, X.solve_triangular(low, t), transpose=True)
         return (F.matmul(low, X.with_diagonal(X.tril(inner), 0.5)),)
 
-    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
-        return values_of(self(inputs[0]))
-
 
 @register
 class Qr(General):
@@ -75,6 +73,7 @@ class Qr(General):
     Householder reflections, signs as LAPACK's (of complex matrices R has a positive diagonal). The complete form of a tall matrix has no
     derivative (its last columns are not unique), nor has a matrix whose first k columns are linearly dependent."""
 
+    cases = True
     complex = "rule"
     complete: bool = False
     samples = [S(f32(5, 5), fit=dominant), S(f64(7, 3)), S(f32(2, 4, 6), fit=dominant), S(f32(1, 1)), S(f32(3, 1)), S(f32(1, 3)),
@@ -151,6 +150,3 @@ class Qr(General):
             side = F.add(F.matmul(dq, X.right(a, k), transpose_a=True), F.matmul(q, X.right(t, k), transpose_a=True))
             dr = F.concat([dr, side], len(a.shape) - 1)
         return dq, dr
-
-    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
-        return values_of(self(inputs[0]))

@@ -11,8 +11,8 @@ from ...core.errors import require
 from ...ir.graph import Value
 from ...ir.types import TensorType
 from .. import functions as F
-from ..base import E, NotSupported, S, Values, register
-from ..families import General, f32, f64, i32, values_of
+from ..base import E, NotSupported, S, register
+from ..families import General, f32, f64, i32
 from . import matrices as X
 from .systems import dominant
 
@@ -25,6 +25,7 @@ class Geqrf(General):
     k = min(m, n); Q is the product of the reflections. Signs as LAPACK's."""
 
     unsupported = {"vjp": NOT_UNIQUE, "jvp": NOT_UNIQUE}
+    cases = True
     samples = [S(f32(5, 5), fit=dominant), S(f64(7, 3)), S(f32(2, 4, 6), fit=dominant), S(f32(1, 1)), S(f64(1, 3)), S(f32(3, 1)),
                S(f32(0, 3, 2)), S(f32(3, 0)), S(f32(40, 33))]
     errors = [E(f32(3), match="needs matrices"), E(i32(3, 3), match="needs f32 or f64 matrices")]
@@ -45,9 +46,6 @@ class Geqrf(General):
     def flops(self, a: TensorType) -> Dim:
         m, n = X.require_matrix(a)
         return product(a.shape[:-2]) * (2 * m * n * min(m, n))
-
-    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
-        return values_of(self(inputs[0]))
 
 
 def reflected(packed: Value, tau: Value, other: Value, *, left: bool = True, transpose: bool = False) -> Value:

@@ -10,7 +10,7 @@ from ...ir.graph import Value
 from ...ir.types import TensorType
 from .. import functions as F
 from ..base import E, MaybeValues, S, Values, register
-from ..families import General, f32, f64, i32, values_of
+from ..families import General, f32, f64, i32
 from . import matrices as X
 from .systems import SQUARE
 
@@ -49,6 +49,7 @@ class Eigh(General):
     eigenvalues have no derivative. Without `vectors` only the values."""
 
     vectors: bool = True
+    cases = True
     samples = [S(f32(5, 5), fit=spread), S(f64(3, 3), fit=spread), S(f64(2, 4, 4), fit=spread), S(f32(1, 1)), S(f32(0, 0)), S(f32(0, 3, 3)),
                S(f64(2, 2), fit=spread), S(f32(33, 33), vectors=False), S(f64(4, 4), vectors=False, fit=spread)]
     errors = SQUARE
@@ -97,9 +98,6 @@ class Eigh(General):
         inner = self._turned(v, tangents[0])
         return X.diagonal(inner), F.matmul(v, F.mul(inner, quotients(w)))
 
-    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
-        return values_of(self(inputs[0]))
-
 
 @register
 class Svd(General):
@@ -107,6 +105,7 @@ class Svd(General):
     have the fixed sign. Vectors of equal singular values, and of zero ones, have no derivative."""
 
     vectors: bool = True
+    cases = True
     samples = [S(f32(5, 5), fit=spread), S(f64(6, 3), fit=spread), S(f64(2, 3, 5), fit=spread), S(f32(1, 1)), S(f32(3, 1)), S(f64(1, 4)),
                S(f32(0, 3, 3)), S(f32(3, 0)), S(f32(20, 33), vectors=False), S(f64(4, 3), vectors=False, fit=spread)]
     errors = [E(f32(3), match="needs matrices"), E(i32(3, 3), match="needs f32 or f64 matrices")]
@@ -175,6 +174,3 @@ class Svd(General):
             tu = F.matmul(t, u, transpose_a=True)
             dv = F.add(dv, outside(X.mt(vt), X.column_scaled(tu, F.one("reciprocal", s))))
         return X.diagonal(inner), du, X.mt(dv)
-
-    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
-        return values_of(self(inputs[0]))

@@ -118,6 +118,7 @@ class Lu(General):
 
     faults = True
     check: bool = False
+    cases = True
     samples = [S(f32(5, 5), fit=turned), S(f64(3, 3)), S(f32(2, 4, 4), check=True, fit=dominant), S(f32(7, 4)), S(f64(3, 6)), S(f32(1, 1)),
                S(f32(0, 0)), S(f32(0, 3, 3)), S(f32(0, 3, 5)), S(f32(3, 0)), S(f32(52, 52), fit=dominant), S(f64(50, 70), fit=turned)]
     errors = [E(f32(3), match="needs matrices"), E(i32(3, 3), match="needs f32 or f64 matrices")]
@@ -181,9 +182,6 @@ class Lu(General):
             side = F.sub(X.solve_from_right(core, X.bottom(moved, k), upper=True), F.matmul(X.bottom(lower, k), high))
             out = F.concat([out, side], len(lu.shape) - 2)
         return out, None, None
-
-    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
-        return values_of(self(inputs[0]))
 
 
 def unit_lower(lu: Value, k: Dim) -> Value:

@@ -159,6 +159,7 @@ class Softplus(Unary):
     public = "softplus"
     samples = unary_samples(-30, 30)
     errors = FLOAT_ONLY
+    dydx = lambda x, y: F.sigmoid(x)
 
     def ref(self, x: Any) -> Any:
         return np.where(x > 20, x, np.log1p(np.exp(np.minimum(x, 20))))
@@ -169,9 +170,6 @@ class Softplus(Unary):
     def decompose(self, x: Value) -> Value:
         smooth = F.add(F.maximum(x, 0), F.log1p(F.exp(F.neg(F.abs_(x)))))  # small floats must not overflow in between
         return F.where(F.greater(x, 20), x, smooth)
-
-    def derivative(self, x: Value, y: Value) -> Value:
-        return F.sigmoid(x)
 
 
 @register
@@ -225,6 +223,7 @@ class Hardswish(Unary):
     public, aten = "hardswish", "hardswish"
     samples = unary_samples(-5, 5)
     errors = FLOAT_ONLY
+    dydx = lambda x, y: F.where(F.less_equal(x, -3), 0, F.where(F.less(x, 3), F.add(F.div(x, 3), 0.5), 1))
 
     def ref(self, x: Any) -> Any:
         return x * np.clip(x + 3, 0, 6) / 6
@@ -234,6 +233,3 @@ class Hardswish(Unary):
 
     def decompose(self, x: Value) -> Value:
         return F.div(F.mul(x, F.minimum(F.maximum(F.add(x, 3), 0), 6)), 6)
-
-    def derivative(self, x: Value, y: Value) -> Value:
-        return F.where(F.less_equal(x, -3), 0, F.where(F.less(x, 3), F.add(F.div(x, 3), 0.5), 1))

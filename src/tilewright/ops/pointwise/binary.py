@@ -1,4 +1,5 @@
 """Elementwise ops of two and three operands: arithmetic, bits, selection. Integer arithmetic wraps."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -15,6 +16,48 @@ from ..base import E, S, Traits, Values, register
 from ..families import Binary, Elementwise, N, binary_samples, boolean, broadcast_shapes, f32, f64, i32, i64, require_one_dtype, u8
 from ..structure import Constant
 from ..tiles import TileBuilder
+
+
+class Shift(Binary):
+    kinds = "iu"
+    samples = [S(i32(3, 5), i32(5), low=(-99, -3), high=(99, 40)), S(i64(N), i64(1), low=(-99, 0), high=(99, 70)),
+               S(u8(3), u8(3), low=(0, 0), high=(255, 12)), S(i32(4), i32(), low=(-99, 1), high=(99, 3)), S(i64(0), i64(0))]
+    errors = [E(f32(3), f32(3), match="needs integer operands; cast first"), E(i32(3), i64(3), match="operands must have one dtype"),
+              E(boolean(3), boolean(3), match="needs integer operands; cast first")]
+
+
+def _inside(t: TileBuilder, y: Any) -> Any:
+    """Whether the amount is one of 0 … width - 1."""
+    below = t.cmp("lt", y, 8 * y.dtype.itemsize)
+    return below if y.dtype.kind == "u" else t.binary("and", below, t.cmp("ge", y, 0))
+
+
+@register
+class BitwiseLeftShift(Shift):
+    """x * 2**y, the highest bits dropped; 0 where y is outside 0 … width - 1."""
+
+    public = "bitwise_left_shift left_shift"
+    aten = "bitwise_left_shift.Tensor|Tensor_Scalar|Scalar_Tensor __lshift__.Tensor|Scalar __ilshift__.Tensor|Scalar"
+    numpy = "left_shift"
+
+    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
+        good, none = _inside(t, y), t.full((), 0, y.dtype)
+        return t.select(good, t.binary("shl", x, t.select(good, y, none)), none)
+
+
+@register
+class BitwiseRightShift(Shift):
+    """floor(x / 2**y); where y is outside 0 … width - 1 what is left is the sign: -1 or 0."""
+
+    public = "bitwise_right_shift right_shift"
+    aten = "bitwise_right_shift.Tensor|Tensor_Scalar|Scalar_Tensor __rshift__.Tensor|Scalar __irshift__.Tensor|Scalar"
+    numpy = "right_shift"
+
+    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
+        good, most = _inside(t, y), t.full((), 8 * y.dtype.itemsize - 1, y.dtype)
+        shifted = t.binary("shr", x, t.select(good, y, most))
+        return shifted if y.dtype.kind == "i" else t.select(good, shifted, t.full((), 0, y.dtype))
+
 
 MIXED = [E(f32(3), f64(3), match="operands must have one dtype; cast first, got dtypes=f32, f64")]
 APART = [E(f32(3), f32(4), match=r"shapes do not broadcast, got shapes=\[3\] \[4\]"),
@@ -47,9 +90,7 @@ class Sub(Binary):
     kinds = "fiu"
     samples = binary_samples(-3, 3, i32(4))
     errors = [*MIXED, E(boolean(3), boolean(3), match="needs float or integer operands")]
-
-    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
-        return t.binary("sub", x, y)
+    tile = "sub"
 
     def partials(self, inputs: Values, output: Value, wanted: tuple[bool, ...]) -> tuple[Value | float | None, ...]:
         return 1.0, -1.0
@@ -79,9 +120,7 @@ class Div(Binary):
     public, aten, complex, numpy = "div divide true_divide", "div.Tensor|Scalar true_divide.Tensor divide.Tensor", "rule", "divide"
     samples = binary_samples((-3, 0.3), (3, 4))
     errors = [*MIXED, E(i32(3), i32(3), match="needs float operands; cast first")]
-
-    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
-        return t.binary("div", x, y)
+    tile = "div"
 
     def scaled(self, i: int, g: Value, inputs: Values, output: Value) -> Value:
         return F.div(g, inputs[1]) if i == 0 else F.neg(F.div(F.mul(g, output), inputs[1]))
@@ -278,9 +317,7 @@ class BitwiseAnd(Bits):
     """Bits set in both."""
 
     public, numpy = "bitwise_and", "bitwise_and"
-
-    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
-        return t.binary("and", x, y)
+    tile = "and"
 
 
 @register
@@ -288,9 +325,7 @@ class BitwiseOr(Bits):
     """Bits set in either."""
 
     public, numpy = "bitwise_or", "bitwise_or"
-
-    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
-        return t.binary("or", x, y)
+    tile = "or"
 
 
 @register
@@ -298,9 +333,7 @@ class BitwiseXor(Bits):
     """Bits set in exactly one."""
 
     public, numpy = "bitwise_xor", "bitwise_xor"
-
-    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
-        return t.binary("xor", x, y)
+    tile = "xor"
 
 
 @register

@@ -86,9 +86,7 @@ class LogicalAnd(Logic):
     """Both."""
 
     public, numpy = "logical_and", "logical_and"
-
-    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
-        return t.binary("and", x, y)
+    tile = "and"
 
 
 @register
@@ -96,9 +94,7 @@ class LogicalOr(Logic):
     """Either."""
 
     public, numpy = "logical_or", "logical_or"
-
-    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
-        return t.binary("or", x, y)
+    tile = "or"
 
 
 @register
@@ -106,6 +102,4 @@ class LogicalXor(Logic):
     """Exactly one."""
 
     public, numpy = "logical_xor", "logical_xor"
-
-    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
-        return t.binary("xor", x, y)
+    tile = "xor"

@@ -39,12 +39,10 @@ class Neg(Unary):
     kinds = "fiu"
     samples = unary_samples(-4, 4, i32(3), i64(2, 2))
     errors = [E(boolean(3), match="needs float or integer operands; cast first, got dtype=bool")]
+    dydx = lambda x, y: -1.0
 
     def lower(self, t: TileBuilder, x: Any) -> Any:
         return t.unary("neg", x) if x.dtype.is_float else 0 - x
-
-    def derivative(self, x: Value, y: Value) -> float:
-        return -1.0
 
 
 @register
@@ -55,6 +53,7 @@ class Abs(Unary):
     kinds = "fiu"
     samples = unary_samples(-4, 4, i32(3), u8(4))
     errors = [E(boolean(3), match="needs float or integer operands")]
+    dydx = lambda x, y: F.one("sign", x)
 
     def infer(self, *types: TensorType) -> TensorType:
         out = super().infer(*types)
@@ -65,9 +64,6 @@ class Abs(Unary):
             return t.unary("abs", x)
         return x if x.dtype.kind == "u" else t.select(t.cmp("lt", x, 0), 0 - x, x)
 
-    def derivative(self, x: Value, y: Value) -> Value:
-        return F.one("sign", x)
-
 
 @register
 class Sign(Unary):
@@ -77,6 +73,7 @@ class Sign(Unary):
     kinds = "fiu"
     samples = unary_samples(-4, 4, i32(3))
     errors = [E(boolean(3), match="needs float or integer operands")]
+    dydx = lambda x, y: None
 
     def ref(self, x: Any) -> Any:
         return (np.greater(x, 0).astype(x.dtype) - np.less(x, 0).astype(x.dtype)).astype(x.dtype)
@@ -84,9 +81,6 @@ class Sign(Unary):
     def lower(self, t: TileBuilder, x: Any) -> Any:
         positive = t.select(t.cmp("gt", x, 0), t.full((), 1, x.dtype), 0)
         return positive if x.dtype.kind == "u" else t.select(t.cmp("lt", x, 0), t.full((), -1, x.dtype), positive)
-
-    def derivative(self, x: Value, y: Value) -> None:
-        return None
 
 
 @register
@@ -96,9 +90,7 @@ class Exp(Primitive):
     public, aten, complex, numpy = "exp", "exp", "rule", "exp"
     tile = "exp"
     errors = FLOAT_ONLY
-
-    def derivative(self, x: Value, y: Value) -> Value:
-        return y
+    dydx = lambda x, y: y
 
 
 @register
@@ -109,9 +101,7 @@ class Log(Primitive):
     tile = "log"
     samples = unary_samples(0.01, 9)
     errors = FLOAT_ONLY
-
-    def derivative(self, x: Value, y: Value) -> Value:
-        return F.one("reciprocal", x)
+    dydx = lambda x, y: F.one("reciprocal", x)
 
 
 @register
@@ -122,9 +112,7 @@ class Log1p(Primitive):
     tile = "log1p"
     samples = unary_samples(-0.9, 4)
     errors = FLOAT_ONLY
-
-    def derivative(self, x: Value, y: Value) -> Value:
-        return F.one("reciprocal", F.add(x, 1))
+    dydx = lambda x, y: F.one("reciprocal", F.add(x, 1))
 
 
 @register
@@ -134,9 +122,7 @@ class Expm1(Primitive):
     public, aten, numpy = "expm1", "expm1 special_expm1", "expm1"
     tile = "expm1"
     errors = FLOAT_ONLY
-
-    def derivative(self, x: Value, y: Value) -> Value:
-        return F.add(y, 1)
+    dydx = lambda x, y: F.add(y, 1)
 
 
 @register
@@ -147,9 +133,7 @@ class Sqrt(Primitive):
     tile = "sqrt"
     samples = unary_samples(0, 9)
     errors = FLOAT_ONLY
-
-    def derivative(self, x: Value, y: Value) -> Value:
-        return F.div(0.5, y)
+    dydx = lambda x, y: F.div(0.5, y)
 
 
 @register
@@ -160,6 +144,7 @@ class Rsqrt(Primitive):
     tile = "rsqrt"
     samples = unary_samples(0.1, 9)
     errors = FLOAT_ONLY
+    dydx = lambda x, y: F.mul(F.div(y, x), -0.5)
 
     def ref(self, x: Any) -> Any:
         return np.reciprocal(np.sqrt(x))
@@ -168,9 +153,6 @@ class Rsqrt(Primitive):
         root: Value = Sqrt()(x)
         out: Value = Reciprocal()(root)
         return out
-
-    def derivative(self, x: Value, y: Value) -> Value:
-        return F.mul(F.div(y, x), -0.5)
 
 
 @register
@@ -181,9 +163,7 @@ class Sin(Primitive):
     tile = "sin"
     samples = unary_samples(-9, 9)
     errors = FLOAT_ONLY
-
-    def derivative(self, x: Value, y: Value) -> Value:
-        return F.one("cos", x)
+    dydx = lambda x, y: F.one("cos", x)
 
 
 @register
@@ -194,9 +174,7 @@ class Cos(Primitive):
     tile = "cos"
     samples = unary_samples(-9, 9)
     errors = FLOAT_ONLY
-
-    def derivative(self, x: Value, y: Value) -> Value:
-        return F.neg(F.one("sin", x))
+    dydx = lambda x, y: F.neg(F.one("sin", x))
 
 
 @register
@@ -207,9 +185,7 @@ class Tan(Primitive):
     tile = "tan"
     samples = unary_samples(-1.4, 1.4)
     errors = FLOAT_ONLY
-
-    def derivative(self, x: Value, y: Value) -> Value:
-        return F.add(F.square(y), 1)
+    dydx = lambda x, y: F.add(F.square(y), 1)
 
 
 @register
@@ -219,9 +195,7 @@ class Tanh(Primitive):
     public, aten, complex, numpy = "tanh", "tanh", "rule", "tanh"
     tile = "tanh"
     errors = FLOAT_ONLY
-
-    def derivative(self, x: Value, y: Value) -> Value:
-        return F.sub(1, F.square(y))
+    dydx = lambda x, y: F.sub(1, F.square(y))
 
 
 @register
@@ -232,12 +206,10 @@ class Erf(Primitive):
     tile = "erf"
     samples = unary_samples(-5, 5)
     errors = FLOAT_ONLY
+    dydx = lambda x, y: F.mul(F.exp(F.neg(F.square(x))), 2 / sqrt(pi))
 
     def ref(self, x: Any) -> Any:
         return special.erf(x)
-
-    def derivative(self, x: Value, y: Value) -> Value:
-        return F.mul(F.exp(F.neg(F.square(x))), 2 / sqrt(pi))
 
 
 @register
@@ -247,12 +219,10 @@ class Sigmoid(Primitive):
     public, aten, complex = "sigmoid", "sigmoid special_expit", "rule"
     tile = "sigmoid"
     errors = FLOAT_ONLY
+    dydx = lambda x, y: F.mul(y, F.sub(1, y))
 
     def ref(self, x: Any) -> Any:
         return special.sigmoid(x)
-
-    def derivative(self, x: Value, y: Value) -> Value:
-        return F.mul(y, F.sub(1, y))
 
 
 @register
@@ -263,9 +233,7 @@ class Reciprocal(Primitive):
     tile = "reciprocal"
     samples = unary_samples(0.2, 5)
     errors = FLOAT_ONLY
-
-    def derivative(self, x: Value, y: Value) -> Value:
-        return F.neg(F.square(y))
+    dydx = lambda x, y: F.neg(F.square(y))
 
 
 @register
@@ -276,12 +244,10 @@ class Square(Unary):
     kinds = "fiu"
     samples = unary_samples(-4, 4, i64(3))
     errors = [E(boolean(3), match="needs float or integer operands")]
+    dydx = lambda x, y: F.mul(x, 2)
 
     def ref(self, x: Any) -> Any:
         return np.multiply(x, x)
 
     def lower(self, t: TileBuilder, x: Any) -> Any:
         return x * x
-
-    def derivative(self, x: Value, y: Value) -> Value:
-        return F.mul(x, 2)

@@ -12,7 +12,7 @@ from ...ir.graph import Value
 from ...ir.types import TensorType
 from .. import functions as F
 from ..base import E, MaybeValues, Op, S, Sample, Traits, Values, register
-from ..families import N, Reduction, bf16, boolean, f16, f32, f64, i32, i64, linear_jvp, require_axis, require_kind
+from ..families import N, Reduction, bf16, boolean, f16, f32, f64, i32, i64, require_axis, require_kind
 from .reductions import wide
 
 
@@ -64,9 +64,6 @@ class CumSum(Running):
         g = cotangents[0]
         assert g is not None
         return (replace(self, reverse=not self.reverse)(g),)
-
-    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
-        return linear_jvp(self, tangents)
 
     def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
         return (replace(self, axis=self.axis + 1)(inputs[0]),)

@@ -12,8 +12,8 @@ from ...core.needs import require_room
 from ...ir.graph import Value
 from ...ir.types import TensorType
 from .. import functions as F
-from ..base import E, MaybeValues, S, Values, register
-from ..families import General, M, bf16, f32, f64, i32, linear_jvp, require_kind
+from ..base import E, MaybeValues, S, Traits, Values, register
+from ..families import General, M, bf16, f32, f64, i32, require_kind
 from ..matmul.contractions import Conv
 from ..views import Slice
 
@@ -233,7 +233,7 @@ class Pool(General):
         x, t, y = inputs[0], tangents[0], outputs[0]
         assert t is not None
         if self.kind == "sum":
-            return linear_jvp(self, tangents)
+            return (self(t),)
         if self.kind == "min":
             return self._largest().jvp((F.neg(x),), (F.neg(y),), tangents)
         taps, found = self._others(x, y)
@@ -268,6 +268,8 @@ class AvgPool(General):
     padding: Pairs
     ceil_mode: bool = False
     count_include_pad: bool = True
+    cases = True
+    traits = Traits(linear=True)
     samples = [S(f32(1, 2, 6, 7), kernel=(3, 2), stride=(2, 2), padding=((1, 1), (0, 0))),
                S(f32(2, 3, 8), kernel=(3,), stride=(2,), padding=((1, 1),), count_include_pad=False),
                S(f64(1, 1, 5, 6), kernel=(2, 3), stride=(2, 2), padding=((0, 0), (1, 1)), ceil_mode=True),
@@ -311,9 +313,3 @@ class AvgPool(General):
             raise UnsupportedError(f"avg_pool: has a derivative for known sizes only, got {x.type}")
         out = pooled(sizes, self.kernel, self.stride, self.padding, (1,) * len(self.kernel), self.ceil_mode)
         return self._divisors(sizes, out)
-
-    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
-        return linear_jvp(self, tangents)
-
-    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
-        return (self(inputs[0]),)

@@ -1,15 +1,16 @@
 """Reductions along axes. References accumulate f32 in f64, so that they are better than what they judge."""
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ...core import dtypes as dt
 from ...core.dims import Dim, product
 from ...core.dtypes import DType
-from ...core.errors import require
+from ...core.errors import UnsupportedError, require
 from ...core.needs import require_room
 from ...ir.graph import Value
 from ...ir.types import TensorType
@@ -25,7 +26,6 @@ from ..families import (
     f32,
     f64,
     i32,
-    linear_jvp,
     reduced_shape,
     require_axes,
     require_axis,
@@ -67,29 +67,35 @@ def extreme_mask(axes: tuple[int, ...], x: Value, y: Value) -> Value:
     return F.div(hit, F.sum_(hit, axes, keepdims=True))
 
 
-def extreme_share(axes: tuple[int, ...], x: Value, y: Value, g: Value | None) -> Value:
-    return F.mul(extreme_mask(axes, x, y), spread(axes, x, g))
-
-
-def extreme_tangent(axes: tuple[int, ...], x: Value, y: Value, t: Value | None) -> Value:
-    assert t is not None
-    return F.reshape(F.sum_(F.mul(extreme_mask(axes, x, y), t), axes), y.shape)
-
-
+@dataclass(frozen=True, repr=False, eq=False)
 class AxesReduction(Reduction):
-    """A reduction over a set of axes with one result of the operand's dtype."""
+    """A reduction over a set of axes with one result of the operand's dtype. `weights` gives its derivatives."""
 
-    kinds = "fiu"
-    empty_ok = True
+    axes: tuple[int, ...]
+    keepdims: bool = False
+    kinds: ClassVar[str] = "fiu"
+    empty_ok: ClassVar[bool] = True
 
     def infer(self, x: TensorType) -> TensorType:
-        axes: tuple[int, ...] = getattr(self, "axes")  # noqa: B009 - declared by each op, first, so that it needs no default
         require_kind((x,), self.kinds + "c" * bool(self.complex))
-        require_axes(axes, x.ndim)
+        require_axes(self.axes, x.ndim)
         if not self.empty_ok:
-            for a in axes:
-                require_room(x.shape[a] - 1, "has no value over an empty axis", axes=axes)
-        return x.with_shape(reduced_shape(x.shape, axes, getattr(self, "keepdims")))  # noqa: B009
+            for a in self.axes:
+                require_room(x.shape[a] - 1, "has no value over an empty axis", axes=self.axes)
+        return x.with_shape(reduced_shape(x.shape, self.axes, self.keepdims))
+
+    def weights(self, x: Value, y: Value) -> Value:
+        """The derivative of the result y that each element of x is part of."""
+        raise UnsupportedError(f"{self.name}: has no derivative{self._why('vjp')}")
+
+    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
+        return (F.mul(spread(self.axes, inputs[0], cotangents[0]), self.weights(inputs[0], outputs[0])),)
+
+    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
+        if self.traits.linear:
+            return super().jvp(inputs, outputs, tangents)
+        assert tangents[0] is not None
+        return (F.sum_(F.mul(tangents[0], self.weights(inputs[0], outputs[0])), self.axes, keepdims=self.keepdims),)
 
 
 @register
@@ -97,8 +103,6 @@ class Sum(AxesReduction):
     """Sum along axes; 0 over nothing."""
 
     complex = "parts"
-    axes: tuple[int, ...]
-    keepdims: bool = False
     traits = Traits(reduction=True, linear=True)
     samples = [*axis_samples(i32(2, 3)), S(f32(3, 0), axes=(1,))]
     errors = [*AXES, E(boolean(2, 3), axes=(0,), match="needs float or integer operands; cast first, got dtype=bool")]
@@ -109,17 +113,12 @@ class Sum(AxesReduction):
     def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
         return (spread(self.axes, inputs[0], cotangents[0]),)
 
-    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
-        return linear_jvp(self, tangents)
-
 
 @register
 class Mean(AxesReduction):
     """Mean along axes; NaN over nothing."""
 
     complex = "parts"
-    axes: tuple[int, ...]
-    keepdims: bool = False
     kinds = "f"
     traits = Traits(reduction=True, linear=True)
     samples = axis_samples()
@@ -134,16 +133,11 @@ class Mean(AxesReduction):
         x, = inputs
         return (F.div(spread(self.axes, x, cotangents[0]), F.count(x, self.axes)),)
 
-    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
-        return linear_jvp(self, tangents)
-
 
 @register
 class Max(AxesReduction):
     """Largest along axes; NaN when there is one."""
 
-    axes: tuple[int, ...]
-    keepdims: bool = False
     empty_ok = False
     samples = axis_samples(i32(2, 3))
     errors = [*AXES, E(f32(3, 0), axes=(1,), match=r"has no value over an empty axis, got axes=\(1,\)")]
@@ -151,19 +145,14 @@ class Max(AxesReduction):
     def ref(self, x: Any) -> Any:
         return np.max(x, axis=self.axes, keepdims=self.keepdims)
 
-    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
-        return (extreme_share(self.axes, inputs[0], outputs[0], cotangents[0]),)
-
-    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
-        return (extreme_tangent(self.axes, inputs[0], outputs[0], tangents[0]),)
+    def weights(self, x: Value, y: Value) -> Value:
+        return extreme_mask(self.axes, x, y)
 
 
 @register
 class Min(AxesReduction):
     """Smallest along axes; NaN when there is one."""
 
-    axes: tuple[int, ...]
-    keepdims: bool = False
     empty_ok = False
     samples = axis_samples(i32(2, 3))
     errors = [*AXES, E(f32(3, 0), axes=(1,), match="has no value over an empty axis")]
@@ -171,11 +160,8 @@ class Min(AxesReduction):
     def ref(self, x: Any) -> Any:
         return np.min(x, axis=self.axes, keepdims=self.keepdims)
 
-    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
-        return (extreme_share(self.axes, inputs[0], outputs[0], cotangents[0]),)
-
-    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
-        return (extreme_tangent(self.axes, inputs[0], outputs[0], tangents[0]),)
+    def weights(self, x: Value, y: Value) -> Value:
+        return extreme_mask(self.axes, x, y)
 
 
 @register
@@ -183,23 +169,13 @@ class Prod(AxesReduction):
     """Product along axes; 1 over nothing."""
 
     complex = "rule"
-    axes: tuple[int, ...]
-    keepdims: bool = False
     samples = [*axis_samples(i32(2, 3)), S(f32(3, 0), axes=(1,))]
     errors = [*AXES, E(boolean(2, 3), axes=(0,), match="needs float or integer operands")]
 
     def ref(self, x: Any) -> Any:
         return np.prod(wide(x), axis=self.axes, keepdims=self.keepdims, dtype=wide(x).dtype).astype(x.dtype)
 
-    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
-        g = spread(self.axes, inputs[0], cotangents[0])
-        return (F.mul(g, self._others(inputs[0])),)
-
-    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
-        assert tangents[0] is not None
-        return (F.sum_(F.mul(tangents[0], self._others(inputs[0])), self.axes, keepdims=self.keepdims),)
-
-    def _others(self, x: Value) -> Value:
+    def weights(self, x: Value, y: Value) -> Value:
         """The product of all elements but each one, which must not divide by a zero element."""
         zero = F.equal(x, 0)
         zeros = F.sum_(F.cast(zero, x.dtype), self.axes, keepdims=True)
@@ -213,8 +189,6 @@ class Any_(AxesReduction):
     """True where any element is; False over nothing."""
 
     name = "any"
-    axes: tuple[int, ...]
-    keepdims: bool = False
     kinds = "b"
     samples = [S(boolean(3, 5), axes=(1,)), S(boolean(2, 3), axes=(0, 1), keepdims=True), S(boolean(2, 0), axes=(1,)),
                S(boolean(N, 2), axes=(1,))]
@@ -228,8 +202,6 @@ class Any_(AxesReduction):
 class All(AxesReduction):
     """True where all elements are; True over nothing."""
 
-    axes: tuple[int, ...]
-    keepdims: bool = False
     kinds = "b"
     samples = [S(boolean(3, 5), axes=(1,)), S(boolean(2, 3), axes=(0, 1), keepdims=True), S(boolean(2, 0), axes=(1,)),
                S(boolean(N, 2), axes=(1,))]
@@ -239,9 +211,13 @@ class All(AxesReduction):
         return np.all(x, axis=self.axes, keepdims=self.keepdims)
 
 
+@dataclass(frozen=True, repr=False, eq=False)
 class ArgReduction(Reduction):
     """The index of an extreme along one axis; ties and NaN take the smaller index."""
 
+    axis: int
+    keepdims: bool = False
+    dtype: DType = dt.i64
     samples = [S(f32(3, 5), axis=1), S(f32(3, 5), axis=0, keepdims=True), S(i32(9), axis=0), S(f32(N, 4), axis=1), S(f64(2, M), axis=1),
                S(bf16(3, 4), axis=1), S(f32(0, 3), axis=1), S(f32(2, 70, 3), axis=1, dtype=dt.i32), S(i32(2, 67), axis=1)]
     errors = [E(f32(3), axis=1, match="axis must be in 0..0, got axis=1"),
@@ -250,22 +226,16 @@ class ArgReduction(Reduction):
               E(boolean(3), axis=0, match="needs float or integer operands")]
 
     def infer(self, x: TensorType) -> TensorType:
-        axis: int = getattr(self, "axis")  # noqa: B009
         require_kind((x,), "fiu")
-        require_axis(axis, x.ndim)
-        require_room(x.shape[axis] - 1, "has no value over an empty axis", axis=axis)
-        dtype: DType = getattr(self, "dtype")  # noqa: B009
-        require(dtype.is_int, "indices must be of an integer dtype", dtype=dtype)
-        return TensorType(dtype, reduced_shape(x.shape, (axis,), getattr(self, "keepdims")))  # noqa: B009
+        require_axis(self.axis, x.ndim)
+        require_room(x.shape[self.axis] - 1, "has no value over an empty axis", axis=self.axis)
+        require(self.dtype.is_int, "indices must be of an integer dtype", dtype=self.dtype)
+        return TensorType(self.dtype, reduced_shape(x.shape, (self.axis,), self.keepdims))
 
 
 @register
 class ArgMax(ArgReduction):
     """Index of the largest element."""
-
-    axis: int
-    keepdims: bool = False
-    dtype: DType = dt.i64
 
     def ref(self, x: Any) -> Any:
         return np.argmax(x, axis=self.axis, keepdims=self.keepdims).astype(self.dtype.np)
@@ -275,10 +245,6 @@ class ArgMax(ArgReduction):
 class ArgMin(ArgReduction):
     """Index of the smallest element."""
 
-    axis: int
-    keepdims: bool = False
-    dtype: DType = dt.i64
-
     def ref(self, x: Any) -> Any:
         return np.argmin(x, axis=self.axis, keepdims=self.keepdims).astype(self.dtype.np)
 
@@ -287,8 +253,6 @@ class ArgMin(ArgReduction):
 class Var(AxesReduction):
     """Variance: squared deviations summed, divided by count - correction."""
 
-    axes: tuple[int, ...]
-    keepdims: bool = False
     correction: float = 1.0
     kinds = "f"
     traits = Traits(reduction=True, composite=True)
@@ -315,15 +279,7 @@ class Var(AxesReduction):
     def flops(self, x: TensorType) -> Dim:
         return 4 * x.numel
 
-    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
-        x, = inputs
-        return (F.mul(spread(self.axes, x, cotangents[0]), self._slope(x)),)
-
-    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
-        assert tangents[0] is not None
-        return (F.sum_(F.mul(tangents[0], self._slope(inputs[0])), self.axes, keepdims=self.keepdims),)
-
-    def _slope(self, x: Value) -> Value:
+    def weights(self, x: Value, y: Value) -> Value:
         n = F.count(x, self.axes)
         over = F.maximum(F.sub(n, self.correction), 0.0) if isinstance(n, Value) else max(n - self.correction, 0.0)
         return F.div(F.mul(F.sub(x, F.mean(x, self.axes, keepdims=True)), 2), over)
@@ -333,8 +289,6 @@ class Var(AxesReduction):
 class LogSumExp(AxesReduction):
     """log(sum(exp(x))) along axes, without overflow; -inf over only -inf."""
 
-    axes: tuple[int, ...]
-    keepdims: bool = False
     kinds = "f"
     empty_ok = False
     traits = Traits(reduction=True, composite=True)
@@ -359,13 +313,6 @@ class LogSumExp(AxesReduction):
     def flops(self, x: TensorType) -> Dim:
         return 4 * x.numel
 
-    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
-        return (F.mul(spread(self.axes, inputs[0], cotangents[0]), self._share(inputs[0], outputs[0])),)
-
-    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
-        assert tangents[0] is not None
-        return (F.sum_(F.mul(tangents[0], self._share(*inputs, *outputs)), self.axes, keepdims=self.keepdims),)
-
-    def _share(self, x: Value, y: Value) -> Value:
+    def weights(self, x: Value, y: Value) -> Value:
         """exp(x - y): each element's part of the sum."""
         return F.exp(F.sub(x, F.reshape(y, reduced_shape(x.shape, self.axes, True))))

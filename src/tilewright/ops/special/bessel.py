@@ -7,7 +7,7 @@ from ...ir.graph import Value
 from .. import functions as F
 from ..base import NotSupported, register
 from ..pointwise.hyperbolic import few
-from . import vector_bessel_more as vb
+from . import vector_bessel as vb
 from .functions import Special, over
 
 
@@ -18,9 +18,7 @@ class BesselJ0(Special):
     aten = "special_bessel_j0"
     samples = few(-15, 15)[1:2]
     formula = staticmethod(vb.bessel_j0)
-
-    def derivative(self, x: Value, y: Value) -> Value:
-        return F.neg(F.one("bessel_j1", x))
+    dydx = lambda x, y: F.neg(F.one("bessel_j1", x))
 
 
 @register
@@ -30,9 +28,7 @@ class BesselJ1(Special):
     aten = "special_bessel_j1"
     samples = few(-15, 15)[1:2]
     formula = staticmethod(vb.bessel_j1)
-
-    def derivative(self, x: Value, y: Value) -> Value:
-        return F.sub(F.one("bessel_j0", x), over(y, x))
+    dydx = lambda x, y: F.sub(F.one("bessel_j0", x), over(y, x))
 
 
 @register
@@ -42,9 +38,7 @@ class BesselY0(Special):
     aten = "special_bessel_y0"
     samples = few(0.3, 15)[1:2]
     formula = staticmethod(vb.bessel_y0)
-
-    def derivative(self, x: Value, y: Value) -> Value:
-        return F.neg(F.one("bessel_y1", x))
+    dydx = lambda x, y: F.neg(F.one("bessel_y1", x))
 
 
 @register
@@ -54,9 +48,7 @@ class BesselY1(Special):
     aten = "special_bessel_y1"
     samples = few(0.3, 15)[1:2]
     formula = staticmethod(vb.bessel_y1)
-
-    def derivative(self, x: Value, y: Value) -> Value:
-        return F.sub(F.one("bessel_y0", x), F.div(y, x))
+    dydx = lambda x, y: F.sub(F.one("bessel_y0", x), F.div(y, x))
 
 
 @register
@@ -66,9 +58,7 @@ class ModifiedBesselK0(Special):
     aten = "special_modified_bessel_k0"
     samples = few(0.3, 9)[1:2]
     formula = staticmethod(vb.k0)
-
-    def derivative(self, x: Value, y: Value) -> Value:
-        return F.neg(F.one("modified_bessel_k1", x))
+    dydx = lambda x, y: F.neg(F.one("modified_bessel_k1", x))
 
 
 @register
@@ -78,9 +68,7 @@ class ModifiedBesselK1(Special):
     aten = "special_modified_bessel_k1"
     samples = few(0.3, 9)[1:2]
     formula = staticmethod(vb.k1)
-
-    def derivative(self, x: Value, y: Value) -> Value:
-        return F.neg(F.add(F.one("modified_bessel_k0", x), F.div(y, x)))
+    dydx = lambda x, y: F.neg(F.add(F.one("modified_bessel_k0", x), F.div(y, x)))
 
 
 @register
@@ -90,9 +78,7 @@ class ScaledModifiedBesselK0(Special):
     aten = "special_scaled_modified_bessel_k0"
     samples = few(0.3, 9)[1:2]
     formula = staticmethod(vb.k0e)
-
-    def derivative(self, x: Value, y: Value) -> Value:
-        return F.sub(y, F.one("scaled_modified_bessel_k1", x))
+    dydx = lambda x, y: F.sub(y, F.one("scaled_modified_bessel_k1", x))
 
 
 @register
@@ -102,9 +88,7 @@ class ScaledModifiedBesselK1(Special):
     aten = "special_scaled_modified_bessel_k1"
     samples = few(0.3, 9)[1:2]
     formula = staticmethod(vb.k1e)
-
-    def derivative(self, x: Value, y: Value) -> Value:
-        return F.sub(y, F.add(F.one("scaled_modified_bessel_k0", x), F.div(y, x)))
+    dydx = lambda x, y: F.sub(y, F.add(F.one("scaled_modified_bessel_k0", x), F.div(y, x)))
 
 
 @register

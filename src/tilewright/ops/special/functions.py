@@ -48,9 +48,7 @@ class Erfc(Special):
     public, aten = "erfc", "erfc special_erfc"
     samples = few(-3, 6)
     formula = staticmethod(ve.erfc)
-
-    def derivative(self, x: Value, y: Value) -> Value:
-        return gauss(x, -2 / sqrt(pi))
+    dydx = lambda x, y: gauss(x, -2 / sqrt(pi))
 
 
 @register
@@ -60,9 +58,7 @@ class Erfcx(Special):
     public, aten = "erfcx", "special_erfcx"
     samples = few(-2, 6)[:2]
     formula = staticmethod(ve.erfcx)
-
-    def derivative(self, x: Value, y: Value) -> Value:
-        return F.sub(F.mul(F.mul(x, y), 2), 2 / sqrt(pi))
+    dydx = lambda x, y: F.sub(F.mul(F.mul(x, y), 2), 2 / sqrt(pi))
 
 
 @register
@@ -72,9 +68,7 @@ class Erfinv(Special):
     public, aten = "erfinv", "erfinv special_erfinv"
     samples = few(-0.98, 0.98)[:2]
     formula = staticmethod(ve.erfinv)
-
-    def derivative(self, x: Value, y: Value) -> Value:
-        return F.mul(F.exp(F.square(y)), sqrt(pi) / 2)
+    dydx = lambda x, y: F.mul(F.exp(F.square(y)), sqrt(pi) / 2)
 
 
 @register
@@ -84,9 +78,7 @@ class Ndtri(Special):
     public, aten = "ndtri", "special_ndtri"
     samples = few(0.01, 0.99)[:2]
     formula = staticmethod(ve.ndtri)
-
-    def derivative(self, x: Value, y: Value) -> Value:
-        return F.mul(F.exp(F.mul(F.square(y), 0.5)), sqrt(2 * pi))
+    dydx = lambda x, y: F.mul(F.exp(F.mul(F.square(y), 0.5)), sqrt(2 * pi))
 
 
 @register
@@ -112,9 +104,7 @@ class Lgamma(Special):
     public, aten = "lgamma", "lgamma special_gammaln"
     samples = few(-2.9, 9)[:2]
     formula = staticmethod(vg.lgamma)
-
-    def derivative(self, x: Value, y: Value) -> Value:
-        return F.one("digamma", x)
+    dydx = lambda x, y: F.one("digamma", x)
 
 
 @register
@@ -124,9 +114,7 @@ class Digamma(Special):
     public, aten = "digamma", "digamma special_digamma special_psi"
     samples = few(0.2, 9)[:2]
     formula = staticmethod(vg.digamma)
-
-    def derivative(self, x: Value, y: Value) -> Value:
-        return F.one("polygamma", x, n=1)
+    dydx = lambda x, y: F.one("polygamma", x, n=1)
 
 
 @register
@@ -179,9 +167,7 @@ class I0(Special):
     public, aten = "i0", "i0 special_i0 special_modified_bessel_i0"
     samples = few(-9, 12)[:2]
     formula = staticmethod(vb.i0)
-
-    def derivative(self, x: Value, y: Value) -> Value:
-        return F.one("i1", x)
+    dydx = lambda x, y: F.one("i1", x)
 
 
 @register
@@ -191,9 +177,7 @@ class I1(Special):
     public, aten = "i1", "special_i1 special_modified_bessel_i1"
     samples = few(-9, 12)[:2]
     formula = staticmethod(vb.i1)
-
-    def derivative(self, x: Value, y: Value) -> Value:
-        return F.sub(F.one("i0", x), over(y, x))
+    dydx = lambda x, y: F.sub(F.one("i0", x), over(y, x))
 
 
 @register
@@ -203,9 +187,7 @@ class I0e(Special):
     public, aten = "i0e", "special_i0e"
     samples = few(-9, 12)[:2]
     formula = staticmethod(vb.i0e)
-
-    def derivative(self, x: Value, y: Value) -> Value:
-        return F.sub(F.one("i1e", x), F.mul(F.one("sign", x), y))
+    dydx = lambda x, y: F.sub(F.one("i1e", x), F.mul(F.one("sign", x), y))
 
 
 @register
@@ -215,9 +197,7 @@ class I1e(Special):
     public, aten = "i1e", "special_i1e"
     samples = few(-9, 12)[:2]
     formula = staticmethod(vb.i1e)
-
-    def derivative(self, x: Value, y: Value) -> Value:
-        return F.sub(F.sub(F.one("i0e", x), over(y, x)), F.mul(F.one("sign", x), y))
+    dydx = lambda x, y: F.sub(F.sub(F.one("i0e", x), over(y, x)), F.mul(F.one("sign", x), y))
 
 
 def over(y: Value, x: Value) -> Value:

@@ -1,5 +1,9 @@
-"""Modified Bessel functions of the first kind in tile operations: Chebyshev fits up to 8 and beyond it. All compute in f64."""
+"""Bessel functions of the first and second kind, modified ones of the second kind, and Airy's function, in tile operations. All compute in
+f64: fits of entire functions near zero, of the slowly varying amplitudes beyond."""
+
 from __future__ import annotations
+
+from math import pi, sqrt
 
 from ..tiles import TileBuilder
 from .vector_math import Tile, copy_sign, poly, wide
@@ -58,3 +62,175 @@ def i0(t: TileBuilder, x: Tile) -> Tile:
 
 def i1(t: TileBuilder, x: Tile) -> Tile:
     return _grown(t, x, i1e(t, x))
+
+
+# J0(x), J1(x) / x, and Y0, Y1 / x without their logarithms, in x^2 / 32 - 1 for x <= 8
+# Bessel functions of the first and second kind, modified ones of the second kind, and Airy's function, in tile operations. All compute in
+# f64: fits of entire functions near zero, of the slowly varying amplitudes beyond.
+J0_NEAR = (0.04582966485981377, 0.9303012472958457, -0.6484692830871833, -0.8080888076692623, 1.0383794611437074, -0.507468045851689,
+           0.14598884856774044, -0.028472718589028875, 0.004058078988437189, -0.00044354597585135756, 3.847319957632489e-05,
+           -2.7176792902532026e-06, 1.595588389241493e-07, -7.961946165485796e-09, 3.378461691123284e-10)
+J1_NEAR = (-0.05814382795599107, 0.08105866038589758, 0.15151665143806634, -0.2595948652859166, 0.15858376432721896, -0.05474581821299503,
+           0.012456814392259903, -0.0020290394938667204, 0.0002494945813696478, -2.4045750380319615e-05, 1.8684525891685077e-06,
+           -1.1966856617233235e-07, 6.431200760749394e-09, -2.9580307437711144e-10, 1.1655948480687432e-11)
+Y0_NEAR = (-0.382250654459425, -0.8284358903604341, 1.647096478874546, 0.14412632369210454, -1.0775477338215693, 0.6721770783531066,
+           -0.21895747096204263, 0.04636704763404652, -0.007025741055717009, 0.0008061587216568281, -7.279542262305764e-05,
+           5.321167351569116e-06, -3.218458118860321e-07, 1.6491849433007224e-08, -7.163611885728164e-10)
+Y1_NEAR = (0.07075985882118005, -0.24337743079193033, 0.02336757172099356, 0.2350720920666676, -0.19639839859930333, 0.07854786922274865,
+           -0.019628756833109374, 0.0034224907383791177, -0.0004438173434641223, 4.46743338903403e-05, -3.6009999901654023e-06,
+           2.3804437685357146e-07, -1.3153170949282465e-08, 6.20253757466557e-10, -2.4988577614316527e-11)
+# amplitudes of cosine and (times x) sine beyond, in (8 / x)^2
+P0 = (1.0, -0.0010986328124932216, 2.738088336416646e-05, -2.1839132224663715e-06, 3.619758767812361e-07, -1.020564570797483e-07,
+      4.2546291790572966e-08, -2.220099170349574e-08, 1.1738404575384732e-08, -5.095567444423025e-09, 1.4750393967466458e-09,
+      -2.0391504603291065e-10)
+Q0 = (-0.1249999999999998, 0.00114440917963086, -5.5446286721922284e-05, 6.590703805725098e-06, -1.4526426169610195e-06,
+      5.100309763429601e-07, -2.5138935008632303e-07, 1.4720055161325787e-07, -8.34850383197435e-08, 3.773489343283679e-08,
+      -1.1184786504599909e-08, 1.568888565760958e-09)
+P1 = (1.0, 0.0018310546874928113, -3.5203992971025806e-05, 2.5809891297171923e-06, -4.102441117732622e-07, 1.1281774072269541e-07,
+      -4.6292540376970764e-08, 2.3923017346240325e-08, -1.2580302532198723e-08, 5.444932988370198e-09, -1.5735706702738963e-09,
+      2.1732281186744534e-10)
+Q1 = (0.3749999999999998, -0.0016021728515025649, 6.776768422389128e-05, -7.604663376505256e-06, 1.6235747565820837e-06,
+      -5.587360808416015e-07, 2.718348629873536e-07, -1.5791505604237622e-07, 8.916395714788661e-08, -4.020335738019531e-08,
+      1.1899879663888225e-08, -1.667789879556041e-09)
+# K0 + log(x / 2) I0 and (K1 - log(x / 2) I1) x in x^2 for x <= 2; exp(x) sqrt(x) K in 4 / x - 1 beyond
+K0_NEAR = (-0.5772156649015329, 0.1056960837746168, 0.014418505235913403, 0.0005451899602573268, 1.021401413519616e-05,
+           1.1570351012535374e-07, 8.819879035027937e-10, 4.8433399275830486e-12, 2.0062068689459318e-14, 6.872289021185454e-17)
+K1_NEAR = (1.0, 0.03860783245076608, -0.042049020943651316, -0.0028371119837725905, -7.493042904491131e-05, -1.0892182678340606e-06,
+           -1.0112901478345438e-08, -6.54047500248146e-11, -3.1149818492859936e-13, -1.2137166536221055e-15)
+K0_FAR = (1.2185953385133905, -0.031071461824889554, 0.0030328918102751935, -0.0004797690567629981, 9.956054742546008e-05,
+          -2.473520464665274e-05, 7.002245564109627e-06, -2.1911767539401716e-06, 7.427807838466459e-07, -2.689135887009184e-07,
+          1.0295120376495239e-07, -4.131061283701578e-08, 1.7056674605334674e-08, -7.3618275080282515e-09, 3.791192703615846e-09,
+          -1.8006773523392004e-09, 6.837018659348517e-11, 3.233433692180319e-11, 7.977983533091815e-10, -4.506683106759898e-10,
+          -3.0539020868001565e-10, 1.7977981899954878e-10, 1.0806290149518295e-10, -6.183509185741941e-11)
+K1_FAR = (1.363151890371342, 0.10334973775386527, -0.005566729880074451, 0.0007357241549046456, -0.00013959021956830856,
+          3.284386565057862e-05, -8.961207299463647e-06, 2.730040312895642e-06, -9.067094776630646e-07, 3.2298873862640425e-07,
+          -1.220284967173793e-07, 4.843094038201199e-08, -1.9827457966367164e-08, 8.49114322410236e-09, -4.313336112817399e-09,
+          2.0346220468711174e-09, -1.0584430289297026e-10, -2.104015257574649e-11, -8.740019154894709e-10, 4.921710202548386e-10,
+          3.3153918291421876e-10, -1.948680720152238e-10, -1.1801191034535537e-10, 6.73716173849808e-11)
+# Ai(4 u - 2); its amplitude in 1 / zeta for x >= 2; those of sine and (times zeta) cosine in 1 / zeta^2 for x <= -6
+AI_NEAR = (0.22740742820168508, 2.473036082966764, -3.6385188512266904, -10.763846541671331, 22.89224271240116, 5.578894142738484,
+           -47.38126484779799, 30.632831453394882, 33.45088748470218, -55.73127162970285, 9.889698172776, 35.675068198143336,
+           -29.418727175257104, -3.2606514110730744, 17.717613537479764, -8.468841847348653, -3.2319008541064282, 5.165167298345289,
+           -1.4331483635707472, -1.0880397955293866, 0.9903032273087248, -0.1355977002752153, -0.21879910332260968, 0.13401357260886065,
+           -0.0036955042872949388, -0.03070819953849451, 0.013999936111759266, 0.0012612583466157167, -0.003622016535363513,
+           0.0009277606202866125, 0.00043446177643360505, -0.0002273031300930848, -2.076625675209914e-05, 1.9313131136174158e-05)
+AI_FAR = (0.9999999999999999, -0.06944444444429992, 0.03713348760977163, -0.037993053599492094, 0.05764882165708923, -0.11608374187569197,
+          0.29115737141413206, -0.8687497238367677, 2.9402071709058744, -10.623107390271526, 38.237856907348494, -128.67014306383513,
+          385.2318434308344, -990.1099760624714, 2126.757390656731, -3731.5260060457326, 5224.128153221351, -5671.902357001724,
+          4589.596029041352, -2599.7076331197786, 918.324200083351, -152.0869806680709)
+AI_P = (1.0, -0.037133487654260194, 0.05764919017550193, -0.2915910332942374, 3.07915834845357, -55.48093021666987, 1488.9797487578219,
+        -50484.24585008095, 1707577.068451944, -43576505.25004067, 566743556.3371706)
+AI_Q = (0.06944444444444442, -0.037993059127290944, 0.11609906203444653, -0.8776638896362845, 12.339083038847308, -277.2586725573296,
+        8827.640695886952, -337400.49377929146, 12278009.86716621, -326590432.6121838, 4349393167.107384)
+
+
+def _near(t: TileBuilder, x: Tile, coefficients: tuple[float, ...]) -> Tile:
+    z = t.binary("min", x, 8.0)
+    return poly(t, z * z * (1 / 32) - 1.0, coefficients)
+
+
+def _wave(t: TileBuilder, x: Tile, order: int, second: bool) -> Tile:
+    """J or (second) Y for x >= 8."""
+    up = t.binary("max", x, 8.0)
+    w = 64.0 / (up * up)
+    p, q = poly(t, w, P1 if order else P0), poly(t, w, Q1 if order else Q0) / up
+    angle = up - (pi / 4 + order * pi / 2)
+    s, c = t.unary("sin", angle), t.unary("cos", angle)
+    return (p * s + q * c if second else p * c - q * s) * sqrt(2 / pi) / t.unary("sqrt", up)
+
+
+def _first(t: TileBuilder, v: Tile, order: int) -> Tile:
+    a = t.unary("abs", v)
+    low = _near(t, a, J1_NEAR) * a if order else _near(t, a, J0_NEAR)
+    return t.select(t.cmp("le", a, 8.0), low, _wave(t, a, order, False))
+
+
+def bessel_j0(t: TileBuilder, x: Tile) -> Tile:
+    v = wide(t, x)
+    return t.select(t.unary("isnan", v), v, _first(t, v, 0))
+
+
+def bessel_j1(t: TileBuilder, x: Tile) -> Tile:
+    v = wide(t, x)
+    y = _first(t, v, 1)
+    return t.select(t.unary("isnan", v), v, t.select(t.cmp("lt", v, 0.0), -y, y))
+
+
+def _second(t: TileBuilder, x: Tile, order: int) -> Tile:
+    v = wide(t, x)
+    log, j = t.unary("log", v), _first(t, v, order)
+    low = (_near(t, v, Y1_NEAR) * v + (log * j - 1.0 / v) * (2 / pi)) if order else _near(t, v, Y0_NEAR) + log * j * (2 / pi)
+    y = t.select(t.cmp("le", v, 8.0), low, _wave(t, v, order, True))
+    y = t.select(t.cmp("eq", v, 0.0), -float("inf"), t.select(t.cmp("lt", v, 0.0), float("nan"), y))
+    return t.select(t.unary("isnan", v), v, y)
+
+
+def bessel_y0(t: TileBuilder, x: Tile) -> Tile:
+    return _second(t, x, 0)
+
+
+def bessel_y1(t: TileBuilder, x: Tile) -> Tile:
+    return _second(t, x, 1)
+
+
+def _modified(t: TileBuilder, x: Tile, order: int, scaled: bool) -> Tile:
+    v = wide(t, x)
+    z = t.binary("min", v, 2.0)
+    log = t.unary("log", v * 0.5)
+    near = poly(t, z * z, K1_NEAR) / v + log * i1(t, z) if order else poly(t, z * z, K0_NEAR) - log * i0(t, z)
+    up = t.binary("max", v, 2.0)
+    far = poly(t, 4.0 / up - 1.0, K1_FAR if order else K0_FAR) / t.unary("sqrt", up)
+    if scaled:
+        near = near * t.unary("exp", z)
+    else:
+        far = far * t.unary("exp", -up)
+    y = t.select(t.cmp("le", v, 2.0), near, far)
+    y = t.select(t.cmp("eq", v, 0.0), float("inf"), t.select(t.cmp("lt", v, 0.0), float("nan"), y))
+    return t.select(t.unary("isnan", v), v, y)
+
+
+def k0(t: TileBuilder, x: Tile) -> Tile:
+    return _modified(t, x, 0, False)
+
+
+def k1(t: TileBuilder, x: Tile) -> Tile:
+    return _modified(t, x, 1, False)
+
+
+def k0e(t: TileBuilder, x: Tile) -> Tile:
+    return _modified(t, x, 0, True)
+
+
+def k1e(t: TileBuilder, x: Tile) -> Tile:
+    return _modified(t, x, 1, True)
+
+
+SERIES = (1.0, -1 / 6, 1 / 120, -1 / 5040, 1 / 362880, -1 / 39916800, 1 / 6227020800)
+
+
+def spherical_j0(t: TileBuilder, x: Tile) -> Tile:
+    """sin(x) / x."""
+    v = wide(t, x)
+    small = t.cmp("lt", t.unary("abs", v), 0.5)
+    safe = t.select(small, 1.0, v)
+    y = t.select(small, poly(t, v * v, SERIES), t.unary("sin", safe) / safe)
+    return t.select(t.unary("isinf", v), 0.0, y)
+
+
+def airy_ai(t: TileBuilder, x: Tile) -> Tile:
+    v = wide(t, x)
+    middle = poly(t, (t.binary("max", t.binary("min", v, 2.0), -6.0) + 2.0) * 0.25, AI_NEAR)
+    up = t.binary("max", v, 2.0)
+    root = t.unary("sqrt", up)
+    zeta = up * root * (2 / 3)
+    far = poly(t, 1.0 / zeta, AI_FAR) * t.unary("exp", -zeta) / (t.unary("sqrt", root) * (2 * sqrt(pi)))
+    down = t.binary("max", -v, 6.0)
+    root = t.unary("sqrt", down)
+    zeta = down * root * (2 / 3)
+    w = 1.0 / (zeta * zeta)
+    angle = zeta + pi / 4
+    waves = poly(t, w, AI_P) * t.unary("sin", angle) - poly(t, w, AI_Q) / zeta * t.unary("cos", angle)
+    below = waves / (t.unary("sqrt", root) * sqrt(pi))
+    y = t.select(t.cmp("gt", v, 2.0), far, t.select(t.cmp("lt", v, -6.0), below, middle))
+    y = t.select(t.cmp("lt", v, -1e10), 0.0, y)  # no digit of the phase is left there
+    return t.select(t.unary("isinf", v), float("nan"), y)

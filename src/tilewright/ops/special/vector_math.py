@@ -15,7 +15,7 @@ import numpy as np
 from ...core import dtypes as dt
 from ..tiles import TileBuilder
 
-Tile = Any  # a tile of `tile/values.py`, or an array
+Tile = Any  # a tile of `tile/builder.py`, or an array
 LN2, LN10 = log(2.0), log(10.0)
 PI_LOW = 1.2246467991473532e-16  # pi - f64(pi)
 

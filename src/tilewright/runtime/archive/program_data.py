@@ -200,9 +200,8 @@ def program_data(program: Program, symbols: Sequence[str]) -> Data:
             "outputs": [number[b] for b in program.outputs], "control": control_data(program, number, dim_data)}
 
 
-def read_program(
-    data: Data, constants: Sequence[Any], reader: Reader, known: Mapping[str, Kernel] | None = None
-) -> tuple[Program, list[str]]:
+def read_program(data: Data, constants: Sequence[Any], reader: Reader,
+                 known: Mapping[str, Kernel] | None = None) -> tuple[Program, list[str]]:
     """The program and its code symbols, in the order of `program_data`. `constants` are like ConstantData, without the array but
     with their form `packed`; `known` has kernels of which more than the symbol matters."""
     try:

@@ -6,6 +6,7 @@ not run here, the graph is compiled again and weights are unpacked from their st
 say so and why. What such a file says of itself is believed only as far as its graph, which is verified, says the same. Of a session on a
 GPU the file holds the graph; its kernels are in the cache on disk.
 """
+
 from __future__ import annotations
 
 import hmac
@@ -22,16 +23,21 @@ import numpy as np
 from ... import __version__
 from ...build.code import link
 from ...build.packing import Array, packed_shape, unpack
+from ...core.dims import Dim, at_least
 from ...core.dtypes import dtype
 from ...core.errors import STRANGE, ConfigError, FormatError, ParseError, TilewrightError, UnsupportedError
+from ...core.needs import Need, collected
 from ...core.target_spec import TargetSpec
 from ...core.validation import Level
+from ...ir.graph import Graph, complaint
+from ...ir.text import all_nodes
 from ...ir.types import TensorType
+from ...ir.verify import verify
 from ...kernels.launch import Packed, Program
 from ...target.cpu.cache import ABI_VERSION
 from ...target.cpu.host import host_target
-from ..executable import Executable
-from ..session import Model, Session
+from ..executable import Executable, Interface
+from ..session import Compiled, Model, Session
 from .file import Data, SavedFile, Sections
 from .program_data import (
     interface_data,
@@ -48,14 +54,49 @@ from .user_key import key_path, user_key
 if TYPE_CHECKING:
     from ...ir.graph import Graph
     from ...ops.structure import ConstantData
-    from ..cuda.session import CudaSession
+
+
+def check_graph(file: SavedFile, model: Model, stored: Interface) -> None:
+    """Verify the graph, take the interface from it, and compare it with the stored one, which is what the file's user has read."""
+    try:
+        verify(model.graph)
+    except TilewrightError as e:
+        raise file.broken(f"the graph is not sound: {str(e)[:200]}") from e
+    model.needs = (*stored.needs, *asked(model.graph))
+    model.stored_interface = found = model.interface
+    for name in ("input_names", "inputs", "outputs", "symbols", "donated", "called"):
+        said, is_ = getattr(stored, name), getattr(found, name)
+        if said != is_:
+            raise file.broken(f"the field 'interface.{name}' does not fit the graph: {_shown(said)} against {_shown(is_)}")
+
+
+def asked(graph: Graph) -> tuple[Need, ...]:
+    """What kernels take for granted of the symbols: the type rules of a graph after the passes (ours keep to those of the model that they
+    were given, which the file may leave out), and that no size is negative. Passes make maxima over axes that may be empty, which is
+    no harm to memory: of reductions only what the file says counts."""
+    found: dict[Dim, Need] = {}
+    for n in all_nodes(graph):
+        with collected() as rules:
+            n.op.infer(*(v.type for v in n.operands))
+        for room, rule in () if n.op.traits.reduction else rules:
+            found.setdefault(room, (room, complaint(n.op, n.operands, rule), n.place))
+        for t in n.types:
+            for d in t.shape:
+                if not at_least(d, 0):
+                    found.setdefault(d, (d, f"{n.op.name}: a size must not be negative, got {d} for %{n.name}: {t}", n.place))
+    return tuple(found.values())
+
+
+def _shown(value: object) -> str:
+    return f"{value!s:.80}"
+
 
 Rebuild = Callable[..., Session]
 LOG = logging.getLogger("tilewright")
 DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
-def save(session: Session | CudaSession, path: str | PathLike[str]) -> None:
+def save(session: Compiled, path: str | PathLike[str]) -> None:
     """Write `session` to `path`. A file that was there stays whole until the new one is."""
     from ...ir.text import constants_of, to_text
     from ...ops.kernels import OwnKernel
@@ -144,7 +185,6 @@ def load(path: str | PathLike[str], *, rebuild: Rebuild, threads: int | None = N
         if model.target.kind == "cpu":
             model.notes.append(f"{file.path}: compiled again from the stored graph: {reason}")
             LOG.warning(model.notes[-1])
-        from .graph import check_graph
 
         model.source = _graph(file, data, None)
         check_graph(file, model, interface)

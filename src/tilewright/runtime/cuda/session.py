@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from os import PathLike
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ...core.dims import evaluate
-from ...core.errors import ExecutionError, InputError
-from ..arguments import Bound, _bind_symbols, _mismatch
+from ...core.errors import ExecutionError
 from ..faults import fault
+from ..session import Compiled
 from .executable import ERROR_WORDS, CudaExecutable, Schedule
 from .fastcall import MISSED, fast_call
 
 if TYPE_CHECKING:
     from ..session import Model
-    from .memory import OwnMemory, TorchMemory
     from .profile import CudaProfile
     from .report import CudaReport
     from .walk import Flow
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 KEPT = 16  # schedules of different shapes
 
 
-class CudaSession:
+class CudaSession(Compiled):
     """`session(*args)`. Outputs are new and the caller's own.
 
     Threads: any number may call one session at once. Calls start their work one after the other, each on the stream of its own arrays,
@@ -36,9 +35,8 @@ class CudaSession:
     """
 
     def __init__(self, model: Model, executable: CudaExecutable) -> None:
-        self.model, self.executable = model, executable
-        self.interface = model.interface
-        self.copies: dict[str, int] = {}  # input name -> calls that had to copy it
+        super().__init__(model)
+        self.executable = executable
         self._schedules: dict[tuple[int, ...], Schedule | Flow] = {}
         self._lock = threading.Lock()
         self.stream = 0  # of calls without torch's tensors: the default one
@@ -49,16 +47,11 @@ class CudaSession:
         self.apart: Any = None  # a check of the addresses of a call that writes donated inputs in place, where the owner wants one
         self._env: dict[str, int] | None = None  # sizes of the last call
         self._held: list[Any] | None = None  # what a profile needs of its call
-        self._closed = False
 
     @property
     def last_stream(self) -> int:
         """The stream of the last run."""
         return self.stream if self._stream is None else self._stream
-
-    @property
-    def name(self) -> str:
-        return self.model.name
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Donated inputs are copied to the results that take their place: the caller's stay as they are (`in_place` writes them)."""
@@ -100,8 +93,7 @@ class CudaSession:
         return self._call(args, kwargs, env, keep=True)
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any], env: Mapping[str, int], *, keep: bool) -> Any:
-        if self._closed:
-            raise InputError(f"session: {self.name} is closed")
+        self._open()
         leaves = self.model.signature.flatten(args, kwargs)
         from . import driver as gpu
         from .memory import memory_of
@@ -109,7 +101,8 @@ class CudaSession:
         gpu.enter()
         memory = memory_of(leaves, self.stream)
         stream = memory.stream()
-        bound = self._bind(leaves, env, memory, stream)
+        bound = self._bound(leaves, env, partial(memory.admit, stream=stream))
+        self.interface.check(bound.env)
         self._raise_errors()
         takes = {k: i for i, k in self.interface.donated}
         outs = [
@@ -167,29 +160,6 @@ class CudaSession:
             found = self._schedules[key] = self.executable.instantiate(env)
         return found
 
-    # ---- inputs
-    def _bind(self, leaves: list[Any], env: Mapping[str, int], memory: TorchMemory | OwnMemory, stream: int) -> Bound:
-        bound = Bound(env=dict(env))
-        origin: dict[str, str] = dict.fromkeys(bound.env, "the call")
-        shapes = []
-        for name, type_, value in zip(self.interface.input_names, self.interface.inputs, leaves, strict=True):
-            shapes.append(memory.admit(name, type_, value, bound, stream))
-            _bind_symbols(name, type_, shapes[-1], bound.env, origin)
-        for s in self.interface.symbols:
-            if s.name not in bound.env:
-                raise InputError(f"session: no input shows the value of {s.name}; give it with run_with({{{s.name!r}: ...}}, ...)")
-        for name, type_, shape in zip(self.interface.input_names, self.interface.inputs, shapes, strict=True):
-            for want, got in zip(type_.shape, shape, strict=True):
-                if evaluate(want, bound.env) != got:
-                    raise InputError(_mismatch(name, type_, f"{type_.dtype}[{','.join(map(str, shape))}]", bound.env, origin))
-        for s in self.interface.symbols:
-            if not s.lo <= bound.env[s.name] <= s.hi:
-                raise InputError(f"session: {s.name} must be in {s.lo}..{s.hi}, got {bound.env[s.name]}")
-        self.interface.check(bound.env)
-        for name in bound.copied:
-            self.copies[name] = self.copies.get(name, 0) + 1
-        return bound
-
     # ---- errors and end
     def _raise_errors(self) -> None:
         found = self.executable.errors
@@ -242,12 +212,6 @@ class CudaSession:
         finally:
             self._held = None
 
-    def save(self, path: str | PathLike[str]) -> None:
-        """Write the compiled graph and its constants; `tw.load` reads them, on this GPU or another."""
-        from ..archive.session import save
-
-        save(self, path)
-
     def ptx(self) -> dict[str, str]:
         """The PTX text of every kernel, by name."""
         return {c.name: c.ptx for c in self.executable.code.values()}
@@ -257,12 +221,3 @@ class CudaSession:
             self._closed, self._fast = True, None
             self._ways.clear()
             self._schedules.clear()
-
-    def __enter__(self) -> CudaSession:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return f"<CudaSession {self.name} on {self.model.target.cpu}{', closed' if self._closed else ''}>"

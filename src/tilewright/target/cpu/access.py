@@ -128,16 +128,8 @@ class Masks:
         return spread if lane is None else f.op("and", ty, spread, lane)
 
 
-def load(
-    f: FunctionText,
-    view: Address,
-    at: Sequence[Term],
-    type_: TileType,
-    axes: Sequence[int],
-    lanes: int,
-    limits: dict[int, str],
-    other: float,
-) -> Registers:
+def load(f: FunctionText, view: Address, at: Sequence[Term], type_: TileType, axes: Sequence[int], lanes: int, limits: dict[int, str],
+         other: float) -> Registers:
     """Read a tile. Lane stride 1 or -1 reads vectors, 0 reads a scalar and spreads it, anything else gathers."""
     shape = type_.shape
     pointers = row_pointers(f, view, at, shape, axes)

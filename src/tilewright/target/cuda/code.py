@@ -34,8 +34,7 @@ from .attention.mma_grad import emit_mma_grad, mma_grad_shared
 from .conv.gemm import emit_conv
 from .conv.halo import emit_halo, halo_shared
 from .conv.patch import emit_patch, patch_shared
-from .matmul.gemm import emit_gemm
-from .matmul.gemm_sizes import dynamic_shared
+from .matmul.gemm import dynamic_shared, emit_gemm
 from .matmul.thin import emit_thin
 from .matmul.transpose import emit_turn
 from .quant.qdot import emit_qdot

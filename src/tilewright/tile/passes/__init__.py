@@ -29,9 +29,8 @@ DEFAULT: tuple[TilePass, ...] = (
 )
 
 
-def optimise(
-    kernel: Kernel, passes: Sequence[TilePass] = DEFAULT, *, check: bool = False, log: Callable[[str, int], None] | None = None
-) -> Kernel:
+def optimise(kernel: Kernel, passes: Sequence[TilePass] = DEFAULT, *, check: bool = False,
+             log: Callable[[str, int], None] | None = None) -> Kernel:
     """A rewritten copy. `check` verifies after every pass; `log` is told each pass's name and number of rewrites."""
     out = copy_kernel(kernel)
     for p in passes:

@@ -124,9 +124,8 @@ class Cloner:
     take in the whole tile.
     """
 
-    def __init__(
-        self, values: dict[Var, Operand], truth: dict[Var, bool] | None = None, full: set[tuple[Instr, int]] | None = None
-    ) -> None:
+    def __init__(self, values: dict[Var, Operand], truth: dict[Var, bool] | None = None,
+                 full: set[tuple[Instr, int]] | None = None) -> None:
         self.values, self.truth, self.full = values, dict(truth or {}), full or set()
 
     def use(self, x: Operand) -> Operand:

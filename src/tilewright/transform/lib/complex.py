@@ -2,7 +2,6 @@
 convention)."""
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from ...core.dtypes import complex_of
@@ -10,15 +9,10 @@ from ...ops import functions as F
 from ...ops.complex import rules as C
 from ...ops.complex.parts import Complex, Imag, Real, ViewAsComplex, ViewAsReal, parts
 from ..promote import as_float, as_tracer, meet
-from ..trace import apply, install
+from ..trace import Functions, apply, install
 from .linalg import on_values
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {}
-
-
-def public(fn: Callable[..., Any]) -> Callable[..., Any]:
-    FUNCTIONS[fn.__name__.rstrip("_")] = fn
-    return fn
+public = FUNCTIONS = Functions()
 
 
 @public

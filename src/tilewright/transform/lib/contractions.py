@@ -1,7 +1,6 @@
 """Products: matmul, einsum, attention, convolution."""
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from ...core import dtypes as dt
@@ -10,17 +9,12 @@ from ...ops import Attention, Concat, GroupedMatmul, LoraMatmul, Matmul, Reshape
 from ...ops import Conv as ConvOp
 from ...ops.quant import by_name
 from ..promote import as_tracer, meet
-from ..trace import apply, dtype_given, install, user_place
+from ..trace import Functions, apply, dtype_given, install, user_place
 from .elementwise import _operator, _reflected
 from .reductions import one_axis
 from .shapes import broadcast_to, permute_dims, reshape
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {}
-
-
-def public(fn: Callable[..., Any]) -> Callable[..., Any]:
-    FUNCTIONS[fn.__name__.rstrip("_")] = fn
-    return fn
+public = FUNCTIONS = Functions()
 
 
 @public

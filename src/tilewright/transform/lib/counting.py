@@ -1,21 +1,16 @@
 """Histograms, counts and bags of rows for traced functions."""
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ...core.errors import ShapeError
 from ...ops import functions as F
 from ...ops.index import counting as N
 from ..promote import as_float, as_tracer, meet
-from ..trace import built, user_place
+from ..trace import Functions, built, user_place
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {}
-
-
-def public(fn: Callable[..., Any]) -> Callable[..., Any]:
-    FUNCTIONS[fn.__name__.rstrip("_")] = fn
-    return fn
+public = FUNCTIONS = Functions()
 
 
 @public

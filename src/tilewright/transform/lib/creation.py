@@ -1,7 +1,6 @@
 """Arrays from nothing: fills, ramps, triangles."""
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,16 +9,11 @@ from ...core.dims import Dim, Expr, ceildiv, maximum
 from ...core.errors import ShapeError
 from ...ops import Expand, Iota
 from ..promote import as_tracer
-from ..trace import apply, current, dtype_given, user_place
+from ..trace import Functions, apply, current, dtype_given, user_place
 from .elementwise import FUNCTIONS as ELEMENTWISE
 from .shapes import shape_of
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {}
-
-
-def public(fn: Callable[..., Any]) -> Callable[..., Any]:
-    FUNCTIONS[fn.__name__.rstrip("_")] = fn
-    return fn
+public = FUNCTIONS = Functions()
 
 
 @public

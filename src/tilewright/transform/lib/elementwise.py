@@ -14,14 +14,9 @@ from ...core.errors import ShapeError
 from ...ops import REGISTRY, Cast, Where
 from ...ops.families import Elementwise
 from ..promote import as_float, as_tracer, common, dtype_of, meet
-from ..trace import Tracer, apply, dtype_given, install, tracing, user_place
+from ..trace import Functions, Tracer, apply, dtype_given, install, tracing, user_place
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {}
-
-
-def public(fn: Callable[..., Any]) -> Callable[..., Any]:
-    FUNCTIONS[fn.__name__.rstrip("_")] = fn
-    return fn
+public = FUNCTIONS = Functions()
 
 
 ALIASES = {"concatenate": "concat"}  # NumPy's names for functions that have another one here

@@ -14,17 +14,12 @@ from ...ops import functions as F
 from ...ops.complex.rules import conj
 from ...ops.fourier import functions as T
 from ..promote import as_float, as_tracer
-from ..trace import Tracer, user_place
+from ..trace import Functions, Tracer, user_place
 from .complex import as_complex
 from .linalg import on_values
 from .reductions import one_axis
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {}
-
-
-def public(fn: Callable[..., Any]) -> Callable[..., Any]:
-    FUNCTIONS[fn.__name__] = fn
-    return fn
+public = FUNCTIONS = Functions()
 
 
 def _axes(name: str, x: Tracer, s: Sequence[int] | None, axes: Sequence[int] | None) -> tuple[list[int], list[int]]:

@@ -1,7 +1,6 @@
 """Indexing: `x[...]` with ints, slices, None, an ellipsis and integer arrays, and the gathers behind it."""
 from __future__ import annotations
 
-from collections.abc import Callable
 from operator import index
 from typing import Any
 
@@ -12,16 +11,11 @@ from ...core.dims import Dim, Expr, at_least, at_most, ceildiv, maximum, minimum
 from ...core.errors import ShapeError, SizeError
 from ...ops import Flip, Gather, GatherAlongAxis, Index, Reshape, Scatter, ScatterAdd, Slice
 from ..promote import as_tracer, dtype_of
-from ..trace import Tracer, apply, as_array, called_name, dtype_given, install, user_place
+from ..trace import Functions, Tracer, apply, as_array, called_name, dtype_given, install, user_place
 from .elementwise import FUNCTIONS as ELEMENTWISE
 from .reductions import one_axis
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {}
-
-
-def public(fn: Callable[..., Any]) -> Callable[..., Any]:
-    FUNCTIONS[fn.__name__.rstrip("_")] = fn
-    return fn
+public = FUNCTIONS = Functions()
 
 
 def whole(ids: Any, size: Any) -> Tracer:

@@ -17,18 +17,13 @@ from ...ops.linalg.reflections import Geqrf
 from ...ops.linalg.spectra import Eigh, Svd
 from ...ops.linalg.systems import Lu
 from ..promote import as_float, as_tracer, meet
-from ..trace import Tracer, apply, called_place, current, user_place
+from ..trace import Functions, Tracer, apply, called_place, current, user_place
 from .contractions import matmul, outer
 from .elementwise import FUNCTIONS as ELEMENTWISE
 from .reductions import axes_of, one_axis
 from .shapes import permute_dims, reshape
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {}
-
-
-def public(fn: Callable[..., Any]) -> Callable[..., Any]:
-    FUNCTIONS[fn.__name__.rstrip("_")] = fn
-    return fn
+public = FUNCTIONS = Functions()
 
 
 def on_values(fn: Callable[..., Any], *operands: Any, **attributes: Any) -> Any:
@@ -79,8 +74,7 @@ def solve(a: Any, b: Any) -> Any:
 
 
 @public
-def solve_triangular(a: Any, b: Any, *, lower: bool = True, transpose: bool = False, unit_diagonal: bool = False,
-                     left: bool = True) -> Any:
+def solve_triangular(a: Any, b: Any, *, lower: bool = True, transpose: bool = False, unit_diagonal: bool = False, left: bool = True) -> Any:
     """x of op(a) @ x = b (x @ op(a) = b with left=False) for a triangular a, of which the other triangle is not read."""
     a, b = _floats(a, b)
     if b.ndim == 1:

@@ -1,7 +1,6 @@
 """Losses."""
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,15 +8,10 @@ import numpy as np
 from ...core.errors import ShapeError
 from ...ops import SoftmaxCrossEntropy
 from ..promote import as_float, as_tracer, dtype_of
-from ..trace import Tracer, apply, as_array, user_place
+from ..trace import Functions, Tracer, apply, as_array, user_place
 from .reductions import log_softmax
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {}
-
-
-def public(fn: Callable[..., Any]) -> Callable[..., Any]:
-    FUNCTIONS[fn.__name__.rstrip("_")] = fn
-    return fn
+public = FUNCTIONS = Functions()
 
 
 @public

@@ -1,7 +1,6 @@
 """Sorting, running products along an axis, and the choice of a token."""
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from ...core import dtypes as dt
@@ -10,16 +9,11 @@ from ...core.errors import ShapeError
 from ...ops import ArgSort, CumProd, CumSum, Sample, Sort
 from ...ops import functions as F
 from ..promote import as_tracer
-from ..trace import apply, built, dtype_given, install, user_place
+from ..trace import Functions, apply, built, dtype_given, install, user_place
 from .reductions import numbers, one_axis
 from .shapes import broadcast_to, stack
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {}
-
-
-def public(fn: Callable[..., Any]) -> Callable[..., Any]:
-    FUNCTIONS[fn.__name__.rstrip("_")] = fn
-    return fn
+public = FUNCTIONS = Functions()
 
 
 @public

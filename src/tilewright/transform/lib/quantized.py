@@ -1,7 +1,6 @@
 """Low-bit numbers: codes with scales, fake quantization for training, products of integers, products with packed weights."""
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from ...core import dtypes as dt
@@ -18,16 +17,11 @@ from ...ops import (
 )
 from ...ops.quant import by_name
 from ..promote import as_float, as_tracer
-from ..trace import apply, dtype_given, user_place
+from ..trace import Functions, apply, dtype_given, user_place
 from .creation import full
 from .shapes import reshape, stack
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {}
-
-
-def public(fn: Callable[..., Any]) -> Callable[..., Any]:
-    FUNCTIONS[fn.__name__.rstrip("_")] = fn
-    return fn
+public = FUNCTIONS = Functions()
 
 
 def _axis(axis: int | None, rank: int) -> int | None:

@@ -2,7 +2,6 @@
 ones. Two draws with one key are dependent: give each draw a key of its own."""
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,19 +11,14 @@ from ...core.dtypes import DType
 from ...core.errors import ShapeError
 from ...ops.random import draws
 from ..promote import as_float, as_tracer
-from ..trace import Tracer, built, dtype_given, python_type, user_place
+from ..trace import Functions, Tracer, built, dtype_given, python_type, user_place
 from .elementwise import FUNCTIONS as ELEMENTWISE
 from .indexing import FUNCTIONS as INDEXING
 from .reductions import one_axis
 from .shapes import FUNCTIONS as SHAPES
 from .shapes import shape_of
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {}
-
-
-def public(fn: Callable[..., Any]) -> Callable[..., Any]:
-    FUNCTIONS[fn.__name__.rstrip("_")] = fn
-    return fn
+public = FUNCTIONS = Functions()
 
 
 def as_any(x: Any, dtype: DType) -> Any:

@@ -1,20 +1,14 @@
 """Recurrences with a kernel of their own: the selective scan and the gated delta rule."""
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from ...ops import GatedDeltaRule, SelectiveScan
 from ..promote import as_tracer, meet
-from ..trace import apply
+from ..trace import Functions, apply
 from .creation import zeros
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {}
-
-
-def public(fn: Callable[..., Any]) -> Callable[..., Any]:
-    FUNCTIONS[fn.__name__.rstrip("_")] = fn
-    return fn
+public = FUNCTIONS = Functions()
 
 
 @public

@@ -12,17 +12,12 @@ from ...ir.graph import Value
 from ...ops import REGISTRY, ArgMax, ArgMin, GroupNorm, LayerNorm, LogSoftmax, RmsNorm, Softmax, TopK
 from ...ops import functions as F
 from ...ops.formulas import compensated_sum
-from ...ops.rows.batch_statistics import batch_norm_training, batch_normed
+from ...ops.rows.norms import batch_norm_training, batch_normed
 from ..promote import as_float, as_tracer
-from ..trace import Tracer, apply, built, dtype_given, install, user_place
+from ..trace import Functions, Tracer, apply, built, dtype_given, install, user_place
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {}
+public = FUNCTIONS = Functions()
 Axes = int | Sequence[int] | None
-
-
-def public(fn: Callable[..., Any]) -> Callable[..., Any]:
-    FUNCTIONS[fn.__name__.rstrip("_")] = fn
-    return fn
 
 
 def one_axis(name: str, axis: int, ndim: int) -> int:

@@ -11,15 +11,10 @@ from ...core.errors import ShapeError
 from ...ops import Concat, Expand, Flip, Pad, Reshape, Transpose
 from ...ops import Split as SplitOp
 from ..promote import as_tracer, meet
-from ..trace import Tracer, apply, install, user_place
+from ..trace import Functions, Tracer, apply, install, user_place
 from .reductions import axes_of, one_axis
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {}
-
-
-def public(fn: Callable[..., Any]) -> Callable[..., Any]:
-    FUNCTIONS[fn.__name__.rstrip("_")] = fn
-    return fn
+public = FUNCTIONS = Functions()
 
 
 def shape_of(given: Any) -> tuple[Any, ...]:

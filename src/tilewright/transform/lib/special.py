@@ -9,16 +9,11 @@ from typing import Any
 from ...core import dtypes as dt
 from ...ops import REGISTRY, formulas
 from ..promote import as_float, as_tracer
-from ..trace import apply, built
+from ..trace import Functions, apply, built
 from .elementwise import ON_FLOATS, _floats
 from .reductions import one_axis
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {}
-
-
-def public(fn: Callable[..., Any]) -> Callable[..., Any]:
-    FUNCTIONS[fn.__name__.rstrip("_")] = fn
-    return fn
+public = FUNCTIONS = Functions()
 
 
 def _formula(fn: Callable[..., Any], arity: int) -> Callable[..., Any]:

@@ -7,7 +7,7 @@ ones before anything is computed from them. Coefficients of colours that are not
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,12 +21,12 @@ from ...ops import RowMap, SplatBin, SplatRasterize, StopGradient
 from ...ops.families import show_shape
 from ...ops.splats import TILE, tiles_of
 from ..promote import as_tracer
-from ..trace import Leaf, Tracer, apply, trace, user_place
+from ..trace import Functions, Leaf, Tracer, apply, trace, user_place
 from .elementwise import FUNCTIONS as E
 from .ordering import argsort
 from .shapes import reshape
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {}
+public = FUNCTIONS = Functions()
 CAMERAS = ("pinhole", "fisheye")
 SH0, SH1 = 0.5 / math.sqrt(math.pi), math.sqrt(3 / (4 * math.pi))  # spherical harmonics, by degree
 SH2 = tuple(math.sqrt(n / math.pi) / 4 for n in (15, 5))
@@ -54,11 +54,6 @@ class SplatImage(NamedTuple):
     color: Any
     depth: Any
     alpha: Any
-
-
-def public(fn: Callable[..., Any]) -> Callable[..., Any]:
-    FUNCTIONS[fn.__name__.rstrip("_")] = fn
-    return fn
 
 
 def _need(ok: bool, text: str) -> None:

@@ -1,7 +1,6 @@
 """Functions of the spatial axes x[N, C, *sizes]: transposed convolution, pooling, resizing. Attributes are PyTorch's."""
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from ...core.errors import ShapeError
@@ -10,14 +9,9 @@ from ...ops import Conv as ConvOp
 from ...ops import Pool as PoolOp
 from ...ops.rows.pooling import fitted
 from ..promote import as_float, as_tracer, meet
-from ..trace import Tracer, apply, user_place
+from ..trace import Functions, Tracer, apply, user_place
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {}
-
-
-def public(fn: Callable[..., Any]) -> Callable[..., Any]:
-    FUNCTIONS[fn.__name__.rstrip("_")] = fn
-    return fn
+public = FUNCTIONS = Functions()
 
 
 def each(value: Any, n: int) -> tuple[Any, ...]:

@@ -15,7 +15,7 @@ from ....ops.rows.norm_backward import NormBackward
 from ....transform.vjp import pull_back
 from .distance import cdist
 from .linear import attention, convolution
-from .registry import Context, aten, axes_of, lookup, placed
+from .registry import Context, aten, axes_of, lookup, placed, rows
 from .scatter import scatter_add
 
 Maybe = Value | None
@@ -95,12 +95,6 @@ for _n in (2, 3):
     aten(f"adaptive_max_pool{_n}d_backward.default")(_by_index(_n))
 
 
-@aten("_cdist_backward.default")
-@placed
-def cdist_backward(c: Context, g: Value, a: Value, b: Value, p: float, distances: Value) -> Maybe:
-    return pulled(c, lambda inner, x, y: cdist(inner, x, y, p), (a, b), g, (True, False), meta=c.args[4])[0]
-
-
 @aten("tilewright.attention_backward.default")
 @placed
 def attention_backward(c: Context, g: Value, q: Value, k: Value, v: Value, mask: Maybe, causal: bool,
@@ -158,12 +152,6 @@ for _name in UNARY:
     aten(f"{_name}_backward.default")(_unary_backward(_name))
 
 
-@aten("threshold_backward.default")
-@placed
-def threshold_backward(c: Context, g: Value, x: Value, threshold: float) -> Value:
-    return F.where(F.less_equal(x, threshold), 0, c.cast(g, x.dtype))
-
-
 @aten("sigmoid_backward.default")
 @placed
 def sigmoid_backward(c: Context, g: Value, y: Value) -> Value:
@@ -193,12 +181,6 @@ def softmax_backward(c: Context, g: Value, y: Value, dim: int, dtype: Any) -> Va
 def log_softmax_backward(c: Context, g: Value, y: Value, dim: int, dtype: Any) -> Value:
     wide = F.widened(g)
     return c.cast(F.sub(wide, F.mul(F.exp(F.widened(y)), F.sum_(wide, axes_of(dim, len(y.shape)), keepdims=True))), c.dtype)
-
-
-@aten("native_dropout_backward.default")
-@placed
-def dropout_backward(c: Context, g: Value, mask: Value, scale: float) -> Value:
-    return F.where(mask, F.mul(c.cast(g, c.dtype), scale), 0)
 
 
 @aten("native_batch_norm_backward.default")
@@ -238,3 +220,11 @@ def embedding_backward(c: Context, g: Value, ids: Value, rows: Any, padding: Any
     if isinstance(padding, int) and padding >= 0:
         flat = F.where(F.reshape(F.equal(index, padding), (ids.type.numel, 1)), 0, flat)
     return c.cast(c.emit(O.ScatterAdd(axis=0), F.full(c.graph, (rows, width), 0, g.dtype), c.cast(index, dt.i64), flat), c.dtype)
+
+
+rows({
+    "_cdist_backward.default":
+        lambda c, g, a, b, p, distances: pulled(c, lambda inner, x, y: cdist(inner, x, y, p), (a, b), g, (True, False), meta=c.args[4])[0],
+    "threshold_backward.default": lambda c, g, x, threshold: F.where(F.less_equal(x, threshold), 0, c.cast(g, x.dtype)),
+    "native_dropout_backward.default": lambda c, g, mask, scale: F.where(mask, F.mul(c.cast(g, c.dtype), scale), 0),
+}, place=True)

@@ -9,19 +9,53 @@ import numpy as np
 from .... import ops as O
 from ....core import dtypes as dt
 from ....core.dims import Dim, Expr
+from ....core.dtypes import DType
 from ....core.errors import UnsupportedError
 from ....ir.graph import Value
-from .registry import Context, aten
+from .logic import truth
+from .registry import Context, aten, rows
 
 
-@aten("arange.default")
-def arange(c: Context, end: Any, **_: Any) -> Value:
-    return arange_step(c, 0, end, 1)
+@aten(
+    "to.dtype",
+    "to.dtype_layout",
+    "to.device",
+    "to.other",
+    "_to_copy.default",
+    "type_as.default",
+    "to.prim_Device",
+    "to.prim_dtype",
+    "prims.convert_element_type.default",
+    "_cast_Float.default",
+    "float.default",
+)
+def to(c: Context, x: Value, *_: Any, **__: Any) -> Value:
+    return _cast(c, x, c.dtype)
 
 
-@aten("arange.start")
-def arange_start(c: Context, start: Any, end: Any, **_: Any) -> Value:
-    return arange_step(c, start, end, 1)
+def _cast(c: Context, x: Value, dtype: DType) -> Value:
+    return truth(c, x) if dtype.is_bool else c.cast(x, dtype)
+
+
+@aten(
+    "alias.default",
+    "detach.default",
+    "detach_.default",
+    "clone.default",
+    "contiguous.default",
+    "lift_fresh.default",
+    "lift_fresh_copy.default",
+    "lift.default",
+    "resolve_conj.default",
+    "resolve_neg.default",
+)
+def same(c: Context, x: Value, **_: Any) -> Value:
+    return x
+
+
+@aten("copy.default", "fill.Tensor", "fill.Scalar")
+def copy(c: Context, x: Value, source: Any, *_: Any) -> Value:
+    return c.expand(c.value(source, x.dtype), x.shape)
 
 
 @aten("arange.start_step")
@@ -60,16 +94,6 @@ def filled(c: Context, value: Any, shape: tuple[Dim, ...]) -> Value:
     return c.expand(c.value(value, c.dtype), shape)
 
 
-@aten("full.default", "full_like.default")
-def full(c: Context, _like: Any, value: Any, **_: Any) -> Value:
-    return filled(c, value, c.shape)
-
-
-@aten("new_full.default")
-def new_full(c: Context, x: Value, size: Any, value: Any, **_: Any) -> Value:
-    return filled(c, value, c.shape)
-
-
 @aten(
     "zeros.default",
     "zeros_like.default",
@@ -83,21 +107,6 @@ def new_full(c: Context, x: Value, size: Any, value: Any, **_: Any) -> Value:
 )
 def zeros(c: Context, *_: Any, **__: Any) -> Value:
     return filled(c, 0, c.shape)
-
-
-@aten("ones.default", "ones_like.default", "new_ones.default")
-def ones(c: Context, *_: Any, **__: Any) -> Value:
-    return filled(c, 1, c.shape)
-
-
-@aten("scalar_tensor.default")
-def scalar_tensor(c: Context, value: Any, **_: Any) -> Value:
-    return c.value(value, c.dtype)
-
-
-@aten("zero.default")
-def zero(c: Context, x: Value) -> Value:
-    return filled(c, 0, x.shape)
 
 
 @aten("eye.default", "eye.m")
@@ -122,3 +131,14 @@ def linspace_tensor(c: Context, start: Any, end: Any, steps: Any, **_: Any) -> V
     early, late = (c.constant(v.astype(kind.np), "steps") for v in (at, steps - 1 - at))
     up, down = c.emit(O.Add(), first, c.emit(O.Mul(), step, early)), c.emit(O.Sub(), last, c.emit(O.Mul(), step, late))
     return c.cast(c.emit(O.Where(), c.constant(at < steps // 2, "half"), up, down), c.dtype)
+
+
+rows({
+    "arange.default": lambda c, end, **_: arange_step(c, 0, end, 1),
+    "arange.start": lambda c, start, end, **_: arange_step(c, start, end, 1),
+    "full.default full_like.default": lambda c, _like, value, **_: filled(c, value, c.shape),
+    "new_full.default": lambda c, x, size, value, **_: filled(c, value, c.shape),
+    "ones.default ones_like.default new_ones.default": lambda c, *_, **__: filled(c, 1, c.shape),
+    "scalar_tensor.default": lambda c, value, **_: c.value(value, c.dtype),
+    "zero.default": lambda c, x: filled(c, 0, x.shape),
+})

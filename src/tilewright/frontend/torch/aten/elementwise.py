@@ -5,8 +5,107 @@ from __future__ import annotations
 from typing import Any
 
 from .... import ops as O
+from ....core.dtypes import complex_of
 from ....ir.graph import Value
-from .registry import Context, Handler, aten
+from ....ops import functions as F
+from ....ops.complex import rules as C
+from .registry import Context, Handler, aten, axis_of, rows
+
+
+def _placed(c: Context, fn: Any, *args: Any) -> Any:
+    before, c.graph.place = c.graph.place, c.place
+    try:
+        return fn(*args)
+    finally:
+        c.graph.place = before
+
+
+@aten("conj.default", "_conj.default", "conj_physical.default", "_conj_copy.default", "_conj_physical.default",
+      "prims.conj_physical.default", "prims.conj.default")
+def conj(c: Context, z: Value) -> Any:
+    if isinstance(z, (bool, int, float, complex)):  # a scalar of the graph
+        return z.conjugate()
+    return _placed(c, C.conj, z) if z.dtype.kind == "c" else z
+
+
+def as_complex(c: Context, x: Value) -> Value:
+    """x as it is where it is complex, else with an imaginary part of 0."""
+    return x if x.dtype.kind == "c" else c.cast(x, complex_of(x.dtype))
+
+
+rows({
+    "real.default": lambda c, z: c.emit(O.Real(), z) if z.dtype.kind == "c" else z,
+    "imag.default": lambda c, z: c.emit(O.Imag(), z),
+    "complex.default": lambda c, re, im: c.emit(O.Complex(), c.expand(re, c.shape), c.expand(im, c.shape)),
+    "polar.default": lambda c, size, turn: _placed(c, C.polar, c.expand(size, c.shape), c.expand(turn, c.shape)),
+    "view_as_real.default view_as_real_copy.default": lambda c, z: c.emit(O.ViewAsReal(), z),
+    "view_as_complex.default view_as_complex_copy.default": lambda c, x: c.emit(O.ViewAsComplex(), x),
+    "angle.default": lambda c, z: _placed(c, C.angle, z if z.dtype.kind in "fc" else F.cast(z, c.dtype)),
+})
+
+
+@aten("elu.default")
+def elu(c: Context, x: Value, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Any:
+    if input_scale != 1:
+        return NotImplemented
+    out = c.emit(O.Elu(alpha=float(alpha)), x)
+    return out if scale == 1 else c.emit(O.Mul(), out, c.scalar(float(scale), x.dtype))
+
+
+@aten("selu.default")
+def selu(c: Context, x: Value) -> Value:
+    scale = 1.0507009873554804934193349852946
+    return c.emit(O.Mul(), c.emit(O.Elu(alpha=1.6732632423543772848170429916717), x), c.scalar(scale, x.dtype))
+
+
+@aten("glu.default")
+def glu(c: Context, x: Value, dim: int = -1) -> Value:
+    axis = axis_of(dim, len(x.shape))
+    half = x.shape[axis] // 2
+    a, b = c.slice(x, axis, 0, half), c.slice(x, axis, half, half)
+    return c.emit(O.Mul(), a, c.emit(O.Sigmoid(), b))
+
+
+@aten("prelu.default", "_prelu_kernel.default")
+def prelu(c: Context, x: Value, weight: Value) -> Value:
+    if len(weight.shape) == 1 and len(x.shape) > 1 and weight.shape[0] != 1:
+        weight = c.reshape(weight, (weight.shape[0], *[1] * (len(x.shape) - 2)))
+    if not x.shape:
+        weight = c.reshape(weight, ())
+    return c.emit(O.Where(), c.emit(O.Greater(), x, c.scalar(0.0, x.dtype)), x, c.emit(O.Mul(), x, weight))
+
+
+@aten("_safe_softmax.default")
+def safe_softmax(c: Context, x: Value, dim: int, dtype: Any = None) -> Value:
+    """softmax with zeros for rows that are -inf throughout; they are replaced before, so that no NaN comes into derivatives."""
+    x = c.cast(x, c.dtype)
+    if not x.shape:
+        return c.reshape(safe_softmax(c, c.reshape(x, (1,)), 0), ())
+    axis = axis_of(dim, len(x.shape))
+    none = c.emit(O.Equal(), c.emit(O.Max(axes=(axis,), keepdims=True), x), c.scalar(-float("inf"), x.dtype))
+    out = c.emit(O.Softmax(axis=axis), c.emit(O.Where(), none, c.scalar(0.0, x.dtype), x))
+    return c.emit(O.Where(), none, c.scalar(0.0, x.dtype), out)
+
+
+def _on_axis(c: Context, op: Any, x: Value, dim: int) -> Value:
+    x = c.cast(x, c.dtype)
+    if not x.shape:
+        return c.reshape(c.emit(op(axis=0), c.reshape(x, (1,))), ())
+    return c.emit(op(axis=axis_of(dim, len(x.shape))), x)
+
+
+rows({
+    "relu.default":
+        lambda c, x: c.emit(O.Relu() if x.dtype.is_float else O.Maximum(), x, *([] if x.dtype.is_float else [c.scalar(0, x.dtype)])),
+    "relu6.default": lambda c, x: c.emit(O.Minimum(), c.emit(O.Maximum(), x, c.scalar(0.0, x.dtype)), c.scalar(6.0, x.dtype)),
+    "gelu.default": lambda c, x, *, approximate='none': c.emit(O.Gelu(approximate=approximate), x),
+    "leaky_relu.default": lambda c, x, negative_slope=0.01: c.emit(O.LeakyRelu(slope=float(negative_slope)), x),
+    "softplus.default":
+        lambda c, x, beta=1.0, threshold=20.0: c.emit(O.Softplus(), x) if beta == 1 and threshold == 20 else NotImplemented,
+    "log_sigmoid.default": lambda c, x: c.emit(O.Neg(), c.emit(O.Softplus(), c.emit(O.Neg(), x))),
+    "softmax.int _softmax.default special_softmax.int": lambda c, x, dim, *_, **__: _on_axis(c, O.Softmax, x, dim),
+    "log_softmax.int _log_softmax.default special_log_softmax.int": lambda c, x, dim, *_, **__: _on_axis(c, O.LogSoftmax, x, dim),
+})
 
 
 def _rounding(op: Any) -> Handler:
@@ -33,11 +132,6 @@ def round_decimals(c: Context, x: Value, *, decimals: int = 0) -> Value:
     return c.emit(down, rounded(c, c.emit(up, x, scale)), scale)
 
 
-@aten("frac.default")
-def frac(c: Context, x: Value) -> Value:
-    return c.emit(O.Sub(), x, c.emit(O.Trunc(), x))
-
-
 def _one_of(better: Any) -> Handler:
     """The better of two numbers; a NaN loses. The first wins a tie, and takes the whole derivative, as in torch."""
 
@@ -53,11 +147,6 @@ def _one_of(better: Any) -> Handler:
 
 aten("fmax.default")(_one_of(O.GreaterEqual))
 aten("fmin.default")(_one_of(O.LessEqual))
-
-
-@aten("positive.default")
-def positive(c: Context, x: Value) -> Value:
-    return x
 
 
 @aten("div.Tensor_mode", "div.Scalar_mode", "divide.Tensor_mode", "divide.Scalar_mode")
@@ -105,16 +194,6 @@ def add(c: Context, a: Any, b: Any, alpha: Any = 1) -> Value:
     return c.emit(O.Add(), c.value(a, c.dtype), _scaled(c, c.value(b, c.dtype), alpha))
 
 
-@aten("sub.Tensor", "sub.Scalar", "subtract.Tensor")
-def sub(c: Context, a: Any, b: Any, alpha: Any = 1) -> Value:
-    return c.emit(O.Sub(), c.value(a, c.dtype), _scaled(c, c.value(b, c.dtype), alpha))
-
-
-@aten("rsub.Tensor", "rsub.Scalar")
-def rsub(c: Context, a: Any, b: Any, alpha: Any = 1) -> Value:
-    return c.emit(O.Sub(), c.value(b, c.dtype), _scaled(c, c.value(a, c.dtype), alpha))
-
-
 @aten("addcmul.default")
 def addcmul(c: Context, x: Value, a: Value, b: Value, *, value: Any = 1) -> Value:
     x, a, b = (c.cast(v, c.dtype) for v in (x, a, b))
@@ -125,11 +204,6 @@ def addcmul(c: Context, x: Value, a: Value, b: Value, *, value: Any = 1) -> Valu
 def addcdiv(c: Context, x: Value, a: Value, b: Value, *, value: Any = 1) -> Value:
     x, a, b = (c.cast(v, c.dtype) for v in (x, a, b))
     return c.emit(O.Add(), x, _scaled(c, c.emit(O.Div(), a, b), value))
-
-
-@aten("lerp.Scalar", "lerp.Tensor")
-def lerp(c: Context, a: Value, b: Value, weight: Any) -> Value:
-    return c.emit(O.Add(), a, c.emit(O.Mul(), c.value(weight, c.dtype), c.emit(O.Sub(), b, a)))
 
 
 @aten("pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar")
@@ -147,3 +221,14 @@ def power(c: Context, a: Any, b: Any) -> Value:
         if dtype.is_float and b in (0.5, -0.5, -1.0):
             return c.emit({0.5: O.Sqrt, -0.5: O.Rsqrt, -1.0: O.Reciprocal}[float(b)](), x)
     return c.emit(O.Pow(), c.value(a, dtype), c.value(b, dtype))
+
+
+rows({
+    "frac.default": lambda c, x: c.emit(O.Sub(), x, c.emit(O.Trunc(), x)),
+    "positive.default": lambda c, x: x,
+    "sub.Tensor sub.Scalar subtract.Tensor":
+        lambda c, a, b, alpha=1: c.emit(O.Sub(), c.value(a, c.dtype), _scaled(c, c.value(b, c.dtype), alpha)),
+    "rsub.Tensor rsub.Scalar": lambda c, a, b, alpha=1: c.emit(O.Sub(), c.value(b, c.dtype), _scaled(c, c.value(a, c.dtype), alpha)),
+    "lerp.Scalar lerp.Tensor":
+        lambda c, a, b, weight: c.emit(O.Add(), a, c.emit(O.Mul(), c.value(weight, c.dtype), c.emit(O.Sub(), b, a))),
+})

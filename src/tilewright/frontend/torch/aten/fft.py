@@ -11,7 +11,7 @@ from ....core.errors import ShapeError
 from ....ir.graph import Value
 from ....ops import functions as F
 from ....ops.fourier import functions as T
-from .registry import Context, aten, axis_of
+from .registry import Context, aten, axis_of, rows
 
 
 def _placed(c: Context, fn: Callable[[], Any]) -> Any:
@@ -64,21 +64,6 @@ def c2r(c: Context, z: Value, dim: Sequence[int], normalization: int, last_dim_s
         return T.half_backward(T.resized(inner, axes[-1], last_dim_size // 2 + 1), last_dim_size, axes[-1], scale)
 
     return _placed(c, build)
-
-
-@aten("prims.fft_c2c.default")
-def prim_c2c(c: Context, z: Value, *, dim: Sequence[int], forward: bool) -> Any:
-    return c2c(c, z, dim, 0, forward)
-
-
-@aten("prims.fft_r2c.default")
-def prim_r2c(c: Context, x: Value, *, dim: Sequence[int], onesided: bool) -> Any:
-    return r2c(c, x, dim, 0, onesided)
-
-
-@aten("prims.fft_c2r.default")
-def prim_c2r(c: Context, z: Value, *, dim: Sequence[int], last_dim_size: int) -> Any:
-    return c2r(c, z, dim, 0, last_dim_size)
 
 
 # torch.fft's own functions: expanded by torch they would multiply by their scale in a pass of its own.
@@ -158,3 +143,10 @@ _install("fft", _complex_form, inverse=False)
 _install("ifft", _complex_form, inverse=True)
 _install("rfft", _to_half)
 _install("irfft", _from_half)
+
+
+rows({
+    "prims.fft_c2c.default": lambda c, z, *, dim, forward: c2c(c, z, dim, 0, forward),
+    "prims.fft_r2c.default": lambda c, x, *, dim, onesided: r2c(c, x, dim, 0, onesided),
+    "prims.fft_c2r.default": lambda c, z, *, dim, last_dim_size: c2r(c, z, dim, 0, last_dim_size),
+})

@@ -22,7 +22,7 @@ from ....ops.linalg.factors import Qr
 from ....ops.linalg.reflections import Geqrf
 from ....ops.linalg.spectra import Eigh, Svd
 from ....ops.linalg.systems import Lu, Solve
-from .registry import Context, aten, axis_of
+from .registry import Context, aten, axis_of, rows
 
 
 def _on(c: Context, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -76,40 +76,10 @@ def _kept(c: Context, a: Value) -> tuple[Value, Value]:
     return lu, F.add(pivots, 1)
 
 
-@aten("_linalg_det.default")
-def det(c: Context, a: Value) -> tuple[Value, ...]:
-    return _on(c, L.det, a), *_on(c, _kept, c, a)
-
-
 @aten("_linalg_slogdet.default")
 def slogdet(c: Context, a: Value) -> tuple[Value, ...]:
     sign, size = _on(c, L.slogdet, a)
     return sign, size, *_on(c, _kept, c, a)
-
-
-@aten("linalg_inv_ex.default")
-def inv_ex(c: Context, a: Value, *, check_errors: bool = False) -> tuple[Value, ...]:
-    return _on(c, L.inv, a), _zeros(c, 1)
-
-
-@aten("linalg_cholesky_ex.default")
-def cholesky_ex(c: Context, a: Value, *, upper: bool = False, check_errors: bool = False) -> tuple[Value, ...]:
-    return _on(c, L.cholesky, a, upper=upper), _zeros(c, 1)
-
-
-@aten("cholesky.default")
-def cholesky(c: Context, a: Value, upper: bool = False) -> Any:
-    return _on(c, L.cholesky, a, upper=upper)
-
-
-@aten("cholesky_solve.default", "_cholesky_solve_helper.default")
-def cholesky_solve(c: Context, b: Value, low: Value, upper: bool = False) -> Any:
-    return _on(c, L.cholesky_solve, b, low, upper=upper)
-
-
-@aten("cholesky_inverse.default")
-def cholesky_inverse(c: Context, low: Value, upper: bool = False) -> Any:
-    return _on(c, lambda: L.cholesky_solve(F.expand(X.eye(low, low.shape[-1]), low.shape), low, upper=upper))
 
 
 def _pivoting(pivot: bool) -> None:
@@ -171,21 +141,6 @@ def qr(c: Context, a: Value, mode: str = "reduced") -> tuple[Value, ...]:
     return (_zeros(c, 0) if mode == "r" else q), r
 
 
-@aten("geqrf.default")
-def geqrf(c: Context, a: Value) -> tuple[Value, ...]:
-    return c.emit_all(Geqrf(), a)
-
-
-@aten("linalg_householder_product.default", "orgqr.default")
-def householder_product(c: Context, v: Value, tau: Value) -> Any:
-    return _on(c, R.householder_product, v, tau)
-
-
-@aten("ormqr.default")
-def ormqr(c: Context, v: Value, tau: Value, other: Value, left: bool = True, transpose: bool = False) -> Any:
-    return _on(c, R.reflected, v, tau, other, left=left, transpose=transpose)
-
-
 def _symmetric(a: Value, upper: bool) -> Value:
     """The symmetric matrix that one triangle says; derivatives pass as if all of a had been read, as torch's do."""
     half = X.triu(a) if upper else X.tril(a)
@@ -204,11 +159,6 @@ def eigh(c: Context, a: Value, UPLO: str = "L", compute_v: bool = True) -> tuple
 @aten("linalg_eig.default")
 def eig(c: Context, a: Value) -> tuple[Value, ...]:
     return _on(c, L.eig, a)  # type: ignore[no-any-return]
-
-
-@aten("linalg_eigvals.default", "_linalg_eigvals.default")
-def eigvals(c: Context, a: Value) -> Any:
-    return _on(c, L.eigvals, a)
 
 
 @aten("_linalg_svd.default")
@@ -237,11 +187,6 @@ def pinv(c: Context, a: Value, *, atol: Any = None, rtol: Any = None, hermitian:
     return _on(c, L.pinv, x, _number(rtol, a.dtype), _number(atol, a.dtype) or 0.0)
 
 
-@aten("linalg_pinv.default")
-def pinv_rcond(c: Context, a: Value, rcond: float, hermitian: bool = False) -> Any:
-    return pinv(c, a, rtol=rcond, hermitian=hermitian)
-
-
 @aten("linalg_lstsq.default")
 def lstsq(c: Context, a: Value, b: Value, rcond: float | None = None, *, driver: str | None = None) -> tuple[Value, ...]:
     side, vector = _columns(a, b, len(c.shape))
@@ -255,11 +200,6 @@ def lstsq(c: Context, a: Value, b: Value, rcond: float | None = None, *, driver:
     rest = c.reshape(_on(c, residuals), wanted) if m > n and 0 not in wanted else _zeros(c, 1)
     rank = c.expand(c.scalar(min(m, n), dt.i64), c.symbols.shape(c.meta[2].shape))
     return (c.reshape(out, out.shape[:-1]) if vector else out), rest, rank, _zeros(c, 3)
-
-
-@aten("linalg_matrix_exp.default", "matrix_exp.default")
-def matrix_exp(c: Context, a: Value) -> Any:
-    return _on(c, L.matrix_exp, a)
 
 
 @aten("linalg_cross.default")
@@ -284,3 +224,21 @@ def matrix_norm(c: Context, x: Value, ord: Any = "fro", dim: Any = (-2, -1), kee
             raise UnsupportedError(f"the norm {order!r} of complex matrices")
         x = c.emit(O.Abs(), x)
     return _on(c, L.matrix_norm, c.cast(x, c.dtype), order, tuple(dim), keepdims=keepdim)
+
+
+rows({
+    "_linalg_det.default": lambda c, a: (_on(c, L.det, a), *_on(c, _kept, c, a)),
+    "linalg_inv_ex.default": lambda c, a, *, check_errors=False: (_on(c, L.inv, a), _zeros(c, 1)),
+    "linalg_cholesky_ex.default": lambda c, a, *, upper=False, check_errors=False: (_on(c, L.cholesky, a, upper=upper), _zeros(c, 1)),
+    "cholesky.default": lambda c, a, upper=False: _on(c, L.cholesky, a, upper=upper),
+    "cholesky_solve.default _cholesky_solve_helper.default": lambda c, b, low, upper=False: _on(c, L.cholesky_solve, b, low, upper=upper),
+    "cholesky_inverse.default":
+        lambda c, low, upper=False: _on(c, lambda: L.cholesky_solve(F.expand(X.eye(low, low.shape[-1]), low.shape), low, upper=upper)),
+    "geqrf.default": lambda c, a: c.emit_all(Geqrf(), a),
+    "linalg_householder_product.default orgqr.default": lambda c, v, tau: _on(c, R.householder_product, v, tau),
+    "ormqr.default":
+        lambda c, v, tau, other, left=True, transpose=False: _on(c, R.reflected, v, tau, other, left=left, transpose=transpose),
+    "linalg_eigvals.default _linalg_eigvals.default": lambda c, a: _on(c, L.eigvals, a),
+    "linalg_pinv.default": lambda c, a, rcond, hermitian=False: pinv(c, a, rtol=rcond, hermitian=hermitian),
+    "linalg_matrix_exp.default matrix_exp.default": lambda c, a: _on(c, L.matrix_exp, a),
+})

@@ -13,11 +13,44 @@ from ....core.errors import UnsupportedError
 from ....ir.graph import Value
 from ....ops.random import draws
 from ....ops.rows.pooling import fitted
-from .complex import conj
 from .distance import scaled_sum
-from .registry import Context, aten, placed
+from .elementwise import conj
+from .registry import Context, aten, placed, rows
 from .resize import adaptive
 from .window import integer_conv, window_average
+
+
+def _stack(w: Value) -> tuple[Value, bool]:
+    """A stack of matrices, and whether it is to be read transposed: models keep [G, N, K] and give a transposed view."""
+    if isinstance(w.node.op, O.Transpose) and w.node.op.perm == (0, 2, 1):
+        return w.node.operands[0], True
+    return w, False
+
+
+@aten("transformers.grouped_mm_fallback.default")
+def grouped(c: Context, x: Value, w: Value, ends: Value) -> Value:
+    """Rows x[M, K] in the order of their groups, times w[G, K, N]."""
+    stack, turned = _stack(w)
+    return c.emit(O.GroupedGemm(transpose_b=turned), x, stack, ends)
+
+
+@aten("_grouped_mm.default", "tilewright.grouped_mm.default")
+def grouped_mm(c: Context, a: Value, b: Value, offs: Value | None = None, bias: Value | None = None, out_dtype: Any = None) -> Value:
+    """Groups along the rows of a, the columns of b, or the shared axis; two stacks are a batch. (torch itself refuses a bias.)"""
+    return c.cast(_product(c, a, b, offs), c.dtype)
+
+
+def _product(c: Context, a: Value, b: Value, ends: Value | None) -> Value:
+    ranks = len(a.shape), len(b.shape)
+    if ranks == (3, 3):
+        return c.emit(O.Matmul(), a, b)
+    assert ends is not None, "torch asks for offsets"
+    if ranks == (2, 3):
+        return grouped(c, a, b, ends)
+    if ranks == (2, 2):
+        return c.emit(O.GroupedOuter(), c.transpose(a, (1, 0)), b, ends)
+    stack, turned = _stack(a)
+    return c.transpose(c.emit(O.GroupedGemm(transpose_b=not turned), c.transpose(b, (1, 0)), stack, ends), (1, 0))
 
 
 def _matmul(c: Context, a: Value, b: Value, alpha: float = 1.0, *, transpose_b: bool = False) -> Value:
@@ -39,16 +72,9 @@ def matmul(c: Context, a: Value, b: Value) -> Value:
     return c.reshape(_matmul(c, left, right), c.shape)
 
 
-@aten("_int_mm.default")
-def int_mm(c: Context, a: Value, b: Value) -> Value:
-    return c.emit(O.IntMatmul(), a, b)
-
-
 @aten("_scaled_mm.default")
-def scaled_mm(
-    c: Context, a: Value, b: Value, scale_a: Value, scale_b: Value, bias: Value | None = None, scale_result: Value | None = None,
-    out_dtype: Any = None, use_fast_accum: bool = False,
-) -> Any:  # fmt: skip
+def scaled_mm(c: Context, a: Value, b: Value, scale_a: Value, scale_b: Value, bias: Value | None = None, scale_result: Value | None = None,
+              out_dtype: Any = None, use_fast_accum: bool = False) -> Any:
     """Eight-bit floats with a scale each, or one per row of a and per column of b: sums in f32, then scales and bias, rounded once. Whether
     sums may lose bits (`use_fast_accum`) is not ours to choose: they do not."""
     if c.dtype.itemsize == 1 or scale_result is not None:
@@ -71,16 +97,6 @@ def mv(c: Context, a: Value, b: Value) -> Any:
     return matmul(c, a, b) if len(b.shape) == 1 else NotImplemented
 
 
-@aten("vdot.default")
-def vdot(c: Context, a: Value, b: Value) -> Any:
-    return matmul(c, conj(c, a), b)
-
-
-@aten("outer.default", "ger.default")
-def outer(c: Context, a: Value, b: Value) -> Value:
-    return c.emit(O.Mul(), c.reshape(c.cast(a, c.dtype), (*a.shape, 1)), c.reshape(c.cast(b, c.dtype), (1, *b.shape)))
-
-
 @aten("addmm.default", "baddbmm.default", "addmv.default")
 def addmm(c: Context, bias: Value, a: Value, b: Value, *, beta: Any = 1, alpha: Any = 1) -> Value:
     right = c.reshape(b, (*b.shape, 1)) if len(b.shape) == 1 else b
@@ -97,18 +113,8 @@ def _tuple(v: Any, n: int) -> tuple[int, ...]:
     return tuple(items * n if len(items) == 1 else items)
 
 
-def _conv(
-    c: Context,
-    x: Value,
-    w: Value,
-    bias: Value | None,
-    stride: Any,
-    padding: tuple[tuple[int, int], ...],
-    dilation: Any,
-    groups: int,
-    transposed: bool = False,
-    output_padding: Any = 0,
-) -> Value:
+def _conv(c: Context, x: Value, w: Value, bias: Value | None, stride: Any, padding: tuple[tuple[int, int], ...], dilation: Any, groups: int,
+          transposed: bool = False, output_padding: Any = 0) -> Value:
     n = len(w.shape) - 2
     batched = x if len(x.shape) == n + 2 else c.reshape(x, (1, *x.shape))
     if not x.dtype.is_float and x.dtype.kind != "c":
@@ -135,49 +141,28 @@ def _both(padding: Any, n: int) -> tuple[tuple[int, int], ...]:
 
 
 @aten("conv1d.default", "conv2d.default", "conv3d.default")
-def conv(
-    c: Context, x: Value, w: Value, bias: Value | None = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
-) -> Value:
+def conv(c: Context, x: Value, w: Value, bias: Value | None = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
+         groups: int = 1) -> Value:
     return _conv(c, x, w, bias, stride, _both(padding, len(w.shape) - 2), dilation, groups)
 
 
 @aten("conv1d.padding", "conv2d.padding", "conv3d.padding")
-def conv_named(
-    c: Context, x: Value, w: Value, bias: Value | None = None, stride: Any = 1, padding: str = "valid", dilation: Any = 1, groups: int = 1
-) -> Value:
+def conv_named(c: Context, x: Value, w: Value, bias: Value | None = None, stride: Any = 1, padding: str = "valid", dilation: Any = 1,
+               groups: int = 1) -> Value:
     n = len(w.shape) - 2
     total = [d * (k - 1) if padding == "same" else 0 for d, k in zip(_tuple(dilation, n), w.shape[2:], strict=True)]
     return _conv(c, x, w, bias, stride, tuple((t // 2, t - t // 2) for t in total), dilation, groups)
 
 
 @aten("convolution.default")
-def convolution(
-    c: Context,
-    x: Value,
-    w: Value,
-    bias: Value | None,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    transposed: bool,
-    output_padding: Any,
-    groups: int,
-) -> Value:
+def convolution(c: Context, x: Value, w: Value, bias: Value | None, stride: Any, padding: Any, dilation: Any, transposed: bool,
+                output_padding: Any, groups: int) -> Value:
     return _conv(c, x, w, bias, stride, _both(padding, len(w.shape) - 2), dilation, groups, transposed, output_padding)
 
 
 @aten("conv_transpose1d.default", "conv_transpose2d.input", "conv_transpose3d.input")
-def conv_transpose(
-    c: Context,
-    x: Value,
-    w: Value,
-    bias: Value | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    output_padding: Any = 0,
-    groups: int = 1,
-    dilation: Any = 1,
-) -> Value:
+def conv_transpose(c: Context, x: Value, w: Value, bias: Value | None = None, stride: Any = 1, padding: Any = 0, output_padding: Any = 0,
+                   groups: int = 1, dilation: Any = 1) -> Value:
     return _conv(c, x, w, bias, stride, _both(padding, len(w.shape) - 2), dilation, groups, True, output_padding)
 
 
@@ -196,25 +181,16 @@ def _pool(c: Context, op: Any, x: Value, n: int, kernel: Any, stride: Any, paddi
 
 
 def _max_pool(n: int) -> Any:
-    def handler(
-        c: Context, x: Value, kernel: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
-    ) -> Value:
+    def handler(c: Context, x: Value, kernel: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
+                ceil_mode: bool = False) -> Value:
         return _pool(c, O.MaxPool, x, n, kernel, stride, padding, dilation=_tuple(dilation, n), ceil_mode=bool(ceil_mode))
 
     return handler
 
 
 def _avg_pool(n: int) -> Any:
-    def handler(
-        c: Context,
-        x: Value,
-        kernel: Any,
-        stride: Any = None,
-        padding: Any = 0,
-        ceil_mode: bool = False,
-        count_include_pad: bool = True,
-        divisor_override: int | None = None,
-    ) -> Any:
+    def handler(c: Context, x: Value, kernel: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
+                count_include_pad: bool = True, divisor_override: int | None = None) -> Any:
         if divisor_override is not None or not x.dtype.is_float:
             k, steps = _steps(x, n, kernel, stride, padding)
             return window_average(c, x, k, steps, _tuple(padding, n), bool(count_include_pad), divisor_override)
@@ -247,9 +223,7 @@ for _n in (1, 2, 3):
 def _max_pool_indices(n: int) -> Any:
     """Two nodes, so that the plain one is left when nobody reads the indices."""
 
-    def handler(
-        c: Context, x: Value, kernel: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
-    ) -> Any:
+    def handler(c: Context, x: Value, kernel: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False) -> Any:
         k, steps = _steps(x, n, kernel, stride, padding, dilation)
         attrs: Any = {"kernel": k, "stride": steps, "padding": _both(padding, n), "dilation": _tuple(dilation, n)}
         attrs["ceil_mode"] = bool(ceil_mode)
@@ -264,18 +238,8 @@ aten("max_pool1d_with_indices.default")(_max_pool_indices(1))
 
 
 @aten("scaled_dot_product_attention.default")
-def attention(
-    c: Context,
-    q: Value,
-    k: Value,
-    v: Value,
-    attn_mask: Value | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Value:
+def attention(c: Context, q: Value, k: Value, v: Value, attn_mask: Value | None = None, dropout_p: float = 0.0, is_causal: bool = False, *,
+              scale: float | None = None, enable_gqa: bool = False) -> Value:
     width = q.shape[-1]
     if scale is None:
         if not isinstance(width, int):
@@ -315,18 +279,17 @@ def _rank4(c: Context, x: Value, q: Value) -> Value:
 
 
 @aten("_scaled_dot_product_flash_attention_for_cpu.default")
-def flash_attention(
-    c: Context,
-    q: Value,
-    k: Value,
-    v: Value,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    attn_mask: Value | None = None,
-    scale: float | None = None,
-) -> Any:
+def flash_attention(c: Context, q: Value, k: Value, v: Value, dropout_p: float = 0.0, is_causal: bool = False, *,
+                    attn_mask: Value | None = None, scale: float | None = None) -> Any:
     from ..convert import Missing
 
     out = attention(c, q, k, v, attn_mask, dropout_p, is_causal, scale=scale)
     return out, Missing("the logsumexp of attention is not supported")
+
+
+rows({
+    "_int_mm.default": lambda c, a, b: c.emit(O.IntMatmul(), a, b),
+    "vdot.default": lambda c, a, b: matmul(c, conj(c, a), b),
+    "outer.default ger.default":
+        lambda c, a, b: c.emit(O.Mul(), c.reshape(c.cast(a, c.dtype), (*a.shape, 1)), c.reshape(c.cast(b, c.dtype), (1, *b.shape))),
+})

@@ -7,7 +7,7 @@ from typing import Any
 from .... import ops as O
 from ....core import dtypes as dt
 from ....ir.graph import Value
-from .registry import Context, Handler, aten
+from .registry import Context, Handler, aten, rows
 
 
 def truth(c: Context, x: Value) -> Value:
@@ -24,11 +24,6 @@ def _logical(op: Any) -> Handler:
 aten("logical_and.default")(_logical(O.LogicalAnd))
 aten("logical_or.default")(_logical(O.LogicalOr))
 aten("logical_xor.default")(_logical(O.LogicalXor))
-
-
-@aten("logical_not.default")
-def logical_not(c: Context, x: Value) -> Value:
-    return c.emit(O.LogicalNot(), truth(c, x))
 
 
 def _bitwise(on_bool: Any, on_int: Any) -> Handler:
@@ -51,11 +46,6 @@ for _name, _pair in {"and": (O.LogicalAnd, O.BitwiseAnd), "or": (O.LogicalOr, O.
     )(_bitwise(*_pair))
 
 
-@aten("bitwise_not.default")
-def bitwise_not(c: Context, x: Value) -> Value:
-    return c.emit(O.LogicalNot() if x.dtype.is_bool else O.BitwiseNot(), x)
-
-
 @aten("isnan.default")
 def isnan(c: Context, x: Value) -> Value:
     return c.emit(O.IsNan(), c.cast(x, x.dtype if x.dtype.is_float else dt.f32))
@@ -64,21 +54,6 @@ def isnan(c: Context, x: Value) -> Value:
 @aten("isinf.default")
 def isinf(c: Context, x: Value) -> Value:
     return c.emit(O.IsInf(), c.cast(x, x.dtype if x.dtype.is_float else dt.f32))
-
-
-@aten("isfinite.default")
-def isfinite(c: Context, x: Value) -> Value:
-    return c.emit(O.LogicalNot(), c.emit(O.LogicalOr(), isnan(c, x), isinf(c, x)))
-
-
-@aten("where.self", "where.ScalarSelf", "where.ScalarOther", "where.Scalar")
-def where(c: Context, cond: Value, a: Any, b: Any) -> Value:
-    return c.emit(O.Where(), truth(c, cond), c.value(a, c.dtype), c.value(b, c.dtype))
-
-
-@aten("masked_fill.Scalar", "masked_fill.Tensor")
-def masked_fill(c: Context, x: Value, mask: Value, value: Any) -> Value:
-    return c.emit(O.Where(), mask, c.value(value, c.dtype), x)
 
 
 @aten("clamp.default", "clamp.Tensor", "clip.default", "clip.Tensor")
@@ -92,16 +67,14 @@ def clamp(c: Context, x: Value, min: Any = None, max: Any = None) -> Value:  # n
     return out
 
 
-@aten("clamp_min.default", "clamp_min.Tensor")
-def clamp_min(c: Context, x: Value, min: Any) -> Value:  # noqa: A002
-    return clamp(c, x, min=min)
-
-
-@aten("clamp_max.default", "clamp_max.Tensor")
-def clamp_max(c: Context, x: Value, max: Any) -> Value:  # noqa: A002
-    return clamp(c, x, max=max)
-
-
-@aten("hardtanh.default")
-def hardtanh(c: Context, x: Value, min_val: Any = -1, max_val: Any = 1) -> Value:
-    return clamp(c, x, min_val, max_val)
+rows({
+    "logical_not.default": lambda c, x: c.emit(O.LogicalNot(), truth(c, x)),
+    "bitwise_not.default": lambda c, x: c.emit(O.LogicalNot() if x.dtype.is_bool else O.BitwiseNot(), x),
+    "isfinite.default": lambda c, x: c.emit(O.LogicalNot(), c.emit(O.LogicalOr(), isnan(c, x), isinf(c, x))),
+    "where.self where.ScalarSelf where.ScalarOther where.Scalar":
+        lambda c, cond, a, b: c.emit(O.Where(), truth(c, cond), c.value(a, c.dtype), c.value(b, c.dtype)),
+    "masked_fill.Scalar masked_fill.Tensor": lambda c, x, mask, value: c.emit(O.Where(), mask, c.value(value, c.dtype), x),
+    "clamp_min.default clamp_min.Tensor": lambda c, x, min: clamp(c, x, min=min),  # noqa: A006
+    "clamp_max.default clamp_max.Tensor": lambda c, x, max: clamp(c, x, max=max),  # noqa: A006
+    "hardtanh.default": lambda c, x, min_val=-1, max_val=1: clamp(c, x, min_val, max_val),
+})

@@ -13,7 +13,7 @@ from ....core.dims import product
 from ....core.errors import UnsupportedError
 from ....ir.graph import Value
 from ....ops import functions as F
-from ....ops.rows import batch_statistics as B
+from ....ops.rows import norms as B
 from .registry import Context, aten
 
 
@@ -33,15 +33,8 @@ def _norm(c: Context, op: Any, x: Value, *rest: Value) -> Value:
 
 
 @aten("layer_norm.default")
-def layer_norm(
-    c: Context,
-    x: Value,
-    normalized_shape: Sequence[int],
-    weight: Value | None = None,
-    bias: Value | None = None,
-    eps: float = 1e-5,
-    *_: Any,
-) -> Value:
+def layer_norm(c: Context, x: Value, normalized_shape: Sequence[int], weight: Value | None = None, bias: Value | None = None,
+               eps: float = 1e-5, *_: Any) -> Value:
     n = len(normalized_shape)
     if any(v is not None and v.dtype is not x.dtype for v in (weight, bias)):  # under autocast
         wide = [None if v is None else c.cast(v, dt.f32) for v in (x, weight, bias)]
@@ -101,18 +94,8 @@ def _affine(c: Context, weight: Value | None, bias: Value | None, like: Value, c
 
 
 @aten("batch_norm.default")
-def batch_norm(
-    c: Context,
-    x: Value,
-    weight: Value | None,
-    bias: Value | None,
-    mean: Value | None,
-    var: Value | None,
-    training: bool,
-    momentum: float,
-    eps: float,
-    cudnn_enabled: bool = False,
-) -> Value:
+def batch_norm(c: Context, x: Value, weight: Value | None, bias: Value | None, mean: Value | None, var: Value | None, training: bool,
+               momentum: float, eps: float, cudnn_enabled: bool = False) -> Value:
     if training or mean is None or var is None:
         out: Value = _training(c, x, weight, bias, momentum, eps)[0]
         return out
@@ -147,9 +130,8 @@ def _training(c: Context, x: Value, weight: Value | None, bias: Value | None, mo
 
 
 @aten("_native_batch_norm_legit_functional.default")
-def native_batch_norm_functional(
-    c: Context, x: Value, weight: Value | None, bias: Value | None, mean: Value, var: Value, training: bool, momentum: float, eps: float
-) -> Any:
+def native_batch_norm_functional(c: Context, x: Value, weight: Value | None, bias: Value | None, mean: Value, var: Value, training: bool,
+                                 momentum: float, eps: float) -> Any:
     if training:
         return _training(c, x, weight, bias, momentum, eps, mean, var)
     empty = c.constant(np.zeros((0,), x.dtype.np))
@@ -157,46 +139,35 @@ def native_batch_norm_functional(
 
 
 @aten("_batch_norm_with_update_functional.default")
-def batch_norm_with_update(
-    c: Context, x: Value, weight: Value | None, bias: Value | None, mean: Value, var: Value, momentum: float, eps: float
-) -> Any:
+def batch_norm_with_update(c: Context, x: Value, weight: Value | None, bias: Value | None, mean: Value, var: Value, momentum: float,
+                           eps: float) -> Any:
     out, own, inverse, *new = _training(c, x, weight, bias, momentum, eps, mean, var)
     return out, own, inverse, c.constant(np.zeros((0,), np.uint8)), *new
 
 
 @aten("_native_batch_norm_legit.no_stats")
-def native_batch_norm_without(
-    c: Context, x: Value, weight: Value | None, bias: Value | None, training: bool, momentum: float, eps: float
-) -> Any:
+def native_batch_norm_without(c: Context, x: Value, weight: Value | None, bias: Value | None, training: bool, momentum: float,
+                              eps: float) -> Any:
     return _training(c, x, weight, bias, momentum, eps)[:3]
 
 
 @aten("_native_batch_norm_legit_no_training.default")
-def native_batch_norm(
-    c: Context, x: Value, weight: Value | None, bias: Value | None, mean: Value, var: Value, momentum: float, eps: float
-) -> Any:
+def native_batch_norm(c: Context, x: Value, weight: Value | None, bias: Value | None, mean: Value, var: Value, momentum: float,
+                      eps: float) -> Any:
     empty = c.constant(np.zeros((0,), x.dtype.np))  # what the backward pass does not read
     return batch_norm(c, x, weight, bias, mean, var, False, momentum, eps), empty, empty
 
 
 @aten("group_norm.default")
-def group_norm(
-    c: Context,
-    x: Value,
-    num_groups: int,
-    weight: Value | None = None,
-    bias: Value | None = None,
-    eps: float = 1e-5,
-    cudnn_enabled: bool = True,
-) -> Value:
+def group_norm(c: Context, x: Value, num_groups: int, weight: Value | None = None, bias: Value | None = None, eps: float = 1e-5,
+               cudnn_enabled: bool = True) -> Value:
     extra = _affine(c, weight, bias, x, x.shape[1])
     return _norm(c, O.GroupNorm(groups=num_groups, eps=float(eps), affine="both" if extra else "none"), x, *extra)
 
 
 @aten("native_group_norm.default")
-def native_group_norm(
-    c: Context, x: Value, weight: Value | None, bias: Value | None, n: Any, channels: Any, hw: Any, group: int, eps: float
-) -> Any:
+def native_group_norm(c: Context, x: Value, weight: Value | None, bias: Value | None, n: Any, channels: Any, hw: Any, group: int,
+                      eps: float) -> Any:
     out = group_norm(c, x, group, weight, bias, eps)
     if product(x.shape) == 0:
         return (out, *(c.expand(c.scalar(v, x.dtype), (n, group)) for v in (float("nan"), float("nan"))))
@@ -204,18 +175,8 @@ def native_group_norm(
 
 
 @aten("instance_norm.default")
-def instance_norm(
-    c: Context,
-    x: Value,
-    weight: Value | None,
-    bias: Value | None,
-    mean: Value | None,
-    var: Value | None,
-    use_input_stats: bool,
-    momentum: float,
-    eps: float,
-    cudnn_enabled: bool = False,
-) -> Value:
+def instance_norm(c: Context, x: Value, weight: Value | None, bias: Value | None, mean: Value | None, var: Value | None,
+                  use_input_stats: bool, momentum: float, eps: float, cudnn_enabled: bool = False) -> Value:
     """Every channel of every case by its own mean and variance: a group norm with as many groups as channels. (state.py spells out the
     form that writes to running statistics.)"""
     if not use_input_stats:

@@ -10,7 +10,7 @@ from ....core import dtypes as dt
 from ....ir.graph import Value
 from .elementwise import div_mode
 from .reduce import reduce
-from .registry import TABLE, Context, aten
+from .registry import TABLE, Context, aten, rows
 
 # prims.<name> is aten.<name> once operands have one dtype
 SAME = """abs acos acosh asin asinh atan atanh cos cosh bessel_i0 ceil digamma erf erfc exp exp2 expm1 floor isfinite lgamma log log1p
@@ -38,37 +38,12 @@ def div(c: Context, a: Any, b: Any) -> Value:
     return div_mode(c, a, b, rounding_mode=None if c.dtype.kind in "fc" else "trunc")
 
 
-@aten("prims.view_of.default", "prims.clone.default", "prims.device_put.default", "prims.copy_strided.default")
-def same(c: Context, x: Value, *_: Any, **__: Any) -> Value:
-    return x
-
-
 @aten("prims.broadcast_in_dim.default")
 def broadcast_in_dim(c: Context, x: Value, shape: Sequence[Any], axes: Sequence[int]) -> Value:
     spread: list[Any] = [1] * len(shape)
     for d, axis in zip(x.shape, axes, strict=True):
         spread[axis] = d
     return c.expand(c.reshape(x, spread), c.shape)
-
-
-@aten("prims.collapse_view.default", "prims.collapse.default", "prims.split_dim.default", "prims.squeeze.default", "prims.reshape.default")
-def reshape(c: Context, x: Value, *_: Any) -> Value:
-    return c.reshape(x, c.shape)
-
-
-@aten("prims.transpose.default")
-def transpose(c: Context, x: Value, perm: Sequence[int]) -> Value:
-    return c.transpose(x, perm)
-
-
-@aten("prims.rev.default")
-def rev(c: Context, x: Value, axes: Sequence[int]) -> Value:
-    return c.emit(O.Flip(axes=tuple(sorted(axes))), x) if axes else x
-
-
-@aten("prims.cat.default")
-def cat(c: Context, tensors: Sequence[Value], axis: int) -> Value:
-    return tensors[0] if len(tensors) == 1 else c.emit(O.Concat(axis=axis), *tensors)
 
 
 @aten("prims.iota.default")
@@ -91,3 +66,13 @@ for _name, _op in {"sum": O.Sum, "prod": O.Prod, "amax": O.Max, "amin": O.Min}.i
 def fma(c: Context, a: Any, b: Any, x: Any) -> Value:
     """The product is rounded like any other: contraction is for reductions."""
     return c.emit(O.Add(), c.emit(O.Mul(), c.value(a, c.dtype), c.value(b, c.dtype)), c.value(x, c.dtype))
+
+
+rows({
+    "prims.view_of.default prims.clone.default prims.device_put.default prims.copy_strided.default": lambda c, x, *_, **__: x,
+    "prims.collapse_view.default prims.collapse.default prims.split_dim.default prims.squeeze.default prims.reshape.default":
+        lambda c, x, *_: c.reshape(x, c.shape),
+    "prims.transpose.default": lambda c, x, perm: c.transpose(x, perm),
+    "prims.rev.default": lambda c, x, axes: c.emit(O.Flip(axes=tuple(sorted(axes))), x) if axes else x,
+    "prims.cat.default": lambda c, tensors, axis: tensors[0] if len(tensors) == 1 else c.emit(O.Concat(axis=axis), *tensors),
+})

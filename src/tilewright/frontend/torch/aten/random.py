@@ -15,7 +15,7 @@ from ....core.errors import UnsupportedError
 from ....ir.graph import Value
 from ....ops import functions as F
 from ....ops.random import draws
-from .registry import Context, aten, placed
+from .registry import Context, aten, placed, rows
 
 # --- tensors of random numbers ---------------------------------------------------------------------------------------------------------
 
@@ -30,54 +30,12 @@ def _float(c: Context, draw: Callable[..., Value]) -> Value:
     return draw(c.key(), c.shape, c.dtype)
 
 
-@aten("rand.default", "rand_like.default", "rand.names", "rand.generator", "rand_like.generator")
-@placed
-def rand(c: Context, *_: Any, **__: Any) -> Value:
-    return _float(c, draws.uniform)
-
-
-@aten("randn.default", "randn_like.default", "randn.names", "randn.generator", "randn_like.generator")
-@placed
-def randn(c: Context, *_: Any, **__: Any) -> Value:
-    return _float(c, draws.normal)
-
-
 def _integers(c: Context, low: Any, high: Any) -> Value:
     if not isinstance(low, int) or not isinstance(high, int):
         raise UnsupportedError(f"random integers of {low} … {high} - 1 need static bounds")
     found = draws.integers(c.key(), c.shape, (high - low) % (1 << 64))
     whole = dt.i64 if c.dtype.is_float or c.dtype.is_bool else c.dtype  # bounds are integers, also of float tensors
     return c.cast(F.add(F.cast(found, whole), low) if low else F.cast(found, whole), c.dtype)
-
-
-@aten("randint.default", "randint.generator")
-@placed
-def randint(c: Context, high: Any, *_: Any, **__: Any) -> Value:
-    return _integers(c, 0, high)
-
-
-@aten("randint.low", "randint.low_generator")
-@placed
-def randint_low(c: Context, low: Any, high: Any, *_: Any, **__: Any) -> Value:
-    return _integers(c, low, high)
-
-
-@aten("randint_like.default")
-@placed
-def randint_like(c: Context, x: Value, high: Any, **__: Any) -> Value:
-    return _integers(c, 0, high)
-
-
-@aten("randint_like.low_dtype", "random.from")
-@placed
-def randint_like_low(c: Context, x: Value, low: Any, high: Any, **__: Any) -> Value:
-    return _integers(c, low, _above(c.dtype) if high is None else high)
-
-
-@aten("random.to")
-@placed
-def random_to(c: Context, x: Value, high: Any, **__: Any) -> Value:
-    return _integers(c, 0, high)
 
 
 @aten("random.default")
@@ -108,12 +66,6 @@ def _wide(c: Context, draw: Callable[..., Value]) -> Value:
     return draw(c.key(), c.shape, compute_dtype(c.dtype))
 
 
-@aten("uniform.default")
-@placed
-def uniform(c: Context, x: Value, low: float = 0.0, high: float = 1.0, **_: Any) -> Value:
-    return c.cast(F.add(F.mul(_wide(c, draws.uniform), high - low), low), c.dtype)
-
-
 @aten("normal.default", "normal_functional.default", "normal.float_float")
 @placed
 def normal(c: Context, x: Any, mean: float = 0.0, std: float = 1.0, *_: Any, **__: Any) -> Value:
@@ -127,18 +79,6 @@ def normal(c: Context, x: Any, mean: float = 0.0, std: float = 1.0, *_: Any, **_
 def normal_tensor(c: Context, mean: Any, std: Any = 1.0, *_: Any, **__: Any) -> Value:
     wide = compute_dtype(c.dtype)
     return c.cast(F.add(F.mul(_wide(c, draws.normal), c.value(std, wide)), c.value(mean, wide)), c.dtype)
-
-
-@aten("log_normal.default")
-@placed
-def log_normal(c: Context, x: Value, mean: float = 1.0, std: float = 2.0, **_: Any) -> Value:
-    return c.cast(F.exp(F.add(F.mul(_wide(c, draws.normal), std), mean)), c.dtype)
-
-
-@aten("exponential.default")
-@placed
-def exponential(c: Context, x: Value, rate: float = 1.0, **_: Any) -> Value:
-    return c.cast(F.div(_wide(c, draws.exponential), rate), c.dtype)
 
 
 @aten("cauchy.default")
@@ -158,24 +98,6 @@ def geometric(c: Context, x: Value, p: float, **_: Any) -> Value:
     if p >= 1:
         return c.expand(c.scalar(1, c.dtype), c.shape)
     return c.cast(F.maximum(F.one("ceil", F.div(draws.exponential(c.key(), c.shape, wide), -log1p(-p))), 1), c.dtype)
-
-
-@aten("bernoulli.default")
-@placed
-def bernoulli(c: Context, p: Value, **_: Any) -> Value:
-    return c.cast(draws.bernoulli(c.key(), p, c.shape), c.dtype)
-
-
-@aten("bernoulli.p", "bernoulli.float")
-@placed
-def bernoulli_p(c: Context, x: Value, p: float = 0.5, **_: Any) -> Value:
-    return c.cast(F.logical_not(draws.kept(c.key(), c.shape, p)), c.dtype)
-
-
-@aten("bernoulli.Tensor")
-@placed
-def bernoulli_tensor(c: Context, x: Value, p: Value, **_: Any) -> Value:
-    return c.cast(draws.bernoulli(c.key(), p if p.dtype.is_float else c.cast(p, dt.f32), c.shape), c.dtype)
 
 
 @aten("multinomial.default")
@@ -209,12 +131,6 @@ def _features(x: Value) -> tuple[Dim, ...]:
     return (*x.shape[:2], *(1,) * (len(x.shape) - 2))
 
 
-@aten("feature_dropout.default")
-@placed
-def feature_dropout(c: Context, x: Value, p: float, train: bool) -> Value:
-    return draws.dropout(c.key(), x, p, _features(x)) if train and p != 0 else x
-
-
 def _alpha(c: Context, x: Value, p: float, shape: tuple[Dim, ...]) -> Value:
     """Dropout that keeps mean 0 and variance 1: what is dropped takes the lowest value of SELU, then all is scaled."""
     low = -1.7580993408473766
@@ -225,21 +141,30 @@ def _alpha(c: Context, x: Value, p: float, shape: tuple[Dim, ...]) -> Value:
     return F.add(F.where(mask, F.mul(x, scale), low * scale), -low * scale * p)
 
 
-@aten("alpha_dropout.default")
-@placed
-def alpha_dropout(c: Context, x: Value, p: float, train: bool) -> Value:
-    return _alpha(c, x, p, x.shape) if train and p != 0 else x
-
-
-@aten("feature_alpha_dropout.default")
-@placed
-def feature_alpha_dropout(c: Context, x: Value, p: float, train: bool) -> Value:
-    return _alpha(c, x, p, _features(x)) if train and p != 0 else x
-
-
 @placed
 def random_slopes(c: Context, x: Value, lower: float, upper: float) -> Value:
     """A leaky ReLU in training: each element has a slope of its own."""
     slope = F.cast(F.add(F.mul(draws.uniform(c.key(), x.shape, compute_dtype(x.dtype)), upper - lower), lower), x.dtype)
     out: Value = c.emit(O.Where(), F.less_equal(x, 0), F.mul(x, slope), x)
     return out
+
+
+rows({
+    "rand.default rand_like.default rand.names rand.generator rand_like.generator": lambda c, *_, **__: _float(c, draws.uniform),
+    "randn.default randn_like.default randn.names randn.generator randn_like.generator": lambda c, *_, **__: _float(c, draws.normal),
+    "randint.default randint.generator": lambda c, high, *_, **__: _integers(c, 0, high),
+    "randint.low randint.low_generator": lambda c, low, high, *_, **__: _integers(c, low, high),
+    "randint_like.default": lambda c, x, high, **__: _integers(c, 0, high),
+    "randint_like.low_dtype random.from": lambda c, x, low, high, **__: _integers(c, low, _above(c.dtype) if high is None else high),
+    "random.to": lambda c, x, high, **__: _integers(c, 0, high),
+    "uniform.default": lambda c, x, low=0.0, high=1.0, **_: c.cast(F.add(F.mul(_wide(c, draws.uniform), high - low), low), c.dtype),
+    "log_normal.default": lambda c, x, mean=1.0, std=2.0, **_: c.cast(F.exp(F.add(F.mul(_wide(c, draws.normal), std), mean)), c.dtype),
+    "exponential.default": lambda c, x, rate=1.0, **_: c.cast(F.div(_wide(c, draws.exponential), rate), c.dtype),
+    "bernoulli.default": lambda c, p, **_: c.cast(draws.bernoulli(c.key(), p, c.shape), c.dtype),
+    "bernoulli.p bernoulli.float": lambda c, x, p=0.5, **_: c.cast(F.logical_not(draws.kept(c.key(), c.shape, p)), c.dtype),
+    "bernoulli.Tensor":
+        lambda c, x, p, **_: c.cast(draws.bernoulli(c.key(), p if p.dtype.is_float else c.cast(p, dt.f32), c.shape), c.dtype),
+    "feature_dropout.default": lambda c, x, p, train: draws.dropout(c.key(), x, p, _features(x)) if train and p != 0 else x,
+    "alpha_dropout.default": lambda c, x, p, train: _alpha(c, x, p, x.shape) if train and p != 0 else x,
+    "feature_alpha_dropout.default": lambda c, x, p, train: _alpha(c, x, p, _features(x)) if train and p != 0 else x,
+}, place=True)

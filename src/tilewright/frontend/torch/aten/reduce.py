@@ -10,58 +10,49 @@ from ....core.errors import UnsupportedError
 from ....ir.graph import Value
 from ....ops.linalg.functions import vector_norm as vector_norm_of
 from .logic import truth
-from .registry import Context, aten, axes_of, axis_of
+from .registry import Context, aten, axes_of, axis_of, rows
+
+KINDS = {"sum": (O.Sum, 0.0), "mean": (O.Sum, 0.0), "prod": (O.Prod, 1.0), "max": (O.Max, float("-inf")), "min": (O.Min, float("inf"))}
+JOIN = {"sum": O.Add, "mean": O.Add, "prod": O.Mul, "max": O.Maximum, "min": O.Minimum}
+
+
+@aten("segment_reduce.default")
+def segment_reduce(c: Context, x: Value, reduce: str, *, lengths: Value | None = None, indices: Value | None = None,
+                   offsets: Value | None = None, axis: int = 0, unsafe: bool = False, initial: Any = None) -> Value:
+    if indices is not None or reduce not in KINDS:
+        raise UnsupportedError("segment_reduce needs lengths or offsets, and sum, mean, prod, max or min")
+    if lengths is not None:
+        size = c.cast(lengths, dt.i64)
+        ends = c.emit(O.CumSum(axis=len(size.shape) - 1), size)
+        starts = c.emit(O.Sub(), ends, size)
+    else:
+        assert offsets is not None
+        bounds = c.cast(offsets, dt.i64)
+        last, n = len(bounds.shape) - 1, bounds.shape[-1] - 1
+        starts, ends = c.slice(bounds, last, 0, n), c.slice(bounds, last, 1, n)
+        size = c.emit(O.Sub(), ends, starts)
+    op, neutral = KINDS[reduce]
+    lead, n, rest = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
+    place = c.emit(O.Iota(shape=(n,), axis=0, dtype=dt.i64))
+    after = c.emit(O.GreaterEqual(), place, c.reshape(starts, (*starts.shape, 1)))
+    own = c.emit(O.LogicalAnd(), after, c.emit(O.Less(), place, c.reshape(ends, (*ends.shape, 1))))
+    own = c.reshape(own, (*own.shape, *(1,) * len(rest)))
+    spread = c.reshape(x, (*lead, 1, n, *rest))
+    out = c.emit(op(axes=(len(lead) + 1,), keepdims=False), c.emit(O.Where(), own, spread, c.scalar(neutral, x.dtype)))
+    if initial is not None:
+        out = c.emit(JOIN[reduce](), out, c.scalar(float(initial), x.dtype))
+    if reduce == "mean":
+        count = c.reshape(c.cast(size, x.dtype), (*size.shape, *(1,) * len(rest)))
+        empty = c.emit(O.Equal(), count, c.scalar(0.0, x.dtype))
+        share = c.emit(O.Div(), out, c.emit(O.Where(), empty, c.scalar(1.0, x.dtype), count))
+        out = c.emit(O.Where(), empty, out if initial is not None else c.scalar(float("nan"), x.dtype), share)
+    return c.reshape(out, c.shape)
 
 
 def reduce(c: Context, op: Any, x: Value, dim: Any, keepdim: bool, **attrs: Any) -> Value:
     """`op` over torch's dim argument; a reduction over no axes is the operand itself."""
     axes = axes_of(dim, len(x.shape))
     return c.emit(op(axes=axes, keepdims=bool(keepdim), **attrs), x) if axes else x
-
-
-@aten("sum.default", "sum.dim_IntList")
-def sum_(c: Context, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
-    return reduce(c, O.Sum, c.cast(x, c.dtype), dim, keepdim)
-
-
-@aten("mean.default")
-def mean(c: Context, x: Value, *, dtype: Any = None) -> Value:
-    return reduce(c, O.Mean, c.cast(x, c.dtype), None, False)
-
-
-@aten("mean.dim")
-def mean_dim(c: Context, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
-    return reduce(c, O.Mean, c.cast(x, c.dtype), dim, keepdim)
-
-
-@aten("prod.default")
-def prod(c: Context, x: Value, *, dtype: Any = None) -> Value:
-    return reduce(c, O.Prod, c.cast(x, c.dtype), None, False)
-
-
-@aten("prod.dim_int")
-def prod_dim(c: Context, x: Value, dim: int, keepdim: bool = False, *, dtype: Any = None) -> Value:
-    return reduce(c, O.Prod, c.cast(x, c.dtype), dim, keepdim)
-
-
-@aten("amax.default")
-def amax(c: Context, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
-    return reduce(c, O.Max, x, dim, keepdim)
-
-
-@aten("amin.default")
-def amin(c: Context, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
-    return reduce(c, O.Min, x, dim, keepdim)
-
-
-@aten("max.default")
-def max_all(c: Context, x: Value) -> Value:
-    return reduce(c, O.Max, x, None, False)
-
-
-@aten("min.default")
-def min_all(c: Context, x: Value) -> Value:
-    return reduce(c, O.Min, x, None, False)
 
 
 def _arg(c: Context, op: Any, x: Value, dim: int | None, keepdim: bool) -> Value:
@@ -74,40 +65,10 @@ def _arg(c: Context, op: Any, x: Value, dim: int | None, keepdim: bool) -> Value
     return c.emit(op(axis=axis_of(dim, len(x.shape)), keepdims=bool(keepdim)), x)
 
 
-@aten("argmax.default")
-def argmax(c: Context, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
-    return _arg(c, O.ArgMax, x, dim, keepdim)
-
-
-@aten("argmin.default")
-def argmin(c: Context, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
-    return _arg(c, O.ArgMin, x, dim, keepdim)
-
-
-@aten("max.dim")
-def max_dim(c: Context, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
-    return _extreme(c, O.Max, O.ArgMax, x, dim, keepdim)
-
-
-@aten("min.dim")
-def min_dim(c: Context, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
-    return _extreme(c, O.Min, O.ArgMin, x, dim, keepdim)
-
-
 def _extreme(c: Context, op: Any, where: Any, x: Value, dim: int, keepdim: bool) -> tuple[Value, Value]:
     """The largest or smallest, and where it stands; booleans are counted as 0 and 1."""
     numbers = c.cast(x, dt.i8) if x.dtype.is_bool else x
     return c.cast(reduce(c, op, numbers, dim, keepdim), x.dtype), _arg(c, where, numbers, dim, keepdim)
-
-
-@aten("any.default", "any.dim", "any.dims")
-def any_(c: Context, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
-    return reduce(c, O.Any, truth(c, x), dim, keepdim)
-
-
-@aten("all.default", "all.dim", "all.dims")
-def all_(c: Context, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
-    return reduce(c, O.All, truth(c, x), dim, keepdim)
 
 
 def _var(c: Context, x: Value, dim: Any, correction: float | None, keepdim: bool) -> Value:
@@ -117,69 +78,14 @@ def _var(c: Context, x: Value, dim: Any, correction: float | None, keepdim: bool
     return c.reshape(found, ()) if keepdim and c.shape == () else found
 
 
-@aten("var.correction")
-def var(c: Context, x: Value, dim: Any = None, *, correction: float | None = None, keepdim: bool = False) -> Value:
-    return _var(c, x, dim, correction, keepdim)
-
-
-@aten("std.correction")
-def std(c: Context, x: Value, dim: Any = None, *, correction: float | None = None, keepdim: bool = False) -> Value:
-    return c.emit(O.Sqrt(), _var(c, x, dim, correction, keepdim))
-
-
-@aten("var.default")
-def var_all(c: Context, x: Value, unbiased: bool = True) -> Value:
-    return _var(c, x, None, float(unbiased), False)
-
-
-@aten("std.default")
-def std_all(c: Context, x: Value, unbiased: bool = True) -> Value:
-    return c.emit(O.Sqrt(), _var(c, x, None, float(unbiased), False))
-
-
-@aten("var.dim")
-def var_dim(c: Context, x: Value, dim: Any, unbiased: bool = True, keepdim: bool = False) -> Value:
-    return _var(c, x, dim, float(unbiased), keepdim)
-
-
-@aten("std.dim")
-def std_dim(c: Context, x: Value, dim: Any, unbiased: bool = True, keepdim: bool = False) -> Value:
-    return c.emit(O.Sqrt(), _var(c, x, dim, float(unbiased), keepdim))
-
-
 @aten("var_mean.correction")
 def var_mean(c: Context, x: Value, dim: Any = None, *, correction: float | None = None, keepdim: bool = False) -> tuple[Value, Value]:
     return _var(c, x, dim, correction, keepdim), reduce(c, O.Mean, x, dim, keepdim)
 
 
-@aten("var_mean.default")
-def var_mean_all(c: Context, x: Value, unbiased: bool = True) -> tuple[Value, Value]:
-    return var_mean(c, x, correction=float(unbiased))
-
-
-@aten("var_mean.dim")
-def var_mean_dim(c: Context, x: Value, dim: Any, unbiased: bool = True, keepdim: bool = False) -> tuple[Value, Value]:
-    return var_mean(c, x, dim, correction=float(unbiased), keepdim=keepdim)
-
-
 @aten("std_mean.correction")
 def std_mean(c: Context, x: Value, dim: Any = None, *, correction: float | None = None, keepdim: bool = False) -> tuple[Value, Value]:
     return c.emit(O.Sqrt(), _var(c, x, dim, correction, keepdim)), reduce(c, O.Mean, x, dim, keepdim)
-
-
-@aten("std_mean.default")
-def std_mean_all(c: Context, x: Value, unbiased: bool = True) -> tuple[Value, Value]:
-    return std_mean(c, x, correction=float(unbiased))
-
-
-@aten("std_mean.dim")
-def std_mean_dim(c: Context, x: Value, dim: Any, unbiased: bool = True, keepdim: bool = False) -> tuple[Value, Value]:
-    return std_mean(c, x, dim, correction=float(unbiased), keepdim=keepdim)
-
-
-@aten("logsumexp.default", "special_logsumexp.default")
-def logsumexp(c: Context, x: Value, dim: Any, keepdim: bool = False) -> Value:
-    return reduce(c, O.LogSumExp, c.cast(x, c.dtype), dim, keepdim)
 
 
 @aten("linalg_vector_norm.default")
@@ -190,11 +96,6 @@ def vector_norm(c: Context, x: Value, ord: float = 2, dim: Any = None, keepdim: 
     out = vector_norm_of(x, float(ord), axes, keepdims=keepdim)
     c.graph.place = before
     return out
-
-
-@aten("norm.ScalarOpt_dim")
-def norm(c: Context, x: Value, p: float | None, dim: Any, keepdim: bool = False) -> Any:
-    return vector_norm(c, x, 2 if p is None else p, dim, keepdim)
 
 
 @aten("cumsum.default")
@@ -226,24 +127,9 @@ def sort(c: Context, x: Value, dim: int = -1, descending: bool = False) -> Any:
     return c.emit_all(O.Sort(axis=axis_of(dim, len(x.shape)), descending=bool(descending)), x)
 
 
-@aten("sort.stable")
-def sort_stable(c: Context, x: Value, *, stable: bool | None = None, dim: int = -1, descending: bool = False) -> Any:
-    return sort(c, x, dim, descending)
-
-
 @aten("argsort.default")
 def argsort(c: Context, x: Value, dim: int = -1, descending: bool = False) -> Value:
     return c.emit(O.ArgSort(axis=axis_of(dim, len(x.shape)), descending=bool(descending)), x) if x.shape else c.scalar(0, dt.i64)
-
-
-@aten("argsort.stable")
-def argsort_stable(c: Context, x: Value, *, stable: bool, dim: int = -1, descending: bool = False) -> Value:
-    return argsort(c, x, dim, descending)
-
-
-@aten("msort.default")
-def msort(c: Context, x: Value) -> Any:
-    return sort(c, x, 0)[0]
 
 
 @aten("kthvalue.default")
@@ -256,3 +142,38 @@ def kthvalue(c: Context, x: Value, k: Any, dim: int = -1, keepdim: bool = False)
     axis = axis_of(dim, len(x.shape))
     found = [c.slice(v, axis, k - 1, 1) for v in c.emit_all(O.TopK(k=k, axis=axis, largest=False), x)]
     return tuple(v if keepdim else c.reshape(v, (*x.shape[:axis], *x.shape[axis + 1 :])) for v in found)
+
+
+rows({
+    "sum.default sum.dim_IntList": lambda c, x, dim=None, keepdim=False, *, dtype=None: reduce(c, O.Sum, c.cast(x, c.dtype), dim, keepdim),
+    "mean.default": lambda c, x, *, dtype=None: reduce(c, O.Mean, c.cast(x, c.dtype), None, False),
+    "mean.dim": lambda c, x, dim=None, keepdim=False, *, dtype=None: reduce(c, O.Mean, c.cast(x, c.dtype), dim, keepdim),
+    "prod.default": lambda c, x, *, dtype=None: reduce(c, O.Prod, c.cast(x, c.dtype), None, False),
+    "prod.dim_int": lambda c, x, dim, keepdim=False, *, dtype=None: reduce(c, O.Prod, c.cast(x, c.dtype), dim, keepdim),
+    "amax.default": lambda c, x, dim=None, keepdim=False: reduce(c, O.Max, x, dim, keepdim),
+    "amin.default": lambda c, x, dim=None, keepdim=False: reduce(c, O.Min, x, dim, keepdim),
+    "max.default": lambda c, x: reduce(c, O.Max, x, None, False),
+    "min.default": lambda c, x: reduce(c, O.Min, x, None, False),
+    "argmax.default": lambda c, x, dim=None, keepdim=False: _arg(c, O.ArgMax, x, dim, keepdim),
+    "argmin.default": lambda c, x, dim=None, keepdim=False: _arg(c, O.ArgMin, x, dim, keepdim),
+    "max.dim": lambda c, x, dim, keepdim=False: _extreme(c, O.Max, O.ArgMax, x, dim, keepdim),
+    "min.dim": lambda c, x, dim, keepdim=False: _extreme(c, O.Min, O.ArgMin, x, dim, keepdim),
+    "any.default any.dim any.dims": lambda c, x, dim=None, keepdim=False: reduce(c, O.Any, truth(c, x), dim, keepdim),
+    "all.default all.dim all.dims": lambda c, x, dim=None, keepdim=False: reduce(c, O.All, truth(c, x), dim, keepdim),
+    "var.correction": lambda c, x, dim=None, *, correction=None, keepdim=False: _var(c, x, dim, correction, keepdim),
+    "std.correction": lambda c, x, dim=None, *, correction=None, keepdim=False: c.emit(O.Sqrt(), _var(c, x, dim, correction, keepdim)),
+    "var.default": lambda c, x, unbiased=True: _var(c, x, None, float(unbiased), False),
+    "std.default": lambda c, x, unbiased=True: c.emit(O.Sqrt(), _var(c, x, None, float(unbiased), False)),
+    "var.dim": lambda c, x, dim, unbiased=True, keepdim=False: _var(c, x, dim, float(unbiased), keepdim),
+    "std.dim": lambda c, x, dim, unbiased=True, keepdim=False: c.emit(O.Sqrt(), _var(c, x, dim, float(unbiased), keepdim)),
+    "var_mean.default": lambda c, x, unbiased=True: var_mean(c, x, correction=float(unbiased)),
+    "var_mean.dim": lambda c, x, dim, unbiased=True, keepdim=False: var_mean(c, x, dim, correction=float(unbiased), keepdim=keepdim),
+    "std_mean.default": lambda c, x, unbiased=True: std_mean(c, x, correction=float(unbiased)),
+    "std_mean.dim": lambda c, x, dim, unbiased=True, keepdim=False: std_mean(c, x, dim, correction=float(unbiased), keepdim=keepdim),
+    "logsumexp.default special_logsumexp.default":
+        lambda c, x, dim, keepdim=False: reduce(c, O.LogSumExp, c.cast(x, c.dtype), dim, keepdim),
+    "norm.ScalarOpt_dim": lambda c, x, p, dim, keepdim=False: vector_norm(c, x, 2 if p is None else p, dim, keepdim),
+    "sort.stable": lambda c, x, *, stable=None, dim=-1, descending=False: sort(c, x, dim, descending),
+    "argsort.stable": lambda c, x, *, stable, dim=-1, descending=False: argsort(c, x, dim, descending),
+    "msort.default": lambda c, x: sort(c, x, 0)[0],
+})

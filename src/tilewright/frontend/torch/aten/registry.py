@@ -59,6 +59,12 @@ def placed(fn: H) -> H:
     return cast(H, call)
 
 
+def rows(table: dict[str, Handler], *, place: bool = False) -> None:
+    """Enter one-line functions: the names, separated by spaces, and what is built. `place`: with `ops.functions`."""
+    for names, fn in table.items():
+        aten(*names.split())(placed(fn) if place else fn)
+
+
 def key_of(target: Any) -> str:
     """`add.Tensor` for torch.ops.aten.add.Tensor; the full name for anything else."""
     text = str(target)

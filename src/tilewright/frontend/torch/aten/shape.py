@@ -9,7 +9,7 @@ from .... import ops as O
 from ....core.dims import Dim, Expr, at_least, maximum, minimum, product
 from ....core.errors import UnsupportedError
 from ....ir.graph import Value
-from .registry import Context, aten, axis_of
+from .registry import Context, aten, axis_of, rows
 
 
 @aten(
@@ -41,16 +41,6 @@ def view_dtype(c: Context, x: Value, dtype: Any) -> Value:
     if c.dtype is not x.dtype:
         raise UnsupportedError("reinterpreting memory as another dtype is not supported")
     return x
-
-
-@aten("expand.default", "expand_as.default", "broadcast_to.default", "expand_copy.default")
-def expand(c: Context, x: Value, *_: Any, **__: Any) -> Value:
-    return c.expand(x, c.shape)
-
-
-@aten("permute.default", "permute_copy.default")
-def permute(c: Context, x: Value, dims: Sequence[int]) -> Value:
-    return c.transpose(x, [axis_of(d, len(x.shape)) for d in dims])
 
 
 @aten("transpose.int", "transpose.default", "swapaxes.default", "swapdims.default")
@@ -97,11 +87,6 @@ def bound(index: Any, size: Dim, default: Dim) -> Dim:
 def slice_(c: Context, x: Value, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Value:
     axis = axis_of(dim, len(x.shape))
     return c.slice(x, axis, bound(start, x.shape[axis], 0), c.shape[axis], step)
-
-
-@aten("narrow.default")
-def narrow(c: Context, x: Value, dim: int, start: Any, length: Any) -> Value:
-    return slice_(c, x, dim, start)
 
 
 @aten("select.int", "select_copy.int")
@@ -282,3 +267,10 @@ def replaced(c: Context, x: Value, src: Value, axis: int, start: Dim) -> Value:
     if end != size:
         parts.append(c.slice(x, axis, end, size - end))
     return src if len(parts) == 1 else c.emit(O.Concat(axis=axis), *parts)
+
+
+rows({
+    "expand.default expand_as.default broadcast_to.default expand_copy.default": lambda c, x, *_, **__: c.expand(x, c.shape),
+    "permute.default permute_copy.default": lambda c, x, dims: c.transpose(x, [axis_of(d, len(x.shape)) for d in dims]),
+    "narrow.default": lambda c, x, dim, start, length: slice_(c, x, dim, start),
+})

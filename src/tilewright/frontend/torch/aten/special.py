@@ -11,7 +11,7 @@ from ....ir.graph import Value
 from ....ops import formulas
 from .elementwise import power
 from .random import random_slopes
-from .registry import Context, Handler, aten
+from .registry import Context, Handler, aten, rows
 
 
 def build(c: Context, fn: Callable[..., Any], *operands: Value, **options: Any) -> Any:
@@ -76,29 +76,9 @@ for _name, _kind in POLYNOMIALS.items():
     aten(*(f"special_{_name}.{form}" for form in ("default", "x_scalar", "n_scalar")))(_polynomial(*_kind))
 
 
-@aten("signbit.default")
-def signbit(c: Context, x: Value) -> Value:
-    return c.emit(O.Signbit(), x) if not x.dtype.is_bool else c.expand(c.scalar(False, dt.bool_), x.shape)
-
-
-@aten("frexp.Tensor")
-def frexp(c: Context, x: Value) -> Any:
-    return build(c, formulas.frexp, x)
-
-
 @aten("polygamma.default")
 def polygamma(c: Context, n: int, x: Value) -> Value:
     return c.emit(O.Polygamma(n=n), c.cast(x, c.dtype))
-
-
-@aten("special_polygamma.default")
-def special_polygamma(c: Context, n: int, x: Value) -> Value:
-    return polygamma(c, n, x)
-
-
-@aten("float_power.Tensor_Tensor", "float_power.Tensor_Scalar", "float_power.Scalar")
-def float_power(c: Context, a: Any, b: Any) -> Value:
-    return power(c, a, b)
 
 
 @aten("mvlgamma.default", "special_multigammaln.default")
@@ -122,3 +102,11 @@ def rrelu(c: Context, x: Value, *args: Any, **options: Any) -> Any:
     if given.get("training", False):
         return NotImplemented if noise else random_slopes(c, x, lower, upper)
     return c.emit(O.LeakyRelu(slope=(lower + upper) / 2), x)
+
+
+rows({
+    "signbit.default": lambda c, x: c.emit(O.Signbit(), x) if not x.dtype.is_bool else c.expand(c.scalar(False, dt.bool_), x.shape),
+    "frexp.Tensor": lambda c, x: build(c, formulas.frexp, x),
+    "special_polygamma.default": lambda c, n, x: polygamma(c, n, x),
+    "float_power.Tensor_Tensor float_power.Tensor_Scalar float_power.Scalar": lambda c, a, b: power(c, a, b),
+})

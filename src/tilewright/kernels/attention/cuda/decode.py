@@ -10,16 +10,20 @@ zeros. Bits depend on the number of keys alone, not on batch or heads.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from ....core.dims import Dim, at_most, ceildiv, divisible, maximum, minimum
 from ....core.dtypes import bf16, f16, f32, i8
 from ....core.target_spec import TargetSpec
-from ....ir.graph import Value
+from ....ir.graph import Node, Value
 from ....ir.layout import Layout
 from ....ops.attention.forward import Attention as AttentionOp
 from ....ops.attention.forward import Rope as RopeOp
 from ....ops.attention.q8_cache import BLOCK as Q8_BLOCK
 from ....ops.attention.q8_cache import Q8Attention as Q8AttentionOp
+from ....ops.attention.q8_cache import Q8Blocks as Q8BlocksOp
+from ....ops.state import UpdateSlice
+from ....ops.views import Slice
 from ....tile.builder import Ix, KernelBuilder, Tile, View
 from ....tile.ir import INDEX, TileType, Var
 from ...call import Call
@@ -32,7 +36,42 @@ from ...region import Evaluator, Operand, Region, narrow, widen
 from ...template import Reason, Template, region_bytes, region_flops
 from ..forward import AttentionTemplate
 from .decode_codes import row_codes, spread
-from .decode_rows import appended
+
+
+@dataclass(frozen=True)
+class Appended:
+    """A cache that the region appends a row to: where it lies up to that row, the row (before its rope), and the update. Caches of scales
+    follow those of codes."""
+
+    cache: Operand
+    row: Operand
+    value: Value  # the row after its rope
+    update: Node
+
+    def window(self, result: Operand) -> Layout:
+        """Where the row goes in a result."""
+        op = self.update.op
+        assert isinstance(op, UpdateSlice) and result.buffer is self.cache.buffer
+        return result.layout.slice(op.axis, op.start, 1)
+
+
+def appended(region: Region) -> list[Appended]:
+    """The caches of keys and values where the region appends to them (see `passes/cache_attention.py`), else nothing."""
+    assert region.anchor is not None
+    found = []
+    for v in region.anchor.operands[1:]:
+        update = v.node.operands[0].node if isinstance(v.node.op, Slice) else None
+        if update is None or not isinstance(update.op, UpdateSlice):
+            return []
+        old, new = update.operands
+        new = new.node.operands[0] if isinstance(new.node.op, Q8BlocksOp) else new
+        cache, row = region.operand(old), region.operand(new.node.operands[0] if isinstance(new.node.op, RopeOp) else new)
+        assert cache is not None and row is not None
+        layout = v.node.op.views(cache.layout)[0]
+        assert layout is not None
+        found.append(Appended(Operand(v.type, cache.buffer, layout), row, new, update))
+    return found
+
 
 KEYS = 8  # of one step
 SHORTEST = 16  # keys of a part
@@ -158,9 +197,8 @@ class Decode:
         cos, sin = tables
         return first * cos - second * sin, second * cos + first * sin
 
-    def _append(
-        self, call: Call, at: list[Ix | int], loaded: list[list[Tile]], writes: Tile, part: Ix | int, query: list[Tile]
-    ) -> list[Tile]:
+    def _append(self, call: Call, at: list[Ix | int], loaded: list[list[Tile]], writes: Tile, part: Ix | int,
+                query: list[Tile]) -> list[Tile]:
         """What a walk starts with: in the first part the row that this call appends. The first head of a group writes it to the caches."""
         b, half = call.b, self.d // 2
         rows, factors = [], []

@@ -7,6 +7,10 @@ what is past their own size being zeros too.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+
 from ....core.dims import Dim, at_least, ceildiv, divisible, minimum
 from ....core.dtypes import bf16, f16, f32
 from ....core.target_spec import TargetSpec
@@ -18,15 +22,55 @@ from ....tile.builder import Ix, Tile, View
 from ....tile.ir import INDEX, TileType, Var
 from ...call import Call
 from ...cuda.groups import Shared
-from ...cuda.kernel import FlashKernel, TensorMap, forward, identified
+from ...cuda.kernel import PLANS, FlashKernel, TensorMap, forward, identified
 from ...launch import Buffer, Launch, Word
 from ...matmul.tiling import leaves_of_epilogue
 from ...pointwise.copies import copy_launch
 from ...region import Evaluator, Operand, Region, narrow
 from ...template import Reason, Template, alone, region_bytes, region_flops
 from ..forward import AttentionTemplate
-from .flash_order import heads_together, lengths
-from .flash_plan import PLANS
+
+TRIED = 24  # sizes of a group
+
+
+def lengths(sq: int, sk: int, rows: int, keys: int, offset: int, window: int | None) -> list[int]:
+    """Tiles of keys that each block of rows of a causal head sees."""
+    found = []
+    for first in range(0, sq, rows):
+        limit = max(min(sk, min(first + rows, sq) + offset), 0)
+        low = max(first + offset - window + 1, 0) // keys if window is not None else 0
+        found.append(max(-(-limit // keys) - low, 0))
+    return found
+
+
+def heads_together(tiles: Sequence[int], lines: int, most: int, cores: int, per_sm: int) -> int:
+    """Of how many heads the long rows come before the short ones: `tiles` of a head's blocks of rows from its first row on, `lines` heads
+    in all, `most` of which fit.
+
+    Blocks of the grid take every n-th piece (`flash._position`), heads come in groups, and in a group longer rows come first. As many heads
+    as keep their keys and values in L2 is one rule; but a group whose pieces are nearly a multiple of the grid gives one block all the long
+    rows (causal 8x16x1024x64 in groups of 24 heads: the fullest SM has 15 % more than its share). So groups that fit are tried on paper,
+    and the largest is taken whose fullest SM is within 1 % of the best. A piece costs its tiles of keys and one more.
+
+    >>> heads_together([1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7, 8, 8], lines=128, most=24, cores=132, per_sm=2)
+    22
+    """
+    most = max(1, min(most, lines))
+    grid = min(len(tiles) * lines, cores * per_sm)
+    if grid < cores * per_sm:
+        return most  # every block has one piece
+    costs = np.array(tiles[::-1], np.float64) + 1
+    found = []
+    for size in range(most, 0, -max(1, most // TRIED)):
+        whole, rest = divmod(lines, size)
+        order = np.concatenate([np.tile(np.repeat(costs, size), whole), np.repeat(costs, rest)])
+        padded = np.zeros(-(-len(order) // grid) * grid)
+        padded[: len(order)] = order
+        of_blocks = padded.reshape(-1, grid).sum(0)
+        found.append((of_blocks.reshape(per_sm, cores).sum(0).max(), size))  # an SM has blocks i, i + cores, …
+    best = min(found)[0]
+    return next(size for load, size in found if load <= 1.01 * best)
+
 
 HEAD_SIZES = tuple(PLANS)  # of the kernels
 

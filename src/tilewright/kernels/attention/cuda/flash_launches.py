@@ -32,10 +32,8 @@ TILE_BYTES = 64 * 128 * 4  # of dQ in f32
 class Sweep:
     """q, k, v and the result's cotangent as rows, and one logsumexp and δ for every query row, padded."""
 
-    def __init__(
-        self, name: str, op: AttentionBackwardOp, operands: list[Operand], extras: dict[str, Operand], stats: list[Buffer], padded: Dim,
-        cores: int,
-    ) -> None:  # fmt: skip
+    def __init__(self, name: str, op: AttentionBackwardOp, operands: list[Operand], extras: dict[str, Operand], stats: list[Buffer],
+                 padded: Dim, cores: int) -> None:
         self.name, self.op, self.extras, self.stats, self.padded, self.cores = name, op, extras, stats, padded, cores
         self.q, self.k, self.v, self.g = operands
         (self.batch, heads, self.sq, own), (_, kv, self.sk, _) = self.q.type.shape, self.k.type.shape
@@ -143,10 +141,8 @@ def partial(op: AttentionBackwardOp) -> bool:
     return op.causal or op.window is not None
 
 
-def row_statistics(
-    name: str, cotangent: Operand, result: Operand, sums: Operand, stats: list[Buffer], padded_rows: Dim, d: int,
-    counters: tuple[Buffer, Dim] | None = None,
-) -> Launch:  # fmt: skip
+def row_statistics(name: str, cotangent: Operand, result: Operand, sums: Operand, stats: list[Buffer], padded_rows: Dim, d: int,
+                   counters: tuple[Buffer, Dim] | None = None) -> Launch:
     """From what the forward pass saved: δ = Σ result · cotangent and log2 Σ exp of every row, padded with rows that weigh nothing. `d`: the
     threads' share of a row, a power of two not below its size. Also clears counters."""
     batch, n_heads, rows, own = result.type.shape

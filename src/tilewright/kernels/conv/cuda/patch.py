@@ -84,9 +84,8 @@ class PatchConv(HopperConv):
         return [*before, *pixels, *weights, patch_launch(region, at, x, w, results, leaves, target), *after]
 
 
-def patch_launch(
-    region: Region, at: Windowed, x: Operand, w: Operand, results: list[Matrix], leaves: dict[Value, Matrix], target: TargetSpec
-) -> Launch:
+def patch_launch(region: Region, at: Windowed, x: Operand, w: Operand, results: list[Matrix], leaves: dict[Value, Matrix],
+                 target: TargetSpec) -> Launch:
     node = region.anchor
     assert node is not None
     call = Call("conv_patch", region.name)

@@ -209,10 +209,8 @@ class ConvKernel:
             launch, warps=c.warps, stages=c.stages, per_sm=c.per_sm, vectors=self.vectors, producers=c.producers, extents={"w": w_lay}
         )
 
-    def _channels(
-        self, x: View, w: View, item: Tile, at: list[Tile], phases: list[Ix | int], image: list[Ix | int], inside: Tile, group: Ix | int,
-        column: Ix | int,
-    ) -> Tile:  # fmt: skip
+    def _channels(self, x: View, w: View, item: Tile, at: list[Tile], phases: list[Ix | int], image: list[Ix | int], inside: Tile,
+                  group: Ix | int, column: Ix | int) -> Tile:
         """The sums, K in steps of channels of one tap."""
         b, c, op, n = self.call.b, self.config, self.op, self.n
         blocks = -(-self.channels // c.depth)
@@ -241,10 +239,8 @@ class ConvKernel:
         out: Tile = loop.results[0]
         return out
 
-    def _few_channels(
-        self, x: View, w: View, item: Tile, at: list[Tile], phases: list[Ix | int], image: list[Ix | int], inside: Tile, group: Ix | int,
-        column: Ix | int,
-    ) -> Tile:  # fmt: skip
+    def _few_channels(self, x: View, w: View, item: Tile, at: list[Tile], phases: list[Ix | int], image: list[Ix | int], inside: Tile,
+                      group: Ix | int, column: Ix | int) -> Tile:
         """The sums, K over channels and their taps, an element at a time."""
         b, c, op, n = self.call.b, self.config, self.op, self.n
         deep, taps = self.channels * prod(self.taps), prod(self.taps)
@@ -335,9 +331,8 @@ class ConvKernel:
         wanted = b.from_index(mask, i32) if isinstance(mask, Ix) else b.full((), mask, i32)
         return b.select(b.cmp("eq", b.binary("and", bits, wanted), wanted), first, -1), moved, flat
 
-    def _window(
-        self, tap: Ix | int, at: list[Tile], phases: list[Ix | int], image: list[Ix | int], inside: Tile
-    ) -> tuple[list[Tile], Ix | int, Tile]:
+    def _window(self, tap: Ix | int, at: list[Tile], phases: list[Ix | int], image: list[Ix | int],
+                inside: Tile) -> tuple[list[Tile], Ix | int, Tile]:
         """Where a tap of each row lies in the image, the tap's number among all weights, and whether it is inside."""
         b, op = self.call.b, self.op
         numbers: list[Ix | int] = []

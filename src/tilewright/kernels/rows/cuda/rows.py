@@ -72,9 +72,8 @@ class CudaRowKernel(RowKernel):
         return vector_width(sizes, self.row_shape[-1] if self.row_shape else 1, layouts)
 
     # --- a resident row: one evaluator, one pass ----------------------------------------------------------------------
-    def sweep(
-        self, carried: Sequence[Tile], body: Callable[[Evaluator, list[Ix | int], Ix | int | None, list[Tile]], list[Tile]]
-    ) -> list[Tile]:
+    def sweep(self, carried: Sequence[Tile],
+              body: Callable[[Evaluator, list[Ix | int], Ix | int | None, list[Tile]], list[Tile]]) -> list[Tile]:
         if not self.resident or len(self.inner) > 1:
             return super().sweep(carried, body)
         left = None if self.length == self.tile else self.inner[0]

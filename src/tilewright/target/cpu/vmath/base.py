@@ -7,10 +7,19 @@ the CPU idle). Python numbers on the other side of an operator become constants.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..llvm_text import FunctionText, bits, element, lanes, like, mangle
+
+
+def _operator(fname: str, iname: str, *, swap: bool = False) -> Callable[[V, V | float], V]:
+    """A method of `V`: an instruction of floats, and one of integers."""
+    return lambda x, o: x._op(fname, iname, o, swap=swap)
+
+
+def _comparison(fpred: str, ipred: str) -> Callable[[V, V | float], V]:
+    return lambda x, o: x._cmp(fpred, ipred, o)
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,27 +62,10 @@ class V:
         return element(self.ty) == "double"
 
     # -- arithmetic ---------------------------------------------------------------------------------------------------
-    def __add__(self, o: V | float) -> V:
-        return self._op("fadd", "add", o)
-
-    __radd__ = __add__
-
-    def __sub__(self, o: V | float) -> V:
-        return self._op("fsub", "sub", o)
-
-    def __rsub__(self, o: V | float) -> V:
-        return self._op("fsub", "sub", o, swap=True)
-
-    def __mul__(self, o: V | float) -> V:
-        return self._op("fmul", "mul", o)
-
-    __rmul__ = __mul__
-
-    def __truediv__(self, o: V | float) -> V:
-        return self._op("fdiv", "sdiv", o)
-
-    def __rtruediv__(self, o: V | float) -> V:
-        return self._op("fdiv", "sdiv", o, swap=True)
+    __add__ = __radd__ = _operator("fadd", "add")
+    __sub__, __rsub__ = _operator("fsub", "sub"), _operator("fsub", "sub", swap=True)
+    __mul__ = __rmul__ = _operator("fmul", "mul")
+    __truediv__, __rtruediv__ = _operator("fdiv", "sdiv"), _operator("fdiv", "sdiv", swap=True)
 
     def __neg__(self) -> V:
         return V(self.f, self.ty, tuple(self.f.fneg(self.ty, p) for p in self.parts)) if self.is_float else 0 - self
@@ -91,21 +83,8 @@ class V:
         return acc
 
     # -- bits ---------------------------------------------------------------------------------------------------------
-    def __and__(self, o: V | int) -> V:
-        return self._op("", "and", o)
-
-    def __or__(self, o: V | int) -> V:
-        return self._op("", "or", o)
-
-    def __xor__(self, o: V | int) -> V:
-        return self._op("", "xor", o)
-
-    def __lshift__(self, o: int) -> V:
-        return self._op("", "shl", o)
-
-    def __rshift__(self, o: int) -> V:
-        """Arithmetic shift."""
-        return self._op("", "ashr", o)
+    __and__, __or__, __xor__ = _operator("", "and"), _operator("", "or"), _operator("", "xor")
+    __lshift__, __rshift__ = _operator("", "shl"), _operator("", "ashr")  # an arithmetic shift
 
     def cast(self, op: str, elem: str) -> V:
         ty = like(self.ty, elem)
@@ -136,20 +115,9 @@ class V:
         pairs = zip(self.parts, self._other(o).parts, strict=True)
         return V(self.f, like(self.ty, "i1"), tuple(compare(predicate, self.ty, a, b) for a, b in pairs))
 
-    def __lt__(self, o: V | float) -> V:
-        return self._cmp("olt", "slt", o)
-
-    def __gt__(self, o: V | float) -> V:
-        return self._cmp("ogt", "sgt", o)
-
-    def __le__(self, o: V | float) -> V:
-        return self._cmp("ole", "sle", o)
-
-    def __ge__(self, o: V | float) -> V:
-        return self._cmp("oge", "sge", o)
-
-    def eq(self, o: V | float) -> V:
-        return self._cmp("oeq", "eq", o)
+    __lt__, __gt__ = _comparison("olt", "slt"), _comparison("ogt", "sgt")
+    __le__, __ge__ = _comparison("ole", "sle"), _comparison("oge", "sge")
+    eq = _comparison("oeq", "eq")
 
     def is_nan(self) -> V:
         return self._cmp("uno", "", self)

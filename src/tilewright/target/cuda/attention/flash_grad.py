@@ -16,13 +16,110 @@ from __future__ import annotations
 
 from ....core.target_spec import TargetSpec
 from ....kernels.attention.cuda.flash_kernels import FlashGradKernel
+from ....tile.ir import Var
 from ..matmul.gemm_pieces import matrix_descriptor, wgmma_registers, wgmma_shared
 from ..matmul.groups import COPIES, PRODUCTS, Groups
 from ..matmul.stages import RING, Filler, Reader, Stages, wait
 from ..ptx.text import literal, module_text
-from .flash_finish import PART, Finish
-from .flash_grad_extras import Extras
-from .flash_stats import ZERO
+from .flash_finish import PART, Common, Finish
+from .flash_stats import LOG2E, NEVER, ZERO
+
+
+class Scores(Common):
+    """The part of `flash_grad` between its products."""
+
+    my_row0: str
+    row: str
+    quad: str
+    batch: str
+
+    @property
+    def changed(self) -> bool:
+        """Scores are more than a multiple of the products: they are brought to powers of two before their logsumexp is taken away."""
+        g = self.kernel
+        return g.softcap is not None or g.bias is not None or g.mask is not None
+
+    def _columns(self, h: int) -> list[tuple[int, int]]:
+        """(register, query relative to the thread's first) of row h of a thread."""
+        return [(i + c, 8 * (i // 4) + c) for i in range(2 * h, self.kernel.queries // 2, 4) for c in range(2)]
+
+    def _mask(self, s: list[str], first: str) -> None:
+        """−inf where a query does not see a key, or there is no key. Tiles that need no mask skip it."""
+        k, g, v, w = self.k, self.kernel, self.k.value, self.word
+        skip, past = k.label("unmasked"), v("i32", f"add.s32 {{}}, {self.my_row0}, 64;")
+        whole = v("i1", f"setp.le.s32 {{}}, {past}, {w.sk};")
+        shifted = v("i32", f"sub.s32 {{}}, {self.my_row0}, {w.offset};")
+        if g.causal:  # the first query sees the last key
+            least = v("i32", f"add.s32 {{}}, {shifted}, 63;")
+            whole = v("i1", f"and.pred {{}}, {whole}, {v('i1', f'setp.ge.s32 {{}}, {first}, {least};')};")
+        if g.windowed:  # the last query still sees the first key
+            most = v("i32", f"add.s32 {{}}, {shifted}, {w.window};")
+            end = v("i32", f"add.s32 {{}}, {first}, {g.queries};")
+            whole = v("i1", f"and.pred {{}}, {whole}, {v('i1', f'setp.le.s32 {{}}, {end}, {most};')};")
+        k.emit(f"@{whole} bra {skip};")
+        here = v("i32", f"add.s32 {{}}, {first}, {self.quad};")
+        for h in range(2):
+            key = v("i32", f"add.s32 {{}}, {self.row}, {8 * h};") if h else self.row
+            missing = v("i1", f"setp.ge.s32 {{}}, {key}, {w.sk};")
+            room = v("i32", f"sub.s32 {{}}, {v('i32', f'sub.s32 {{}}, {key}, {w.offset};')}, {here};")
+            end = v("i32", f"add.s32 {{}}, {room}, {w.window};") if g.windowed else ""
+            for i, c in self._columns(h):
+                k.emit(f"@{missing} mov.f32 {s[i]}, {NEVER};")
+                if g.causal:
+                    k.emit(f"@{v('i1', f'setp.gt.s32 {{}}, {room}, {c};')} mov.f32 {s[i]}, {NEVER};")
+                if g.windowed:
+                    k.emit(f"@{v('i1', f'setp.le.s32 {{}}, {end}, {c};')} mov.f32 {s[i]}, {NEVER};")
+        k.place(skip)
+
+    def _stat(self, stats: str, which: int, i: int, held: dict[int, tuple[str, str]]) -> str:
+        """Log-sum (0) or δ (1) of the query of a register."""
+        if i // 4 not in held:
+            held[i // 4] = (self.k.reg("float"), self.k.reg("float"))
+            at = 4 * self.kernel.queries * which + 32 * (i // 4)
+            self.k.emit(f"ld.shared.v2.f32 {{{', '.join(held[i // 4])}}}, [{stats}+{at}];")
+        return held[i // 4][i % 2]
+
+    def _weights(self, s: list[str], stats: str) -> None:
+        k, v, scale = self.k, self.k.value, literal("float", self.kernel.scale * LOG2E)
+        held: dict[int, tuple[str, str]] = {}
+        for i, r in enumerate(s):
+            if self.changed:
+                k.emit(f"sub.rn.f32 {r}, {r}, {self._stat(stats, 0, i, held)};")
+                k.emit(f"ex2.approx.ftz.f32 {r}, {r};")
+                continue
+            k.emit(f"fma.rn.f32 {r}, {r}, {scale}, {v('float', f'neg.f32 {{}}, {self._stat(stats, 0, i, held)};')};")
+            k.emit(f"ex2.approx.ftz.f32 {r}, {r};")
+
+    def _cotangents(self, p: list[str], dp: list[str], stats: str) -> None:
+        """dS = P·(dP − δ), in the registers of dP, with the rounded P: there are no registers for both."""
+        k = self.k
+        held: dict[int, tuple[str, str]] = {}
+        for i, r in enumerate(dp):
+            k.emit(f"sub.rn.f32 {r}, {r}, {self._stat(stats, 1, i, held)};")
+            weight = self._rounded(p[i // 2], i % 2)
+            k.emit(f"mul.rn.f32 {r}, {r}, {weight};")
+
+    def _rounded(self, pair: str, which: int) -> str:
+        k, v = self.k, self.k.value
+        if self.kernel.dtype == "bf16":
+            bits = v("i32", f"and.b32 {{}}, {pair}, -65536;" if which else f"shl.b32 {{}}, {pair}, 16;")
+            return v("float", f"mov.b32 {{}}, {bits};")
+        halves = [k.reg("half"), k.reg("half")]
+        k.emit(f"mov.b32 {{{', '.join(halves)}}}, {pair};")
+        return v("float", f"cvt.f32.f16 {{}}, {halves[which]};")
+
+    def _pack(self, packed: list[str], values: list[str]) -> None:
+        for i, w in enumerate(packed):
+            self.k.emit(f"cvt.rn.{self.kernel.dtype}x2.f32 {w}, {values[2 * i + 1]}, {values[2 * i]};")
+
+
+# Soft cap, bias and mask of a tile of scores in attention's backward pass, and the scores' cotangent on its way to memory.
+# Rows are keys, columns are queries, so a thread has two keys, eight apart, of two of every eight queries. A soft cap's slope is needed
+# later, with no registers to keep it in: it waits, rounded, in the place that the warp's dS takes afterwards.
+ONE = literal("float", 1.0)
+AT_ONCE = 8  # scores whose mask and bias are under way together
+LINE = 512  # bytes of 16 for every thread of a warp
+
 
 KEYS = 128  # of a block, 64 for each of two warpgroups
 PRODUCER_REGISTERS, CONSUMER_REGISTERS = 24, 240
@@ -52,7 +149,7 @@ class Places:
         self.end = self.stats + g.stages * g.queries * 8
 
 
-class FlashGrad(Extras):
+class FlashGrad(Scores):
     def __init__(self, kernel: FlashGradKernel) -> None:
         super().__init__(kernel, 4)
         self.at = Places(kernel)
@@ -382,3 +479,106 @@ class FlashGrad(Extras):
         for i in range(g.queries // 16):
             b = v("i64", f"add.s64 {{}}, {right}, {128 * i};") if i else right
             wgmma_registers(k, total, g.dtype, left[4 * i : 4 * i + 4], b, k.truth(True))
+
+    def _here(self, first: str, head: str, views: tuple[Var | None, ...]) -> None:
+        """For a tile of queries: where the thread's keys are in these views, and which of its queries exist."""
+        v, w = self.k.value, self.word
+        start = v("i32", f"add.s32 {{}}, {first}, {self.quad};")
+        self.room = v("i32", f"sub.s32 {{}}, {w.sq}, {start};")
+        keys = [self.row, v("i32", f"add.s32 {{}}, {self.row}, 8;")]
+        self.inside = [v("i1", f"setp.lt.s32 {{}}, {key}, {w.sk};") for key in keys]
+        self.spots: dict[Var, list[str]] = {}
+        for var in (x for x in views if x is not None):
+            address = self.e.env[var]
+            at = "0"
+            for place, stride in zip((self.batch, head, start), address.strides[:3], strict=True):
+                at = v("i64", f"mad.lo.s64 {{}}, {v('i64', f'cvt.u64.u32 {{}}, {place};')}, {stride}, {at};")
+            here = [v("i64", f"mad.lo.s64 {{}}, {v('i64', f'cvt.u64.u32 {{}}, {key};')}, {address.strides[3]}, {at};") for key in keys]
+            self.spots[var] = [v("i64", f"mad.lo.s64 {{}}, {x}, {address.dtype.itemsize}, {address.pointer};") for x in here]
+
+    def _spot(self, var: Var, i: int) -> tuple[str, str]:
+        """Address of the score of a register in a view, and whether it is there."""
+        v, h, column = self.k.value, i % 4 // 2, 8 * (i // 4) + i % 2
+        address = self.e.env[var]
+        there = v("i1", f"setp.gt.s32 {{}}, {self.room}, {column};")
+        there = v("i1", f"and.pred {{}}, {there}, {self.inside[h]};")
+        at, stride, size = self.spots[var][h], str(address.strides[2]), address.dtype.itemsize
+        if not stride.startswith("%"):
+            return f"{at}+{column * size * int(stride)}", there
+        return v("i64", f"mad.lo.s64 {{}}, {stride}, {column * size}, {at};"), there
+
+    def _change(self, s: list[str], step: str, first: str, head: str) -> None:
+        """Scores become exponents of two, or −inf where the mask says so."""
+        k, g, v = self.k, self.kernel, self.k.value
+        self._here(first, head, (g.mask, g.bias))
+        if g.softcap is not None:
+            odd = v("i32", f"and.b32 {{}}, {step}, 1;")
+            self.slopes = v("i32", f"mad.lo.u32 {{}}, {odd}, {self.ds_bytes}, {self.ds_warp};")
+        held: list[str] = []
+        for i, r in enumerate(s):
+            self._pause(i)
+            if g.softcap is not None:  # cap · tanh(x / cap) = cap − 2·cap·y with y = 1 / (exp(2x / cap) + 1); its slope is 4·y·(1 − y)
+                power = v("float", f"mul.rn.f32 {{}}, {r}, {literal('float', 2 * LOG2E * g.scale / g.softcap)};")
+                power = v("float", f"add.rn.f32 {{}}, {v('float', f'ex2.approx.ftz.f32 {{}}, {power};')}, {ONE};")
+                y = v("float", f"rcp.approx.ftz.f32 {{}}, {power};")
+                cap = g.softcap * LOG2E
+                k.emit(f"fma.rn.f32 {r}, {y}, {literal('float', -2 * cap)}, {literal('float', cap)};")
+                rest = v("float", f"sub.rn.f32 {{}}, {ONE}, {y};")
+                slope = v("float", f"mul.rn.f32 {{}}, {y}, {literal('float', 4.0)};")
+                held.append(v("float", f"mul.rn.f32 {{}}, {slope}, {rest};"))
+                if len(held) == 8:
+                    words = [v("i32", f"cvt.rn.{g.dtype}x2.f32 {{}}, {held[2 * n + 1]}, {held[2 * n]};") for n in range(4)]
+                    k.emit(f"st.shared.v4.b32 [{self.slopes}+{self._slope(i // 8)}], {{{', '.join(words)}}};")
+                    held = []
+            else:
+                k.emit(f"mul.rn.f32 {r}, {r}, {literal('float', g.scale * LOG2E)};")
+            if g.bias is not None:
+                k.emit(f"fma.rn.f32 {r}, {self._bias(g.bias, i)}, {literal('float', LOG2E)}, {r};")
+            if g.mask is not None:
+                at, there = self._spot(g.mask, i)
+                seen = k.reg("i32")
+                k.emit(f"mov.b32 {seen}, 1;")
+                k.emit(f"@{there} ld.global.u8 {seen}, [{at}];")
+                k.emit(f"@{v('i1', f'setp.eq.u32 {{}}, {seen}, 0;')} mov.f32 {r}, {NEVER};")
+
+    def _pause(self, i: int) -> None:
+        """Loads and stores of later scores stay behind: there are no registers for all of them."""
+        if i and i % AT_ONCE == 0 and self.spots:
+            self.k.emit("bar.warp.sync -1;")
+
+    def _bias(self, var: Var, i: int) -> str:
+        k, v, half = self.k, self.k.value, self.k.reg("half")
+        at, there = self._spot(var, i)
+        k.emit(f"mov.b16 {half}, 0;")
+        k.emit(f"@{there} ld.global.b16 {half}, [{at}];")
+        if self.kernel.dtype == "f16":
+            return v("float", f"cvt.f32.f16 {{}}, {half};")
+        return v("float", f"mov.b32 {{}}, {v('i32', f'mov.b32 {{}}, {{0, {half}}};')};")
+
+    def _slope(self, n: int) -> int:
+        """Where the n-th 16 bytes of a thread's slopes lie."""
+        return n % 4 * LINE + n // 4 * self.ds_half
+
+    def _bend(self, dp: list[str]) -> None:
+        """The scores' cotangent becomes that of the products."""
+        k = self.k
+        for n in range(len(dp) // 8):
+            words = [k.reg("i32") for _ in range(4)]
+            k.emit(f"ld.shared.v4.b32 {{{', '.join(words)}}}, [{self.slopes}+{self._slope(n)}];")
+            for i in range(8):
+                r = dp[8 * n + i]
+                k.emit(f"mul.rn.f32 {r}, {r}, {self._rounded(words[i // 2], i % 2)};")
+        k.emit("bar.warp.sync -1;")  # dS takes the slopes' place
+
+    def _store_scores(self, dp: list[str], first: str, head: str) -> None:
+        k, g, v = self.k, self.kernel, self.k.value
+        assert g.scores is not None
+        self._here(first, head, (g.scores,))
+        for i in range(0, len(dp), 2):
+            self._pause(i)
+            pair = v("i32", f"cvt.rn.{g.dtype}x2.f32 {{}}, {dp[i + 1]}, {dp[i]};")
+            halves = [k.reg("half"), k.reg("half")]
+            k.emit(f"mov.b32 {{{', '.join(halves)}}}, {pair};")
+            for c in range(2):
+                at, there = self._spot(g.scores, i + c)
+                k.emit(f"@{there} st.global.b16 [{at}], {halves[c]};")

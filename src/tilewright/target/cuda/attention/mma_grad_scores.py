@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from ....kernels.attention.cuda.flash_kernels import MmaGradKernel
 from ....tile.ir import Var
 from ..ptx.text import literal
-from .mma_fragments import MmaFragments
+from .mma import MmaFragments
 
 LOG2E = 1.0 / math.log(2.0)
 NEVER, ZERO, ONE, FOUR = (literal("float", x) for x in (-math.inf, 0.0, 1.0, 4.0))

@@ -12,9 +12,8 @@ from math import prod
 
 from ....core.target_spec import TargetSpec
 from ....kernels.conv.cuda.kernels import PATCH, PLANES, PatchKernel
-from ..matmul.gemm import EMPTY, Gemm
+from ..matmul.gemm import BK, EMPTY, Gemm, results_bytes
 from ..matmul.gemm_pieces import wgmma
-from ..matmul.gemm_sizes import BK, results_bytes
 from ..matmul.groups import PRODUCTS, Groups
 from ..matmul.stages import Filler, Reader, Stages
 from ..threads.layout import Key, Regs

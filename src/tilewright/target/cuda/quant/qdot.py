@@ -169,9 +169,7 @@ class QDot:
         else:
             unit.multiply(made, sums)
 
-    def _strip_end(
-        self, number: int, strip: str, end: str, out: str, left: str, made: Activations, sums: list[list[str]]
-    ) -> None:
+    def _strip_end(self, number: int, strip: str, end: str, out: str, left: str, made: Activations, sums: list[list[str]]) -> None:
         """The warp's sums into shared memory, then the next strip."""
         k, g, v = self.k, self.kernel, self.k.value
         k.place(end)

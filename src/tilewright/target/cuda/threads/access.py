@@ -51,9 +51,8 @@ def plus(f: Scalars, a: str, b: str) -> str:
 class Access:
     """One load or store: where every piece lies and when it may be touched."""
 
-    def __init__(
-        self, e: Emitter, view: Address, at: Sequence[str], shape: tuple[int, ...], axes: Sequence[int], limits: Mapping[int, str]
-    ) -> None:
+    def __init__(self, e: Emitter, view: Address, at: Sequence[str], shape: tuple[int, ...], axes: Sequence[int],
+                 limits: Mapping[int, str]) -> None:
         self.e, self.f, self.view, self.shape, self.axes = e, e.f, view, shape, axes
         self.item = view.dtype.itemsize
         offset = "0"
@@ -113,9 +112,8 @@ class Access:
         return len(piece) > 1 and self.unit and len(piece) * self.item >= 4
 
 
-def load(
-    e: Emitter, view: Address, at: Sequence[str], type_: TileType, axes: Sequence[int], limits: Mapping[int, str], other: float
-) -> Regs:
+def load(e: Emitter, view: Address, at: Sequence[str], type_: TileType, axes: Sequence[int], limits: Mapping[int, str],
+         other: float) -> Regs:
     access = Access(e, view, at, type_.shape, axes, limits)
     out = Regs(type_, {})
     broadcast: dict[Key, Key] = {}

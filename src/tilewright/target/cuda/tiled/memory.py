@@ -29,16 +29,8 @@ def coordinate(shape: Shape, axis: int, position: int) -> int:
 class Access:
     """One access of a tile in a layout: the address of every register's element, and whether it is inside the limits."""
 
-    def __init__(
-        self,
-        e: TiledEmitter,
-        view: Address,
-        at: Sequence[str],
-        shape: Shape,
-        axes: Sequence[int],
-        layout: Layout,
-        limits: Mapping[int, str],
-    ) -> None:
+    def __init__(self, e: TiledEmitter, view: Address, at: Sequence[str], shape: Shape, axes: Sequence[int], layout: Layout,
+                 limits: Mapping[int, str]) -> None:
         self.e, self.view, self.shape, self.axes, self.layout = e, view, shape, axes, layout
         self.item = view.dtype.itemsize
         f, offset = e.f, "0"

@@ -67,9 +67,8 @@ def shuffled(e: TiledEmitter, dtype: DType, value: str, reach: int) -> str:
     return k.value(ty, f"shfl.sync.bfly.b32 {{}}, {value}, {reach}, 31, -1;")
 
 
-def _across_warps(
-    e: TiledEmitter, fn: str, dtype: DType, values: dict[int, str], layout: Layout, warps: list[int], shape: tuple[int, ...]
-) -> dict[int, str]:
+def _across_warps(e: TiledEmitter, fn: str, dtype: DType, values: dict[int, str], layout: Layout, warps: list[int],
+                  shape: tuple[int, ...]) -> dict[int, str]:
     """Every warp stores its part, all threads combine the parts in the order of the warps."""
     k, f, ty = e.k, e.f, elem_type(dtype)
     item = 8 if ty in ("double", "i64") else 4
