@@ -19,7 +19,8 @@ from tilewright.core.dtypes import bf16, f32
 from tilewright.kernels.cuda import templates
 from tilewright.kernels.cuda.groups import Shared
 from tilewright.kernels.matmul.matmul import MatmulTemplate
-from tilewright.runtime.cuda.cost import CHIPS, QUARTER, lint, numbers, predict
+from tilewright.runtime.cost import LIMITS, lint, numbers
+from tilewright.runtime.cuda.cost import CHIPS, predict
 from tilewright.runtime.cuda.profile import _kind
 from tilewright.runtime.cuda.report import describe_launches
 from tilewright.target.cuda.device import cuda_target
@@ -98,8 +99,9 @@ def test_what_a_prediction_is_made_of() -> None:
     whole = predict(launch.kernel, 1056, 384, flops, nbytes, target, text)
     assert whole.bound == "flops" and whole.share > 0.9 and whole.roofline_us == pytest.approx(flops / 50e6, rel=1e-6)
     few = predict(launch.kernel, 4, 384, flops, nbytes, target, text)
-    assert few.share < QUARTER and few.reason == "4 blocks of 384 threads on 132 SMs"
-    assert lint([("big", whole), ("few", few)]) == [f"few: {few.us:.1f} us predicted, 3 % of the roofline by flops: {few.reason}"]
+    assert few.share < LIMITS["cuda"] and few.reason == "4 blocks of 384 threads on 132 SMs"
+    (found,) = lint([("big", whole, None), ("few", few, None)], LIMITS["cuda"])
+    assert str(found) == f"few: {few.us:.1f} us predicted, 97 % of the call, 3 % of the roofline by flops: {few.reason}"
     assert predict(launch.kernel, 1, 384, 10, 10, target, text).bound == "launch"
 
 
