@@ -35,7 +35,7 @@ def notes(session: tw.Session) -> str:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("shape", "perm"), [
     ((70, 45), (1, 0)), ((3, 50, 33), (0, 2, 1)), ((40, 3, 37), (2, 1, 0)), ((2, 35, 4, 41), (3, 0, 2, 1)), ((31, 64), (1, 0)),
-    ((33, 32, 1), (2, 1, 0))])
+    ((33, 32, 1), (2, 1, 0)), ((64, 1024), (1, 0)), ((2, 1024, 96), (0, 2, 1))])
 def test_copies_between_orders_of_axes(shape: tuple[int, ...], perm: tuple[int, ...], dtype: torch.dtype) -> None:
     x = torch.randn(shape, dtype=dtype)
     x.view(-1)[7] = float("nan")

@@ -34,6 +34,14 @@ def test_strided_reads_are_single_elements() -> None:
         assert (work.gathered, work.accesses) == (gathered, accesses), stride
 
 
+def test_rows_a_page_apart_collide() -> None:
+    b = KernelBuilder("squares")
+    x, out = b.view("x", f32, (None, 1)), b.view("out", f32, (None, 1))
+    b.store(out, (0, 0), b.transpose(b.load(x, (0, 0), (LANES, LANES))))
+    kernel = b.build()
+    assert [program_work(kernel, [None, step, None, 96], 0, LANES).colliding for step in (1024, 1000, 4096)] == [16, 0, 16]
+
+
 def test_what_a_loop_does_not_change_counts_once() -> None:
     b = KernelBuilder("once")
     x, out = b.view("x", f32, (1,)), b.view("out", f32, (1,))

@@ -24,6 +24,7 @@ from .executable import Executable, Instance
 from .machine import Peaks
 
 COLD_NS = 500.0  # of a launch that meets its code and its arguments for the first time in a call
+COLLISION = 10.0  # multiply-adds in the time that an access to a crowded set of a cache takes
 GATHER = 2.0  # multiply-adds in the time of one element that is loaded or stored by itself
 WIDE = 2.5  # multiply-adds in the time of which as many instructions of all kinds are issued
 PER_CYCLE = 2.0  # multiply-adds
@@ -87,10 +88,11 @@ def predict(kernel: Kernel, facts: Facts, target: TargetSpec, peaks: Peaks, alon
         "functions": sum(n * length[key] for key, n in work.math_registers.items()) * fma,
         "products": packed * fma + sum(n / alone.rate(kind) for kind, n in work.tiles.items()),
         "elements": work.gathered * GATHER * fma,
+        "collisions": work.colliding * COLLISION * fma,
     }
+    busy = sum(parts.values())
     parts["accesses"] = work.accesses * target.vector_bits / 8 / alone.levels[0].bytes
     parts["chain"] = work.chain * PER_CYCLE * fma
-    busy = sum(parts[k] for k in ("arithmetic", "functions", "products", "elements"))
     issue = (busy + parts["accesses"] + work.index * fma / 2) / WIDE
     threads = 1 if small else max(1, min(peaks.threads, grid))
     compute = max(busy, parts["accesses"], parts["chain"], issue) * -(-grid // threads)
@@ -117,6 +119,8 @@ def _reasons(work: Work, parts: dict[str, float], busy: float, facts: Facts, lan
         why.append("one dependent chain: every step waits for the one before")
     if parts["elements"] > 0.3 * total:
         why.append("elements are read or written one by one (strided or gathered)")
+    if parts["collisions"] > 0.3 * total:
+        why.append("rows lie a whole number of pages apart and crowd into few sets of the cache")
     if parts["arithmetic"] > 0.3 * total and work.elements < 0.3 * lanes * work.arithmetic:
         why.append(f"scalar code: {work.elements / work.arithmetic:.1f} of {lanes} lanes do something")
     if parts["functions"] > 0.5 * total:

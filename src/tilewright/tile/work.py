@@ -21,6 +21,8 @@ MATH = frozenset(("exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", 
 LATENCY = {"fma": 4, "mma": 4, "add": 4, "sub": 4, "mul": 4, "div": 14, "sqrt": 18, "load": 8, "gather": 20, "reduce": 20, "scan": 24,
            "cast": 4, "dot2": 6, "dot4": 5, "shuffle": 3, "max": 3, "min": 3}  # cycles
 LATENCY |= dict.fromkeys(MATH - LATENCY.keys(), 45) | dict.fromkeys(FREE, 1)
+PAGE = 4096  # bytes
+MANY = 8  # rows of a tile: as many lines as a set of a first-level cache holds
 OTHER = 2  # cycles of other arithmetic
 INDEX: dict[str, Callable[[int, int], int | None]] = {
     "index.add": lambda a, b: a + b, "index.sub": lambda a, b: a - b, "index.mul": lambda a, b: a * b, "index.min": min, "index.max": max,
@@ -42,6 +44,7 @@ class Work:
     tiles: dict[str, float] = field(default_factory=dict)  # the same in matrix tiles, as flops
     accesses: float = 0.0  # loads and stores of registers
     gathered: float = 0.0  # elements loaded or stored one by one
+    colliding: float = 0.0  # of the accesses: of rows a whole number of pages apart, which fall into few sets of a cache
     index: float = 0.0  # scalar operations on indices
     widened: float = 0.0  # elements cast from 16-bit floats
     chain: float = 0.0  # cycles that dependent steps of loops take at least
@@ -49,7 +52,7 @@ class Work:
     unknown: bool = False
 
     def add(self, other: Work, times: float) -> None:
-        for name in ("arithmetic", "elements", "accesses", "gathered", "index", "widened", "chain", "bytes"):
+        for name in ("arithmetic", "elements", "accesses", "gathered", "colliding", "index", "widened", "chain", "bytes"):
             setattr(self, name, getattr(self, name) + times * getattr(other, name))
         for name in ("math", "math_registers", "packed", "tiles"):
             mine = getattr(self, name)
@@ -199,6 +202,9 @@ class _Walk:
         stride = 1 if not axes else self._strides(view)[axes[-1]]
         if stride in (0, 1, -1, None) or last == 1:
             total.accesses += scale * self.registers(inside)
+            apart = self._strides(view)[axes[-2]] if axes and len(axes) > 1 and tile.shape[-2] >= MANY else None
+            if view.type.space == "global" and apart and apart * tile.dtype.itemsize % PAGE == 0:
+                total.colliding += scale * self.registers(inside)
         elif stride == 2 and op == "load":
             total.accesses += 3 * scale * self.registers(inside)
         else:
