@@ -3,6 +3,7 @@
     python benchmarks/zoo.py                       every model in f32 beside eager, torch.compile, ONNX Runtime and OpenVINO
     python benchmarks/zoo.py llama vgg --peers eager,ort --rounds 5
     python benchmarks/zoo.py --device cuda         bf16 (or --dtype f32) on a GPU, larger batches, beside eager and torch.compile
+    python benchmarks/zoo.py --lint                no peers: the launches that matter and are far from their roofline, with the reason
 
 The lowest ratio matters, not the mean. Nothing is downloaded. Needs the extra `bench`.
 """
@@ -194,8 +195,8 @@ class Recurrent(nn.Module):
         return self.head(self.gru(self.tokens(ids))[0])
 
 
-def models(large: bool) -> dict[str, Build]:
-    """name -> () -> (module, inputs); `large` is for GPUs."""
+def models(large: bool, depth: int = 99) -> dict[str, Build]:
+    """name -> () -> (module, inputs); `large` is for GPUs, `depth` bounds the number of equal layers."""
     import transformers as T
     from transformers.models.bart.modeling_bart import BartEncoder
     from transformers.models.wav2vec2_conformer.modeling_wav2vec2_conformer import Wav2Vec2ConformerEncoder
@@ -203,16 +204,18 @@ def models(large: bool) -> dict[str, Build]:
     size = lambda small, big: big if large else small
     ids = lambda b, s: (torch.randint(0, 1000, (b, s)),)
     image = lambda b, n=224: (torch.randn(b, 3, n, n),)
-    common = {"num_hidden_layers": 6, "num_attention_heads": 12, "hidden_size": 768, "vocab_size": 16000, "use_cache": False}
+    few = lambda layers: min(layers, depth)
+    common = {"num_hidden_layers": few(6), "num_attention_heads": 12, "hidden_size": 768, "vocab_size": 16000, "use_cache": False}
     llama = lambda: First(T.LlamaForCausalLM(T.LlamaConfig(**common, intermediate_size=2048, num_key_value_heads=4)), use_cache=False)
     falcon = {"new_decoder_architecture": False, "multi_query": True, "parallel_attn": True, "bias": False}
-    olmoe = {"hidden_size": 512, "intermediate_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 8,
-             "num_experts": 16, "num_experts_per_tok": 4, "vocab_size": 16000, "use_cache": False}
-    mamba = {"hidden_size": 512, "num_hidden_layers": 4, "num_heads": 16, "head_dim": 64, "state_size": 64, "n_groups": 1, "chunk_size": 64,
-             "vocab_size": 16000, "use_cache": False}
+    olmoe = {"hidden_size": 512, "intermediate_size": 512, "num_hidden_layers": few(4), "num_attention_heads": 8,
+             "num_key_value_heads": 8, "num_experts": 16, "num_experts_per_tok": 4, "vocab_size": 16000, "use_cache": False}
+    mamba = {"hidden_size": 512, "num_hidden_layers": few(4), "num_heads": 16, "head_dim": 64, "state_size": 64, "n_groups": 1,
+             "chunk_size": 64, "vocab_size": 16000, "use_cache": False}
     efficientnet = {"width_coefficient": 1.0, "depth_coefficient": 1.0, "image_size": 224, "hidden_dim": 1280}
-    beit = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 6, "intermediate_size": 1536}
-    conformer = {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 1024, "layerdrop": 0.0}
+    bart = {"d_model": 768, "encoder_layers": few(6), "encoder_attention_heads": 12, "encoder_ffn_dim": 3072}
+    beit = {"hidden_size": 384, "num_hidden_layers": few(6), "num_attention_heads": 6, "intermediate_size": 1536}
+    conformer = {"hidden_size": 256, "num_hidden_layers": few(4), "num_attention_heads": 4, "intermediate_size": 1024, "layerdrop": 0.0}
     nodes, edges = size(2000, 20000), size(16000, 160000)
     return {
         "llama": lambda: (llama(), ids(size(1, 4), size(128, 1024))),
@@ -221,9 +224,9 @@ def models(large: bool) -> dict[str, Build]:
                            ids(size(1, 4), size(128, 1024))),
         "olmoe": lambda: (First(T.OlmoeForCausalLM(T.OlmoeConfig(**olmoe)), use_cache=False), ids(size(1, 4), size(64, 512))),
         "mamba2": lambda: (First(T.Mamba2ForCausalLM(T.Mamba2Config(**mamba)), use_cache=False), ids(size(1, 4), size(64, 512))),
-        "roberta": lambda: (First(T.RobertaModel(T.RobertaConfig())), ids(size(1, 16), 64)),
-        "electra": lambda: (First(T.ElectraModel(T.ElectraConfig())), ids(size(8, 64), 128)),
-        "bart": lambda: (First(BartEncoder(T.BartConfig(d_model=768, encoder_layers=6, encoder_attention_heads=12, encoder_ffn_dim=3072))),
+        "roberta": lambda: (First(T.RobertaModel(T.RobertaConfig(num_hidden_layers=few(12)))), ids(size(1, 16), 64)),
+        "electra": lambda: (First(T.ElectraModel(T.ElectraConfig(num_hidden_layers=few(12)))), ids(size(8, 64), 128)),
+        "bart": lambda: (First(BartEncoder(T.BartConfig(**bart))),
                          ids(size(1, 8), 256)),
         "efficientnet": lambda: (First(T.EfficientNetModel(T.EfficientNetConfig(**efficientnet))), image(size(1, 32))),
         "mobilevit": lambda: (First(T.MobileViTModel(T.MobileViTConfig())), image(size(1, 16), 256)),
@@ -283,6 +286,14 @@ def on_gpu(name: str, module: nn.Module, inputs: tuple[Any, ...], args: argparse
     return [{"name": name, "ratio": ratio, "low": ratio}]
 
 
+def findings(name: str, module: nn.Module, inputs: tuple[Any, ...]) -> None:
+    """What the lint says of a model's launches, measured; the fastest of many runs, so that a busy machine disturbs less."""
+    import tilewright as tw
+
+    found = tw.compile(module, inputs).profile(*inputs, repeat=25)
+    print(f"{name:18s} {found.total_us / 1e3:10.2f} ms", *(f"\n    {x}" for x in found.findings), flush=True)
+
+
 def main() -> None:
     from tilewright.cli.bench import compare
     from tilewright.cli.console import console
@@ -293,6 +304,7 @@ def main() -> None:
     parser.add_argument("--dtype", choices=("f32", "bf16"), default="bf16")
     parser.add_argument("--peers", default="eager,compile,ort,openvino")
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--lint", action="store_true")
     args = parser.parse_args()
     rows, failed = list[dict[str, Any]](), list[str]()
     for name, build in models(args.device == "cuda").items():
@@ -301,6 +313,9 @@ def main() -> None:
         torch.manual_seed(0)
         module, inputs = build()
         try:
+            if args.lint:
+                findings(name, module.eval(), inputs)
+                continue
             rows += (on_gpu(name, module.eval(), inputs, args) if args.device == "cuda"
                      else compare(console(), name, module.eval(), inputs, args.peers.split(","), args.rounds))
         except Exception as e:  # a model that fails is named, the others are timed

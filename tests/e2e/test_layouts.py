@@ -1,4 +1,4 @@
-"""Kernels that run across memory: copies that turn a matrix, softmax of columns, gathers along the last axis. Against PyTorch."""
+"""Kernels that run across memory: copies that turn a matrix, softmax and norms of columns, gathers along the last axis. Against PyTorch."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def notes(session: tw.Session) -> str:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("shape", "perm"), [
     ((70, 45), (1, 0)), ((3, 50, 33), (0, 2, 1)), ((40, 3, 37), (2, 1, 0)), ((2, 35, 4, 41), (3, 0, 2, 1)), ((31, 64), (1, 0)),
-    ((33, 32, 1), (2, 1, 0))])
+    ((33, 32, 1), (2, 1, 0)), ((64, 1024), (1, 0)), ((2, 1024, 96), (0, 2, 1))])
 def test_copies_between_orders_of_axes(shape: tuple[int, ...], perm: tuple[int, ...], dtype: torch.dtype) -> None:
     x = torch.randn(shape, dtype=dtype)
     x.view(-1)[7] = float("nan")
@@ -50,6 +50,16 @@ def test_softmax_of_columns(fn: Callable[..., Any], shape: tuple[int, ...], dim:
     session = check(lambda x: fn(x, dim), x)
     if min(shape[dim], shape[-1]) >= 32:
         assert "columns turned into rows" in notes(session)
+
+
+@pytest.mark.parametrize(("channels", "tokens", "turns"), [(33, 50, True), (70, 32, True), (20, 64, False)])
+def test_norms_of_columns(channels: int, tokens: int, turns: bool) -> None:
+    """Channels first, normalized over channels: alone, behind a sum with rows, and for a result that lies as the operand does."""
+    x, y, w = torch.randn(2, channels, tokens), torch.randn(2, tokens, channels), torch.randn(channels)
+    for fn, args in ((lambda x, w: F.layer_norm(x.mT, (channels,), w, w), (x, w)),
+                     (lambda x, y, w: F.layer_norm(x.mT + y, (channels,), w), (x, y, w)),
+                     (lambda x, w: F.rms_norm(x.mT, (channels,), w).mT.contiguous() + 1.0, (x, w))):  # fmt: skip
+        assert ("columns turned into rows" in notes(check(fn, *args))) is turns
 
 
 @pytest.mark.parametrize("rows", [1, 17])

@@ -143,7 +143,7 @@ def test_report_and_profile(net: Net, tmp_path: Path) -> None:
     assert data["arena"]["bytes"] >= data["arena"]["bound"] - 64
     assert set(data["stages_s"]) == {"import", "passes", "select", "code", "pack", "plan"}
     assert all(row["us"] > 0 and row["flops"] > 0 and row["bytes"] > 0 and 0 < row["roofline"] <= 1 for row in data["launches"])
-    assert all(row["bound"] in ("flops", "L1", "L2", "L3", "memory") and not row["integer"] for row in data["launches"])
+    assert all(row["bound"] in ("flops", "math", "L1", "L2", "L3", "memory", "launch") for row in data["launches"])
     text = str(report)
     assert "input x: f32[300,20]" in text
     assert text.count("\n") >= len(data["launches"])

@@ -75,10 +75,13 @@ def _written(session: Any, imported: Graph | None, off: tuple[str, ...], folder:
     if session.model.target.kind == "cuda":
         from .inspect_cuda import inspect_cuda
 
-        name, count = "report.txt", inspect_cuda(session, folder)
+        name, count, findings = "report.txt", *inspect_cuda(session, folder)
     else:
-        name, count = "index.html", write(inspect_session(session, imported, off, progress=say, at=at), folder)
+        data = inspect_session(session, imported, off, progress=say, at=at)
+        name, count, findings = "index.html", write(data, folder), data.findings
     print(f"{folder / name} and {count - 1} files beside it")
+    for finding in findings:
+        print(f"slow: {finding}")
     return 0
 
 
@@ -199,6 +202,7 @@ def _figures(data: Inspection) -> dict[str, Any]:
         "facts": dict(data.facts),
         "compile_s": dict(data.compile_stages),
         "launches": [asdict(s) for s in data.steps],
+        "lint": data.findings,
         "arena": {"bytes": data.arena_bytes, "bound": data.arena_bound, "blocks": [asdict(b) for b in data.blocks]},
         "passes": [{"name": s.name, "nodes": s.nodes, "seconds": s.seconds, "rules": dict(s.rules)} for s in data.stages],
     }

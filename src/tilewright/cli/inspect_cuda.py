@@ -35,8 +35,8 @@ OTHER = {
 }
 
 
-def inspect_cuda(session: CudaSession, folder: Path) -> int:
-    """Fill `folder`; gives the number of files."""
+def inspect_cuda(session: CudaSession, folder: Path) -> tuple[int, list[str]]:
+    """Fill `folder`; gives the number of files, and the findings of the lint."""
     from ..ir.text import to_text
 
     report = session.report()
@@ -57,7 +57,7 @@ def inspect_cuda(session: CudaSession, folder: Path) -> int:
     files["report.json"] = json.dumps({**report.data, "kernels": kernels}, indent=1)
     parts = [str(report), "" if find_ptxas() is not None else "no ptxas here: registers, spills and occupancy are unknown", ""]
     files["report.txt"] = "\n".join([*parts, *(describe(n, session.executable.code[n].block, k) for n, k in kernels.items())])
-    return write_folder(folder, files, subject="inspect")
+    return write_folder(folder, files, subject="inspect"), report.data["lint"]
 
 
 def asynchronous(ptx: str, launch: Launch) -> list[dict[str, Any]]:

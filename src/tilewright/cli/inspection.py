@@ -43,7 +43,7 @@ def inspect_session(session: Session, imported: Graph | None = None, disable: tu
     if session.executable is None:
         return data
     kinds = {b.name: b.kind for b in data.boxes}
-    data.steps = [_step(row, kinds) for row in report["launches"]]
+    data.steps, data.findings = [_step(row, kinds) for row in report["launches"]], report["lint"]
     say("kernels")
     for step, launch in zip(data.steps, session.executable.launches, strict=True):
         if step.kernel not in data.kernels:
@@ -158,7 +158,7 @@ def _step(row: dict[str, Any], kinds: dict[str, str]) -> Step:
     box = name if name in kinds else name.removeprefix("copy_").rsplit(".", 1)[0]
     kind = "copy" if row["note"].startswith("copy") or name.endswith(".pack") else kinds.get(box, "other")
     return Step(row["launch"], name, kind, row["kernel"], box, row["grid"], row["flops"], row["bytes"], row["us"] / 1e6, row["roofline"],
-                row["barrier"], row["serial"], row["note"], row["bound"])  # fmt: skip
+                row["barrier"], row["serial"], row["note"], row["bound"], row["predicted_us"] / 1e6)  # fmt: skip
 
 
 def _arena(data: Inspection, session: Session, report: dict[str, Any]) -> None:

@@ -330,7 +330,7 @@ class Executable:
             rows.append({"launch": k, "name": launch.name, "kernel": symbol, "grid": int(thunks[k, 2]),
                          "flops": int(instance.values[self._flops[k]]) * often, "bytes": int(instance.values[self._bytes[k]]) * often,
                          "serial": bool(flags & SERIAL), "barrier": bool(flags & BARRIER), "note": launch.note,
-                         "integer": " dot4 " in self.code.tiles.get(symbol, "")})  # sums of products of bytes
+                         "times": often})
         return rows
 
 

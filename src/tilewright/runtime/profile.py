@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -13,15 +13,20 @@ from ..core.dims import evaluate
 from ..core.errors import InputError, UnsupportedError
 from ..core.files import write_file
 from .arguments import Bound, bind
+from .cost import LIMITS, Finding, lint
 from .native import layout as L
 
 if TYPE_CHECKING:
+    from .executable import Instance
     from .session import Session
+
+BEATEN = 1.15  # a launch this much faster than its roofline says that the machine was busy when it was measured
 
 
 @dataclass(eq=False)
 class Profile:
-    """`rows`: one dict per launch (name, microseconds, flops, bytes, …). `events`: what each thread did in the run kept for the trace."""
+    """`rows`: one dict per launch (name, microseconds, flops, bytes, predicted time, share of the roofline, …). `findings`: the launches
+    that matter and are far from their roofline, with the reason. `events`: what each thread did in the run kept for the trace."""
 
     name: str
     threads: int
@@ -29,6 +34,7 @@ class Profile:
     rows: list[dict[str, Any]]
     events: list[dict[str, Any]] = field(repr=False)
     total_us: float = 0.0
+    findings: list[Finding] = field(default_factory=list)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the trace in Chrome's format."""
@@ -42,7 +48,8 @@ class Profile:
 
         shape = ", ".join(f"{k} = {v}" for k, v in self.env.items())
         head = f"{self.name}: {self.total_us:.1f} us on {self.threads} thread{'s' if self.threads > 1 else ''}"
-        return head + (f" at {shape}" if shape else "") + "\n" + launch_table(self.rows)
+        head += f" at {shape}" if shape else ""
+        return "\n".join([head, launch_table(self.rows), *(f"slow: {x}" for x in self.findings)])
 
 
 def measure(session: Session, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, repeat: int = 5) -> Profile:
@@ -87,9 +94,9 @@ def measure_bound(session: Session, bound: Bound, repeat: int, *, zeros: bool = 
     rows = executable.costs(instance)
     for row, us in zip(rows, np.median(spans, axis=0), strict=True):
         row["us"] = float(us)
-    _shares(rows, session.threads)
+    findings = judge(session, instance, rows, np.min(spans, axis=0).tolist())
     total = float(np.median([_total(t) for t in runs[1:]])) / per_us
-    return Profile(session.name, threads, dict(bound.env), rows, _events(rows, best, per_us), total)
+    return Profile(session.name, threads, dict(bound.env), rows, _events(rows, best, per_us), total, findings)
 
 
 def _spans(ticks: Any) -> Any:
@@ -102,15 +109,21 @@ def _total(ticks: Any) -> float:
     return float(used.max() - used.min()) if used.size else 0.0
 
 
-def _shares(rows: list[dict[str, Any]], threads: int) -> None:
-    """The share of the roofline: the least possible time over the measured one, and what bounds it. The ceilings are measurements too:
-    a kernel that beats one by a few per cent is at it."""
-    from .machine import peaks
+def judge(session: Session, instance: Instance, rows: list[dict[str, Any]], fastest: Sequence[float]) -> list[Finding]:
+    """Give every row its predicted time, its bound, and the share of the roofline that its `fastest` run reached; the findings of the lint.
+    A launch that is faster than the machine was when it was measured has it measured again."""
+    from .cpu_cost import launch_costs
+    from .machine import peaks, remeasure
 
-    limits = {False: peaks(threads), True: peaks(1)}
-    for row in rows:
-        least, row["bound"] = limits[row["serial"]].least(row["flops"], row["bytes"], integer=row["integer"])
-        row["roofline"] = min(1.0, least / 1e3 / row["us"]) if row["us"] > 0 else 0.0
+    assert session.executable is not None
+    for limits in (peaks, remeasure):
+        costs = launch_costs(session.executable, instance, session.model.target, limits(session.threads), limits(1))
+        beaten = any(cost.roofline_us > BEATEN * us and us > 1 for cost, us in zip(costs, fastest, strict=True))
+        if not beaten:
+            break
+    for row, cost, us in zip(rows, costs, fastest, strict=True):
+        row.update(cost.columns(us))
+    return lint(zip((r["name"] for r in rows), costs, fastest, strict=True), LIMITS["cpu"])
 
 
 def _events(rows: list[dict[str, Any]], ticks: Any, per_us: float) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ from .arguments import Bound, describe
 if TYPE_CHECKING:
     from .session import Session
 
-COLUMNS = ("launch", "name", "grid", "threads", "us", "Mflop", "KiB", "GFLOP/s", "GB/s", "roofline", "note")
+COLUMNS = ("launch", "name", "grid", "threads", "us", "predicted", "Mflop", "KiB", "GFLOP/s", "GB/s", "roofline", "note")
 WIDE = 110  # columns of a terminal that takes all of these
 
 
@@ -74,6 +74,7 @@ def make_report(session: Session, at: Mapping[str, int]) -> Report:
         "shape": dict(env),
         "total_us": profile.total_us,
         "launches": profile.rows,
+        "lint": [str(x) for x in profile.findings],
         "kernels": len(set(executable.code.symbols)),
         "compiled_kernels": executable.code.compiled,
         "barriers": sum(r["barrier"] for r in profile.rows),
@@ -99,7 +100,8 @@ def _rate(amount: int, us: float) -> str:
 def _cells(row: dict[str, Any]) -> list[str]:
     us = row.get("us", 0.0)
     share = f"{row.get('roofline', 0.0):.0%} {row.get('bound', '')}".rstrip()
-    return [str(row["launch"]), row["name"], str(row["grid"]), "1" if row["serial"] else "all", f"{us:.1f}", f"{row['flops'] / 1e6:.2f}",
+    times = f"{us:.1f}", f"{row.get('predicted_us', 0.0):.1f}"
+    return [str(row["launch"]), row["name"], str(row["grid"]), "1" if row["serial"] else "all", *times, f"{row['flops'] / 1e6:.2f}",
             f"{row['bytes'] / 1024:.0f}", _rate(row["flops"], us), _rate(row["bytes"], us), share, row["note"]]
 
 
@@ -134,6 +136,7 @@ def _facts(data: dict[str, Any]) -> list[str]:
         sizes = f"arena {_kib(arena['bytes'])} (bound {_kib(arena['bound'])}, unshared {_kib(arena['sum'])}; {how})"
         lines.append(f"  {sizes}, scratch {_kib(data['scratch_per_thread'])} a thread, constants {_kib(data['constants_bytes'])}")
     lines += [f"  note: {n}" for n in data["notes"]]
+    lines += [f"  slow: {x}" for x in data.get("lint", ())]
     lines += [f"  input {n!r} was copied in {k} call{'s' if k > 1 else ''}: it was not contiguous" for n, k in data["input_copies"].items()]
     return lines
 
@@ -154,7 +157,7 @@ def _rich(data: dict[str, Any]) -> str:
     for line in _facts(data):
         console.print(line, highlight=False, markup=False)
     if data.get("launches"):
-        shown = [k for k, name in enumerate(COLUMNS) if width >= WIDE or name not in ("grid", "threads", "Mflop", "KiB")]
+        shown = [k for k, name in enumerate(COLUMNS) if width >= WIDE or name not in ("grid", "threads", "predicted", "Mflop", "KiB")]
         table = Table()
         for k in shown:
             table.add_column(COLUMNS[k], justify="left" if k in (1, len(COLUMNS) - 1) else "right", no_wrap=True)

@@ -38,7 +38,8 @@ class Step:
     barrier: bool = False
     serial: bool = False
     note: str = ""
-    bound: str = ""  # the ceiling that the share is of: flops, or a level of the memory
+    bound: str = ""  # the ceiling that the share is of: flops, math, a level of the memory or the launch itself
+    predicted: float | None = None  # seconds
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,7 @@ class Inspection:
     blocks: list[Block] = field(default_factory=list)
     stages: list[Stage] = field(default_factory=list)
     compile_stages: list[tuple[str, float]] = field(default_factory=list)
+    findings: list[str] = field(default_factory=list)  # launches that matter and are far from their roofline
     lines: dict[str, str] = field(default_factory=dict)  # the source text of places that were found
     peak_flops: float | None = None  # of the machine, flops per second
     peak_bandwidth: float | None = None  # of the memory, bytes per second

@@ -305,7 +305,7 @@ def page(data: Inspection) -> str:
                 "Launches in order. The share of the roofline is the "
                 "best possible time for these flops and bytes on this machine over the measured one; the word behind it says what bounds: "
                 "arithmetic, or the level of the memory that the data fits in. Click a column to sort, a launch for its kernel.",
-                f'<div class="panel scroll">{_launches(data)}</div>',
+                _findings(data) + f'<div class="panel scroll">{_launches(data)}</div>',
             ),
             _section(
                 "roofline",
@@ -374,6 +374,11 @@ def _legend(data: Inspection) -> str:
     return '<div class="legend">' + "".join(f'<span class="k-{k}"><i></i>{k}</span>' for k in (*KINDS, "input") if k in used) + "</div>"
 
 
+def _findings(data: Inspection) -> str:
+    items = "".join(f"<li>{escape(text)}</li>" for text in data.findings)
+    return f"<p>Far from the roofline, and a part of the call that matters:</p><ul>{items}</ul>" if items else ""
+
+
 def _launches(data: Inspection) -> str:
     total = sum(s.seconds or 0.0 for s in data.steps)
     head = "".join(
@@ -385,6 +390,7 @@ def _launches(data: Inspection) -> str:
             ("flops", True),
             ("bytes", True),
             ("time", True),
+            ("predicted", True),
             ("share", True),
             ("roofline", True),
             ("where", False),
@@ -399,7 +405,7 @@ def _launches(data: Inspection) -> str:
         spent = sum(s.seconds or 0.0 for s in data.steps[first:last])
         text = (f"the same {again.period} launches {again.count - 1} times more (#{first}–#{last - 1}), {seconds(spent)}, "
                 f"{percent(spent / total if total else None)}")
-        fold = f'<tr class="fold"><td></td><td colspan="9"><button>▸ {text}</button></td></tr>'
+        fold = f'<tr class="fold"><td></td><td colspan="10"><button>▸ {text}</button></td></tr>'
         hidden = [r.replace('<tr class="', '<tr hidden="" class="again ', 1) for r in rows[first:last]]
         rows = [*rows[:first], fold, *hidden, *rows[last:]]
     return f'<table class="sort"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
@@ -448,6 +454,7 @@ def _row(s: Step, total: float, box: Box | None) -> str:
         + cell(s.flops, count(s.flops))
         + cell(s.bytes, nbytes(s.bytes))
         + cell(s.seconds, "–" if s.seconds is None else seconds(s.seconds))
+        + cell(s.predicted, "–" if s.predicted is None else seconds(s.predicted))
         + cell(share, percent(share), share)
         + cell(s.roofline, f"{percent(s.roofline)} {s.bound}".rstrip(), s.roofline)
         + f'<td class="w">{_where(box)}</td><td class="w">{escape(note)}</td></tr>'

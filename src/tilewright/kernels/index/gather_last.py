@@ -3,6 +3,8 @@ checked."""
 
 from __future__ import annotations
 
+import numpy as np
+
 from ...core.dims import Dim, bounds, ceildiv, product
 from ...core.dtypes import DType, i8, i16, i32, i64, u8, u16, u32
 from ...core.target_spec import TargetSpec
@@ -19,6 +21,7 @@ from ..region import Evaluator, Operand, Region, narrow, widen
 from ..template import Reason, Template, alone, region_bytes, region_flops
 from .gather import along_memory, report_index
 
+REPEATS = 16  # of an element, at most, that are spelled out
 ROWS = 16  # rows a program reads with one set of indices
 TILES = 16  # registers of indices that a program checks once for all of its rows
 
@@ -56,6 +59,9 @@ class GatherLast(Template):
         value = region.anchor.values[0]
         x, ids = (region.operand(v) for v in region.anchor.operands)
         assert x is not None and ids is not None
+        times = _repeats(ids, x.type.shape[-1])
+        if times is not None and target.kind == "cpu":
+            return [_repeated(region, x, times, target)]
         call = Call("gather_last", region.name)
         b = call.b
         count = product(ids.type.shape)
@@ -98,6 +104,48 @@ class GatherLast(Template):
                 columns(at, part.index)
         grid = ceildiv(count, width) * ceildiv(product(lead), ROWS)
         return [call.finish(grid, flops=region_flops(region), bytes_=region_bytes(region))]
+
+
+def _repeats(ids: Operand, size: Dim) -> int | None:
+    """How often in a row known indices name every element, as nearest neighbours in a larger image do."""
+    if ids.data is None or not isinstance(size, int) or len(ids.type.shape) != 1 or not isinstance(count := ids.type.shape[0], int):
+        return None
+    times = count // size
+    whole = 2 <= times <= REPEATS and times * size == count and ids.layout.is_contiguous and ids.layout.offset == 0
+    return times if whole and np.array_equal(ids.data.array, np.arange(count) // times) else None
+
+
+def _repeated(region: Region, x: Operand, times: int, target: TargetSpec) -> Launch:
+    """Every element `times` in a row: a register is loaded once, and shuffled into as many."""
+    assert region.anchor is not None
+    value = region.anchor.values[0]
+    call = Call("repeat", region.name)
+    b, (*lead, size), tile = call.b, x.type.shape, target.vector_bits // 32
+    source = call.view("x", x.type.dtype, x.buffer, x.layout)
+    goals = [call.view(f"y{i}", r.type.dtype, r.buffer, r.layout, write=True) for i, r in enumerate(region.results)]
+    others = {v: o for v in leaves_of_epilogue(region, value) if (o := region.operand(v)) is not None}
+    ins = {v: call.view(f"e{i}", o.type.dtype, o.buffer, o.layout.expand(value.shape)) for i, (v, o) in enumerate(others.items())}
+    n, dims, rows = call.word("size", size), [call.word(f"d{i}", d) for i, d in enumerate(lead)], call.word("rows", product(lead))
+    blocks = b.ceildiv(n, tile * TILES)
+    begin, start = b.pid % blocks * (tile * TILES), b.pid // blocks * ROWS
+    with b.loop(start, b.minimum(start + ROWS, rows)) as row:
+        at = unravel(b, row.index, dims)
+        with b.loop(begin, b.minimum(begin + tile * TILES, n), tile) as part:
+            loaded = b.load(source, (*at, part.index), (tile,), limit=(n - part.index,))
+            for k in range(times):
+                first = part.index * times + k * tile
+                limit = (n * times - first,)
+
+                def leaf(v: Value, o: Operand, first: Ix = first, limit: tuple[Ix] = limit) -> Tile:
+                    view = ins[v]
+                    return b.load(view, (*at, 0), (1,)) if view.type.strides[-1] == 0 else b.load(view, (*at, first), (tile,), limit=limit)
+
+                taken = b.shuffle(loaded, loaded, [(k * tile + lane) // times for lane in range(tile)])
+                evaluate = Evaluator(b, region, leaf, {value: widen(b, taken)})
+                for v, goal, r in zip(region.body.outputs, goals, region.results, strict=True):
+                    b.store(goal, (*at, first), narrow(b, b.broadcast(evaluate(v), (tile,)), r.type.dtype), limit=limit)
+    grid = ceildiv(size, tile * TILES) * ceildiv(product(lead), ROWS)
+    return call.finish(grid, flops=region_flops(region), bytes_=region_bytes(region), note=f"every element {times} times")
 
 
 def _reshaped(layout: Layout, shape: tuple[Dim, ...]) -> Layout:

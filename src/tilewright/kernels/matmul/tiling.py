@@ -69,19 +69,22 @@ def write_tile(
     at: tuple[Ix | int, ...],
     column: Ix | int,
     left: Ix | int | None,
+    *,
+    turned: bool = False,
 ) -> Tile:
-    """Stores every output of the region but those of a tail; returns what the tail reads (without one, the last output)."""
+    """Stores every output of the region but those of a tail; returns what the tail reads (without one, the last output). `turned`: the
+    tile's second axis runs along rows. `left` elements of the second axis are inside."""
     rows, width = acc.shape
+    axes = (len(at), len(at) - 1) if turned else (len(at) - 1, len(at))
 
     def leaf(v: Value, o: Operand) -> Tile:
         view = ins[v]
-        *_, sm, sn = view.type.strides
-        shape = (1 if sm == 0 else rows, 1 if sn == 0 else width)
-        return b.load(view, (*at, column), shape, limit=(None, left) if left is not None and shape[1] != 1 else None)
+        shape = tuple(1 if view.type.strides[axis] == 0 else d for axis, d in zip(axes, (rows, width), strict=True))
+        return b.load(view, (*at, column), shape, limit=(None, left) if left is not None and shape[1] != 1 else None, axes=axes)
 
     evaluate = Evaluator(b, region, leaf, {value: acc})
     outputs = [v for v in region.body.outputs if v.node is not region.tail]
     tiles = [b.broadcast(evaluate(v), (rows, width)) for v in outputs]
     for view, x, r in zip(outs, tiles, region.results, strict=False):
-        b.store(view, (*at, column), narrow(b, x, r.type.dtype), limit=(None, left) if left is not None else None)
+        b.store(view, (*at, column), narrow(b, x, r.type.dtype), limit=(None, left) if left is not None else None, axes=axes)
     return tiles[-1] if region.tail is None else b.broadcast(evaluate(region.tail.operands[0]), (rows, width))

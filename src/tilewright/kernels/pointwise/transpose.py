@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...core.dims import at_least, ceildiv, product
+from ...core.dims import at_least, ceildiv, divisible, product
 from ...core.dtypes import u8, u16, u32, u64
 from ...core.target_spec import TargetSpec
 from ...ir.layout import Layout
@@ -20,6 +20,8 @@ from ..region import Operand
 from .pointwise import unravel
 
 LINE = 64  # bytes
+PAGE = 4096  # bytes: lines a multiple of it apart fall into the same few sets of a cache ...
+NEIGHBOURS = 4  # ... which lose what was fetched beside them, unless that many lines are used together
 MOVED = {1: u8, 2: u16, 4: u32, 8: u64}  # elements by their size
 SMALLEST = 32  # rows and columns below which jumping costs less than a copy
 
@@ -61,7 +63,9 @@ def _turn(name: str, source: Operand, result: Operand, target: TargetSpec, note:
     same = source.type.dtype is result.type.dtype
     dtype, made = (MOVED[o.type.dtype.itemsize] if same else o.type.dtype for o in (source, result))
     side = target.vector_bits // (8 * max(dtype.itemsize, made.itemsize, 4))
-    strip = max(side, LINE // dtype.itemsize)
+    apart = source.layout.strides[-1]
+    collides = isinstance(apart, int) and apart * dtype.itemsize % PAGE == 0
+    strip = max(side, LINE // dtype.itemsize) * (NEIGHBOURS if collides else 1)
     call = Call("turn", name)
     b = call.b
     columns = call.view("a", dtype, source.buffer, source.layout)
@@ -73,7 +77,7 @@ def _turn(name: str, source: Operand, result: Operand, target: TargetSpec, note:
     axes = (len(lead) + 1, len(lead))  # the tile's rows run along K, its columns along M, where memory is contiguous
     with b.loop(0, kw, side) as loop:
         for part in range(0, strip, side):
-            limit = (kw - loop.index, mw - first - part)
+            limit = None if divisible(k, side) else kw - loop.index, None if divisible(m, strip) else mw - first - part
             x = b.transpose(b.load(columns, (*at, first + part, loop.index), (side, side), limit=limit, axes=axes))
             x = x if same else Cast(made).lower(b, x)
             b.store(rows, (*at, first + part, loop.index), x, limit=limit[::-1])

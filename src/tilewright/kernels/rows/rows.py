@@ -62,16 +62,15 @@ class Rows(Template):
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         assert region.anchor is not None
-        if isinstance(region.anchor.op, SOFTMAXES) and len(region.operands) == len(region.results) == 1:
-            launches = self._turned(region, target)
-            if launches is not None:
-                return launches
+        if isinstance(region.anchor.op, (*NORMS, *SOFTMAXES)) and len(reduced_axes(region)) == 1 and region.tail is None:
+            return self._turned(region, target)
         return [RowKernel(region, target).launch()]
 
     @staticmethod
-    def _turned(region: Region, target: TargetSpec) -> list[Launch] | None:
-        """Columns that lie across memory are turned into rows and back: three sweeps along memory instead of jumps."""
-        axis = reduced_axes(region)[0]
+    def _turned(region: Region, target: TargetSpec) -> list[Launch]:
+        """Columns that lie across memory are turned into rows, and back where a result does: sweeps along memory instead of jumps."""
+        assert region.anchor is not None
+        axis, shape = reduced_axes(region)[0], region.anchor.operands[0].shape
 
         def in_rows(o: Operand, name: str) -> Operand:
             order = (*(i for i in range(o.type.ndim) if i != axis), axis)
@@ -79,14 +78,21 @@ class Rows(Template):
             layout = Layout.contiguous(tuple(o.type.shape[i] for i in order)).permute(back)
             return Operand(o.type, Buffer(f"{region.name}.{name}", "temp", o.type.nbytes), layout)
 
-        (x,), (y,) = region.operands, region.results
-        rows, made = in_rows(x, "turned"), in_rows(y, "rows")
-        before = turning_copy(f"{region.name}.turn", x, rows, target, "columns turned into rows")
-        after = turning_copy(f"{region.name}.back", made, y, target, "rows turned into columns")
-        if before is None or after is None:
-            return None
-        inner = Region(region.name, region.body, [rows], [made], region.place)
-        return [before, RowKernel(inner, target).launch(), after]
+        def turned(found: Sequence[Operand], name: str, *, back: bool) -> tuple[list[Operand], list[Launch]]:
+            operands, launches = list(found), list[Launch]()
+            for i, o in enumerate(found):
+                if o.type.shape != shape:
+                    continue
+                rows, which = in_rows(o, f"{name}{i or ''}"), str(i or "")
+                copy = (turning_copy(f"{region.name}.back{which}", rows, o, target, "rows turned into columns") if back
+                        else turning_copy(f"{region.name}.turn{which}", o, rows, target, "columns turned into rows"))
+                if copy is not None:
+                    operands[i], launches = rows, [*launches, copy]
+            return operands, launches
+
+        (sources, before), (made, after) = turned(region.operands, "turned", back=False), turned(region.results, "rows", back=True)
+        inner = Region(region.name, region.body, sources, made, region.place) if before or after else region
+        return [*before, RowKernel(inner, target).launch(), *after]
 
 
 class RowKernel:

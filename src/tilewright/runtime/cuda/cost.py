@@ -1,23 +1,21 @@
-"""How long a launch should take, and how far that is from what the chip could do: from flops, bytes, waves of blocks and the launch itself.
+"""The cost of a launch on a GPU: from flops, bytes, waves of blocks and the launch itself.
 
 The roofline is the time of a launch that runs at the chip's rate for its numbers (tensor cores where they take them) or at its bandwidth,
 and no less than one launch. The prediction is the time with what the kernel is: the units that its text uses, the SMs that its blocks
-reach, and the threads that stand behind a program. A share under a quarter is a finding of `lint`, with the reason.
+reach, and the threads that stand behind a program.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...core.dtypes import DType, bf16, f8e4m3, f8e5m2, f16, f32, f64, i8, u8
+from ...core.dtypes import DType, f64
 from ...core.target_spec import TargetSpec
 from ...kernels.cuda.kernel import BlockKernel
-from ...tile.ir import Kernel, ViewType
+from ...tile.ir import Kernel
+from ..cost import Cost, numbers
 
-QUARTER = 0.25
 LAUNCH_US = 2.0  # of a kernel in a graph that does next to nothing
-MATTERS = 0.05  # of the program's predicted time
 PRODUCTS = ("gemm", "matmul", "conv", "attention", "flash", "gates")  # what kernels of products are called
 
 
@@ -37,25 +35,6 @@ CHIPS = {  # measured on an H200; the others from their data sheets
     "sm_80": Rates(1.8, {8: 560.0, 16: 280.0, 32: 140.0, 64: 17.0}, 18.0, 9.0, 2),
     "sm_120": Rates(1.6, {8: 380.0, 16: 190.0, 32: 95.0}, 90.0, 1.4, 2),
 }
-
-
-@dataclass(frozen=True)
-class Cost:
-    us: float  # predicted
-    roofline_us: float
-    bound: str  # flops, bytes or launch: what the roofline is
-    reason: str  # what keeps the prediction from the roofline
-
-    @property
-    def share(self) -> float:
-        return self.roofline_us / self.us
-
-
-def numbers(kernel: Kernel) -> DType:
-    """The numbers that a kernel multiplies: the narrowest floats (or bytes) among its views."""
-    found = [p.type.dtype for p in kernel.params if isinstance(p.type, ViewType)]
-    fits = [d for d in found if d in (f8e4m3, f8e5m2, i8, u8, bf16, f16, f32, f64)]
-    return min(fits, key=lambda d: d.itemsize, default=f32)
 
 
 def _rate(chip: Rates, kernel: Kernel, dtype: DType, target: TargetSpec, text: str | None) -> float:
@@ -98,13 +77,3 @@ def predict(kernel: Kernel, blocks: int, threads: int, flops: float, nbytes: flo
     if alone:
         why.append("one thread a program: nothing is coalesced")
     return Cost(us, times[bound], bound, "; ".join(why))
-
-
-def lint(costs: Sequence[tuple[str, Cost]]) -> list[str]:
-    """Launches that matter to the program and are predicted under a quarter of their roofline."""
-    total = sum(c.us for _, c in costs)
-    return [
-        f"{name}: {c.us:.1f} us predicted, {100 * c.share:.0f} % of the roofline by {c.bound}: {c.reason}"
-        for name, c in costs
-        if c.share < QUARTER and c.us >= MATTERS * total
-    ]

@@ -5,14 +5,16 @@ from __future__ import annotations
 import dataclasses
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ...core.dims import evaluate
 from ...core.errors import InputError
 from ...kernels.launch import Word
+from ..cost import LIMITS, Finding, lint
 from . import launch as cuda_launch
 from .executable import Schedule, Step
+from .report import launch_costs
 
 if TYPE_CHECKING:
     from .session import CudaSession
@@ -23,22 +25,24 @@ COPIES = 8  # launches of a chain, at least
 
 @dataclass(eq=False)
 class CudaProfile:
-    """`rows`: one dict per launch (name, kernel, microseconds, flops, bytes); launches overlap, so the total is less than their sum. A
-    launch in a loop has one row, with the time of one step."""
+    """`rows`: one dict per launch (name, kernel, microseconds, flops, bytes, predicted time, share of the roofline); launches overlap, so
+    the total is less than their sum. A launch in a loop has one row, with the time of one step. `findings`: the launches that matter and
+    are far from their roofline, with the reason."""
 
     name: str
     env: dict[str, int]
     rows: list[dict[str, Any]]
     total_us: float = 0.0
+    findings: list[Finding] = field(default_factory=list)
 
     def __str__(self) -> str:
         shape = ", ".join(f"{k} = {v}" for k, v in self.env.items())
         lines = [f"{self.name}: {self.total_us:.1f} us{' at ' + shape if shape else ''}, {len(self.rows)} launches"]
-        lines.append(f"{'launch':32s} {'kernel':36s} {'us':>9s} {'GFLOP/s':>10s} {'GB/s':>8s}")
+        lines.append(f"{'launch':32s} {'kernel':36s} {'us':>9s} {'predicted':>9s} {'GFLOP/s':>10s} {'GB/s':>8s} roofline")
         for r in self.rows:
-            rates = f"{r['flops'] / r['us'] / 1e3:10.1f} {r['bytes'] / r['us'] / 1e3:8.1f}"
-            lines.append(f"{r['name'][:32]:32s} {r['kernel'][:36]:36s} {r['us']:9.2f} {rates}")
-        return "\n".join(lines)
+            rates = f"{r['flops'] / r['us'] / 1e3:10.1f} {r['bytes'] / r['us'] / 1e3:8.1f} {r['roofline']:5.0%} {r['bound']}"
+            lines.append(f"{r['name'][:32]:32s} {r['kernel'][:36]:36s} {r['us']:9.2f} {r['predicted_us']:9.2f} {rates}")
+        return "\n".join([*lines, *(f"slow: {x}" for x in self.findings)])
 
 
 def measure(session: CudaSession, repeat: int) -> CudaProfile:
@@ -53,12 +57,15 @@ def measure(session: CudaSession, repeat: int) -> CudaProfile:
         alike.setdefault(_kind(step), []).append(step)
     stream = session.last_stream
     times = {kind: _chain(whole, steps, repeat, stream) for kind, steps in alike.items()}
+    spent = {s.launch: times[_kind(s)] for s in whole.steps}  # one of every step of a loop
+    costs = launch_costs(session, env)
     rows = [
-        {"name": s.launch.name, "kernel": s.launch.kernel.name, "us": times[_kind(s)], "flops": evaluate(s.launch.flops, env),
-         "bytes": evaluate(s.launch.bytes, env)}
-        for s in {s.launch: s for s in whole.steps}.values()  # one of every step of a loop
+        {"name": x.name, "kernel": x.kernel.name, "us": us, "flops": evaluate(x.flops, env), "bytes": evaluate(x.bytes, env),
+         **costs[x].columns(us)}
+        for x, us in spent.items()
     ]  # fmt: skip
-    return CudaProfile(session.name, dict(env), rows, _timed(whole.run, repeat, stream))
+    findings = lint(((x.name, costs[x], us) for x, us in spent.items()), LIMITS["cuda"])
+    return CudaProfile(session.name, dict(env), rows, _timed(whole.run, repeat, stream), findings)
 
 
 def _kind(step: Step) -> tuple[Any, ...]:

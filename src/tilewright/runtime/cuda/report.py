@@ -12,12 +12,14 @@ from ...core.dims import evaluate
 from ...core.errors import CompileError
 from ...core.target_spec import TargetSpec
 from ...kernels.cuda.kernel import BlockKernel
+from ...kernels.launch import Launch
 from ...target.cuda.ptx.ptxas import assemble, find_ptxas
 from ...target.cuda.threads.emit import warnings
 from ...tile.ir import Kernel
 from ..arguments import describe
+from ..cost import LIMITS, Cost, lint
 from ..report import Report
-from .cost import Cost, lint, predict
+from .cost import predict
 from .executable import KernelCode
 from .flow import describe_control, enclosing
 
@@ -43,6 +45,9 @@ SHARED = re.compile(
     r"|cp\.(?:reduce\.)?async\.bulk\.(?!commit|wait|prefetch))",
     re.M,
 )
+
+
+HOST = Cost(0.0, 0.0, "", "")  # of a launch that has no code
 
 
 class CudaReport(Report):
@@ -103,34 +108,44 @@ def make_cuda_report(session: CudaSession) -> CudaReport:
     )
 
 
-def describe_launches(session: CudaSession, env: Mapping[str, int]) -> tuple[list[dict[str, Any]], list[str]]:
-    """Every launch with its predicted time and share of the roofline, and the findings of the lint."""
-    model, executable = session.model, session.executable
-    launches: list[dict[str, Any]] = []
-    costs: list[tuple[str, Cost]] = []
-    around = enclosing(executable.program.block)
+def launch_costs(session: CudaSession, env: Mapping[str, int]) -> dict[Launch, Cost]:
+    """The predicted cost of every launch that has code; the host computes the others."""
+    executable, found = session.executable, dict[Launch, Cost]()
     tiles = {k.name: k for k in executable.kernels()}
     for x in executable.program.launches:
-        programs = x.kernel.programs if isinstance(x.kernel, BlockKernel) else 1
-        code, blocks = executable.code.get(x.kernel.name), -(-evaluate(x.grid, env) // programs)
-        work = evaluate(x.flops, env), evaluate(x.bytes, env)
-        cost = None if code is None else predict(tiles[x.kernel.name], blocks, code.block, *work, model.target, code.ptx)
-        costs += [] if cost is None else [(x.name, cost)]
+        code = executable.code.get(x.kernel.name)
+        if code is not None:
+            work = evaluate(x.flops, env), evaluate(x.bytes, env)
+            found[x] = predict(tiles[x.kernel.name], _blocks(x, env), code.block, *work, session.model.target, code.ptx)
+    return found
+
+
+def _blocks(launch: Launch, env: Mapping[str, int]) -> int:
+    programs = launch.kernel.programs if isinstance(launch.kernel, BlockKernel) else 1
+    return -(-evaluate(launch.grid, env) // programs)
+
+
+def describe_launches(session: CudaSession, env: Mapping[str, int]) -> tuple[list[dict[str, Any]], list[str]]:
+    """Every launch with its predicted time and share of the roofline, and the findings of the lint."""
+    executable, costs = session.executable, launch_costs(session, env)
+    launches: list[dict[str, Any]] = []
+    around = enclosing(executable.program.block)
+    for x in executable.program.launches:
+        code = executable.code.get(x.kernel.name)
         launches.append(
             {
                 "name": x.name,
                 "kernel": x.kernel.name,
-                "blocks": blocks,
+                "blocks": _blocks(x, env),
                 "threads": 0 if code is None else code.block,
-                "flops": work[0],
-                "bytes": work[1],
-                "predicted_us": 0.0 if cost is None else cost.us,
-                "roofline": 0.0 if cost is None else cost.share,
+                "flops": evaluate(x.flops, env),
+                "bytes": evaluate(x.bytes, env),
                 "inside": around.get(x, ""),
                 "note": x.note,
+                **costs.get(x, HOST).columns(),
             }
         )
-    return launches, lint(costs)
+    return launches, [str(f) for f in lint(((x.name, cost, None) for x, cost in costs.items()), LIMITS["cuda"])]
 
 
 def _kernel(code: KernelCode, kernel: Kernel, target: TargetSpec) -> dict[str, Any]:

@@ -119,6 +119,10 @@ class FunctionText:
         self._names += 1
         return f"%{stem}{self._names}"
 
+    @property
+    def lines(self) -> Sequence[str]:
+        return self._lines
+
     def internal(self) -> FunctionText:
         """Give the function internal linkage: it can then stand, by its name, among another function's declarations."""
         self._head = self._head.replace("define ", "define internal ", 1)

@@ -10,9 +10,12 @@ and the roots end in another basic block than they began in (`FunctionText.block
 """
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
+from functools import cache
 
 from ....core.errors import CompileError
+from ....core.target_spec import TargetSpec
 from ..llvm_text import FunctionText, element, lanes, vector
 from . import avx512 as vmath_avx512
 from . import circle as vmath_circle
@@ -39,6 +42,7 @@ _AVX512 = {**vmath_avx512.FUNCTIONS, **vmath_circle.FUNCTIONS, **vmath_roots.FUN
 _EXACT = ("reciprocal", "sqrt")  # the same bits in either form: fewer lanes than a register holds take the plain instruction
 UNARY = tuple(sorted(_F32))
 BINARY = ("pow",)
+DIVISION = 12  # of a register, in multiply-adds
 _GROUP = 4  # parts interleaved at a time: more would spill registers
 
 
@@ -66,6 +70,18 @@ def emit_many(fn: str, f: FunctionText, ty: str, xs: Sequence[str], ys: Sequence
         else:
             done += (_F64 if element(ty) == "double" else _F32)[fn](x).parts
     return done
+
+
+@cache
+def instructions(fn: str, elem: str, target: TargetSpec) -> int:
+    """How many instructions one register of `fn` takes, rare branches aside; a division or a root counts as the time it takes."""
+    f, ty = FunctionText("f", [], target), vector(target.vector_bits // (32 if elem == "float" else 64), elem)
+    if fn == "div":
+        f.op("fdiv", ty, "%x", "%y")
+    else:
+        emit(fn, f, ty, "%x", "%y" if fn in BINARY else None)
+    common = itertools.takewhile(lambda line: not line.endswith(":"), f.lines[1:])
+    return sum(DIVISION if "fdiv" in line or ".sqrt." in line else "bitcast" not in line for line in common)
 
 
 def _by_16_lanes(fn: str, ty: str) -> bool:
