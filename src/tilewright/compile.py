@@ -168,18 +168,7 @@ def _compile_onnx(module: Any, *, dynamic: Any, dynamic_shapes: Any, dtype: DTyp
     source = module if isinstance(module, Source) else Source(module)
     key = store.key_of(source, spec, dtype, disabled(passes), name) if level != "strict" else None
 
-    def optimised() -> Graph:
-        from .frontend.onnx.session import import_onnx
-
-        graph = import_onnx(source, lambda g: None, name=name).graph
-        assert graph is not None
-        return through_passes(graph, spec, level, dtype, disabled(passes))[0]
-
-    if key is not None and (stored := store.load(key, source, spec, optimised, level=level, threads=threads)) is not None:
-        return stored
-    from .frontend.onnx.session import SegmentedSession, import_onnx
-
-    stages = Stages("tilewright", progress)
+    stages = Stages("tilewright", False)  # of compiles that calls ask for
 
     def build_segment(graph: Graph, signature: Signature | None = None) -> Session:
         validate("import", level, graph)
@@ -188,6 +177,24 @@ def _compile_onnx(module: Any, *, dynamic: Any, dynamic_shapes: Any, dtype: DTyp
         session.model.framework = "numpy"
         return session
 
+    def otherwise() -> Callable[..., Any]:
+        """What serves sizes that a graph with assumptions does not."""
+        from .frontend.onnx.session import SegmentedSession, import_onnx
+
+        return SegmentedSession(import_onnx(source, build_segment, name=name, assume=False))
+
+    def optimised() -> Graph:
+        from .frontend.onnx.session import import_onnx
+
+        graph = import_onnx(source, lambda g: None, name=name).graph
+        assert graph is not None
+        return through_passes(graph, spec, level, dtype, disabled(passes))[0]
+
+    if key is not None and (stored := store.load(key, source, spec, optimised, otherwise, level=level, threads=threads)) is not None:
+        return stored
+    from .frontend.onnx.session import SegmentedSession, import_onnx
+
+    stages = Stages("tilewright", progress)
     try:
         with paused():
             with stages.stage("import"):
@@ -196,6 +203,9 @@ def _compile_onnx(module: Any, *, dynamic: Any, dynamic_shapes: Any, dtype: DTyp
                 return SegmentedSession(found)  # type: ignore[return-value]
             session = build_segment(found.graph, found.signature)
             session.arguments = found.arguments
+            if found.assumed:
+                session.otherwise = store.Later(otherwise)
+                session.model.notes += found.notes
             if key is not None:
                 with stages.stage("store"):
                     store.save(key, session, found)

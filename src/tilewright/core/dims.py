@@ -217,17 +217,29 @@ def floordiv(a: Dim, b: Dim) -> Dim:
     if a == 0:
         return 0
     if isinstance(b, int) and b > 0:
-        inside = [(m, c) for m, c in _terms(a) if c % b == 0]
-        rest = _make([(m, c) for m, c in _terms(a) if c % b])
-        whole = _make([(m, c // b) for m, c in inside])
-        if rest == 0:
-            return whole
+        terms = _terms(a)
+        whole = _make([(m, c // b) for m, c in terms if c % b == 0 or not m])
+        rest = _make([(m, c if m else c % b) for m, c in terms if c % b])
         lo, hi = bounds(rest)
         if 0 <= lo and hi < b:
             return whole
-        return whole + _atom(Call("//", _as_expr(rest), _as_expr(b))) if isinstance(rest, Expr) else whole + rest // b
+        return whole + _quotient(_as_expr(rest), b)
     exact = _divide(a, b)
     return exact if exact is not None else _atom(Call("//", _as_expr(a), _as_expr(b)))
+
+
+def _quotient(a: Expr, b: int) -> Dim:
+    """a // b in one form: a common factor is taken out, and a quotient of a quotient is one quotient."""
+    constant = dict(a.terms).get((), 0)
+    moving = [(m, c) for m, c in a.terms if m]
+    common = gcd(b, *(c for _, c in moving))
+    if common > 1:
+        return floordiv(_make([*((m, c // common) for m, c in moving), ((), constant // common)]), b // common)
+    if len(moving) == 1 and moving[0][1] == 1 and len(moving[0][0]) == 1:
+        atom = moving[0][0][0]
+        if isinstance(atom, Call) and atom.fn == "//" and isinstance(inner := _plain(atom.b), int) and inner > 0:
+            return floordiv(_plain(atom.a) + inner * constant, inner * b)
+    return _atom(Call("//", a, _as_expr(b)))
 
 
 def _divide(a: Dim, b: Dim) -> Dim | None:

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..core.config import load
 from ..core.dims import evaluate
-from ..core.errors import ExecutionError, InputError, UnsupportedError
+from ..core.errors import ExecutionError, InputError, ShapeError, UnsupportedError
 from ..core.needs import Need
 from ..core.signature import Signature, Slot
 from ..core.target_spec import TargetSpec
@@ -142,6 +142,7 @@ class Session(Compiled):
         self._free: list[Workspace] = []
         self.quantization: Any = None  # what `tw.quantize` did to every layer
         self.arguments: Any = None  # of an ONNX file: its inputs and outputs as it declares them
+        self.otherwise: Callable[..., Any] | None = None  # takes calls at sizes that the program does not
         self._checked = False
         self._pool: Pool | None = None
         self._has_looked = False
@@ -156,6 +157,10 @@ class Session(Compiled):
     def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         try:
             return self._call(args, kwargs, out)
+        except (InputError, ShapeError):
+            if self.otherwise is None or self._closed or out is not None:
+                raise
+            return self.otherwise(*args, **kwargs)
         except (RuntimeError, MemoryError) as problem:  # costs nothing where it does not happen
             raise self._explained(self.model.signature.flatten(args, kwargs), problem) from None
 

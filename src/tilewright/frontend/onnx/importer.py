@@ -16,10 +16,11 @@ from ...core.errors import STRANGE, FormatError, TilewrightError, UnsupportedErr
 from ...ir.graph import Graph, Value
 from ...ir.types import TensorType
 from ...ops.structure import Constant, ConstantData
+from .assume import Pair, pairs_of
 from .elements import Elem, elem_of
 from .load import Source, onnx_library
 from .model import Frame, Item, Sub, expanded, function_body, inlined, items_of, schema_of
-from .registry import HOST, TABLE, Context, NeedsData, NeedsHost, lookup
+from .registry import HOST, TABLE, Context, NeedsData, NeedsHost, Unequal, lookup
 
 MOVES = frozenset(("Cast", "Concat", "Flatten", "Gather", "Pad", "Reshape", "Slice", "Split", "Squeeze", "Tile", "Unsqueeze"))
 
@@ -96,6 +97,7 @@ class Builder:
         self.left: list[Item | Blocked] = []  # nodes that wait, and nodes that the host must look at, in their order
         self.weights: Callable[[str], Binding] | None = None  # what stands for a constant of this name, where something does
         self._number = 0
+        self.stuck: tuple[int, list[Pair]] = (0, [])  # the node that could not be built, and sizes that it may want to be equal
         self.context.builder = self  # type: ignore[attr-defined]
 
     def lift(self, array: Any, name: str) -> Binding:
@@ -165,6 +167,8 @@ class Builder:
             self._block(item, str(reason), ())
             return None
         except TilewrightError as e:
+            shapes = [b.shape for b in bound if isinstance(b, Value)]
+            self.stuck = self._number, list(e.pairs) if isinstance(e, Unequal) else pairs_of(shapes)
             text = str(e)
             place = f"node {item.title}"
             raise type(e)(text if place in text or text.startswith("onnx:") else f"onnx: {place}: {text}") from None

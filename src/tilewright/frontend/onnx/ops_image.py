@@ -119,7 +119,9 @@ def resized(c: Context, x: Value, scales: list[float | None], sizes: list[Dim], 
         if out == size and (scale is None or scale == 1) and (rois is None or coordinates != "tf_crop_and_resize"):
             continue
         if not isinstance(size, int) or not isinstance(out, int):
-            y = _repeated(y, axis, scale, mode)
+            if antialias:
+                raise UnsupportedError(f"Resize of the symbolic size {size} with antialias")
+            y = _unsized(c, y, axis, scale, out, mode=mode, coordinates=coordinates, nearest=nearest)
             continue
         limited(out, 1 << 24, "a size of a resized image")
         if size == 0:
@@ -143,13 +145,38 @@ def resized(c: Context, x: Value, scales: list[float | None], sizes: list[Dim], 
     return y if outside is None else F.where(outside, extrapolation, y)
 
 
-def _repeated(x: Value, axis: int, scale: float | None, mode: str) -> Value:
-    """Nearest elements at a whole scale, for any size: every element several times."""
-    if mode != "nearest" or scale is None or scale != int(scale):
-        raise UnsupportedError(f"Resize of the symbolic size {x.shape[axis]} needs mode nearest and a whole scale, got {mode} and {scale}")
-    k = int(scale)
-    wide = F.expand(F.reshape(x, (*x.shape[: axis + 1], 1, *x.shape[axis + 1 :])), (*x.shape[: axis + 1], k, *x.shape[axis + 1 :]))
-    return F.reshape(wide, (*x.shape[:axis], x.shape[axis] * k, *x.shape[axis + 1 :]))
+def _unsized(c: Context, x: Value, axis: int, scale: float | None, out: Dim, *, mode: str, coordinates: str, nearest: str) -> Value:
+    """One axis whose sizes are symbols: places and shares are computed by the call."""
+    def real(d: Dim) -> Value:
+        return c.scalar(d, dt.f64)
+
+    size = x.shape[axis]
+    last = F.sub(real(size), 1.0)
+    ratio: Any = F.div(real(out), real(size)) if scale is None else scale
+    i = F.cast(F.iota(c.graph, (out,), 0, dt.i64), dt.f64)
+    match coordinates:
+        case "asymmetric":
+            at = F.div(i, ratio)
+        case "half_pixel" | "pytorch_half_pixel":
+            at = F.sub(F.div(F.add(i, 0.5), ratio), 0.5)
+            if coordinates == "pytorch_half_pixel":
+                at = F.where(F.greater(real(out), 1.0), at, 0.0)
+        case "align_corners":
+            at = F.div(F.mul(i, last), F.maximum(F.sub(real(out) if scale is None else F.mul(real(size), scale), 1.0), 1.0))
+        case _:
+            raise UnsupportedError(f"Resize of the symbolic size {size} in the coordinate mode {coordinates}")
+
+    def taken(place: Value) -> Value:
+        return F.gather(x, F.cast(F.minimum(F.maximum(place, 0.0), last), dt.i64), axis)
+
+    if mode == "nearest":
+        shift = {"round_prefer_floor": -0.5, "round_prefer_ceil": 0.5}.get(nearest, 0.0)
+        return taken(F.one("ceil" if nearest in ("ceil", "round_prefer_floor") else "floor", F.add(at, shift)))
+    if mode != "linear":
+        raise UnsupportedError(f"Resize of the symbolic size {size} in the mode {mode}")
+    first = F.one("floor", at)
+    share = F.reshape(F.cast(F.sub(at, first), x.dtype), [out if a == axis else 1 for a in range(len(x.shape))])
+    return F.add(F.mul(taken(first), F.sub(1.0, share)), F.mul(taken(F.add(first, 1.0)), share))
 
 
 @op("Resize", since=11)

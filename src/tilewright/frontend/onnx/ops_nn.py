@@ -13,7 +13,7 @@ from ...core.dtypes import compute_dtype
 from ...core.errors import ShapeError, UnsupportedError
 from ...ir.graph import Value
 from ...ops import functions as F
-from .registry import Context, axis_of, emit, limited, op, static
+from .registry import Context, Unequal, axis_of, emit, limited, op, static
 
 
 @op("MatMul")
@@ -59,12 +59,12 @@ def pads_of(x: Value, kernel: Any, strides: Any, dilations: Any, pads: Any, auto
         return ((0, 0),) * n
     if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
         out = []
+        open_ = [(d // s * s, d) for d, s in zip(x.shape[2:], strides, strict=True) if not isinstance(d, int) and d // s * s != d]
+        if open_:
+            raise Unequal(f"auto_pad {auto_pad} with strides and the symbolic sizes {', '.join(str(d) for _, d in open_)}", *open_)
         for d, k, s, dil in zip(x.shape[2:], kernel, strides, dilations, strict=True):
             if not isinstance(d, int):
-                if s == 1:
-                    total = dil * (k - 1)
-                else:
-                    raise UnsupportedError(f"auto_pad {auto_pad} with a stride and the symbolic size {d}")
+                total = max(dil * (k - 1) + 1 - s, 0)
             else:
                 total = max((-(-d // s) - 1) * s + dil * (k - 1) + 1 - d, 0)
             small = total // 2
@@ -165,9 +165,9 @@ def max_pool(c: Context, x: Value, *, kernel_shape: Any, auto_pad: str = "NOTSET
     padding = pads_of(x, kernel, stride, dil, pads, auto_pad)
     if c.wanted(1):
         return _max_pool_indices(c, x, kernel, stride, dil, padding, bool(ceil_mode), storage_order)
-    if _simple(padding, kernel, dil) and not (ceil_mode and not all(isinstance(d, int) for d in x.shape[2:])):
-        if not ceil_mode:
-            return O.MaxPool(kernel=kernel, stride=stride, padding=padding, dilation=dil)(x)
+    symbolic = any(isinstance(d, Expr) for d in x.shape[2:])
+    if _simple(padding, kernel, dil) and (symbolic or not ceil_mode):
+        return O.MaxPool(kernel=kernel, stride=stride, padding=padding, dilation=dil, ceil_mode=bool(ceil_mode))(x)
     if ceil_mode:
         more = _ceil_padded(x, kernel, stride, dil, padding)
         padding = tuple((lo, hi + m) for (lo, hi), m in zip(padding, more, strict=True))

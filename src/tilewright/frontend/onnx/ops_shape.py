@@ -11,7 +11,7 @@ from ...core.dims import Dim, Expr, at_least, bounds, ceildiv, maximum, minimum,
 from ...core.errors import ShapeError, UnsupportedError
 from ...ir.graph import Value
 from ...ops import functions as F
-from .registry import Context, NeedsData, axes_of, axis_of, elem_number, emit, limited, op, static
+from .registry import Context, NeedsData, Unequal, axes_of, axis_of, elem_number, emit, limited, op, static
 
 
 @op("Identity")
@@ -84,7 +84,17 @@ def reshaped(x: Value, dims: list[Dim], keep_zero: bool) -> Value:
         if rest == 0:
             raise ShapeError(f"the shape {dims} leaves nothing to tell -1 from, for {x.type}")
         out = [whole // rest if isinstance(d, int) and d == -1 else d for d in out]
-    return F.reshape(x, tuple(out))
+    return _shaped(x, out)
+
+
+def _shaped(x: Value, dims: list[Dim]) -> Value:
+    try:
+        return F.reshape(x, tuple(dims))
+    except ShapeError as e:
+        have, want = product(x.shape), product(dims)
+        if isinstance(have, int) and isinstance(want, int):
+            raise
+        raise Unequal(str(e), (have, want)) from None
 
 
 @op("Flatten")
@@ -108,7 +118,7 @@ def _squeezed(x: Value, axes: Any) -> Value:
     for a in gone:
         if isinstance(x.shape[a], int) and x.shape[a] != 1:
             raise ShapeError(f"axis {a} of {x.type} has more than one element and cannot be squeezed")
-    return F.reshape(x, tuple(d for a, d in enumerate(x.shape) if a not in gone))
+    return _shaped(x, [d for a, d in enumerate(x.shape) if a not in gone])
 
 
 @op("Unsqueeze", until=12)

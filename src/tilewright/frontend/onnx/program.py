@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from ...core.dims import Dim, Expr, Symbol, sym
+from ...core.dims import Dim, Expr, Symbol, substitute, sym
 from ...core.errors import ExecutionError, FormatError, InputError, TilewrightError
 from ...core.seeds import draw_seed
 from ...ir.graph import Graph, Value
 from ...ir.types import TensorType
+from .assume import Assumed, Pair
 from .elements import Elem, elem, elem_of
 from .importer import Blocked, Builder, Nothing, Pending, Strings, constants_of
 from .load import Source
@@ -111,6 +112,7 @@ class Program:
         self.notes: list[str] = [] if notes is None else notes
         self.bodies: dict[int, Program] = {}
         self.start = Stage(None, [], self.items, set(), {})
+        self.stuck: tuple[int, list[Pair]] = (0, [])  # of the last plan
         self._symbols = 0
 
     # --- planning
@@ -122,7 +124,10 @@ class Program:
         places: list[tuple[str, tuple[int, ...], Elem]] = []
         for name, spec in specs.items():
             builder.scope.bindings[name] = self._enter(builder, name, spec, (), places)
-        builder.run(items)
+        try:
+            builder.run(items)
+        finally:
+            self.stuck = builder.stuck
         ready = [b for b in builder.left if isinstance(b, Blocked) and not b.needs]
         rest = [b.item if isinstance(b, Blocked) else b for b in builder.left if b not in ready]
         wanted = {n for i in (*(b.item for b in ready), *rest) for n in i.reads} | set(self.outputs)
@@ -359,8 +364,8 @@ def _key(value: Any, needed: bool, shape: tuple[Any, ...] | None) -> Any:
     return (a.shape if shape is None else shape), str(a.dtype)
 
 
-def declared(source: Source, info: Any, symbols: dict[str, Expr]) -> Spec:
-    """The spec of a graph input, as far as the file tells; None where it does not."""
+def declared(source: Source, info: Any, symbols: dict[str, Expr], assumed: Assumed | None = None) -> Spec:
+    """The spec of a graph input, as far as the file tells; None where it does not. `assumed` takes the place of symbols."""
     t = info.type
     if t.WhichOneof("value") != "tensor_type" or t.tensor_type.elem_type in (0, 8) or not t.tensor_type.HasField("shape"):
         return None
@@ -378,7 +383,7 @@ def declared(source: Source, info: Any, symbols: dict[str, Expr]) -> Spec:
             while clean in taken:
                 clean += "_"
             symbols[label] = sym(clean, 1)
-        dims.append(symbols[label])
+        dims.append(substitute(symbols[label], assumed or {}))
     e = elem(t.tensor_type.elem_type)
     return Tensor(TensorType(e.held, tuple(dims)), e)
 

@@ -91,6 +91,14 @@ class NeedsHost(Exception):
     """Raised while a graph is made: this node cannot be compiled and runs on the host."""
 
 
+class Unequal(UnsupportedError):
+    """A node that could be built if two sizes were equal."""
+
+    def __init__(self, message: str, *pairs: tuple[Dim, Dim]) -> None:
+        super().__init__(message)
+        self.pairs = pairs
+
+
 class Context:
     """The graph under construction, seen from one node."""
 

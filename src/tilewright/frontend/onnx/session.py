@@ -2,22 +2,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from ...core.dims import Expr
+from ...core.dims import UNBOUNDED, Expr, substitute, symbols
 from ...core.errors import STRANGE, FormatError, InputError, TilewrightError, UnsupportedError
 from ...core.pytree import LEAF, Spec
 from ...core.signature import Signature, Slot
 from ...core.tensors import is_tensor, tensor_to_numpy
 from ...ir.graph import Graph
 from . import families as _families  # noqa: F401  fills the tables
+from .assume import Assumed, assumptions
 from .elements import elem, type_text
 from .load import Source
 from .model import Frame, require_all
 from .program import Program, Segment, Stage, Tensor, declared, input_names
+
+ROUNDS = 8  # nodes that may ask for something
 
 
 @dataclass
@@ -29,6 +32,15 @@ class Imported:
     names: list[str]
     graph: Graph | None
     signature: Signature | None
+    assumed: Assumed = field(default_factory=dict)  # what the graph takes for granted of sizes that the file leaves open
+
+    @property
+    def notes(self) -> list[str]:
+        """What the graph assumes, for reports."""
+        texts = [f"{n} is {d}" for n, d in sorted(self.assumed.items()) if str(d) != n]
+        ends = sorted({s for d in self.assumed.values() for s in symbols(d)}, key=str)
+        texts += [f"{s} is at least {s.lo}" for s in ends if s.lo > 1] + [f"{s} is at most {s.hi}" for s in ends if s.hi < UNBOUNDED]
+        return [f"sizes that the file takes for equal: {', '.join(texts)}; others are compiled when they come"]
 
     @property
     def arguments(self) -> list[list[list[Any]]]:
@@ -38,34 +50,36 @@ class Imported:
         return [[[str(i.name), *type_text(i.type)] for i in side] for side in ([infos[n] for n in self.names], graph.output)]
 
 
-def import_onnx(model: Any, compile_: Callable[[Graph], Any], *, name: str | None = None) -> Imported:
-    """Read a model, check that everything in it is supported, and plan its first segment."""
+def import_onnx(model: Any, compile_: Callable[[Graph], Any], *, name: str | None = None, assume: bool = True) -> Imported:
+    """Read a model, check that everything in it is supported, and plan its first segment. `assume`: sizes may be taken for equal."""
     source = model if isinstance(model, Source) else Source(model)
     try:
-        return _imported(source, compile_, name)
+        return _imported(source, compile_, name, assume)
     except STRANGE as e:
         raise FormatError(f"onnx: {source.name} is not as the standard has it: {type(e).__name__}: {e}") from e
 
 
-def _imported(source: Source, compile_: Callable[[Graph], Any], name: str | None) -> Imported:
+def _imported(source: Source, compile_: Callable[[Graph], Any], name: str | None, assume: bool) -> Imported:
     require_all(source)
     graph = source.proto.graph
     program = Program(source, graph, Frame({}, source.opsets), compile_, name or source.name)
     names = input_names(graph)
-    symbols: dict[str, Expr] = {}
+    sizes: dict[str, Expr] = {}
     infos = {i.name: i for i in graph.input}
-    specs: dict[str, Any] = {}
-    for n in names:
-        found = declared(source, infos[n], symbols)
-        specs[n] = found if found is not None else _unknown()
+
+    def planned(assumed: Assumed) -> tuple[Stage, dict[str, Any]]:
+        found = {n: declared(source, infos[n], sizes, assumed) for n in names}
+        specs = {n: s if s is not None else _unknown() for n, s in found.items()}
+        return program.plan(program.items, specs, compiled=False)[0], specs
+
     try:
-        stage, _ = program.plan(program.items, specs, compiled=False)
+        (stage, specs), assumed = _settled(program, planned) if assume else (planned({}), {})
     except TilewrightError as e:
-        if not symbols:
+        if not sizes:
             raise
         program.notes.append(f"sizes are taken from each call: {e}")
         return Imported(source, program, names, None, None)
-    if symbols and stage.rest:  # known sizes may decide what symbols leave open: the first call has them
+    if sizes and stage.rest:  # known sizes may decide what symbols leave open: the first call has them
         program.notes.append("sizes are taken from the first call: " + "; ".join(stage.why[:3]))
         return Imported(source, program, names, None, None)
     plain = not stage.rest and not stage.host and stage.segment is not None and not stage.segment.seeded and _is_plain(stage.segment, specs)
@@ -73,11 +87,33 @@ def _imported(source: Source, compile_: Callable[[Graph], Any], name: str | None
         assert stage.segment is not None
         outs = dict(stage.segment.outputs)
         inputs = {n: v for (n, _, _), v in zip(stage.segment.inputs, stage.segment.graph.inputs, strict=True)}
-        return Imported(source, program, names, *_whole(stage.segment.graph, program.outputs, outs, inputs))
+        return Imported(source, program, names, *_whole(stage.segment.graph, program.outputs, outs, inputs), assumed)
+    if assumed:  # steps of the host see the sizes of each call
+        return _imported(source, compile_, name, False)
     if stage.segment is not None and stage.segment.graph.outputs:
         stage.segment.session = compile_(stage.segment.graph)
     program.start = stage
     return Imported(source, program, names, None, None)
+
+
+def _settled(program: Program, planned: Callable[[Assumed], Any]) -> tuple[Any, Assumed]:
+    """A plan, and what it assumes. The error is that of the plan which assumes nothing."""
+    try:
+        return planned({}), {}
+    except TilewrightError as e:
+        first, (at, pairs), assumed = e, program.stuck, Assumed()
+    for _ in range(ROUNDS):
+        for more in assumptions(pairs):
+            tried = {n: substitute(d, more) for n, d in assumed.items()} | {n: d for n, d in more.items() if n not in assumed}
+            try:
+                return planned(tried), tried
+            except TilewrightError:
+                if program.stuck[0] > at:  # that was it, and a later node asks for more
+                    (at, pairs), assumed = program.stuck, tried
+                    break
+        else:
+            break
+    raise first
 
 
 def _unknown() -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import struct
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from ...build.code import link
 from ...build.packing import pack_constants
 from ...core.config import load as load_config
 from ...core.dtypes import dtype
-from ...core.errors import STRANGE, TilewrightError
+from ...core.errors import STRANGE, FormatError, TilewrightError
 from ...core.hashing import blake2b
 from ...core.target_spec import TargetSpec
 from ...core.validation import Level
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from ...ir.graph import Graph
     from .session import Imported
 
-VERSION = 1
+VERSION = 2
 SHARE = 8  # an entry takes at most this part of the cache
 FORMS = ("plain", "panels", "words", "taps", "folded", "filters")  # that are packed without kernels of their own
 
@@ -77,29 +78,47 @@ def save(key: str, session: Session, imported: Imported) -> None:
         "interface": interface_data(session.interface), "signature": signature_data(model.signature), "name": model.name,
         "program": program_data(executable.program, executable.code.symbols), "constants": constants, "passes": model.passes,
         "objects": list(executable.code.objects), "files": files, "arguments": imported.arguments, "notes": model.notes,
+        "assumed": session.otherwise is not None,
     }
     with contextlib.suppress(TypeError, ValueError):  # a name in the file that is no text
         cache.put(key, entry_bytes(header, [[packed_tiles(executable.code.tiles)], blobs, list(executable.code.objects.values())]))
 
 
-def load(key: str, source: Source, target: TargetSpec, graph: Callable[[], Graph], *, level: Level, threads: int | None) -> Session | None:
-    """The session of a stored program; None when there is none. `graph` makes the graph after the passes, should somebody ask for it."""
+class Later:
+    """A function that is made when it is first called."""
+
+    def __init__(self, make: Callable[[], Callable[..., Any]]) -> None:
+        self._make, self._lock = make, threading.Lock()
+        self._made: Callable[..., Any] | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with self._lock:
+            self._made = self._made or self._make()
+        return self._made(*args, **kwargs)
+
+
+def load(key: str, source: Source, target: TargetSpec, graph: Callable[[], Graph], otherwise: Callable[[], Callable[..., Any]], *,
+         level: Level, threads: int | None) -> Session | None:
+    """The session of a stored program; None when there is none. `graph` makes the graph after the passes, should somebody ask for it, and
+    `otherwise` what serves sizes that the program does not."""
     data = CodeCache().get(key)
     if data is None:
         return None
     try:
-        return _session(memoryview(data), source, target, graph, level, threads)
+        session, assumed = _session(memoryview(data), source, target, graph, level, threads)
     except (TilewrightError, *STRANGE, OSError, struct.error):
         return None  # written by something else, or files have changed: compiled again and overwritten
+    session.otherwise = Later(otherwise) if assumed else None
+    return session
 
 
 def _session(data: memoryview, source: Source, target: TargetSpec, graph: Callable[[], Graph], level: Level,
-             threads: int | None) -> Session | None:
+             threads: int | None) -> tuple[Session, bool]:
     header, ((tiles,), blobs, objects) = read_entry(data)
     for name, size, time in header["files"]:
         found = source.path_of(name, name).stat()
         if [found.st_size, found.st_mtime_ns] != [size, time]:
-            return None
+            raise FormatError(f"onnx: the file {name} has changed")
     interface, reader = read_interface(header["interface"])
     constants = [_Weight(str(e["name"]), read_packed(e["packed"]), _array(e, source, blobs)) for e in header["constants"]]
     program, symbols = read_program(header["program"], constants, reader)
@@ -124,7 +143,7 @@ def _session(data: memoryview, source: Source, target: TargetSpec, graph: Callab
     model.stored_interface, model.passes, model.notes = interface, header["passes"], header["notes"]
     session = Session(model, Executable(program, interface, code, storages), threads=threads)
     session.arguments = header["arguments"]
-    return session
+    return session, bool(header["assumed"])
 
 
 @dataclass(eq=False)

@@ -1,7 +1,7 @@
 """A convolution as plain ones: windows over an input that needs no padding, at steps, by weights in the order of their taps.
 
-Padding is one copy into a zeroed buffer. A transposed convolution is one for every phase of its stride (`conv_phases`) or, of unknown sizes
-or with too many phases, one over the input spread out by its stride, both with reversed taps.
+Padding is one copy into a zeroed buffer. A transposed convolution is one for every phase of its stride (`conv_phases`) or, with too many
+phases, one over the input spread out by its stride, both with reversed taps.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..pointwise.pointwise import unravel
 from ..region import Operand, Region
 from .phases import MOST, Axis, axes_of, combined, padding_of
 
-SPREAD = f"input spread out by the stride: its sizes are not known, or there are more than {MOST} phases"
+SPREAD = f"input spread out by the stride: its sizes leave open what a phase reads, or there are more than {MOST} phases"
 PADDED = "padding of a convolution"
 COPIED = "channels last for a convolution"
 STRETCH = 64  # elements of a line that are copied at once

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import product as combinations
 from math import gcd
 
-from ...core.dims import Shape
+from ...core.dims import Dim, Shape, ceildiv
 from ...ops.matmul.contractions import Conv as ConvOp
 
 MOST = 32  # phases; more are not worth a launch each
@@ -20,31 +20,38 @@ class Axis:
 
     start: int
     step: int
-    count: int
+    count: Dim
     first: int
     hop: int
     taps: int
     dilation: int
     reach: int
 
+    def behind(self, size: Dim) -> int:
+        """How many elements behind an input of this size its last result reads."""
+        more = self.count - size
+        assert isinstance(more, int)
+        return self.reach + (self.taps - 1) * self.dilation + more
+
 
 def axes_of(op: ConvOp, x: Shape, kernel: Shape, out: Shape) -> list[list[Axis]] | None:
-    """The phases along every axis; None where sizes are not known or there are too many phases."""
+    """The phases along every axis; None where there are too many, or sizes leave open how far they reach."""
     found, total = [], 1
     for size, k, o, s, d, (lo, _) in zip(x, kernel, out, op.stride, op.dilation, op.padding, strict=True):
-        if not all(isinstance(n, int) for n in (size, k, o, lo)):
+        count = min(s, o) if isinstance(o, int) else s  # phases of a size that is smaller are empty
+        if not (isinstance(k, int) and isinstance(lo, int)):
             return None
-        assert isinstance(k, int) and isinstance(o, int) and isinstance(lo, int)
-        total *= min(s, o)
-        if total > MOST:
+        total *= count
+        phases = [_phase(r, s, d, k, o, lo) for r in range(count)]
+        if total > MOST or not all(isinstance(p.count - size, int) for p in phases):
             return None
-        found.append([_phase(r, s, d, k, o, lo) for r in range(min(s, o))])
+        found.append(phases)
     return found
 
 
-def _phase(r: int, s: int, d: int, k: int, o: int, lo: int) -> Axis:
+def _phase(r: int, s: int, d: int, k: int, o: Dim, lo: int) -> Axis:
     """Result s * q + r takes element i by tap t where s * q + r + lo = s * i + d * t."""
-    g, count = gcd(s, d), -(-(o - r) // s)
+    g, count = gcd(s, d), ceildiv(o - r, s)
     hop = s // g
     first = next((t for t in range(min(hop, k)) if (r + lo - d * t) % s == 0), k)
     taps = -(-(k - first) // hop)
@@ -56,9 +63,8 @@ def padding_of(axes: list[list[Axis]], x: Shape) -> tuple[tuple[int, int], ...]:
     """Zeros that some phase reads before and behind the input."""
     pads = []
     for phases, size in zip(axes, x, strict=True):
-        assert isinstance(size, int)
         lo = max((-p.reach for p in phases if p.taps), default=0)
-        hi = max((p.reach + (p.taps - 1) * p.dilation + p.count - size for p in phases if p.taps), default=0)
+        hi = max((p.behind(size) for p in phases if p.taps), default=0)
         pads.append((max(lo, 0), max(hi, 0)))
     return tuple(pads)
 

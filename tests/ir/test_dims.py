@@ -1,0 +1,46 @@
+"""Symbolic dims: the normal form has the value of what was written, equal quotients are one, and text reads back as it was."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.fresh import fresh_rng
+from tilewright.core.dims import Dim, Expr, bounds, evaluate, floordiv, maximum, minimum, parse_dim, sym
+
+S, T = sym("S", 1), sym("T", 0, 9)
+POINTS = [(1, 0), (7, 9), (64, 3), (33, 5), (1000, 1)]
+
+
+def tree(rng: Any, depth: int) -> tuple[Dim, list[int]]:
+    """A random dim, and its values at POINTS by Python's own integers."""
+    if depth == 0 or rng.random() < 0.2:
+        k = int(rng.integers(-40, 41))
+        return [(S, [s for s, _ in POINTS]), (T, [t for _, t in POINTS]), (k, [k] * len(POINTS))][int(rng.integers(3))]
+    a, va = tree(rng, depth - 1)
+    kind = rng.choice(["+", "-", "*", "//", "//", "max", "min"])
+    if kind in ("*", "//"):
+        k = int(rng.choice([1, 2, 3, 4, 6, 8, 16, 32]))
+        return (a * k, [v * k for v in va]) if kind == "*" else (floordiv(a, k), [v // k for v in va])
+    b, vb = tree(rng, depth - 1)
+    fn: Any = {"+": lambda x, y: x + y, "-": lambda x, y: x - y, "max": maximum, "min": minimum}[str(kind)]
+    return fn(a, b), [fn(x, y) for x, y in zip(va, vb, strict=True)]
+
+
+def test_random_dims_have_the_values_of_integers() -> None:
+    rng = fresh_rng()
+    for _ in range(400):
+        d, values = tree(rng, 5)
+        lo, hi = bounds(d)
+        for (s, t), want in zip(POINTS, values, strict=True):
+            assert evaluate(d, {"S": s, "T": t}) == want and lo <= want <= hi, str(d)
+        if isinstance(d, Expr):
+            assert parse_dim(str(d), {"S": S, "T": T}) == d
+
+
+@pytest.mark.parametrize("one,other", [
+    ((S - 1) // 2 + 1, (S + 1) // 2), ((S // 2) // 3, S // 6), ((S // 2 + 5) // 3, (S + 10) // 6), ((4 * S + 6) // 8, (2 * S + 3) // 4),
+    ((4 * S + 3) // 2, 2 * S + 1), (((S - 1) // 2 + 1 - 1) // 2 + 1, (S + 3) // 4)])
+def test_equal_quotients_are_one(one: Dim, other: Dim) -> None:
+    assert one == other
