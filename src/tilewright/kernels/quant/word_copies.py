@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ...core.dims import Dim, ceildiv, product
+from ...core.dims import Dim, ceildiv, divisible, product
 from ...core.dtypes import i32, u16
 from ...core.target_spec import TargetSpec
 from ...ir.layout import Layout
@@ -13,14 +13,15 @@ from ...ir.types import TensorType
 from ...tile.builder import Ix, Tile
 from ..call import Call
 from ..launch import Buffer, Launch
-from ..pointwise.copies import copy_launch
+from ..pointwise.copies import copy_launch, fill_launch
 from ..pointwise.pointwise import unravel
 from ..region import Operand
 
 
 def filled_copy(name: str, x: Operand, layout: Layout, axis: int, per: int, target: TargetSpec,
-                order: Sequence[int]) -> tuple[Launch, Operand]:
-    """A copy whose `axis` lies innermost and takes up whole words; what fills the last word is undefined, and must be multiplied by zeros.
+                order: Sequence[int]) -> tuple[list[Launch], Operand]:
+    """A copy whose `axis` lies innermost and takes up whole words. What fills the last word is zeros, or undefined where elements are
+    integers, which must then be multiplied by zeros.
     `order`: the axes from the outermost to the innermost one."""
     room: list[Dim] = [ceildiv(d, per) * per if i == axis else d for i, d in enumerate(layout.shape)]
     strides: list[Dim] = [0] * len(room)
@@ -33,7 +34,12 @@ def filled_copy(name: str, x: Operand, layout: Layout, axis: int, per: int, targ
     part = Operand(source.type, buffer, Layout(layout.shape, tuple(strides)))
     whole = Layout(tuple(room), tuple(strides))
     made = Operand(x.type.with_shape(whole.shape), buffer, whole)
-    return copy_launch(f"{name}.words", source, part, target, "copy: laid out in words"), made
+    launches = [copy_launch(f"{name}.words", source, part, target, "copy: laid out in words")]
+    if not x.type.dtype.is_int and not divisible(layout.shape[axis], per):
+        size = layout.shape[axis]
+        rest = whole.slice(axis, size, room[axis] - size)
+        launches.append(fill_launch(f"{name}.rest", 0.0, Operand(x.type.with_shape(rest.shape), buffer, rest), target))
+    return launches, made
 
 
 STRETCH = 64  # pixels at a time
