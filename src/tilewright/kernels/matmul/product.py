@@ -42,9 +42,9 @@ class Problem:
     k: Dim
     alpha: float
     dtype: DType
-    b_way: Literal["packed", "rows", "columns"] = "packed"  # whether B lies in panels, or is read in place along its rows or columns
     words: Words | None = None  # operands are seen as 32-bit words, K is counted in them
     order: tuple[int, ...] | None = None  # axes of the region's results as [batch…, M, N], where they are others
+    b_way: Literal["packed", "rows", "columns"] = "packed"  # whether B lies in panels, or is read in place along its rows or columns
 
     @staticmethod
     def of(region: Region) -> Problem:

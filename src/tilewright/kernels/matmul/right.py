@@ -1,8 +1,8 @@
 """How a program of a product reads its panel of B, a row of `width` columns for a step of K.
 
 Panels lie packed, or B is read where it lies. Then its rows run along memory (a step reads one row, or two that it interleaves into
-words), or its columns do: those are transposed, a square of registers at a time. What a step would have to widen, interleave or transpose is
-done once for all tiles of rows, into memory of the program's own. Rows and columns that are not there are zeros.
+words), or its columns do: those are transposed, a square of registers at a time. What a step would have to widen, interleave or transpose
+is done once for all tiles of rows, into memory of the program's own. Rows and columns that are not there are zeros.
 """
 
 from __future__ import annotations
