@@ -17,7 +17,7 @@ from tilewright.ir.graph import Graph
 from tilewright.ir.types import TensorType
 from tilewright.kernels.select import select
 from tilewright.ops.base import single
-from tilewright.ops.matmul.contractions import Matmul
+from tilewright.ops.matmul.contractions import Conv, Matmul
 from tilewright.tile.text import to_text
 
 from .harness import run_graph, target
@@ -129,3 +129,56 @@ def test_rows_have_the_same_bits_alone_and_for_any_thread_count(flag: bool) -> N
     assert torch.equal(whole, run(a, 2))
     for rows in (slice(3, 4), slice(10, 15)):
         assert torch.equal(whole[rows], run(a[rows], 1))
+
+
+CONVOLUTIONS: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
+    ((2, 6, 5, 7), (9, 6, 3, 3), {"padding": 1}),
+    ((1, 5, 6, 6), (4, 5, 2, 3), {"stride": (2, 1), "dilation": (1, 2)}),  # an odd number of channels
+    ((1, 37, 3, 18), (70, 37, 1, 1), {}),  # words and pixels beyond a square
+    ((1, 34, 4, 5), (17, 34, 3, 3), {"padding": 1}),
+    ((1, 8, 5, 4), (6, 4, 3, 3), {"groups": 2, "padding": 1}),
+    ((1, 3, 19), (5, 3, 4), {"stride": (3,)}),
+    ((1, 2, 4, 3, 5), (3, 2, 2, 2, 2), {"padding": 1}),
+    ((1, 1, 6, 6), (3, 1, 3, 3), {}),
+    ((0, 4, 5, 5), (3, 4, 3, 3), {}),
+]
+
+
+def convolution(x: Any, w: Any, **options: Any) -> Graph:
+    axes = x.ndim - 2
+    pad = options.pop("padding", 0)
+    defaults = {"stride": (1,) * axes, "dilation": (1,) * axes, "groups": 1, "padding": ((pad, pad),) * axes}
+    return single(lambda g, v: Conv(**(defaults | options))(v[0], v[1]), TensorType(bf16, x.shape), TensorType(bf16, w.shape))
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize(("image", "weights", "options"), CONVOLUTIONS)
+def test_convolutions(image: tuple[int, ...], weights: tuple[int, ...], options: dict[str, Any], turned: bool) -> None:
+    x, w = numbers(*image), numbers(*weights)
+    if turned:  # a transposed convolution, from the results' channels to the image's
+        x = numbers(image[0], weights[0], *image[2:])
+    graph = convolution(x, w, **options, transposed=turned)
+    (got,), _ = interpret_graph(graph, [x, w], with_pairs())
+    axes = x.ndim - 2
+    way = getattr(torch.nn.functional, f"conv_transpose{axes}d" if turned else f"conv{axes}d")
+    wide = [torch.from_numpy(a.astype(np.float64)) for a in (x, w)]
+    want = way(*wide, **options).numpy()
+    size = way(*(a.abs() for a in wide), **options).numpy()
+    assert got.shape == want.shape
+    assert np.all(np.abs(got.astype(np.float64) - want) <= 2.0**-8 * np.abs(want) + 2.0**-20 * size + 1e-30)
+
+
+def test_convolutions_pack_pairs_of_channels() -> None:
+    graph = convolution(numbers(1, 6, 5, 5), numbers(4, 6, 3, 3), padding=1)
+    assert "dot2" in kernels(graph) and "mma" not in kernels(graph)
+
+
+def test_a_channel_without_a_partner_meets_zeros() -> None:
+    x, w = numbers(1, 33, 4, 17), numbers(3, 33, 1, 1)
+    x[0, 32, 1, 2] = np.inf
+    w[1, 32] = np.nan
+    (got,), _ = interpret_graph(convolution(x, w), [x, w], with_pairs())
+    bad = ~np.isfinite(got.astype(np.float32))
+    expected = np.zeros(got.shape, bool)
+    expected[0, :, 1, 2], expected[0, 1] = True, True
+    np.testing.assert_array_equal(bad, expected)

@@ -34,6 +34,10 @@ from .direct import direct_launch
 from .parts import AnyConv, Plain, int_of, plain_parts, spread, weights_of
 
 
+SQUARE = 16  # results and elements of their windows that are transposed at once
+PACKED, PACKED_LINE = 16, 2048  # the most channels (or words), and elements of a result's window, that a program packs
+
+
 class ConvTemplate(Template):
     key = "conv"
 
@@ -155,20 +159,39 @@ def panels_of(name: str, op: AnyConv, w: Operand, width: int, per: int, *, may_s
     panels = stored.permute((0, 1, *(2 + order.index(i) for i in range(len(window))), len(window) + 2))
     if w.packed.form == "filters":
         return [], w.buffer, panels, False
-    kind, made = (w.type.dtype, w.type.dtype) if per == 1 else (MOVED[4 // per], i32)
+    kind, made = (MOVED.get(w.type.dtype.itemsize, w.type.dtype),) * 2 if per == 1 else (MOVED[4 // per], i32)
     buffer = Buffer(f"{name}.filters", "temp", made.itemsize * g * count * width * _product_of(window))
     call = Call("pack_filters", f"{name}.pack")
     b = call.b
     source = call.view("w", kind, w.buffer, raw)
     target = call.view("panels", made, buffer, panels, write=True)
-    group, panel, c = unravel(b, b.pid, [g, count, window[0]])
+    run = Layout((channels, *window[1:]), raw.strides[2:]).is_contiguous  # of all channels and taps of a result
+    taken, line = _product_of(window[1:]), channels * _product_of(window[1:])
+    at_once = max(1, min(PACKED, window[0], PACKED_LINE // (per * taken))) if run else 1  # words of channels that a program packs
+    chunks = -(-window[0] // at_once)
+    group, panel, chunk = unravel(b, b.pid, [g, count, chunks])
+    own = b.scratch(kind, (at_once * per * taken + SQUARE, -(-width // SQUARE) * SQUARE)) if run else None
+    if own is not None:  # results are gathered a square of registers at a time
+        flat = call.view("lines", kind, w.buffer, Layout((g, results, line), (*raw.strides[:2], 1), raw.offset))
+        begin = chunk * (at_once * per * taken)
+        with b.loop(0, at_once * per * taken, SQUARE) as loop:
+            for column in range(0, width, SQUARE):
+                there = (results - panel * width - column, line - begin - loop.index)
+                x = b.load(flat, (group, panel * width + column, begin + loop.index), (SQUARE, SQUARE), limit=there)
+                b.store(own, (loop.index, column), b.transpose(x))
 
     def channel(at: list[Ix | int], j: int) -> Tile:
         """Channel j of the word at `at`, for all results of the panel; zeros where there is none."""
         place, inside = at[0] * per + j, results - panel * width
-        if channels % per and j:
-            inside = inside * b.maximum(0, b.minimum(1, channels - place))
-        x = b.load(source, (group, panel * width, place, *at[1:]), (width,), limit=(inside,), axes=(1,))
+        if own is not None:
+            row: Ix | int = place - chunk * (at_once * per)
+            for t, d in zip(at[1:], window[1:], strict=True):
+                row = row * d + t
+            x = b.load(own, (row, 0), (width,), axes=(1,))
+        else:
+            if channels % per and j:
+                inside = inside * b.maximum(0, b.minimum(1, channels - place))
+            x = b.load(source, (group, panel * width, place, *at[1:]), (width,), limit=(inside,), axes=(1,))
         return x if per == 1 else b.cast(x, i32)
 
     def taps(axis: int, at: list[Ix | int]) -> None:
@@ -181,8 +204,10 @@ def panels_of(name: str, op: AnyConv, w: Operand, width: int, per: int, *, may_s
         with b.loop(0, window[axis]) as loop:
             taps(axis + 1, [*at, loop.index])
 
-    taps(1, [c])
-    launch = call.finish(g * count * window[0], bytes_=2 * w.type.nbytes, note="run-time weights packed into panels")
+    first = chunk * at_once
+    with b.loop(first, b.minimum(first + at_once, window[0])) as words:
+        taps(1, [words.index])
+    launch = call.finish(g * count * chunks, bytes_=2 * w.type.nbytes, note="run-time weights packed into panels")
     return [launch], buffer, panels, False
 
 
