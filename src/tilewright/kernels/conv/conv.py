@@ -33,7 +33,6 @@ from .depthwise import TAPS, Depthwise, is_depthwise, taps_first
 from .direct import direct_launch
 from .parts import AnyConv, Plain, int_of, plain_parts, spread, weights_of
 
-
 SQUARE = 16  # results and elements of their windows that are transposed at once
 PACKED, PACKED_LINE = 16, 2048  # the most channels (or words), and elements of a result's window, that a program packs
 
@@ -146,8 +145,8 @@ def _is_product(op: AnyConv, kernel: tuple[int, ...]) -> bool:
 
 
 def panels_of(name: str, op: AnyConv, w: Operand, width: int, per: int, *, may_stay: bool) -> tuple[list[Launch], Buffer, Layout, bool]:
-    """Weights as panels [group, panel, channels, taps…, width], `per` channels a word: a launch that packs them (if any is needed), where they
-    lie, and whether that is where they were, with columns of a last panel that are not there."""
+    """Weights as panels [group, panel, channels, taps…, width], `per` channels a word: a launch that packs them (if any is needed), where
+    they lie, and whether that is where they were, with columns of a last panel that are not there."""
     raw = weights_of(op, w.layout)
     g, results, *window = (int_of(d) for d in raw.shape)
     count, order = -(-results // width), window_order(window[0], len(window) - 1, per)
