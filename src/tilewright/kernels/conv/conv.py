@@ -33,7 +33,6 @@ from .depthwise import TAPS, Depthwise, is_depthwise, taps_first
 from .direct import direct_launch
 from .parts import AnyConv, Plain, int_of, plain_parts, spread, weights_of
 
-SQUARE = 16  # results and elements of their windows that are transposed at once
 PACKED, PACKED_LINE = 16, 2048  # the most channels (or words), and elements of a result's window, that a program packs
 
 
@@ -95,7 +94,7 @@ class ConvTemplate(Template):
         planes = words is not None and not op.transposed and x.layout.strides[1] != 1 and x.layout.strides[-1] == 1 and forward
         if words is not None and planes and op.groups == 1 and all(p >= 0 for pair in op.padding for p in pair):
             border = op.border if isinstance(op, IntConvOp) else 0
-            launch, x = planes_to_words(region.name, x, op.padding, words.per, border)
+            launch, x = planes_to_words(region.name, x, op.padding, words.per, border, target)
             kernel = tuple(int_of(k) for k in w.type.shape[2:])
             parts, launches = [Plain(x, kernel, op.stride, op.dilation, ((0, 1),) * len(kernel))], [launch]
         else:
@@ -103,7 +102,8 @@ class ConvTemplate(Template):
             if words is not None:
                 parts = [replace(p, x=word_operand(p.x, p.x.layout, 1, words.per)) for p in parts]
         plain = len(parts) == 1 and _is_product(op, parts[0].kernel)
-        packing, buffer, panels, in_place = panels_of(region.name, op, w, width, 1 if words is None else words.per, may_stay=not plain)
+        per = 1 if words is None else words.per
+        packing, buffer, panels, in_place = panels_of(region.name, op, w, width, per, target, may_stay=not plain)
         launches = [*packing, *launches]
         if plain:
             return [*launches, _product(region, parts[0].x, w, buffer, panels, width, words, target)]
@@ -144,7 +144,8 @@ def _is_product(op: AnyConv, kernel: tuple[int, ...]) -> bool:
     return one and op.groups == 1 and not op.transposed
 
 
-def panels_of(name: str, op: AnyConv, w: Operand, width: int, per: int, *, may_stay: bool) -> tuple[list[Launch], Buffer, Layout, bool]:
+def panels_of(name: str, op: AnyConv, w: Operand, width: int, per: int, target: TargetSpec, *,
+              may_stay: bool) -> tuple[list[Launch], Buffer, Layout, bool]:
     """Weights as panels [group, panel, channels, taps…, width], `per` channels a word: a launch that packs them (if any is needed), where
     they lie, and whether that is where they were, with columns of a last panel that are not there."""
     raw = weights_of(op, w.layout)
@@ -163,20 +164,21 @@ def panels_of(name: str, op: AnyConv, w: Operand, width: int, per: int, *, may_s
     call = Call("pack_filters", f"{name}.pack")
     b = call.b
     source = call.view("w", kind, w.buffer, raw)
-    target = call.view("panels", made, buffer, panels, write=True)
+    out = call.view("panels", made, buffer, panels, write=True)
     run = Layout((channels, *window[1:]), raw.strides[2:]).is_contiguous  # of all channels and taps of a result
     taken, line = _product_of(window[1:]), channels * _product_of(window[1:])
+    side = target.vector_bits // (8 * max(kind.itemsize, 4))  # results and elements of their windows that are transposed at once
     at_once = max(1, min(PACKED, window[0], PACKED_LINE // (per * taken))) if run else 1  # words of channels that a program packs
     chunks = -(-window[0] // at_once)
     group, panel, chunk = unravel(b, b.pid, [g, count, chunks])
-    own = b.scratch(kind, (at_once * per * taken + SQUARE, -(-width // SQUARE) * SQUARE)) if run else None
+    own = b.scratch(kind, (at_once * per * taken + side, -(-width // side) * side)) if run else None
     if own is not None:  # results are gathered a square of registers at a time
         flat = call.view("lines", kind, w.buffer, Layout((g, results, line), (*raw.strides[:2], 1), raw.offset))
         begin = chunk * (at_once * per * taken)
-        with b.loop(0, at_once * per * taken, SQUARE) as loop:
-            for column in range(0, width, SQUARE):
+        with b.loop(0, at_once * per * taken, side) as loop:
+            for column in range(0, width, side):
                 there = (results - panel * width - column, line - begin - loop.index)
-                x = b.load(flat, (group, panel * width + column, begin + loop.index), (SQUARE, SQUARE), limit=there)
+                x = b.load(flat, (group, panel * width + column, begin + loop.index), (side, side), limit=there)
                 b.store(own, (loop.index, column), b.transpose(x))
 
     def channel(at: list[Ix | int], j: int) -> Tile:
@@ -198,7 +200,7 @@ def panels_of(name: str, op: AnyConv, w: Operand, width: int, per: int, *, may_s
             x = channel(at, 0)
             for j in range(1, per):
                 x = b.binary("or", x, b.binary("shl", channel(at, j), j * 32 // per))
-            b.store(target, (group, panel, *at, 0), x)
+            b.store(out, (group, panel, *at, 0), x)
             return
         with b.loop(0, window[axis]) as loop:
             taps(axis + 1, [*at, loop.index])

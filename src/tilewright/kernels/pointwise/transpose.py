@@ -16,7 +16,7 @@ from ...ops.pointwise.casts import Cast
 from ..call import Call
 from ..launch import Buffer, Launch
 from ..matmul.product import Problem
-from ..region import Operand, collapse
+from ..region import Operand
 from .pointwise import unravel
 
 LINE = 64  # bytes
@@ -44,16 +44,14 @@ def turning_copy(name: str, source: Operand, result: Operand, target: TargetSpec
     """A copy between layouts that run along different axes, or None where a plain copy does as well."""
     if any(o.type.dtype.itemsize not in MOVED for o in (source, result)) or target.kind != "cpu":
         return None
-    sizes, strides = collapse(result.type.shape, [source.layout, result.layout])
-    shape = tuple(sizes)
-    ends = [replace(o, type=o.type.with_shape(shape), layout=Layout(shape, tuple(s), o.layout.offset))
-            for o, s in zip((source, result), strides, strict=True)]
-    along = [next((i for i, (d, s) in enumerate(zip(shape, o.layout.strides, strict=True)) if s in (1, -1) and d != 1), None) for o in ends]
+    shape = result.type.shape
+    along = [next((i for i, (d, s) in enumerate(zip(shape, o.layout.strides, strict=True)) if s in (1, -1) and d != 1), None)
+             for o in (source, result)]
     if None in along or along[0] == along[1] or not all(at_least(shape[i], SMALLEST) for i in along if i is not None):
         return None
     order = (*(i for i in range(len(shape)) if i not in along), *(i for i in along if i is not None))
     turned = tuple(shape[i] for i in order)
-    columns, rows = (replace(o, type=o.type.with_shape(turned), layout=o.layout.permute(order)) for o in ends)
+    columns, rows = (replace(o, type=o.type.with_shape(turned), layout=o.layout.permute(order)) for o in (source, result))
     return _turn(name, columns, rows, target, note)
 
 

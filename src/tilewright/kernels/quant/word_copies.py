@@ -43,10 +43,10 @@ def filled_copy(name: str, x: Operand, layout: Layout, axis: int, per: int, targ
 
 
 STRETCH = 64  # pixels at a time
-SQUARE = 16  # pixels and words that are transposed at once
 
 
-def planes_to_words(name: str, x: Operand, padding: Sequence[tuple[int, int]], per: int, border: int) -> tuple[Launch, Operand]:
+def planes_to_words(name: str, x: Operand, padding: Sequence[tuple[int, int]], per: int, border: int,
+                    target: TargetSpec) -> tuple[Launch, Operand]:
     """Images x [N, C, sizes…] whose lines are contiguous as words of channels [N, sizes…, words], with `border` around them (and for
     channels that are not there): one program a line, pixels along registers. The result is in words: i32 [N, words, sizes…]."""
     n, channels, *sizes = x.type.shape
@@ -74,17 +74,18 @@ def planes_to_words(name: str, x: Operand, padding: Sequence[tuple[int, int]], p
     one = border & ((1 << bits) - 1)
     around = sum(one << (bits * j) for j in range(per))
     around -= (1 << 32) if around >> 31 else 0
-    if words >= SQUARE:
+    side = target.vector_bits // 32  # pixels and words that are transposed at once
+    if words >= side:
         split = Layout((n, words, per, *sizes), (x.layout.strides[0], x.layout.strides[1] * per, *x.layout.strides[1:]), x.layout.offset)
         parts = call.view("words", kind, x.buffer, split, sizes=(n, 1, channels, *sizes))
 
         def squares(first: Ix | int, stop: Ix | int, empty: Tile | None) -> None:
             """Pixels first … stop-1 of all words, a square of registers at a time."""
-            with b.loop(first, stop, SQUARE) as pixel, b.loop(0, words, SQUARE) as word:
+            with b.loop(first, stop, side) as pixel, b.loop(0, words, side) as word:
                 left, total = stop - pixel.index, empty
                 for j in range(per if empty is None else 0):
                     there = ((channels - j + per - 1) // per - word.index, left)  # words that have a channel j
-                    part = b.load(parts, (at[0], word.index, j, *place, pixel.index - edge), (SQUARE, SQUARE), limit=there, other=one,
+                    part = b.load(parts, (at[0], word.index, j, *place, pixel.index - edge), (side, side), limit=there, other=one,
                                   axes=(1, len(at) + 2))
                     part = b.cast(part, i32)
                     part = b.binary("shl", part, bits * j) if j else part
@@ -93,11 +94,11 @@ def planes_to_words(name: str, x: Operand, padding: Sequence[tuple[int, int]], p
                 total = total if empty is not None else b.transpose(total)
                 b.store(out, (at[0], word.index, *at[1:], pixel.index), total, limit=(left, words - word.index), axes=(len(at) + 1, 1))
 
-        empty = b.full((SQUARE, SQUARE), around, i32)
+        empty = b.full((side, side), around, i32)
         squares(0, edge, empty)
         squares(edge, edge + count, None)
         squares(edge + count, end, empty)
-    for w in range(words if words < SQUARE else 0):
+    for w in range(words if words < side else 0):
         given = min(per, channels - w * per)
         rest = sum(one << (bits * j) for j in range(given, per))
         rest -= (1 << 32) if rest >> 31 else 0
