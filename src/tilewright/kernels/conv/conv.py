@@ -3,7 +3,7 @@
 One tap at step 1 is a matrix product over the pixels as they lie (`matmul.py`), channels by themselves have `conv_depthwise.py`, and
 everything else is a direct convolution (`conv_direct.py`) over an input that is copied where it needs padding, wider elements or another
 order of axes. Constant weights are packed in panels before the first run, others by a launch, unless their results lie side by side.
-By constant weights, bytes are multiplied four channels at a time and bf16 numbers two (`quant/words.py`), where the CPU can.
+Bytes are multiplied four channels at a time (by constant weights) and bf16 numbers two (`quant/words.py`), where the CPU can.
 """
 
 from __future__ import annotations
@@ -17,19 +17,23 @@ from ...ir.layout import Layout
 from ...ir.types import TensorType
 from ...ops.matmul.contractions import Conv as ConvOp
 from ...ops.matmul.int_products import IntConv as IntConvOp
+from ...tile.builder import Ix, Tile
 from ..call import Call
 from ..launch import FEW, Buffer, Launch, Packed, window_order
 from ..matmul.matmul import default_config, product_launch
 from ..matmul.product import Problem
 from ..pointwise.pointwise import unravel
+from ..pointwise.transpose import MOVED
 from ..quant.word_copies import planes_to_words
-from ..quant.words import Words, in_words, word_operand, words_of
+from ..quant.words import PAIRS, Words, in_words, word_operand, words_of
 from ..region import Operand, Region
 from ..template import Reason, Template
 from .channels_last import channels_last
 from .depthwise import TAPS, Depthwise, is_depthwise, taps_first
 from .direct import direct_launch
 from .parts import AnyConv, Plain, int_of, plain_parts, spread, weights_of
+
+PACKED, PACKED_LINE = 16, 2048  # the most channels (or words), and elements of a result's window, that a program packs
 
 
 class ConvTemplate(Template):
@@ -66,7 +70,9 @@ class ConvTemplate(Template):
         op, width = node.op, _width(region, target)
         x, w = region.operand(node.operands[0]), region.operand(node.operands[1])
         assert x is not None and w is not None
-        words = _words(region, target) if w.packed.words > 1 else None
+        words = _words(region, target)
+        if w.packed.words == 1 and (w.packed.form == "filters" or words is not PAIRS):
+            words = None
         few = int_of(x.type.shape[1]) // op.groups < FEW and words is None
 
         def place(x: Operand, shape: Shape) -> tuple[DType, Layout]:
@@ -88,7 +94,7 @@ class ConvTemplate(Template):
         planes = words is not None and not op.transposed and x.layout.strides[1] != 1 and x.layout.strides[-1] == 1 and forward
         if words is not None and planes and op.groups == 1 and all(p >= 0 for pair in op.padding for p in pair):
             border = op.border if isinstance(op, IntConvOp) else 0
-            launch, x = planes_to_words(region.name, x, op.padding, words.per, border)
+            launch, x = planes_to_words(region.name, x, op.padding, words.per, border, target)
             kernel = tuple(int_of(k) for k in w.type.shape[2:])
             parts, launches = [Plain(x, kernel, op.stride, op.dilation, ((0, 1),) * len(kernel))], [launch]
         else:
@@ -96,7 +102,8 @@ class ConvTemplate(Template):
             if words is not None:
                 parts = [replace(p, x=word_operand(p.x, p.x.layout, 1, words.per)) for p in parts]
         plain = len(parts) == 1 and _is_product(op, parts[0].kernel)
-        packing, buffer, panels, in_place = panels_of(region.name, op, w, width, may_stay=not plain)
+        per = 1 if words is None else words.per
+        packing, buffer, panels, in_place = panels_of(region.name, op, w, width, per, target, may_stay=not plain)
         launches = [*packing, *launches]
         if plain:
             return [*launches, _product(region, parts[0].x, w, buffer, panels, width, words, target)]
@@ -110,7 +117,7 @@ def _last(x: Operand, shape: Shape) -> tuple[DType, Layout]:
 
 
 def _words(region: Region, target: TargetSpec) -> Words | None:
-    """What constant weights are multiplied in: groups of bf16 channels must be whole words, since nothing may stand beside a NaN."""
+    """What weights may be multiplied in: groups of bf16 channels must be whole words, since nothing may stand beside a NaN."""
     node = region.anchor
     assert node is not None and isinstance(node.op, (ConvOp, IntConvOp))
     x, w = node.operands
@@ -137,36 +144,71 @@ def _is_product(op: AnyConv, kernel: tuple[int, ...]) -> bool:
     return one and op.groups == 1 and not op.transposed
 
 
-def panels_of(name: str, op: AnyConv, w: Operand, width: int, *, may_stay: bool) -> tuple[list[Launch], Buffer, Layout, bool]:
-    """Weights as panels [group, panel, channels, taps…, width]: a launch that packs them (if any is needed), where they lie, and whether
-    that is where they were, with columns of a last panel that are not there."""
+def panels_of(name: str, op: AnyConv, w: Operand, width: int, per: int, target: TargetSpec, *,
+              may_stay: bool) -> tuple[list[Launch], Buffer, Layout, bool]:
+    """Weights as panels [group, panel, channels, taps…, width], `per` channels a word: a launch that packs them (if any is needed), where
+    they lie, and whether that is where they were, with columns of a last panel that are not there."""
     raw = weights_of(op, w.layout)
     g, results, *window = (int_of(d) for d in raw.shape)
-    count, order = -(-results // width), window_order(window[0], len(window) - 1, w.packed.words)
-    window[0] = -(-window[0] // w.packed.words)
-    if w.packed.form != "filters" and may_stay and raw.strides[1] == 1 and all(not isinstance(s, int) or s >= 0 for s in raw.strides):
+    count, order = -(-results // width), window_order(window[0], len(window) - 1, per)
+    channels, window[0] = window[0], -(-window[0] // per)
+    forward = all(not isinstance(s, int) or s >= 0 for s in raw.strides)
+    if w.packed.form != "filters" and per == 1 and may_stay and raw.strides[1] == 1 and forward:
         return [], w.buffer, Layout((g, count, *window, width), (raw.strides[0], width, *raw.strides[2:], 1), raw.offset), True
     stored = Layout.contiguous((g, count, *(window[i] for i in order), width))
     panels = stored.permute((0, 1, *(2 + order.index(i) for i in range(len(window))), len(window) + 2))
     if w.packed.form == "filters":
         return [], w.buffer, panels, False
-    buffer = Buffer(f"{name}.filters", "temp", w.type.dtype.itemsize * g * count * width * _product_of(window))
+    kind, made = (MOVED.get(w.type.dtype.itemsize, w.type.dtype),) * 2 if per == 1 else (MOVED[4 // per], i32)
+    buffer = Buffer(f"{name}.filters", "temp", made.itemsize * g * count * width * _product_of(window))
     call = Call("pack_filters", f"{name}.pack")
     b = call.b
-    source = call.view("w", w.type.dtype, w.buffer, raw)
-    target = call.view("panels", w.type.dtype, buffer, panels, write=True)
-    group, panel, c = unravel(b, b.pid, [g, count, window[0]])
+    source = call.view("w", kind, w.buffer, raw)
+    out = call.view("panels", made, buffer, panels, write=True)
+    run = Layout((channels, *window[1:]), raw.strides[2:]).is_contiguous  # of all channels and taps of a result
+    taken, line = _product_of(window[1:]), channels * _product_of(window[1:])
+    side = target.vector_bits // (8 * max(kind.itemsize, 4))  # results and elements of their windows that are transposed at once
+    at_once = max(1, min(PACKED, window[0], PACKED_LINE // (per * taken))) if run else 1  # words of channels that a program packs
+    chunks = -(-window[0] // at_once)
+    group, panel, chunk = unravel(b, b.pid, [g, count, chunks])
+    own = b.scratch(kind, (at_once * per * taken + side, -(-width // side) * side)) if run else None
+    if own is not None:  # results are gathered a square of registers at a time
+        flat = call.view("lines", kind, w.buffer, Layout((g, results, line), (*raw.strides[:2], 1), raw.offset))
+        begin = chunk * (at_once * per * taken)
+        with b.loop(0, at_once * per * taken, side) as loop:
+            for column in range(0, width, side):
+                there = (results - panel * width - column, line - begin - loop.index)
+                x = b.load(flat, (group, panel * width + column, begin + loop.index), (side, side), limit=there)
+                b.store(own, (loop.index, column), b.transpose(x))
 
-    def taps(axis: int, at: list[object]) -> None:
+    def channel(at: list[Ix | int], j: int) -> Tile:
+        """Channel j of the word at `at`, for all results of the panel; zeros where there is none."""
+        place, inside = at[0] * per + j, results - panel * width
+        if own is not None:
+            row: Ix | int = place - chunk * (at_once * per)
+            for t, d in zip(at[1:], window[1:], strict=True):
+                row = row * d + t
+            x = b.load(own, (row, 0), (width,), axes=(1,))
+        else:
+            if channels % per and j:
+                inside = inside * b.maximum(0, b.minimum(1, channels - place))
+            x = b.load(source, (group, panel * width, place, *at[1:]), (width,), limit=(inside,), axes=(1,))
+        return x if per == 1 else b.cast(x, i32)
+
+    def taps(axis: int, at: list[Ix | int]) -> None:
         if axis == len(window):
-            x = b.load(source, (group, panel * width, *at), (width,), limit=(results - panel * width,), axes=(1,))  # type: ignore[arg-type]
-            b.store(target, (group, panel, *at, 0), x)  # type: ignore[arg-type]
+            x = channel(at, 0)
+            for j in range(1, per):
+                x = b.binary("or", x, b.binary("shl", channel(at, j), j * 32 // per))
+            b.store(out, (group, panel, *at, 0), x)
             return
         with b.loop(0, window[axis]) as loop:
             taps(axis + 1, [*at, loop.index])
 
-    taps(1, [c])
-    launch = call.finish(g * count * window[0], bytes_=2 * w.type.nbytes, note="run-time weights packed into panels")
+    first = chunk * at_once
+    with b.loop(first, b.minimum(first + at_once, window[0])) as words:
+        taps(1, [words.index])
+    launch = call.finish(g * count * chunks, bytes_=2 * w.type.nbytes, note="run-time weights packed into panels")
     return [launch], buffer, panels, False
 
 

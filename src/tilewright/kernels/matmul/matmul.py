@@ -1,7 +1,8 @@
 """Matrix products: C[..., M, N] = epilogue(alpha · A[..., M, K] · B[..., K, N]).
 
-B is read as panels [ceil(N/width), K, width]: a constant is packed once when the program is built, a run-time B by a launch before
-(unless its columns are contiguous, then it is read in place). A is read in place, element by element, through any strides.
+B is read as panels [ceil(N/width), K, width]: a constant is packed once when the program is built. A run-time B is read where it lies
+(`right.py`), or packed by a launch before. A is read in place, element by element, through any strides. Where the CPU multiplies pairs of
+bf16 numbers, K is counted in words of two (`quant/words.py`), whichever way B comes.
 One program computes one block of rows × one panel: the block is cut into tiles of at most `rows` rows of nearly equal height, and
 each tile keeps its accumulators in registers. An element is the sum, in order, of FMA chains over CHAIN steps of K: neither M,
 N, batch nor threads change a bit, and the error grows with K/CHAIN + CHAIN instead of K. Columns past N are masked when
@@ -15,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 
 from ...core.dims import Dim, at_least, at_most, ceildiv, divisible, maximum, product
-from ...core.dtypes import DType, compute_dtype, i32
+from ...core.dtypes import DType, compute_dtype, i32, u16
 from ...core.target_spec import TargetSpec
 from ...ir.layout import Layout
 from ...ir.types import TensorType
@@ -26,17 +27,20 @@ from ..pointwise.pointwise import unravel
 from ..pointwise.transpose import turn_launch, wants_turning
 from ..quant.tiles import tiles_fit, tiles_launch
 from ..quant.word_copies import filled_copy
-from ..quant.words import in_words, word_operand, words_of
-from ..region import Region
+from ..quant.words import PAIRS, in_words, word_operand, words_of
+from ..region import Operand, Region
 from ..template import Reason, Template, region_bytes, region_flops
 from .chains import CHAIN, accumulate_chains, accumulate_words
 from .narrow import narrow_fits, narrow_launch
 from .panels import pack_panels
 from .prefetch import NextBlock, Stream
 from .product import Config, Frame, Problem, even_blocks
+from .right import Right
 from .tiling import for_each_tile, tile_heights, write_tile
 
 LEAST_ROWS = 64  # of a program that pay for a widened copy of a panel of B that is read in place
+IN_PLACE_ROWS = 256  # up to which a transposed B is read in place: each block of rows transposes it again
+FEWEST_PAIRS = 8  # steps of K that are worth pairs
 MAX_BLOCK = 22  # tiles of rows in one program: more rows cost L2, fewer cost another pass over B
 
 
@@ -90,6 +94,9 @@ class MatmulTemplate(Template):
             launches, p, panels = _in_words(p, region.name, target)
             config = replace(default_config(p.dtype, p.n, target), width=p.b.packed.width)
             return [*launches, product_launch(region, p, config, p.b.buffer, panels, target)]
+        if p.b.packed.form != "panels" and _pairs_fit(p, target):
+            launches, p = _in_pairs(p, region.name, target)
+            return [*launches, _read_in_place(region, p, default_config(p.dtype, p.n, target), target)]
         if wants_turning(p):
             turn, p = turn_launch(p, region.name, target)
             return [turn, *self._product(region, p, target)]
@@ -107,13 +114,47 @@ class MatmulTemplate(Template):
             panels = Layout((ceildiv(p.n, config.width), p.k, config.width), (p.k * config.width, config.width, 1))
             return [product_launch(region, p, config, p.b.buffer, panels, target)]
         if p.b_view.strides[-1] == 1 and not _collides(p):
-            *lead, k, _ = p.b_view.shape
-            *steps, row, _ = p.b_view.strides
-            panels = Layout((*lead, ceildiv(p.n, config.width), k, config.width), (*steps, config.width, row, 1), p.b_view.offset)
-            return [product_launch(region, p, config, p.b.buffer, panels, target, in_place=True)]
+            return [_read_in_place(region, replace(p, b_way="rows"), config, target)]
+        if p.b_view.strides[-2] == 1 and at_most(p.m, IN_PLACE_ROWS):
+            return [_read_in_place(region, replace(p, b_way="columns"), config, target)]
         note = "run-time right operand packed into panels"
         pack, buffer, panels = pack_panels(region.name, p.b, p.b_view, p.n, config.width, target, note)
         return [pack, product_launch(region, p, config, buffer, panels, target)]
+
+
+def _read_in_place(region: Region, p: Problem, config: Config, target: TargetSpec) -> Launch:
+    """A product that reads its right operand where it lies."""
+    *lead, k, _ = p.b_view.shape
+    *steps, row, column = p.b_view.strides
+    panels = Layout((*lead, ceildiv(p.n, config.width), k, config.width), (*steps, config.width * column, row, column), p.b_view.offset)
+    return product_launch(region, p, config, p.b.buffer, panels, target)
+
+
+def _pairs_fit(p: Problem, target: TargetSpec) -> bool:
+    """Whether a run-time product counts K in pairs: known from dtypes and K alone, so that a row has the same bits in any batch."""
+    pairs = words_of(p.a.type.dtype, p.b.type.dtype, target) is PAIRS
+    return pairs and at_least(p.k, FEWEST_PAIRS) and (isinstance(p.k, int) or divisible(p.k, PAIRS.per))
+
+
+def _in_pairs(p: Problem, name: str, target: TargetSpec) -> tuple[list[Launch], Problem]:
+    """A product with K counted in pairs. Operands that cannot be read so are copied, with a zero behind an odd K."""
+    launches: list[Launch] = []
+
+    def whole(o: Operand, view: Layout, axis: int, label: str) -> Operand:
+        if not in_words(view, axis, PAIRS.per):
+            order = (*(i for i in range(len(view.shape)) if i != axis), axis)
+            copies, o = filled_copy(f"{name}.{label}", o, view, axis, PAIRS.per, target, order)
+            launches.extend(copies)
+            view = o.layout
+        return word_operand(o, view, axis, PAIRS.per)
+
+    rank = len(p.b_view.shape)
+    a = whole(p.a, p.a_view, len(p.a_view.shape) - 1, "a")
+    p = replace(p, a=a, a_view=a.layout, k=a.layout.shape[-1], words=PAIRS)
+    if p.b_view.strides[-1] == 1 and not (p.n == 1 and p.b_view.strides[-2] == 1):
+        return launches, replace(p, b=replace(p.b, type=TensorType(u16, p.b.type.shape)), b_way="rows")
+    b = whole(p.b, p.b_view, rank - 2, "b")
+    return launches, replace(p, b=b, b_view=b.layout, b_way="columns")
 
 
 def _in_words(p: Problem, name: str, target: TargetSpec) -> tuple[list[Launch], Problem, Layout]:
@@ -123,8 +164,8 @@ def _in_words(p: Problem, name: str, target: TargetSpec) -> tuple[list[Launch], 
     launches: list[Launch] = []
     a, view, last = p.a, p.a_view, len(p.a_view.shape) - 1
     if not in_words(view, last, words.per):
-        copy, a = filled_copy(name, a, view, last, words.per, target, range(len(view.shape)))
-        launches, view = [copy], a.layout
+        launches, a = filled_copy(name, a, view, last, words.per, target, range(len(view.shape)))
+        view = a.layout
     a, width = word_operand(a, view, last, words.per), p.b.packed.width
     k = a.layout.shape[-1]
     b = replace(p.b, type=TensorType(i32, (p.n, k)))
@@ -138,25 +179,25 @@ def _collides(p: Problem) -> bool:
     return isinstance(step, int) and step * p.b.type.dtype.itemsize % 4096 == 0 and at_least(p.k, 128) and at_least(p.m, 64)
 
 
-def product_launch(
-    region: Region, p: Problem, config: Config, b_buffer: Buffer, panels: Layout, target: TargetSpec, *, in_place: bool = False
-) -> Launch:
+def product_launch(region: Region, p: Problem, config: Config, b_buffer: Buffer, panels: Layout, target: TargetSpec) -> Launch:
     """The product for any number of rows and, where that number is known at run time only, a variant for few."""
-    if not in_place and tiles_fit(p, config, target):
+    if p.b_way == "packed" and tiles_fit(p, config, target):
         return tiles_launch(region, p, config, b_buffer, panels)
-    launch, rows = _way(region, p, config, b_buffer, panels, target, in_place, few=False)
-    if in_place or p.batched or isinstance(rows, int) or at_most(rows, config.rows) or at_least(rows, config.rows + 1):
+    launch, rows = _way(region, p, config, b_buffer, panels, target, few=False)
+    fixed = isinstance(rows, int) or at_most(rows, config.rows) or at_least(rows, config.rows + 1)
+    if p.batched or fixed or (p.b_way != "packed" and p.words is None):
         return launch
-    few, _ = _way(region, p, config, b_buffer, panels, target, in_place, few=True)
+    few, _ = _way(region, p, config, b_buffer, panels, target, few=True)
     return replace(launch, variants=(Variant(rows, 1, config.rows, few.kernel, few.arguments, few.grid, few.scratch),))
 
 
-def _way(region: Region, p: Problem, config: Config, b_buffer: Buffer, panels: Layout, target: TargetSpec, in_place: bool, *,
+def _way(region: Region, p: Problem, config: Config, b_buffer: Buffer, panels: Layout, target: TargetSpec, *,
          few: bool) -> tuple[Launch, Dim]:
     """One way to run it, and the number of rows of one program's matrix. `few`: at most one register tile of rows."""
     assert region.anchor is not None
     out_value = region.anchor.values[0]
-    frame = Frame.of(region, p, b_buffer, panels, in_place=in_place)
+    in_place = p.b_way != "packed"
+    frame = Frame.of(region, p, b_buffer, panels)
     call, m = frame.call, frame.rows
     b, a_view, b_view = call.b, frame.a, frame.b
     batch = frame.words()
@@ -181,35 +222,22 @@ def _way(region: Region, p: Problem, config: Config, b_buffer: Buffer, panels: L
         ahead = (Stream(call, p, config, b_buffer, panels, panel, kw) if few
                  else NextBlock(call, p, config, b_buffer, panels, panel, kw, block))
 
-    copies = p.words is None and p.b.type.dtype is not wide and (not in_place or at_least(block, LEAST_ROWS))
-    own_b = b.scratch(wide, (config.depth, config.width)) if copies and not few else None
-
-    def own(x: Tile) -> Tile:
-        return x if p.words is not None else b.cast(x, wide)
-
-    def from_memory(i: Ix | int) -> Tile:
-        return own(b.load(b_view, (*at, panel, i, 0), (1, config.width), limit=(None, limit) if in_place else None))
+    narrow = p.words is None and p.b.type.dtype is not wide and (not in_place or at_least(block, LEAST_ROWS))
+    copies = not few and (narrow or (in_place and p.words is not None))
+    right = Right(b, p, config, b_view, (*at, panel), limit, wide, target.vector_bits // 32, copies=copies)
 
     def accumulate(left: Callable[[Ix | int], Tile], row: Ix | int, start: Ix | int, stop: Ix | int, total: Tile) -> Tile:
-        def right(i: Ix | int) -> Tile:
-            return b.load(own_b, (i - start, 0), (1, config.width)) if own_b is not None else from_memory(i)
-
+        at_step = partial(right.step, start=start)
         fetch = None if ahead is None else ahead.during(row - first, start)
         if p.words is None:
-            return accumulate_chains(b, left, right, start, stop, total, divisible(p.k, CHAIN), fetch, config.unroll)
+            return accumulate_chains(b, left, at_step, start, stop, total, divisible(p.k, CHAIN), fetch, config.unroll)
         if wide.is_int:
-            return accumulate_words(b, p.words, left, right, start, stop, total, fetch, config.unroll)
-        return accumulate_chains(b, left, right, start, stop, total, divisible(p.k, CHAIN), fetch, config.unroll,
+            return accumulate_words(b, p.words, left, at_step, start, stop, total, fetch, config.unroll)
+        return accumulate_chains(b, left, at_step, start, stop, total, divisible(p.k, CHAIN), fetch, config.unroll,
                                  step=partial(p.words.dot, b))
 
-    def copy_panel(start: Ix | int, stop: Ix | int) -> None:
-        """Small numbers of B are widened once for all tiles of rows, not once per tile."""
-        if own_b is not None:
-            with b.loop(start, stop) as loop:
-                b.store(own_b, (loop.index - start, 0), from_memory(loop.index))
-
     def in_memory(row: Ix | int, rows_: int) -> Callable[[Ix | int], Tile]:
-        return lambda i: own(b.load(a_view, (*at, row, i), (rows_, 1)))
+        return lambda i: right.widened(b.load(a_view, (*at, row, i), (rows_, 1)))
 
     def finish(row: Ix | int, acc: Tile) -> None:
         acc = acc * p.alpha if p.alpha != 1.0 else acc
@@ -218,8 +246,8 @@ def _way(region: Region, p: Problem, config: Config, b_buffer: Buffer, panels: L
     def tile(row: Ix | int, rows_: int) -> None:
         finish(row, accumulate(in_memory(row, rows_), row, 0, kw, b.full((rows_, config.width), zero, wide)))
 
-    if at_most(p.k, config.depth) or few:
-        copy_panel(0, kw)
+    if at_most(p.k, config.depth) or (few and right.own is None):
+        right.copy(0, kw)
         for_each_tile(b, first, height, config.rows, sizes_used, tile)
     else:
         sums = b.scratch(wide, (block if isinstance(block, int) else most, config.width))
@@ -232,7 +260,7 @@ def _way(region: Region, p: Problem, config: Config, b_buffer: Buffer, panels: L
         for_each_tile(b, first, height, config.rows, sizes_used, clear)
         with b.loop(0, kw, config.depth) as blocks:
             start, stop = blocks.index, b.minimum(blocks.index + config.depth, kw)
-            copy_panel(start, stop)
+            right.copy(start, stop)
 
             def part(row: Ix | int, rows_: int) -> None:
                 left = in_memory(row, rows_)

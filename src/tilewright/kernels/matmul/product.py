@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from ...core.dims import Dim, ceildiv, maximum, minimum
 from ...core.dtypes import DType
@@ -43,6 +44,7 @@ class Problem:
     dtype: DType
     words: Words | None = None  # operands are seen as 32-bit words, K is counted in them
     order: tuple[int, ...] | None = None  # axes of the region's results as [batch…, M, N], where they are others
+    b_way: Literal["packed", "rows", "columns"] = "packed"  # whether B lies in panels, or is read in place along its rows or columns
 
     @staticmethod
     def of(region: Region) -> Problem:
@@ -88,7 +90,7 @@ class Frame:
     pairs: list[tuple[Buffer, Buffer]] = field(default_factory=list)  # operands whose memory the result may take
 
     @staticmethod
-    def of(region: Region, p: Problem, b_buffer: Buffer, panels: Layout, *, name: str = "matmul", in_place: bool = False) -> Frame:
+    def of(region: Region, p: Problem, b_buffer: Buffer, panels: Layout, *, name: str = "matmul") -> Frame:
         assert region.anchor is not None
         shape = region.results[0].type.shape
         leaves = leaves_of_epilogue(region, region.anchor.values[0])
@@ -118,8 +120,8 @@ class Frame:
             p.b.type.dtype,
             b_buffer,
             Layout((*sizes[:-1], *panels.shape[-3:]), (*b_steps, *panels.strides[-3:]), panels.offset),
-            sizes=(*sizes[:-1], 1, p.k, p.n) if in_place else None,
-            bake=() if in_place else (-2,),
+            sizes=(*sizes[:-1], 1, panels.shape[-2], p.n) if p.b_way != "packed" else None,
+            bake=(-2,) if p.b_way == "packed" else (),
         )
         n_out = len(region.results)
         outs = [

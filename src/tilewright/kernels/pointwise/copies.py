@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from ...core.dims import Dim
 from ...core.target_spec import TargetSpec
 from ...ir.graph import Graph
+from ...ir.layout import Layout
 from ...ir.types import TensorType
 from ...ops.index.indexing import Concat as ConcatOp
 from ...ops.index.indexing import Pad as PadOp
 from ...ops.pointwise.casts import Cast
 from ...ops.views import Expand
 from ..launch import Launch
-from ..region import Operand, Region
+from ..region import Operand, Region, collapse
 from ..template import Template
 from .complex import as_real
 from .pointwise import Pointwise
@@ -34,9 +37,10 @@ def copy_launch(name: str, source: Operand, target: Operand, spec: TargetSpec, n
     source, target = as_real(source), as_real(target)
     if spec.kind == "cuda":
         from .cuda.transpose import turning_copy as turning
+
+        turned = turning(name, source, target, spec, note)
     else:
-        turning = turning_copy
-    turned = turning(name, source, target, spec, note)
+        turned = turning_copy(name, *_merged(source, target), spec, note)
     if turned is not None:
         return turned
     body = Graph("copy")
@@ -45,6 +49,14 @@ def copy_launch(name: str, source: Operand, target: Operand, spec: TargetSpec, n
     (launch,) = pointwise_of(spec).build(Region(name, body, [source], [target]), spec)
     launch.note = note
     return launch
+
+
+def _merged(*ends: Operand) -> list[Operand]:
+    """Both ends of a copy with neighbouring axes merged: what is long enough to turn may be two short axes."""
+    sizes, strides = collapse(ends[0].type.shape, [o.layout for o in ends])
+    shape = tuple(sizes)
+    return [replace(o, type=o.type.with_shape(shape), layout=Layout(shape, tuple(s), o.layout.offset))
+            for o, s in zip(ends, strides, strict=True)]
 
 
 def fill_launch(name: str, value: float, target: Operand, spec: TargetSpec) -> Launch:
