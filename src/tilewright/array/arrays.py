@@ -6,25 +6,43 @@ through another Array: `y = x[2:5]; y[0] = 1` leaves x as it was.
 """
 from __future__ import annotations
 
+import functools
 import operator
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from ..core import dtypes as dt
 from ..core.errors import ArgumentError, ParseError
+from ..core.pytree import flatten
 from ..runtime.outputs import new_array
 
 Fn = Callable[..., Any]
+F = TypeVar("F", bound=Fn)
 _refs = sys.getrefcount
 _WRITES = {"copyto", "put", "place", "putmask", "fill_diagonal", "put_along_axis"}  # NumPy's functions that write their first argument
 ALONE = 3  # references to a header that only its Array holds: the slot, a local name, the argument of getrefcount
 
 
+def viewing(method: F) -> F:
+    """A method that makes a view of a header, also of one that describes memory of a GPU."""
+
+    @functools.wraps(method)
+    def call(self: Array, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(self, *args, **kwargs)
+        except OnDevice:
+            from .cuda import placed
+
+            return placed.as_view(method, [self, *args], kwargs)
+
+    return call  # type: ignore[return-value]
+
+
 class Array:
-    """An array of numbers on one device: `tw.asarray([1.0, 2.0])`, `tw.zeros((2, 3))`, `tw.arange(5)`.
+    """An array of numbers on one device, the CPU or a GPU: `tw.asarray([1.0, 2.0])`, `tw.zeros((2, 3))`, `tw.arange(5)`.
 
     It works with Python's operators, slices and NumPy's functions. Views (`x.T`, `x[::-1]`, `x.reshape(...)` where the memory lies right)
     share memory; writing (`x[0] = 1`, `x += y`) copies first when the memory is shared.
@@ -64,45 +82,48 @@ class Array:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return tuple(ready(self).shape)
+        return tuple(attribute(self, "shape"))
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """The element type, one of `tw.float32` ...; these are NumPy's dtype objects."""
-        found: np.dtype[Any] = ready(self).dtype
+        found: np.dtype[Any] = attribute(self, "dtype")
         return found
 
     @property
     def ndim(self) -> int:
-        return ready(self).ndim
+        return int(attribute(self, "ndim"))
 
     @property
     def size(self) -> int:
-        return ready(self).size
+        return int(attribute(self, "size"))
 
     @property
     def nbytes(self) -> int:
-        return ready(self).nbytes
+        return int(attribute(self, "nbytes"))
 
     @property
     def itemsize(self) -> int:
-        return ready(self).itemsize
+        return int(attribute(self, "itemsize"))
 
     @property
     def strides(self) -> tuple[int, ...]:
         """Bytes between neighbours along each axis; they may be negative or 0."""
-        return ready(self).strides
+        return tuple(attribute(self, "strides"))
 
     @property
     def device(self) -> str:
-        return "cpu"
+        """"cpu", or "cuda": the first GPU."""
+        return "cpu" if hasattr(self, "_a") else self._node.device
 
     def to_device(self, device: Any, /, *, stream: Any = None) -> Array:
-        """This Array on `device`; there is "cpu"."""
-        check_device(device, "to_device")
-        if stream is not None:
-            raise ArgumentError(f"to_device: a CPU has no streams, got {stream!r}")
-        return self
+        """This Array on `device`, "cpu" or "cuda"; itself where it lies there. On a GPU the copy is made on `stream`, by default the
+        current one (`tw.stream`), and later work on another stream waits for it."""
+        if device in (None, "cpu") and stream is None and hasattr(self, "_a"):
+            return self
+        from .cuda import placed
+
+        return placed.to(self, device, stream, "to_device")
 
     to = to_device
 
@@ -110,24 +131,29 @@ class Array:
 
     @property
     def T(self) -> Array:
-        return wrap(ready(self).T)
+        found: Array = attribute(self, "T")
+        return found
 
     @property
+    @viewing
     def mT(self) -> Array:
         a = ready(self)
         if a.ndim < 2:
             raise ArgumentError(f"mT: needs two axes or more, got {shown(a)}")
         return wrap(a.swapaxes(-1, -2))
 
+    @viewing
     def view(self) -> Array:
         """Another Array of the same memory: a clone that costs nothing until one of them is written."""
         return wrap(ready(self)[...])
 
+    @viewing
     def transpose(self, *axes: Any) -> Array:
         return wrap(ready(self).transpose(*axes))
 
     permute = transpose
 
+    @viewing
     def swapaxes(self, a: int, b: int) -> Array:
         return wrap(ready(self).swapaxes(a, b))
 
@@ -135,28 +161,34 @@ class Array:
         """The same elements in another shape; a view where the strides allow it."""
         wanted = shape[0] if len(shape) == 1 else shape
         try:
+            if not hasattr(self, "_a") and self.device != "cpu":
+                return _device_calls().reshape(self, _ints(wanted), order, copy)
             if copy is None and order == "C":
                 return wrap(ready(self).reshape(wanted))
             return wrap(np.reshape(ready(self), _ints(wanted), order=order, copy=copy))
         except (ValueError, TypeError) as e:
-            raise ArgumentError(f"reshape: {e}, got {shown(ready(self))} to {wanted}") from None
+            raise ArgumentError(f"reshape: {e}, got {shown(self)} to {wanted}") from None
 
     def ravel(self) -> Array:
         return self.reshape(-1)
 
     def flatten(self) -> Array:
-        return wrap(ready(self).flatten())
+        return self.copy().reshape(-1)
 
+    @viewing
     def squeeze(self, axis: Any = None) -> Array:
         return wrap(ready(self).squeeze(axis))
 
+    @viewing
     def diagonal(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Array:
         return wrap(ready(self).diagonal(offset, axis1, axis2))
 
+    @viewing
     def expand(self, *shape: Any) -> Array:
         """Broadcast to a shape, with strides of 0."""
         return wrap(np.broadcast_to(ready(self), _ints(shape[0] if len(shape) == 1 else shape)))
 
+    @viewing
     def unfold(self, axis: int, size: int, step: int = 1) -> Array:
         """Windows of `size` elements along an axis, `step` apart, on a new last axis. They overlap in memory."""
         a = ready(self)
@@ -168,10 +200,15 @@ class Array:
     # ---- elements
 
     def __getitem__(self, key: Any) -> Array:
+        if not hasattr(self, "_a") and self.device != "cpu":
+            return _device_calls().taken(self, key)
         found = ready(self)[key if type(key) is int or type(key) is slice else index(key)]
         return wrap(found if type(found) is np.ndarray else np.asarray(found))
 
     def __setitem__(self, key: Any, value: Any) -> None:
+        if not hasattr(self, "_a") and self.device != "cpu":
+            _device_calls().put(self, key, value)
+            return
         # The value is read before the memory is made ours: it may be a view of it.
         own(self)[index(key)] = fitting(given(value), ready(self).dtype)
 
@@ -180,22 +217,24 @@ class Array:
         """`x.at[i].add(v)` gives a new Array in which the elements x[i] are changed; an index that stands twice counts twice."""
         from .updates import At
 
-        return At(self)
+        return At(self) if self.device == "cpu" else _device_calls().DeviceAt(self)
 
     def item(self, *args: Any) -> Any:
-        return ready(self).item(*args)
+        return host(self).item(*args)
 
     def tolist(self) -> Any:
-        return ready(self).tolist()
+        return host(self).tolist()
 
     def tobytes(self) -> bytes:
-        return ready(self).tobytes()
+        return host(self).tobytes()
 
     def fill(self, value: Any) -> None:
-        own(self)[...] = value
+        self[...] = value
 
     def copy(self) -> Array:
         """The same elements in memory of its own."""
+        if self.device != "cpu":
+            return _device_calls().copied(self)
         a = ready(self)
         if a.size < 4096 or a.flags.c_contiguous:
             return wrap(a.copy())
@@ -210,28 +249,26 @@ class Array:
         return self.copy()
 
     def __len__(self) -> int:
-        a = ready(self)
-        if not a.ndim:
+        if not self.ndim:
             raise TypeError("len() of an Array without axes")
-        return len(a)
+        return self.shape[0]
 
     def __iter__(self) -> Iterator[Array]:
-        a = ready(self)
-        if not a.ndim:
+        if not self.ndim:
             raise TypeError("iteration over an Array without axes")
-        return map(wrap, map(np.asarray, a))
+        return map(wrap, map(np.asarray, ready(self))) if self.device == "cpu" else (self[i] for i in range(len(self)))
 
     def __contains__(self, value: Any) -> bool:
-        return bool((ready(self) == given(value)).any())
+        return bool((ready(self) == given(value)).any()) if self.device == "cpu" else bool((self == value).any())
 
     def _scalar(self, what: str) -> np.ndarray[Any, Any]:
-        a = ready(self)
+        a = host(self)
         if a.size != 1:
             raise TypeError(f"{what}: needs an Array of one element, got {shown(a)}")
         return a.reshape(())
 
     def __bool__(self) -> bool:
-        a = ready(self)
+        a = host(self)
         if a.size != 1:
             raise ValueError(f"bool(): the truth of {shown(a)} is ambiguous; use tw.any or tw.all")
         return bool(a.reshape(()))
@@ -246,7 +283,7 @@ class Array:
         return complex(self._scalar("complex()").item())
 
     def __index__(self) -> int:
-        a = ready(self)
+        a = host(self)
         if a.ndim or a.dtype.kind not in "iu":
             raise TypeError(f"an index must be an integer Array without axes, got {shown(a)}")
         return operator.index(a.item())
@@ -254,26 +291,27 @@ class Array:
     # ---- text and files
 
     def __repr__(self) -> str:
-        a = ready(self)
-        body = np.array2string(a, separator=", ", prefix="Array(", suffix=")")
+        a, where = (ready(self), "") if self.device == "cpu" else (_device_calls().summary(self), f", device={self.device!r}")
+        limit = 0 if a.size < self.size else None  # of a large Array on a GPU only what is shown was copied
+        body = np.array2string(a, separator=", ", prefix="Array(", suffix=")", threshold=limit)
         plain = a.size and (a.dtype in (np.float32, np.int64, np.bool_, np.complex64))
         tail = "" if plain else f", dtype={a.dtype.name}"
         if not a.size and a.ndim > 1:
             tail = f", shape={a.shape}{tail}"
-        return f"Array({body}{tail})"
+        return f"Array({body}{tail}{where})"
 
     def __str__(self) -> str:
-        return str(ready(self))
+        return str(host(self))
 
     def __format__(self, spec: str) -> str:
-        a = ready(self)
+        a = host(self)
         return format(a.item() if a.ndim == 0 else a, spec)
 
     def _repr_html_(self) -> str:
         """A table of the first two axes, with the dtype and shape above it."""
         from html import escape
 
-        a = ready(self)
+        a = host(self)
         head = f"<code>Array {a.dtype.name}{list(a.shape)}</code>"
         if a.ndim not in (1, 2) or not a.size:
             return f"<div>{head}<pre>{escape(str(a))}</pre></div>"
@@ -285,6 +323,8 @@ class Array:
         return f"<div>{head}<table>{''.join(body)}</table></div>"
 
     def __reduce__(self) -> tuple[Any, ...]:
+        if self.device != "cpu":
+            return _moved, (wrap(host(self)), self.device)
         a = ready(self)
         if a.dtype.kind != "V":
             return wrap, (np.ascontiguousarray(a).reshape(a.shape),)
@@ -294,6 +334,9 @@ class Array:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         """NumPy's view of the memory, read-only; a copy where a copy or another dtype is asked for."""
+        if not hasattr(self, "_a") and self.device != "cpu":
+            raise TypeError(f"Array: {shown(self)} lies on {self.device} and is not copied to the host by itself; use x.numpy() or "
+                            "x.to('cpu')")
         a = ready(self)
         if dtype is not None and np.dtype(dtype) != a.dtype:
             if copy is False:
@@ -307,7 +350,17 @@ class Array:
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
+        if self.device != "cpu":
+            raise AttributeError(f"Array: memory on {self.device} has no __array_interface__; use x.numpy()")
         return self.__array__().__array_interface__
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        if self.device == "cpu":
+            raise AttributeError("Array: only an Array on a GPU has __cuda_array_interface__")
+        from .cuda import placed
+
+        return placed.interface(self)
 
     def __buffer__(self, flags: int) -> memoryview:
         return self.__array__().data
@@ -357,6 +410,10 @@ class Array:
 
     def __dlpack__(self, *, stream: Any = None, max_version: tuple[int, int] | None = None, dl_device: Any = None,
                    copy: bool | None = None) -> Any:
+        if self.device != "cpu":
+            from .cuda import placed
+
+            return placed.exported(self, stream, dl_device, copy)
         if stream is not None:
             raise BufferError(f"Array: a CPU has no streams, got stream={stream!r}")
         if dl_device is not None and tuple(map(int, dl_device)) != (1, 0):
@@ -380,7 +437,7 @@ class Array:
         return a.__dlpack__(max_version=max_version, copy=copy)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return (1, 0)
+        return (1, 0) if self.device == "cpu" else (2, 0)
 
     # ---- conversions
 
@@ -391,11 +448,15 @@ class Array:
         return found
 
     def numpy(self) -> np.ndarray[Any, Any]:
-        """A NumPy array of its own memory, to write to."""
-        return ready(self).copy()
+        """A NumPy array of its own memory, to write to. From a GPU it is copied, once the work that makes it has ended."""
+        return ready(self).copy() if self.device == "cpu" else host(self)
 
     def torch(self) -> Any:
         """A PyTorch tensor of the same memory where PyTorch can have it, else of a copy."""
+        if self.device != "cpu":
+            import torch
+
+            return torch.from_dlpack(self)  # type: ignore[attr-defined]
         from ..core.tensors import numpy_to_tensor
 
         return numpy_to_tensor(np.ascontiguousarray(own(self)))
@@ -430,12 +491,34 @@ def ready(x: Array) -> np.ndarray[Any, Any]:
         return a
 
 
+class OnDevice(ArgumentError):
+    """An Array on a GPU is used where memory of the host is needed."""
+
+
+def host(x: Array) -> np.ndarray[Any, Any]:
+    """The elements on the host: the header, or a copy from the GPU."""
+    if x.device == "cpu":
+        return ready(x)
+    from .cuda import placed
+
+    place = placed.of(x)
+    assert place is not None
+    return placed.downloaded(place)
+
+
+def _device_calls() -> Any:
+    from .cuda import calls
+
+    return calls
+
+
 class Node:
-    """What a lazy Array waits for."""
+    """What an Array holds instead of a header: an expression that waits, or a place on a GPU."""
 
     __slots__ = ()
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
+    device = "cpu"
 
     def value(self) -> np.ndarray[Any, Any]:
         raise NotImplementedError
@@ -448,9 +531,17 @@ def refuse_buffer(x: Array) -> None:
 
 
 def attribute(x: Array, name: str) -> Any:
-    """An attribute of a lazy Array; shape and dtype are known before its elements."""
+    """An attribute of an Array; shape and dtype of a lazy one are known before its elements. `T` is an Array."""
     node = getattr(x, "_node", None)
-    return getattr(node, name) if node is not None and name in ("shape", "dtype") else getattr(ready(x), name)
+    if node is not None and name in ("shape", "dtype"):
+        return getattr(node, name)
+    if node is not None and node.device != "cpu":
+        from .cuda import placed
+
+        place = placed.of(x)
+        assert place is not None
+        return getattr(place.header, name) if name != "T" else placed.as_view(lambda a: a.T, [x], {})
+    return getattr(ready(x), name) if name != "T" else wrap(ready(x).T)
 
 
 def is_alone(x: Array) -> bool:
@@ -498,9 +589,9 @@ def shown(a: Any) -> str:
 
 
 def plain(tree: Any) -> Any:
-    """Arrays in nested lists, tuples and dicts as NumPy arrays of the same memory."""
+    """Arrays in nested lists, tuples and dicts as NumPy arrays of the same memory; those on a GPU as `DeviceArray`s."""
     if type(tree) is Array:
-        return tree.__array__()
+        return tree.__array__() if hasattr(tree, "_a") or tree.device == "cpu" else _device_calls().device_array(tree)
     if type(tree) in (list, tuple):
         return type(tree)(map(plain, tree))
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
@@ -508,6 +599,16 @@ def plain(tree: Any) -> Any:
     if type(tree) is dict:
         return {k: plain(v) for k, v in tree.items()}
     return tree
+
+
+def check_devices(tree: Any, what: str) -> None:
+    """Arrays among arguments lie on one device; those without axes may lie on the host."""
+    arrays = [x for x in flatten(tree)[0] if type(x) is Array]
+    there = next((x for x in arrays if x.device != "cpu"), None)
+    here = None if there is None else next((x for x in arrays if x.device == "cpu" and x.ndim), None)
+    if there is not None and here is not None:
+        raise ArgumentError(f"{what}: the arguments lie on different devices, got {shown(here)} on cpu and {shown(there)} on cuda; move one of "
+                            "them, x.to('cuda') or x.to('cpu')")
 
 
 def unwrapped(tree: Any) -> Any:
@@ -524,7 +625,7 @@ def unwrapped(tree: Any) -> Any:
 def own_tree(tree: Any) -> Any:
     """As `plain`, with memory that may be written."""
     if type(tree) is Array:
-        return own(tree)
+        return own(tree) if tree.device == "cpu" else _device_calls().device_array(tree, own=True)
     if type(tree) in (list, tuple):
         return type(tree)(map(own_tree, tree))
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
@@ -536,6 +637,8 @@ def rewrapped(tree: Any) -> Any:
     """The opposite of `plain`."""
     if isinstance(tree, (np.ndarray, np.generic)):
         return wrapped(tree)
+    if type(tree).__name__ == "DeviceArray":
+        return _device_calls().of_device_array(tree)
     if type(tree) in (list, tuple):
         return type(tree)(map(rewrapped, tree))
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
@@ -589,6 +692,12 @@ def _rebuilt(data: bytes, shape: tuple[int, ...], name: str) -> Array:
     return wrap(np.frombuffer(data, dt.dtype(name).np).reshape(shape))
 
 
+def _moved(x: Array, device: str) -> Array:
+    return x.to(device)
+
+
 def check_device(device: Any, what: str) -> None:
     if device not in (None, "cpu"):
-        raise ArgumentError(f"{what}: the devices are 'cpu', got {device!r}")
+        from .cuda.placed import check_name
+
+        check_name(device, what)
