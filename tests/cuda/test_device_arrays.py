@@ -3,6 +3,7 @@ one."""
 
 from __future__ import annotations
 
+import gc
 import pickle
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -13,12 +14,14 @@ import pytest
 import torch
 
 import tilewright as tw
+import tilewright.lang as tl
 from tests.cuda.fake_driver import FakeDriver, fake_gpu
 from tests.fresh import fresh_rng
 from tilewright.array.api import elementwise as E
 from tilewright.array.cuda import elementwise as kernels
 from tilewright.array.cuda import placed as P
-from tilewright.core.errors import ArgumentError, ExecutionError, UnsupportedError
+from tilewright.array.jit import Jit
+from tilewright.core.errors import ArgumentError, ExecutionError, InputError, UnsupportedError
 from tilewright.runtime.cuda import driver as cuda_driver
 from tilewright.runtime.cuda.array import Block, DeviceArray
 
@@ -26,16 +29,29 @@ WHY = cuda_driver.available()
 FAR = 1 << 46  # nothing of the host lies there
 
 
-@pytest.fixture(params=["emulated", pytest.param("real", marks=pytest.mark.skipif(bool(WHY), reason=f"no GPU: {WHY}"))])
-def gpu(request: pytest.FixtureRequest) -> Iterator[FakeDriver | None]:
+@pytest.fixture(params=["emulated", *([] if WHY else ["real"])], scope="module")
+def machine(request: pytest.FixtureRequest) -> Iterator[FakeDriver | None]:
+    """One driver for all tests: library functions keep what they have compiled for it."""
     with fake_gpu(shift=FAR) if request.param == "emulated" else nullcontext() as fake:
         yield fake
+        for x in gc.get_objects():
+            if type(x) is Jit:
+                x.clear()
 
 
 @pytest.fixture
-def fake() -> Iterator[FakeDriver]:
-    with fake_gpu(shift=FAR) as found:
-        yield found
+def gpu(machine: FakeDriver | None) -> FakeDriver | None:
+    if machine is not None:
+        machine.launches.clear()
+        machine.waits.clear()
+    return machine
+
+
+@pytest.fixture
+def fake(gpu: FakeDriver | None) -> FakeDriver:
+    if gpu is None:
+        pytest.skip("what the driver was asked for is known of the emulated one")
+    return gpu
 
 
 def put(a: Any) -> Any:
@@ -71,13 +87,14 @@ def test_every_dtype_lies_there(gpu: Any, dtype: str) -> None:
     x = host.to("cuda")
     for view in (lambda x: x, lambda x: x.T, lambda x: x[::-2, 1::2], lambda x: x[1, ...], lambda x: x[2, 3]):
         assert view(x).dtype == host.dtype and view(x).tolist() == view(host).tolist()
-    assert x.T.copy().strides == x.T.reshape(6, 4).strides and x.T.copy().tolist() == host.T.tolist()
+    assert x.T.copy().strides == host.T.copy().strides and x.T.copy().tolist() == host.T.tolist()
 
 
 def test_creation(gpu: Any) -> None:
     made = [tw.zeros((2, 3), device="cuda"), tw.ones((2, 3), "int8", device="cuda"), tw.full((2, 3), 2.5, device="cuda"),
             tw.arange(6, device="cuda"), tw.eye(3, device="cuda"), tw.linspace(0, 1, 5, device="cuda"), tw.array([1, 2], device="cuda")]
-    want = [tw.zeros((2, 3)), tw.ones((2, 3), "int8"), tw.full((2, 3), 2.5), tw.arange(6), tw.eye(3), tw.linspace(0, 1, 5), tw.array([1, 2])]
+    want = [tw.zeros((2, 3)), tw.ones((2, 3), "int8"), tw.full((2, 3), 2.5), tw.arange(6), tw.eye(3), tw.linspace(0, 1, 5),
+            tw.array([1, 2])]
     for x, y in zip(made, want, strict=True):
         assert (x.device, x.dtype) == ("cuda", y.dtype) and x.tolist() == y.tolist()
     assert tw.empty((5, 7), "f16", device="cuda").shape == (5, 7) and tw.zeros((0, 3), device="cuda").tolist() == []
@@ -98,18 +115,11 @@ def test_text(gpu: Any) -> None:
 
 def test_numpy_copies_nothing_by_itself(gpu: Any) -> None:
     x = put(numbers(3))
-    for read in (np.asarray, np.array, memoryview, lambda x: np.linalg.norm(np.stack([x, x]))):
-        with pytest.raises((TypeError, ArgumentError), match="lies on cuda|bytes-like|on the GPU"):
+    for read in (np.asarray, np.array, memoryview, np.median):
+        with pytest.raises((TypeError, ArgumentError, UnsupportedError), match="on cuda"):
             read(x)
     assert not hasattr(x, "__array_interface__") and not hasattr(tw.ones(3), "__cuda_array_interface__")
     assert isinstance(np.exp(x), tw.Array) and np.exp(x).device == "cuda"
-
-
-def test_without_a_gpu() -> None:
-    if WHY:
-        with pytest.raises(ExecutionError, match=r"zeros: there is no device 'cuda' here \(cuda: "):
-            tw.zeros(3, device="cuda")
-    assert tw.__array_namespace_info__().devices() == (("cpu",) if WHY else ("cpu", "cuda"))
 
 
 # ---- views
@@ -131,7 +141,8 @@ def test_views_share_memory_and_launch_nothing(gpu: Any) -> None:
         assert not gpu.launches
     start = P.of(x).address  # type: ignore[union-attr]
     for view, want in pairs:
-        assert view.device == "cuda" and view.shape == want.shape and view.strides == want.strides
+        assert view.device == "cuda" and view.shape == want.shape
+        assert all(s == t for s, t, n in zip(view.strides, want.strides, want.shape, strict=True) if n != 1)
         assert start <= P.of(view).address < start + a.nbytes
         np.testing.assert_array_equal(view.numpy(), want)
     np.testing.assert_array_equal(x.T.reshape(-1).numpy(), a.T.reshape(-1))  # this one copies
@@ -148,10 +159,18 @@ def same(got: Any, want: Any, tolerance: float = 2e-6) -> None:
     np.testing.assert_allclose(got.numpy(), want, rtol=tolerance, atol=tolerance)
 
 
-MISSING = {"cbrt", "i0", "float_power", "gcd", "lcm", "nextafter", "heaviside", "real", "imag", "angle", "conj", "logaddexp2", "fmax", "fmin"}
+QUICK = {"exp", "abs", "floor", "isnan", "add", "divide", "floor_divide", "less", "bitwise_and"}  # the others are many
 
 
-@pytest.mark.parametrize("name", [n for n in E.UNARY if n not in MISSING])
+def each(table: Any) -> list[Any]:
+    return [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in table if n not in MISSING]
+
+
+MISSING = {"cbrt", "i0", "float_power", "gcd", "lcm", "nextafter", "heaviside", "real", "imag", "angle", "conj", "logaddexp2", "fmax",
+           "fmin"}
+
+
+@pytest.mark.parametrize("name", each(E.UNARY))
 def test_functions_of_one_array(gpu: Any, name: str) -> None:
     a = numbers(2, 3) / 2.1 + (1.5 if name == "acosh" else 1 if name in ("log", "log2", "log10", "sqrt", "rsqrt") else 0)
     a = a.astype(np.float32) if name != "bitwise_invert" else numbers(2, 3, dtype=np.int32)
@@ -159,7 +178,7 @@ def test_functions_of_one_array(gpu: Any, name: str) -> None:
     same(getattr(tw, name)(put(a)), want.astype(want.dtype if want.dtype.kind != "f" else np.float32), 1e-5)
 
 
-@pytest.mark.parametrize("name", [n for n in E.BINARY if n not in MISSING])
+@pytest.mark.parametrize("name", each(E.BINARY))
 def test_functions_of_two_arrays(gpu: Any, name: str) -> None:
     whole = name.startswith("bitwise")
     a, b = (numbers(2, 3, dtype=np.int32 if whole else np.float32) for _ in range(2))
@@ -209,12 +228,14 @@ def test_layouts(gpu: Any) -> None:
         np.testing.assert_array_equal(got.numpy(), want)
 
 
-def test_a_new_shape_compiles_nothing(fake: FakeDriver) -> None:
+def test_a_new_shape_compiles_nothing(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fake, "run", False)
+
     def both(n: int, m: int) -> None:
         a = numbers(n, m)
-        same(put(a) + put(a), a + a)
-        same(put(a).T + put(a[:, 0]), a.T + a[:, 0])
-        same(put(np.zeros(16 * n, np.float32)) + 1, np.ones(16 * n, np.float32))
+        x = put(a)
+        assert ((x + x).shape, (x.T + x[:, 0]).shape) == ((n, m), (m, n))
+        assert (tw.zeros(16 * n, device="cuda") + 1).shape == (16 * n,)
 
     both(67, 65)
     before = kernels._kernel.cache_info().misses
@@ -248,9 +269,9 @@ def test_devices_that_differ(gpu: Any) -> None:
     x, here = put(numbers(3)), tw.ones(3)
     for call in (lambda: x + here, lambda: here * x, lambda: tw.where(here > 0, x, x), lambda: x + np.ones(3, np.float32),
                  lambda: tw.concat([x, here]), lambda: tw.softmax(x, here), lambda: x.__iadd__(here), lambda: x.__setitem__(0, here)):
-        with pytest.raises(ArgumentError, match="lie on different devices, got f32.3. on cpu"):
+        with pytest.raises(ArgumentError, match=r"lie on different devices, got (f32|bool)\[3\] on cpu"):
             call()
-    with pytest.raises(ArgumentError, match=r"jit: .*lambda.*: the arguments lie on different devices, got f32\[3\] on cpu and f32\[3\] on cuda"):
+    with pytest.raises(ArgumentError, match=r"jit: .*lambda.*: the arguments lie on different devices, got f32\[3\] on cpu and f32\["):
         tw.jit(lambda a, b: a + b)(x, here)
     same(x + tw.asarray(2.0), x.numpy() + 2)  # one without axes comes by itself
 
@@ -286,7 +307,6 @@ def test_writes_copy_what_others_hold(gpu: Any) -> None:
     a -= 1
     x /= 2
     a /= 2
-    x.fill(3) if False else None
     assert P.of(x).address == place  # type: ignore[union-attr]
     np.testing.assert_allclose(x.numpy(), a, rtol=1e-6)
     z = x
@@ -373,18 +393,21 @@ def test_transforms(gpu: Any) -> None:
 
 
 def test_kernels_of_users(gpu: Any) -> None:
-    @tw.kernel("f32[N], f32[N] -> f32[N]", grid=lambda N: -(-N // 128))
-    def add(x, y, out):  # type: ignore[no-untyped-def]
-        i = tw.lang.program_id(0)
-        for v in (0,):
-            out.tiles(128)[i] = x.tiles(128)[i] + y.tiles(128)[i]
+    @tw.kernel("T[N], T[N] -> T[N]", grid=lambda N, BLOCK: tl.cdiv(N, BLOCK))
+    def add(x, y, z, *, BLOCK=128):  # type: ignore[no-untyped-def]
+        i = tl.program_id(0)
+        z.partition(BLOCK)[i] = x.partition(BLOCK)[i] + y.partition(BLOCK)[i]
 
     a = numbers(200)
-    try:
-        got = add(put(a), put(a))
-    except Exception as e:  # noqa: BLE001
-        pytest.fail(repr(e))
-    same(got, a + a)
+    x, out = put(a), tw.empty(200, device="cuda")
+    same(add(x, x), a + a)
+    same(add(x[::-1], x), a[::-1] + a)
+    assert add(x, x, out=out) is out
+    same(out, a + a)
+    with pytest.raises(InputError, match=r"kernel add: out must be an Array float32\[200\] on cuda"):
+        add(x, x, out=tw.empty(200))
+    with pytest.raises(ArgumentError, match="kernel add: the arguments lie on different devices"):
+        add(x, tw.asarray(a))
 
 
 # ---- streams, memory, errors
@@ -423,6 +446,7 @@ def test_memory_is_freed(fake: FakeDriver) -> None:
 
 def test_memory_of_pytorch_where_it_runs(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[Any] = []
+    fake.calls.clear()
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "caching_allocator_alloc", lambda n, d, s: taken.append((n, d, s)) or fake.memory.allocate(n))
     monkeypatch.setattr(torch.cuda, "caching_allocator_delete", lambda at: taken.append("back") or fake.memory.free(at))
@@ -455,7 +479,7 @@ def test_a_fault_of_the_driver_names_what_was_started(fake: FakeDriver, monkeypa
     x = put(numbers(4))
     y = tw.exp(x) + 1
     monkeypatch.setattr(fake.library, "cuStreamSynchronize", lambda s: 700)
-    with pytest.raises(ExecutionError, match="ILLEGAL_ADDRESS .the last functions that were started: exp, add."):
+    with pytest.raises(ExecutionError, match=r"ILLEGAL_ADDRESS .the last functions that were started: exp, add."):
         y.numpy()
 
 
@@ -481,7 +505,7 @@ def test_arrays_of_other_libraries(gpu: Any) -> None:
             np.testing.assert_array_equal(y.numpy(), a if y.shape == (4, 6) else a[:, ::2])
             y[0] = 1  # memory of others is never written
             np.testing.assert_array_equal(x.numpy(), a)
-    same(x + theirs, a + a)
+    same(tw.add(x, theirs), a + a)
     assert x.__dlpack_device__() == (2, 0) and tw.from_dlpack(x[:, 1::2]).tolist() == a[:, 1::2].tolist()
     assert tw.from_dlpack(x[::-1]).tolist() == a[::-1].tolist()  # which is a copy
     with pytest.raises(BufferError, match="negative strides need a copy"):

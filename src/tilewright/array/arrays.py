@@ -607,8 +607,8 @@ def check_devices(tree: Any, what: str) -> None:
     there = next((x for x in arrays if x.device != "cpu"), None)
     here = None if there is None else next((x for x in arrays if x.device == "cpu" and x.ndim), None)
     if there is not None and here is not None:
-        raise ArgumentError(f"{what}: the arguments lie on different devices, got {shown(here)} on cpu and {shown(there)} on cuda; move one of "
-                            "them, x.to('cuda') or x.to('cpu')")
+        raise ArgumentError(f"{what}: the arguments lie on different devices, got {shown(here)} on cpu and {shown(there)} on cuda; move "
+                            "one of them, x.to('cuda') or x.to('cpu')")
 
 
 def unwrapped(tree: Any) -> Any:

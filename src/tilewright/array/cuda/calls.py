@@ -77,8 +77,8 @@ def of_device_array(d: DeviceArray) -> Array:
 
 def run(name: str, fn: Fn, traced: Fn | None, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """A function of `tw.` with an Array on a GPU among its arguments."""
-    kwargs = {k: leaf(v, name) for k, v in kwargs.items()}
-    out = kwargs.pop("out", None)
+    out = kwargs.get("out")
+    kwargs = {k: leaf(v, name) for k, v in kwargs.items() if k != "out"}
     given = [leaf(x, name) for x in args]
     if name in VIEWS:
         return P.as_view(fn, given, kwargs)
@@ -118,6 +118,8 @@ def _text(name: str, dtype: np.dtype[Any], given: Sequence[Any]) -> tuple[str, l
     if name in E.SCALES and dt.dtype(dtype).kind == "f":
         return "multiply(i0,i1)", [given[0], E.SCALES[name]]
     floats = dt.dtype(dtype).kind == "f"
+    if name == "fmod" and not floats:  # the sign is the dividend's
+        return "multiply(sign(i0),remainder(abs(i0),abs(i1)))", list(given)
     return MADE_OF.get(name, name) if floats else name, list(given)
 
 

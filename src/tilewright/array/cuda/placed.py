@@ -82,7 +82,11 @@ class Placed(Node):
         return int(self.header.__array_interface__["data"][0])
 
     def value(self) -> Header:
-        raise OnDevice(f"Array: {shown(self)} lies on cuda, and this needs it in the memory of the host; use x.to('cpu') or x.numpy()")
+        raise refused(self)
+
+
+def refused(node: Node) -> OnDevice:
+    return OnDevice(f"Array: {shown(node)} lies on cuda, and this needs it in the memory of the host; use x.to('cpu') or x.numpy()")
 
 
 class _State:
