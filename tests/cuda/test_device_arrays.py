@@ -15,12 +15,15 @@ import torch
 
 import tilewright as tw
 import tilewright.lang as tl
+import tilewright.ops as o
 from tests.cuda.fake_driver import FakeDriver, fake_gpu
+from tests.cuda.launching import graph
 from tests.fresh import fresh_rng
 from tilewright.array.api import elementwise as E
 from tilewright.array.cuda import elementwise as kernels
 from tilewright.array.cuda import placed as P
 from tilewright.array.jit import Jit
+from tilewright.core.dtypes import f32
 from tilewright.core.errors import ArgumentError, ExecutionError, InputError, UnsupportedError
 from tilewright.runtime.cuda import driver as cuda_driver
 from tilewright.runtime.cuda.array import Block, DeviceArray
@@ -263,6 +266,32 @@ def test_other_functions_are_compiled_for_their_shapes(gpu: Any) -> None:
         same(got, np.asarray(want), 1e-5)
     with pytest.raises(UnsupportedError, match=r"percentile: has no version for GPUs yet, got an Array on cuda; use x.to\('cpu'\)"):
         tw.percentile(x, 50)
+
+
+def test_functions_made_of_others(gpu: Any) -> None:
+    a, n = numbers(3, 4), numbers(4, dtype=np.int32)
+    x, m = put(a), put(n)
+    for got, want in ((tw.roll(x, 2, axis=1), np.roll(a, 2, 1)), (tw.roll(x, -5), np.roll(a, -5)),
+                      (tw.tile(x, (2, 1, 3)), np.tile(a, (2, 1, 3))),
+                      (tw.repeat(x, 2, axis=0), np.repeat(a, 2, 0)), (tw.repeat(x, put(n[:3]), axis=0), np.repeat(a, n[:3], 0)),
+                      (tw.diag(x[0], 1), np.diag(a[0], 1)), (tw.diag(x[0], -2), np.diag(a[0], -2)), (tw.diag(x), np.diag(a)),
+                      (x.trace(), np.trace(a)), (tw.count_nonzero(m > 3), np.count_nonzero(n > 3)), (tw.round(x, 1), np.round(a, 1)),
+                      (tw.sum(x, dtype="f64"), a.astype(np.float64).sum()), (tw.nonzero(m > 2)[0], np.nonzero(n > 2)[0]),
+                      (tw.fmax(x, 0.5), np.fmax(a, 0.5)), (tw.isclose(x, x + 1e-7), np.isclose(a, a + 1e-7)), (x.conj(), a),
+                      (tw.meshgrid(x[0], m)[1], np.meshgrid(a[0], n)[1]), (tw.pad(x, ((1, 0), (0, 2))), np.pad(a, ((1, 0), (0, 2)))),
+                      (tw.cond(x.sum() > 100, lambda a: a, lambda a: -a, x), -a), (tw.linalg.matrix_norm(x), np.linalg.norm(a)),
+                      (tw.fft.rfft(x), np.fft.rfft(a).astype(np.complex64)), (x.astype("c64") * 2j, a.astype(np.complex64) * 2j)):
+        same(got, np.asarray(want).astype(got.dtype), 1e-5)
+    assert tw.allclose(x, x + 1e-7) and not tw.allclose(x, x + 1) and tw.array_equal(x, x) and not tw.array_equal(x, x[:2])
+    key = tw.random.key(3)
+    assert tw.random.normal(put(np.asarray(key)), (4,)).tolist() == pytest.approx(tw.random.normal(key, (4,)).tolist())
+
+
+def test_sessions_give_arrays_for_arrays(gpu: Any) -> None:
+    session: Any = tw.compile(graph(lambda x: o.Neg()(x), (f32, (2, 4))), target="cuda")
+    a = numbers(2, 4)
+    same(session(put(a)), -a)
+    assert isinstance(session(a), DeviceArray)
 
 
 def test_devices_that_differ(gpu: Any) -> None:

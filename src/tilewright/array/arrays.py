@@ -162,7 +162,8 @@ class Array:
         wanted = shape[0] if len(shape) == 1 else shape
         try:
             if not hasattr(self, "_a") and self.device != "cpu":
-                return _device_calls().reshape(self, _ints(wanted), order, copy)
+                made: Array = _device_calls().reshape(self, _ints(wanted), order, copy)
+                return made
             if copy is None and order == "C":
                 return wrap(ready(self).reshape(wanted))
             return wrap(np.reshape(ready(self), _ints(wanted), order=order, copy=copy))
@@ -201,7 +202,8 @@ class Array:
 
     def __getitem__(self, key: Any) -> Array:
         if not hasattr(self, "_a") and self.device != "cpu":
-            return _device_calls().taken(self, key)
+            there: Array = _device_calls().taken(self, key)
+            return there
         found = ready(self)[key if type(key) is int or type(key) is slice else index(key)]
         return wrap(found if type(found) is np.ndarray else np.asarray(found))
 
@@ -234,7 +236,8 @@ class Array:
     def copy(self) -> Array:
         """The same elements in memory of its own."""
         if self.device != "cpu":
-            return _device_calls().copied(self)
+            made: Array = _device_calls().copied(self)
+            return made
         a = ready(self)
         if a.size < 4096 or a.flags.c_contiguous:
             return wrap(a.copy())

@@ -219,7 +219,8 @@ def scan(step: Fn, init: Any, xs: Any = None, length: int | None = None, checkpo
 def cond(predicate: Any, then: Fn, other: Fn, *operands: Any) -> Any:
     if tracing():
         return control.cond(predicate, then, other, *operands)
-    return Jit(lambda p, xs: control.cond(p, then, other, *xs))(as_array(predicate), operands)
+    return Jit(lambda p, xs: control.cond(p, then, other, *xs))(
+        predicate if type(predicate) is Array else as_array(predicate), operands)
 
 
 @functools.wraps(control.while_loop)

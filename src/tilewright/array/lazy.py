@@ -42,7 +42,8 @@ class Expression(Node):
                 self.size += o.size
 
     def value(self) -> Header:
-        return self.result()
+        found: Header = self.result()
+        return found
 
     def result(self) -> Any:
         """What `header` holds from the first call on: a header, or where the result lies on a GPU."""

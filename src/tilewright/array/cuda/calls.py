@@ -21,6 +21,7 @@ from ..api.base import common, weak_dtype
 from ..arrays import Array, fitting, plain, rewrapped, shown
 from ..gpu import is_on_gpu
 from ..machine import MADE_OF
+from . import composed
 from . import elementwise as kernels
 from . import lazy as later
 from . import placed as P
@@ -32,7 +33,7 @@ VIEWS = frozenset({"permute_dims", "transpose", "matrix_transpose", "swapaxes", 
                    "broadcast_to", "flip", "fliplr", "flipud", "rot90", "unstack", "split", "array_split", "atleast_1d", "atleast_2d",
                    "atleast_3d", "diagonal", "unfold", "broadcast_arrays"})
 ELEMENTWISE = frozenset({*E.UNARY, *E.BINARY, *E.ACTIVATIONS, "where", "clip"})
-SHOWN = 3  # elements at either end of an axis that text shows
+SUMS = frozenset({"sum", "prod", "mean", "cumsum", "cumprod", "cumulative_sum", "cumulative_prod"})  # functions of a `dtype` to add in
 
 
 # ---- operands
@@ -84,6 +85,18 @@ def run(name: str, fn: Fn, traced: Fn | None, args: Sequence[Any], kwargs: dict[
         return P.as_view(fn, given, kwargs)
     if name in ("reshape", "ravel"):
         return given[0].reshape(*given[1:], **kwargs) if name == "reshape" else given[0].reshape(-1)
+    if name in ("shape", "ndim", "size") and len(given) == 1:
+        return getattr(given[0], name)
+    if name in composed.HOSTED:
+        return composed.on_host(fn, given, kwargs)
+    if name in composed.FUNCTIONS:
+        return composed.FUNCTIONS[name](*given, **kwargs)
+    if name in SUMS and (wanted := kwargs.pop("dtype", None)) is not None:
+        given[0] = given[0].astype(wanted, copy=False)
+    if name == "round" and (decimals := kwargs.pop("decimals", None) or next(iter(given[1:]), 0)):
+        return (given[0] * 10.0**decimals).round() / 10.0**decimals
+    if name == "round":
+        del given[1:]
     made = _elementwise(name, given) if name in ELEMENTWISE and not kwargs else None
     if name == "astype":
         made = _astype(*given, **kwargs)
@@ -118,6 +131,8 @@ def _text(name: str, dtype: np.dtype[Any], given: Sequence[Any]) -> tuple[str, l
     if name in E.SCALES and dt.dtype(dtype).kind == "f":
         return "multiply(i0,i1)", [given[0], E.SCALES[name]]
     floats = dt.dtype(dtype).kind == "f"
+    if floats and name in composed.EXPRESSIONS:
+        return composed.EXPRESSIONS[name], list(given)
     if name == "fmod" and not floats:  # the sign is the dividend's
         return "multiply(sign(i0),remainder(abs(i0),abs(i1)))", list(given)
     return MADE_OF.get(name, name) if floats else name, list(given)
@@ -141,7 +156,7 @@ def _elementwise(name: str, given: Sequence[Any], out: Placed | None = None) -> 
     E.check_broadcast(name, *operands)
     if waiting and (made := later.recorded(name, operands)) is not None:
         return made
-    found = kernels.run(text, [P.of(P.wrap(o)) if isinstance(o, later.DeviceExpression) else o for o in operands], out)  # type: ignore[misc]
+    found = kernels.run(text, [o.result() if isinstance(o, later.DeviceExpression) else o for o in operands], out)
     return None if found is None else P.wrap(found)
 
 
@@ -343,8 +358,10 @@ def _scattered(x: Array, keys: list[Any], value: Array, mode: str) -> Array:
     if type(ids) is not Array or ids.ndim != 1 or any(k != slice(None) for k in rest):
         raise UnsupportedError("setitem: on a GPU index arrays have one axis and name rows, x[rows] = value; others with tw.scatter")
     shape = (*ids.shape, *x.shape[1:])
-    E.check_broadcast("setitem", value, P.wrap(Placed(np.broadcast_to(place(value).header, shape), 0)))
-    rows = P.as_view(lambda a: a.expand(*shape), [value], {})
+    try:
+        rows = P.as_view(lambda a: a.expand(*shape), [value], {})
+    except ValueError:
+        raise ArgumentError(f"setitem: {shown(value)} does not broadcast to {len(ids)} rows of {shown(x)}") from None
     made: Array = rewrapped(compiled(FUNCTIONS["scatter_add" if mode == "add" else "scatter"])(
         *plain([x, ids, rows]), **({} if mode == "add" else {"mode": mode})))
     return made

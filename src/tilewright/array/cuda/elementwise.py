@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -103,7 +103,7 @@ class DeviceKernel:
             loaded = *load_function(self.ptx, self.launch.kernel.name, self.shared), errors
             state.functions[self.launch.kernel.name] = loaded
             if errors is not None:
-                state.failing[id(self)] = lambda: self.raise_error(errors)
+                state.failing[id(self)] = partial(self.raise_error, errors)
         _, entry, errors = loaded
         if errors is not None:
             self.raise_error(errors)
@@ -112,6 +112,8 @@ class DeviceKernel:
             raise CompileError(f"cuda: {self.name} needs {grid} blocks, a grid has at most {MOST_BLOCKS}")
         cuda_launch.launch(entry, grid, self.block, words, self.name, stream)
         P.started(self.name, stream)
+        if state.strict:
+            P.wait(stream)
 
     def raise_error(self, errors: gpu.HostWords) -> None:
         """What an earlier run of the kernel found."""

@@ -19,6 +19,7 @@ import numpy as np
 
 from ...compile import target_spec
 from ...core import dtypes as dt
+from ...core.config import load as load_config
 from ...core.dtypes import DType
 from ...core.errors import ArgumentError, ExecutionError
 from ...core.target_spec import TargetSpec
@@ -60,11 +61,12 @@ class Placed(Node):
 
     @property
     def shape(self) -> tuple[int, ...]:  # type: ignore[override]
-        return self.header.shape
+        return tuple(self.header.shape)
 
     @property
     def dtype(self) -> np.dtype[Any]:  # type: ignore[override]
-        return self.header.dtype
+        found: np.dtype[Any] = self.header.dtype
+        return found
 
     @property
     def nbytes(self) -> int:
@@ -75,7 +77,7 @@ class Placed(Node):
         found: Any = self.header.base
         while type(found) is not Storage:  # windows and broadcast views keep the array they are of
             found = found.base
-        return found  # type: ignore[no-any-return]
+        return found
 
     @property
     def address(self) -> int:
@@ -95,6 +97,7 @@ class _State:
     def __init__(self, driver: Any) -> None:
         self.driver = driver
         self.target: TargetSpec = target_spec("cuda")
+        self.strict = load_config().validation == "strict"  # wait for each kernel, so that a fault names its function
         self.functions: dict[str, Any] = {}  # loaded kernels by name
         self.numbers: dict[Any, Placed] = {}
         self.failing: dict[int, Callable[[], None]] = {}  # what raises errors that kernels have found, by kernel or session
@@ -286,6 +289,8 @@ def downloaded(p: Placed) -> Header:
 def foreign(value: Any, what: str) -> Placed:
     """The memory of an array of another library on the GPU, through DLPack or the CUDA array interface."""
     gpu.enter()
+    if isinstance(value, DeviceArray):
+        return of_device_array(value)
     here = current()
     seen, keep = look(value, here) or (None, None)
     if seen is None or seen.dtype is None:
@@ -316,7 +321,8 @@ def of(x: Any) -> Placed | None:
 
     if not isinstance(node, DeviceExpression):
         return None
-    found = x._node = node.result()
+    found: Placed = node.result()
+    x._node = found
     return found
 
 

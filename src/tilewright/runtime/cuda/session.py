@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.dims import evaluate
 from ...core.errors import ExecutionError, InputError
-from ..arguments import Bound, _bind_symbols, _mismatch
+from ..arguments import Bound, _bind_symbols, _mismatch, as_given
 from ..faults import fault
 from .executable import ERROR_WORDS, CudaExecutable, Schedule
 from .fastcall import MISSED, fast_call
@@ -130,7 +130,7 @@ class CudaSession:
                 if memory.kind not in self._ways:
                     self._ways[memory.kind] = fast_call(self, memory.place())
                 self._fast = self._ways[memory.kind]
-        return self.model.signature.unflatten(outs, bound.env)
+        return self.model.signature.unflatten(as_given(leaves, outs), bound.env)
 
     def _run(self, env: dict[str, int], addresses: list[int], stream: int) -> None:
         with self._lock:
