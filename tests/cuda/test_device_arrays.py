@@ -157,7 +157,7 @@ def test_views_share_memory_and_launch_nothing(gpu: Any) -> None:
 # ---- elementwise functions
 
 
-def same(got: Any, want: Any, tolerance: float = 2e-6) -> None:
+def assert_same(got: Any, want: Any, tolerance: float = 2e-6) -> None:
     assert got.device == "cuda" and got.dtype == want.dtype, (got.dtype, want.dtype)
     np.testing.assert_allclose(got.numpy(), want, rtol=tolerance, atol=tolerance)
 
@@ -178,7 +178,7 @@ def test_functions_of_one_array(gpu: Any, name: str) -> None:
     a = numbers(2, 3) / 2.1 + (1.5 if name == "acosh" else 1 if name in ("log", "log2", "log10", "sqrt", "rsqrt") else 0)
     a = a.astype(np.float32) if name != "bitwise_invert" else numbers(2, 3, dtype=np.int32)
     want = getattr(tw, name)(tw.asarray(a.astype(np.float64) if a.dtype.kind == "f" else a)).numpy()  # tested against NumPy by itself
-    same(getattr(tw, name)(put(a)), want.astype(want.dtype if want.dtype.kind != "f" else np.float32), 1e-5)
+    assert_same(getattr(tw, name)(put(a)), want.astype(want.dtype if want.dtype.kind != "f" else np.float32), 1e-5)
 
 
 @pytest.mark.parametrize("name", each(E.BINARY))
@@ -187,11 +187,11 @@ def test_functions_of_two_arrays(gpu: Any, name: str) -> None:
     a, b = (numbers(2, 3, dtype=np.int32 if whole else np.float32) for _ in range(2))
     a = np.abs(a) if name == "pow" else a
     want = getattr(tw, name)(tw.asarray(a), tw.asarray(b)).numpy()
-    same(getattr(tw, name)(put(a), put(b)), want, 1e-5)
+    assert_same(getattr(tw, name)(put(a), put(b)), want, 1e-5)
     if not whole:
         ints = [numbers(2, 3, dtype=np.int32) for _ in range(2)]
         want = getattr(tw, name)(*map(tw.asarray, ints)).numpy()
-        same(getattr(tw, name)(*map(put, ints)), want, 1e-5)
+        assert_same(getattr(tw, name)(*map(put, ints)), want, 1e-5)
 
 
 def test_operators_promote_as_on_the_host(gpu: Any) -> None:
@@ -199,13 +199,13 @@ def test_operators_promote_as_on_the_host(gpu: Any) -> None:
     x, m = put(a), put(n)
     for got, want in ((x + m, a + n), (2 * m + 1, 2 * n + 1), (x > 0.5, a > 0.5), (-x, -a), (abs(x), abs(a)), (m % 3, n % 3), (x**2, a**2),
                       (1 / x, 1 / a), (x == x, a == a), (tw.where(x > 0, x, 0), np.where(a > 0, a, 0)), (m & 3, n & 3), (~m, ~n)):
-        same(got, np.asarray(want).astype(got.dtype), 1e-6)
+        assert_same(got, np.asarray(want).astype(got.dtype), 1e-6)
     assert (m + 0.5).dtype == tw.float32 and (m / 2).dtype == tw.float32 and (m + 1).dtype == tw.int8
-    same(tw.clip(x, -0.5, 0.5), a.clip(-0.5, 0.5))
-    same(tw.clip(m, 2, None), n.clip(2, None))
-    same(x.astype("f16"), a.astype(np.float16))
-    same(x.astype("f64") * 0.1, a.astype(np.float64) * 0.1, 1e-15)
-    same(tw.gelu(x), torch.nn.functional.gelu(torch.tensor(a)).numpy(), 1e-5)
+    assert_same(tw.clip(x, -0.5, 0.5), a.clip(-0.5, 0.5))
+    assert_same(tw.clip(m, 2, None), n.clip(2, None))
+    assert_same(x.astype("f16"), a.astype(np.float16))
+    assert_same(x.astype("f64") * 0.1, a.astype(np.float64) * 0.1, 1e-15)
+    assert_same(tw.gelu(x), torch.nn.functional.gelu(torch.tensor(a)).numpy(), 1e-5)
     bf = tw.asarray(a).astype("bf16")
     assert (bf.to("cuda") * 3).tolist() == (bf * 3).tolist()
 
@@ -263,7 +263,7 @@ def test_other_functions_are_compiled_for_their_shapes(gpu: Any) -> None:
                       (tw.concat([x, x[:2]]), np.concatenate([a, a[:2]])), (tw.softmax(x, axis=1), torch.tensor(a).softmax(1).numpy()),
                       (tw.cumsum(x, axis=1), a.cumsum(1)), (tw.argmax(x, axis=1), a.argmax(1)), (tw.stack([x, x]), np.stack([a, a])),
                       (tw.tril(x), np.tril(a)), (x.sum(), a.sum()), (tw.sort(x, axis=0), np.sort(a, 0))):
-        same(got, np.asarray(want), 1e-5)
+        assert_same(got, np.asarray(want), 1e-5)
     with pytest.raises(UnsupportedError, match=r"percentile: has no version for GPUs yet, got an Array on cuda; use x.to\('cpu'\)"):
         tw.percentile(x, 50)
 
@@ -281,7 +281,7 @@ def test_functions_made_of_others(gpu: Any) -> None:
                       (tw.meshgrid(x[0], m)[1], np.meshgrid(a[0], n)[1]), (tw.pad(x, ((1, 0), (0, 2))), np.pad(a, ((1, 0), (0, 2)))),
                       (tw.cond(x.sum() > 100, lambda a: a, lambda a: -a, x), -a), (tw.linalg.matrix_norm(x), np.linalg.norm(a)),
                       (tw.fft.rfft(x), np.fft.rfft(a).astype(np.complex64)), (x.astype("c64") * 2j, a.astype(np.complex64) * 2j)):
-        same(got, np.asarray(want).astype(got.dtype), 1e-5)
+        assert_same(got, np.asarray(want).astype(got.dtype), 1e-5)
     assert tw.allclose(x, x + 1e-7) and not tw.allclose(x, x + 1) and tw.array_equal(x, x) and not tw.array_equal(x, x[:2])
     key = tw.random.key(3)
     assert tw.random.normal(put(np.asarray(key)), (4,)).tolist() == pytest.approx(tw.random.normal(key, (4,)).tolist())
@@ -290,7 +290,7 @@ def test_functions_made_of_others(gpu: Any) -> None:
 def test_sessions_give_arrays_for_arrays(gpu: Any) -> None:
     session: Any = tw.compile(graph(lambda x: o.Neg()(x), (f32, (2, 4))), target="cuda")
     a = numbers(2, 4)
-    same(session(put(a)), -a)
+    assert_same(session(put(a)), -a)
     assert isinstance(session(a), DeviceArray)
 
 
@@ -302,7 +302,7 @@ def test_devices_that_differ(gpu: Any) -> None:
             call()
     with pytest.raises(ArgumentError, match=r"jit: .*lambda.*: the arguments lie on different devices, got f32\[3\] on cpu and f32\["):
         tw.jit(lambda a, b: a + b)(x, here)
-    same(x + tw.asarray(2.0), x.numpy() + 2)  # one without axes comes by itself
+    assert_same(x + tw.asarray(2.0), x.numpy() + 2)  # one without axes comes by itself
 
 
 # ---- writes
@@ -389,12 +389,12 @@ def test_lazy_functions_are_one_kernel(gpu: Any) -> None:
         z = tw.tanh(x * y + 1) / (1 + tw.exp(-x))
         assert (z.shape, z.dtype, z.device) == ((4, 6), tw.float32, "cuda")
         assert gpu is None or not gpu.launches
-        same(z, np.tanh(a * b + 1) / (1 + np.exp(-a)), 1e-5)
+        assert_same(z, np.tanh(a * b + 1) / (1 + np.exp(-a)), 1e-5)
         assert gpu is None or len(gpu.launches) == 1
         s = (x + 1)
-        same(tw.sum(s * 2, axis=0), ((a + 1) * 2).sum(0), 1e-5)
-        same(s.T, (a + 1).T)
-    same(s, a + 1)
+        assert_same(tw.sum(s * 2, axis=0), ((a + 1) * 2).sum(0), 1e-5)
+        assert_same(s.T, (a + 1).T)
+    assert_same(s, a + 1)
 
 
 # ---- transforms
@@ -409,16 +409,16 @@ def test_transforms(gpu: Any) -> None:
 
     leaf = torch.tensor(w, requires_grad=True)
     ((torch.tensor(a) @ leaf - 1) ** 2).mean().backward()  # type: ignore[no-untyped-call]
-    same(tw.grad(loss)(v, x), leaf.grad.numpy(), 1e-5)  # type: ignore[union-attr]
+    assert_same(tw.grad(loss)(v, x), leaf.grad.numpy(), 1e-5)  # type: ignore[union-attr]
     value, grads = tw.jit(tw.value_and_grad(loss))(v, x.T.copy().T)  # strided operands are made contiguous
     assert value.device == grads.device == "cuda"
-    same(tw.vmap(lambda r, w: (r * w).sum(), in_axes=(0, None))(x, v), (a * w).sum(1), 1e-5)
+    assert_same(tw.vmap(lambda r, w: (r * w).sum(), in_axes=(0, None))(x, v), (a * w).sum(1), 1e-5)
     f = tw.jit(lambda p, g: {"w": p["w"] - 0.5 * g}, donate=0)
     p = {"w": put(w)}
     for _ in range(3):
         p = f(p, tw.ones(3, device="cuda"))
-    same(p["w"], w - 1.5, 1e-5)
-    same(tw.jit(lambda x: x[0] * 2)(x), a[0] * 2)
+    assert_same(p["w"], w - 1.5, 1e-5)
+    assert_same(tw.jit(lambda x: x[0] * 2)(x), a[0] * 2)
 
 
 def test_kernels_of_users(gpu: Any) -> None:
@@ -429,10 +429,10 @@ def test_kernels_of_users(gpu: Any) -> None:
 
     a = numbers(200)
     x, out = put(a), tw.empty(200, device="cuda")
-    same(add(x, x), a + a)
-    same(add(x[::-1], x), a[::-1] + a)
+    assert_same(add(x, x), a + a)
+    assert_same(add(x[::-1], x), a[::-1] + a)
     assert add(x, x, out=out) is out
-    same(out, a + a)
+    assert_same(out, a + a)
     with pytest.raises(InputError, match=r"kernel add: out must be an Array float32\[200\] on cuda"):
         add(x, x, out=tw.empty(200))
     with pytest.raises(ArgumentError, match="kernel add: the arguments lie on different devices"):
@@ -451,7 +451,7 @@ def test_streams(fake: FakeDriver) -> None:
         z = tw.sum(y)
         assert fake.streams[-1] == 7
     fake.waits.clear()
-    same(y + 1, a + 2)
+    assert_same(y + 1, a + 2)
     assert (0, 7) in fake.waits and (7, 0) in fake.waits
     assert z.to("cuda", stream=9).tolist() == pytest.approx(float((a + 1).sum()), rel=1e-5) and (9, 7) in fake.waits
     assert tw.asarray(a).to("cuda", stream=11).numpy().tolist() == a.tolist()
@@ -534,7 +534,7 @@ def test_arrays_of_other_libraries(gpu: Any) -> None:
             np.testing.assert_array_equal(y.numpy(), a if y.shape == (4, 6) else a[:, ::2])
             y[0] = 1  # memory of others is never written
             np.testing.assert_array_equal(x.numpy(), a)
-    same(tw.add(x, theirs), a + a)
+    assert_same(tw.add(x, theirs), a + a)
     assert x.__dlpack_device__() == (2, 0) and tw.from_dlpack(x[:, 1::2]).tolist() == a[:, 1::2].tolist()
     assert tw.from_dlpack(x[::-1]).tolist() == a[::-1].tolist()  # which is a copy
     with pytest.raises(BufferError, match="negative strides need a copy"):
@@ -552,7 +552,7 @@ def test_pytorch_shares_our_memory() -> None:
     np.testing.assert_array_equal(theirs.cpu().numpy(), a.T)
     back = tw.asarray(theirs * 2)
     assert back.device == "cuda" and torch.equal(x.torch(), theirs.T)
-    same(back.T + x, a * 3)
+    assert_same(back.T + x, a * 3)
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     with torch.cuda.stream(side):
         for _ in range(50):
@@ -567,7 +567,7 @@ def test_large_arrays_on_a_real_device() -> None:
     rng = fresh_rng()
     a, b = (rng.standard_normal((1000, 1003)).astype(np.float32) for _ in range(2))
     x, y = put(a), put(b)
-    same(x.T * 2 + y.T, a.T * 2 + b.T)
-    same(x[::3, 1:] - y[:1, ::-1][:, 1:], a[::3, 1:] - b[:1, ::-1][:, 1:])
-    same(tw.sum(x, axis=1), a.astype(np.float64).sum(1).astype(np.float32), 1e-3)
-    same(tw.ones((1 << 22,), device="cuda") + 1, np.full(1 << 22, 2, np.float32))
+    assert_same(x.T * 2 + y.T, a.T * 2 + b.T)
+    assert_same(x[::3, 1:] - y[:1, ::-1][:, 1:], a[::3, 1:] - b[:1, ::-1][:, 1:])
+    assert_same(tw.sum(x, axis=1), a.astype(np.float64).sum(1).astype(np.float32), 1e-3)
+    assert_same(tw.ones((1 << 22,), device="cuda") + 1, np.full(1 << 22, 2, np.float32))

@@ -16,13 +16,11 @@ import numpy as np
 
 from ..core import dtypes as dt
 from ..core.errors import ArgumentError, ParseError
-from ..core.pytree import flatten
 from ..runtime.outputs import new_array
 
 Fn = Callable[..., Any]
 F = TypeVar("F", bound=Fn)
 _refs = sys.getrefcount
-_WRITES = {"copyto", "put", "place", "putmask", "fill_diagonal", "put_along_axis"}  # NumPy's functions that write their first argument
 ALONE = 3  # references to a header that only its Array holds: the slot, a local name, the argument of getrefcount
 
 
@@ -162,7 +160,7 @@ class Array:
         wanted = shape[0] if len(shape) == 1 else shape
         try:
             if not hasattr(self, "_a") and self.device != "cpu":
-                made: Array = _device_calls().reshape(self, _ints(wanted), order, copy)
+                made: Array = device_calls().reshape(self, _ints(wanted), order, copy)
                 return made
             if copy is None and order == "C":
                 return wrap(ready(self).reshape(wanted))
@@ -202,14 +200,14 @@ class Array:
 
     def __getitem__(self, key: Any) -> Array:
         if not hasattr(self, "_a") and self.device != "cpu":
-            there: Array = _device_calls().taken(self, key)
+            there: Array = device_calls().taken(self, key)
             return there
         found = ready(self)[key if type(key) is int or type(key) is slice else index(key)]
         return wrap(found if type(found) is np.ndarray else np.asarray(found))
 
     def __setitem__(self, key: Any, value: Any) -> None:
         if not hasattr(self, "_a") and self.device != "cpu":
-            _device_calls().put(self, key, value)
+            device_calls().put(self, key, value)
             return
         # The value is read before the memory is made ours: it may be a view of it.
         own(self)[index(key)] = fitting(given(value), ready(self).dtype)
@@ -219,7 +217,7 @@ class Array:
         """`x.at[i].add(v)` gives a new Array in which the elements x[i] are changed; an index that stands twice counts twice."""
         from .updates import At
 
-        return At(self) if self.device == "cpu" else _device_calls().DeviceAt(self)
+        return At(self) if self.device == "cpu" else device_calls().DeviceAt(self)
 
     def item(self, *args: Any) -> Any:
         return host(self).item(*args)
@@ -236,7 +234,7 @@ class Array:
     def copy(self) -> Array:
         """The same elements in memory of its own."""
         if self.device != "cpu":
-            made: Array = _device_calls().copied(self)
+            made: Array = device_calls().copied(self)
             return made
         a = ready(self)
         if a.size < 4096 or a.flags.c_contiguous:
@@ -294,14 +292,9 @@ class Array:
     # ---- text and files
 
     def __repr__(self) -> str:
-        a, where = (ready(self), "") if self.device == "cpu" else (_device_calls().summary(self), f", device={self.device!r}")
-        limit = 0 if a.size < self.size else None  # of a large Array on a GPU only what is shown was copied
-        body = np.array2string(a, separator=", ", prefix="Array(", suffix=")", threshold=limit)
-        plain = a.size and (a.dtype in (np.float32, np.int64, np.bool_, np.complex64))
-        tail = "" if plain else f", dtype={a.dtype.name}"
-        if not a.size and a.ndim > 1:
-            tail = f", shape={a.shape}{tail}"
-        return f"Array({body}{tail}{where})"
+        from .protocols import text
+
+        return text(self)
 
     def __str__(self) -> str:
         return str(host(self))
@@ -311,19 +304,9 @@ class Array:
         return format(a.item() if a.ndim == 0 else a, spec)
 
     def _repr_html_(self) -> str:
-        """A table of the first two axes, with the dtype and shape above it."""
-        from html import escape
+        from .protocols import html
 
-        a = host(self)
-        head = f"<code>Array {a.dtype.name}{list(a.shape)}</code>"
-        if a.ndim not in (1, 2) or not a.size:
-            return f"<div>{head}<pre>{escape(str(a))}</pre></div>"
-        rows, cols = _shown_of(np.atleast_2d(a).shape[0]), _shown_of(np.atleast_2d(a).shape[1])
-        body = []
-        for r in rows:
-            cells = ["…" if r is None or c is None else np.array2string(np.atleast_2d(a)[r, c]) for c in cols]
-            body.append("<tr>" + "".join(f"<td style='text-align:right'>{escape(c)}</td>" for c in cells) + "</tr>")
-        return f"<div>{head}<table>{''.join(body)}</table></div>"
+        return html(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.device != "cpu":
@@ -369,42 +352,14 @@ class Array:
         return self.__array__().data
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        """`np.exp(x)` and `ndarray + x` are Tilewright's functions of that name; other ufuncs run in NumPy and give an Array."""
-        from . import functions
+        from . import protocols
 
-        out = kwargs.pop("out", None)
-        found = getattr(functions, ufunc.__name__, None) if method == "__call__" and not kwargs else None
-        if found is not None:
-            made = found(*(wrap(x) if type(x) is np.ndarray else x for x in inputs))
-        else:
-            given = [x.__array__() if isinstance(x, Array) else x for x in inputs]
-            if method == "at" and type(inputs[0]) is Array:
-                del given[0]
-                given.insert(0, own(inputs[0]))
-            got = getattr(ufunc, method)(*given, **kwargs)
-            made = tuple(map(wrapped, got)) if isinstance(got, tuple) else wrapped(got)
-        if out is None:
-            return made
-        return functions.written(out[0], made)
+        return protocols.ufunc(ufunc, method, inputs, kwargs)
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        from . import functions
+        from . import protocols
 
-        found = getattr(functions, function.__name__, None)
-        module = getattr(function, "__module__", "")
-        if module in ("numpy.linalg", "numpy.fft"):
-            from . import fft, linalg
-
-            found = getattr(linalg if module == "numpy.linalg" else fft, function.__name__, None)
-        if found is not None:
-            try:
-                return found(*args, **kwargs)
-            except TypeError:  # arguments that only NumPy's function has
-                pass
-        if function.__name__ in _WRITES and args and type(args[0]) is Array:
-            return function(own(args[0]), *plain(args[1:]), **plain(kwargs))
-        got = function(*plain(args), **plain(kwargs))
-        return rewrapped(got)
+        return protocols.function(function, args, kwargs)
 
     def __array_namespace__(self, /, *, api_version: str | None = None) -> Any:
         if api_version not in (None, "2021.12", "2022.12", "2023.12", "2024.12", "2025.12"):
@@ -413,31 +368,9 @@ class Array:
 
     def __dlpack__(self, *, stream: Any = None, max_version: tuple[int, int] | None = None, dl_device: Any = None,
                    copy: bool | None = None) -> Any:
-        if self.device != "cpu":
-            from .cuda import placed
+        from . import protocols
 
-            return placed.exported(self, stream, dl_device, copy)
-        if stream is not None:
-            raise BufferError(f"Array: a CPU has no streams, got stream={stream!r}")
-        if dl_device is not None and tuple(map(int, dl_device)) != (1, 0):
-            raise BufferError(f"Array: lies on the CPU (1, 0), asked for {tuple(dl_device)}")
-        a = ready(self)
-        if any(s < 0 for s in a.strides):  # PyTorch ends the process when it is given such
-            if copy is False:
-                raise BufferError(f"Array: negative strides cannot be exported without a copy, got strides={a.strides}")
-            a, copy = a.copy(), None
-        if a.dtype.kind == "V" or a.dtype.name in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
-            from ..runtime.dlpack import export
-
-            tight = np.ascontiguousarray(a).reshape(a.shape)
-            if copy is False and tight is not a and not a.flags.c_contiguous:
-                raise BufferError(f"Array: {a.dtype.name} must be contiguous to be exported without a copy")
-            return export(tight.ctypes.data, a.shape, dt.dtype(a.dtype), (1, 0), tight.copy() if copy else tight)
-        if not a.flags.writeable:  # a broadcast view, or memory of others
-            if copy is False and max_version is None:
-                raise BufferError("Array: read-only memory cannot be exported without a copy to a consumer of DLPack before 1.0")
-            a = a if max_version is not None and max_version >= (1, 0) and not copy else a.copy()
-        return a.__dlpack__(max_version=max_version, copy=copy)
+        return protocols.dlpack(self, stream, max_version, dl_device, copy)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0) if self.device == "cpu" else (2, 0)
@@ -500,6 +433,8 @@ class OnDevice(ArgumentError):
 
 def host(x: Array) -> np.ndarray[Any, Any]:
     """The elements on the host: the header, or a copy from the GPU."""
+    if hasattr(x, "_a"):
+        return x._a
     if x.device == "cpu":
         return ready(x)
     from .cuda import placed
@@ -509,7 +444,7 @@ def host(x: Array) -> np.ndarray[Any, Any]:
     return placed.downloaded(place)
 
 
-def _device_calls() -> Any:
+def device_calls() -> Any:
     from .cuda import calls
 
     return calls
@@ -594,60 +529,13 @@ def shown(a: Any) -> str:
 def plain(tree: Any) -> Any:
     """Arrays in nested lists, tuples and dicts as NumPy arrays of the same memory; those on a GPU as `DeviceArray`s."""
     if type(tree) is Array:
-        return tree.__array__() if hasattr(tree, "_a") or tree.device == "cpu" else _device_calls().device_array(tree)
+        return tree.__array__() if hasattr(tree, "_a") or tree.device == "cpu" else device_calls().device_array(tree)
     if type(tree) in (list, tuple):
         return type(tree)(map(plain, tree))
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
         return type(tree)(*map(plain, tree))
     if type(tree) is dict:
         return {k: plain(v) for k, v in tree.items()}
-    return tree
-
-
-def check_devices(tree: Any, what: str) -> None:
-    """Arrays among arguments lie on one device; those without axes may lie on the host."""
-    arrays = [x for x in flatten(tree)[0] if type(x) is Array]
-    there = next((x for x in arrays if x.device != "cpu"), None)
-    here = None if there is None else next((x for x in arrays if x.device == "cpu" and x.ndim), None)
-    if there is not None and here is not None:
-        raise ArgumentError(f"{what}: the arguments lie on different devices, got {shown(here)} on cpu and {shown(there)} on cuda; move "
-                            "one of them, x.to('cuda') or x.to('cpu')")
-
-
-def unwrapped(tree: Any) -> Any:
-    """As `plain`, of results that nobody else holds: the memory may be written."""
-    if type(tree) is Array:
-        return ready(tree)
-    if type(tree) in (list, tuple):
-        return type(tree)(map(unwrapped, tree))
-    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        return type(tree)(*map(unwrapped, tree))
-    return tree
-
-
-def own_tree(tree: Any) -> Any:
-    """As `plain`, with memory that may be written."""
-    if type(tree) is Array:
-        return own(tree) if tree.device == "cpu" else _device_calls().device_array(tree, own=True)
-    if type(tree) in (list, tuple):
-        return type(tree)(map(own_tree, tree))
-    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        return type(tree)(*map(own_tree, tree))
-    return {k: own_tree(v) for k, v in tree.items()} if type(tree) is dict else tree
-
-
-def rewrapped(tree: Any) -> Any:
-    """The opposite of `plain`."""
-    if isinstance(tree, (np.ndarray, np.generic)):
-        return wrapped(tree)
-    if type(tree).__name__ == "DeviceArray":
-        return _device_calls().of_device_array(tree)
-    if type(tree) in (list, tuple):
-        return type(tree)(map(rewrapped, tree))
-    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        return type(tree)(*map(rewrapped, tree))
-    if type(tree) is dict:
-        return {k: rewrapped(v) for k, v in tree.items()}
     return tree
 
 
@@ -685,10 +573,6 @@ def _ints(shape: Any) -> tuple[int, ...]:
     if isinstance(shape, (int, np.integer)):
         return (int(shape),)
     return tuple(operator.index(n) for n in shape)
-
-
-def _shown_of(n: int) -> list[int | None]:
-    return [*range(n)] if n <= 12 else [*range(6), None, *range(n - 5, n)]
 
 
 def _rebuilt(data: bytes, shape: tuple[int, ...], name: str) -> Array:

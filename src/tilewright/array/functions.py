@@ -21,9 +21,10 @@ from ..transform.trace import Tracer, as_array, tracing, user_place
 from . import lazy, native, operators
 from .api import contractions, creation, elementwise, info, more, protocols, reductions, searching, shapes
 from .api.base import written
-from .arrays import Array, OnDevice, check_devices, plain, rewrapped, unwrapped
+from .arrays import Array, OnDevice, plain
 from .jit import Jit
 from .programs import Programs
+from .trees import check_devices, rewrapped, unwrapped
 
 __all__ = ["written"]
 Fn = Callable[..., Any]

@@ -29,13 +29,14 @@ from ..runtime.memory import ADVICE, OutOfMemory
 from ..runtime.session import FREE, Session
 from ..transform import lib as _lib  # noqa: F401  gives tracers their operators
 from ..transform.trace import Leaf, Traced, leaf_of, python_type, trace, tracing
-from .arrays import Array, check_devices, own_tree, plain, rewrapped
+from .arrays import Array, plain
 from .donate import pair_donated
 from .dynamic import Dynamic, positional
 from .gpu import CompiledOnGpu, gpu_leaf, is_on_gpu
 from .programs import Programs
 from .shell import Ends
 from .torch_function import TorchFunction, as_tensors, wants_gradients
+from .trees import check_devices, own_tree, rewrapped
 
 Fn = Callable[..., Any]
 _numbers_of_functions = itertools.count()

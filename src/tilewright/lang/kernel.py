@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from ..array.arrays import Array as OurArray
-from ..array.arrays import check_devices, own, plain, rewrapped
+from ..array.arrays import own, plain
 from ..array.gpu import is_on_gpu
+from ..array.trees import check_devices, rewrapped
 from ..compile import target_spec
 from ..core.dims import evaluate
 from ..core.dtypes import dtype as dtype_of

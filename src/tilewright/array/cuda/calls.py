@@ -18,9 +18,10 @@ from ...runtime.cuda.array import DeviceArray
 from .. import lazy
 from ..api import elementwise as E
 from ..api.base import common, weak_dtype
-from ..arrays import Array, fitting, plain, rewrapped, shown
+from ..arrays import Array, fitting, plain, shown
 from ..gpu import is_on_gpu
 from ..machine import MADE_OF
+from ..trees import rewrapped
 from . import composed
 from . import elementwise as kernels
 from . import lazy as later
