@@ -21,6 +21,7 @@ __array_api_version__ = "2025.12"
 
 _NAMES = {  # by module; functions of arrays come from `array.functions`, which finds those of ops in the registry
     "array.arrays": "ArrayLike", "array.from_torch": "from_torch", "array.jit": "jit", "array.lazy": "lazy set_mode",
+    "array.cuda.placed": "stream synchronize",
     "array.operators": "Array", "array.torch_function": "torch_function", "compile": "compile load",
     "core.errors": "ArgumentError AxisError CheckpointError CompileError ConfigError ExecutionError FileError FormatError InputError "
                    "ParseError ShapeError TilewrightError TraceError UnsupportedError VerifyError",

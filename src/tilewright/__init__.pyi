@@ -7,6 +7,7 @@ import numpy as np
 from . import lang as lang, onnx as onnx, optim as optim, splat as splat, training as training
 from .array import fft as fft, linalg as linalg, random as random
 from .array.arrays import Array as Array, ArrayLike as ArrayLike
+from .array.cuda.placed import stream as stream, synchronize as synchronize
 from .array.from_torch import from_torch as from_torch
 from .array.jit import jit as jit
 from .array.lazy import lazy as lazy, set_mode as set_mode
@@ -81,14 +82,14 @@ __all__ = ["ArgumentError", "Array", "ArrayLike", "AxisError", "CheckpointError"
            "setxor1d", "shape", "sigmoid", "sign", "signbit", "silu", "sin", "sinc", "sinh", "size",
            "softmax", "softmax_cross_entropy", "softplus", "softshrink", "softsign", "sort", "splat",
            "splat_prepare", "splat_rasterize", "splat_render", "split", "sqrt", "square", "squeeze", "stack",
-           "std", "stop_gradient", "sub", "subtract", "sum", "swapaxes", "take", "take_along_axis", "tan",
-           "tanh", "tanhshrink", "tensordot", "threshold", "tile", "to_numpy", "top_k", "torch_function",
-           "trace", "training", "transpose", "trapezoid", "tril", "tril_indices", "triu", "triu_indices",
-           "true_divide", "trunc", "uint16", "uint32", "uint64", "uint8", "unfold", "union1d", "unique",
-           "unique_all", "unique_counts", "unique_inverse", "unique_values", "unpack_quantized",
-           "unravel_index", "unstack", "value_and_grad", "vander", "var", "vecdot", "view_as_complex",
-           "view_as_real", "vjp", "vmap", "vstack", "where", "while_loop", "xlog1py", "xlogy", "zeros",
-           "zeros_like", "zeta"]
+           "std", "stop_gradient", "stream", "sub", "subtract", "sum", "swapaxes", "synchronize", "take",
+           "take_along_axis", "tan", "tanh", "tanhshrink", "tensordot", "threshold", "tile", "to_numpy",
+           "top_k", "torch_function", "trace", "training", "transpose", "trapezoid", "tril", "tril_indices",
+           "triu", "triu_indices", "true_divide", "trunc", "uint16", "uint32", "uint64", "uint8", "unfold",
+           "union1d", "unique", "unique_all", "unique_counts", "unique_inverse", "unique_values",
+           "unpack_quantized", "unravel_index", "unstack", "value_and_grad", "vander", "var", "vecdot",
+           "view_as_complex", "view_as_real", "vjp", "vmap", "vstack", "where", "while_loop", "xlog1py",
+           "xlogy", "zeros", "zeros_like", "zeta"]
 bfloat16: np.dtype[Any]
 bool: np.dtype[Any]
 complex128: np.dtype[Any]

@@ -22,6 +22,7 @@ from tilewright.array import arrays, machine
 from tilewright.array.api import creation
 from tilewright.core.errors import ArgumentError, ExecutionError, FormatError, InputError
 from tilewright.runtime import dlpack, outputs
+from tilewright.runtime.cuda.driver import available
 
 GRID = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
 
@@ -379,3 +380,14 @@ def test_transforms_take_and_give_arrays() -> None:
     assert isinstance(tw.softmax(x, axis=-1), tw.Array)
     session = tw.jit(lambda a: a + 1).lower(x)
     np.testing.assert_array_equal(session(x.T.T), GRID + 1)
+
+
+def test_a_gpu_that_is_not_there() -> None:
+    if why := available():
+        with pytest.raises(ExecutionError, match=r"zeros: there is no device 'cuda' here \(cuda: "):
+            tw.zeros(3, device="cuda")
+        with pytest.raises(ExecutionError, match="to_device: there is no device 'cuda' here"):
+            tw.ones(3).to("cuda")
+    assert tw.__array_namespace_info__().devices() == (("cpu",) if why else ("cpu", "cuda"))
+    with pytest.raises(ArgumentError, match=r"zeros: the devices are 'cpu' and 'cuda' \(the first GPU\), got 'tpu'"):
+        tw.zeros(3, device="tpu")

@@ -37,8 +37,8 @@ class CUresult(IntEnum):
 class FakeDriver:
     """`cuda.bindings.driver`. `launches` names the kernels that ran, in order; `calls` counts every function of the library."""
 
-    def __init__(self, capability: tuple[int, int] = (8, 0), *, run: bool = True) -> None:
-        self.capability, self.run, self.memory = capability, run, Memory()
+    def __init__(self, capability: tuple[int, int] = (8, 0), *, run: bool = True, shift: int = 0) -> None:
+        self.capability, self.run, self.memory = capability, run, Memory(shift)
         self.shared = (99 if capability[1] in (6, 9) or capability[0] == 12 else 163 if capability[0] == 8 else 227) << 10
         self.launches: list[str] = []
         self.calls: dict[str, int] = {}
@@ -129,7 +129,7 @@ class FakeDriver:
         return (CUresult.CUDA_SUCCESS,)
 
     def cuMemHostAlloc(self, nbytes: int, flags: int) -> tuple[Any, ...]:
-        return self.cuMemAlloc(nbytes)
+        return CUresult.CUDA_SUCCESS, self.memory.allocate(nbytes, host=True)
 
     def cuMemHostGetDevicePointer(self, address: int, flags: int) -> tuple[Any, ...]:
         return CUresult.CUDA_SUCCESS, address
@@ -297,9 +297,10 @@ class FakeDriver:
 
 
 @contextmanager
-def fake_gpu(capability: tuple[int, int] = (8, 0), *, run: bool = True) -> Iterator[FakeDriver]:
-    """Inside, the runtime finds this GPU. sm_80 has every kernel in the emulator; `run=False` takes launches and does nothing."""
-    fake = FakeDriver(capability, run=run)
+def fake_gpu(capability: tuple[int, int] = (8, 0), *, run: bool = True, shift: int = 0) -> Iterator[FakeDriver]:
+    """Inside, the runtime finds this GPU. sm_80 has every kernel in the emulator; `run=False` takes launches and does nothing; with a
+    `shift` code of the host that reads memory of the device ends the process, as it would with a real one."""
+    fake = FakeDriver(capability, run=run, shift=shift)
     cached = (cuda_driver.context, cuda_driver.compute_capability, cuda_driver.sms, cuda_driver.shared_memory, cuda_array._pool)
     with pytest.MonkeyPatch.context() as patch:
         for f in cached:

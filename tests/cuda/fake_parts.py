@@ -25,20 +25,22 @@ class Handle(int):
 class Memory(Heap):
     """Blocks of host memory at their own addresses, full of 0xFF when new; an access outside them, or after they were freed, is a fault."""
 
-    def __init__(self) -> None:
+    def __init__(self, shift: int = 0) -> None:
+        """`shift`: how far from their own addresses blocks of the device seem to lie, so that the host cannot read them."""
         super().__init__()
+        self.shift = shift
         self.kept: dict[int, Array] = {}
         self.tensors: list[Any] = []  # what tests have added
 
-    def add(self, array: Array) -> int:
+    def add(self, array: Array, shift: int = 0) -> int:
         flat = array.reshape(-1).view(np.uint8)
-        self.buffers.append((flat.ctypes.data, flat))
-        return int(flat.ctypes.data)
+        self.buffers.append((flat.ctypes.data + shift, flat))
+        return int(flat.ctypes.data) + shift
 
-    def allocate(self, nbytes: int) -> int:
+    def allocate(self, nbytes: int, *, host: bool = False) -> int:
         raw = np.full(nbytes + 255, 0xFF, np.uint8)
         skip = -raw.ctypes.data % 256
-        at = self.add(raw[skip : skip + nbytes])
+        at = self.add(raw[skip : skip + nbytes], 0 if host else self.shift)
         self.kept[at] = raw
         return at
 

@@ -288,14 +288,7 @@ def test_memory_that_pytorch_keeps_is_asked_for(gpu: FakeDriver, monkeypatch: py
         cuda_driver.Memory(5000)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: full.__setitem__(0, False))
     assert cuda_driver.Memory(5000).address and freed == [True]
-    full[0], pool = True, gpu._cuMemAllocFromPoolAsync  # memory of results and states comes another way
-
-    def take(*args: Any) -> Any:
-        return CUresult.CUDA_ERROR_OUT_OF_MEMORY if full[0] else pool(*args)
-
-    monkeypatch.setattr(gpu.library, "cuMemAllocFromPoolAsync", take)
-    assert DeviceArray.empty((50,), f32).address and not full[0]
-    full[0] = True
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    monkeypatch.setattr(gpu.library, "cuMemAllocFromPoolAsync", lambda *args: CUresult.CUDA_ERROR_OUT_OF_MEMORY)
     with pytest.raises(ExecutionError, match=r"cuMemAllocFromPoolAsync failed with CUDA_ERROR_OUT_OF_MEMORY \(200 bytes\)"):
         DeviceArray.empty((50,), f32)

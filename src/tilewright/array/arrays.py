@@ -6,10 +6,11 @@ through another Array: `y = x[2:5]; y[0] = 1` leaves x as it was.
 """
 from __future__ import annotations
 
+import functools
 import operator
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -18,13 +19,28 @@ from ..core.errors import ArgumentError, ParseError
 from ..runtime.outputs import new_array
 
 Fn = Callable[..., Any]
+F = TypeVar("F", bound=Fn)
 _refs = sys.getrefcount
-_WRITES = {"copyto", "put", "place", "putmask", "fill_diagonal", "put_along_axis"}  # NumPy's functions that write their first argument
 ALONE = 3  # references to a header that only its Array holds: the slot, a local name, the argument of getrefcount
 
 
+def viewing(method: F) -> F:
+    """A method that makes a view of a header, also of one that describes memory of a GPU."""
+
+    @functools.wraps(method)
+    def call(self: Array, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(self, *args, **kwargs)
+        except OnDevice:
+            from .cuda import placed
+
+            return placed.as_view(method, [self, *args], kwargs)
+
+    return call  # type: ignore[return-value]
+
+
 class Array:
-    """An array of numbers on one device: `tw.asarray([1.0, 2.0])`, `tw.zeros((2, 3))`, `tw.arange(5)`.
+    """An array of numbers on one device, the CPU or a GPU: `tw.asarray([1.0, 2.0])`, `tw.zeros((2, 3))`, `tw.arange(5)`.
 
     It works with Python's operators, slices and NumPy's functions. Views (`x.T`, `x[::-1]`, `x.reshape(...)` where the memory lies right)
     share memory; writing (`x[0] = 1`, `x += y`) copies first when the memory is shared.
@@ -64,45 +80,48 @@ class Array:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return tuple(ready(self).shape)
+        return tuple(attribute(self, "shape"))
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """The element type, one of `tw.float32` ...; these are NumPy's dtype objects."""
-        found: np.dtype[Any] = ready(self).dtype
+        found: np.dtype[Any] = attribute(self, "dtype")
         return found
 
     @property
     def ndim(self) -> int:
-        return ready(self).ndim
+        return int(attribute(self, "ndim"))
 
     @property
     def size(self) -> int:
-        return ready(self).size
+        return int(attribute(self, "size"))
 
     @property
     def nbytes(self) -> int:
-        return ready(self).nbytes
+        return int(attribute(self, "nbytes"))
 
     @property
     def itemsize(self) -> int:
-        return ready(self).itemsize
+        return int(attribute(self, "itemsize"))
 
     @property
     def strides(self) -> tuple[int, ...]:
         """Bytes between neighbours along each axis; they may be negative or 0."""
-        return ready(self).strides
+        return tuple(attribute(self, "strides"))
 
     @property
     def device(self) -> str:
-        return "cpu"
+        """"cpu", or "cuda": the first GPU."""
+        return "cpu" if hasattr(self, "_a") else self._node.device
 
     def to_device(self, device: Any, /, *, stream: Any = None) -> Array:
-        """This Array on `device`; there is "cpu"."""
-        check_device(device, "to_device")
-        if stream is not None:
-            raise ArgumentError(f"to_device: a CPU has no streams, got {stream!r}")
-        return self
+        """This Array on `device`, "cpu" or "cuda"; itself where it lies there. On a GPU the copy is made on `stream`, by default the
+        current one (`tw.stream`), and later work on another stream waits for it."""
+        if device in (None, "cpu") and stream is None and hasattr(self, "_a"):
+            return self
+        from .cuda import placed
+
+        return placed.to(self, device, stream, "to_device")
 
     to = to_device
 
@@ -110,24 +129,29 @@ class Array:
 
     @property
     def T(self) -> Array:
-        return wrap(ready(self).T)
+        found: Array = attribute(self, "T")
+        return found
 
     @property
+    @viewing
     def mT(self) -> Array:
         a = ready(self)
         if a.ndim < 2:
             raise ArgumentError(f"mT: needs two axes or more, got {shown(a)}")
         return wrap(a.swapaxes(-1, -2))
 
+    @viewing
     def view(self) -> Array:
         """Another Array of the same memory: a clone that costs nothing until one of them is written."""
         return wrap(ready(self)[...])
 
+    @viewing
     def transpose(self, *axes: Any) -> Array:
         return wrap(ready(self).transpose(*axes))
 
     permute = transpose
 
+    @viewing
     def swapaxes(self, a: int, b: int) -> Array:
         return wrap(ready(self).swapaxes(a, b))
 
@@ -135,28 +159,35 @@ class Array:
         """The same elements in another shape; a view where the strides allow it."""
         wanted = shape[0] if len(shape) == 1 else shape
         try:
+            if not hasattr(self, "_a") and self.device != "cpu":
+                made: Array = device_calls().reshape(self, _ints(wanted), order, copy)
+                return made
             if copy is None and order == "C":
                 return wrap(ready(self).reshape(wanted))
             return wrap(np.reshape(ready(self), _ints(wanted), order=order, copy=copy))
         except (ValueError, TypeError) as e:
-            raise ArgumentError(f"reshape: {e}, got {shown(ready(self))} to {wanted}") from None
+            raise ArgumentError(f"reshape: {e}, got {shown(self)} to {wanted}") from None
 
     def ravel(self) -> Array:
         return self.reshape(-1)
 
     def flatten(self) -> Array:
-        return wrap(ready(self).flatten())
+        return self.copy().reshape(-1)
 
+    @viewing
     def squeeze(self, axis: Any = None) -> Array:
         return wrap(ready(self).squeeze(axis))
 
+    @viewing
     def diagonal(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Array:
         return wrap(ready(self).diagonal(offset, axis1, axis2))
 
+    @viewing
     def expand(self, *shape: Any) -> Array:
         """Broadcast to a shape, with strides of 0."""
         return wrap(np.broadcast_to(ready(self), _ints(shape[0] if len(shape) == 1 else shape)))
 
+    @viewing
     def unfold(self, axis: int, size: int, step: int = 1) -> Array:
         """Windows of `size` elements along an axis, `step` apart, on a new last axis. They overlap in memory."""
         a = ready(self)
@@ -168,10 +199,16 @@ class Array:
     # ---- elements
 
     def __getitem__(self, key: Any) -> Array:
+        if not hasattr(self, "_a") and self.device != "cpu":
+            there: Array = device_calls().taken(self, key)
+            return there
         found = ready(self)[key if type(key) is int or type(key) is slice else index(key)]
         return wrap(found if type(found) is np.ndarray else np.asarray(found))
 
     def __setitem__(self, key: Any, value: Any) -> None:
+        if not hasattr(self, "_a") and self.device != "cpu":
+            device_calls().put(self, key, value)
+            return
         # The value is read before the memory is made ours: it may be a view of it.
         own(self)[index(key)] = fitting(given(value), ready(self).dtype)
 
@@ -180,22 +217,25 @@ class Array:
         """`x.at[i].add(v)` gives a new Array in which the elements x[i] are changed; an index that stands twice counts twice."""
         from .updates import At
 
-        return At(self)
+        return At(self) if self.device == "cpu" else device_calls().DeviceAt(self)
 
     def item(self, *args: Any) -> Any:
-        return ready(self).item(*args)
+        return host(self).item(*args)
 
     def tolist(self) -> Any:
-        return ready(self).tolist()
+        return host(self).tolist()
 
     def tobytes(self) -> bytes:
-        return ready(self).tobytes()
+        return host(self).tobytes()
 
     def fill(self, value: Any) -> None:
-        own(self)[...] = value
+        self[...] = value
 
     def copy(self) -> Array:
         """The same elements in memory of its own."""
+        if self.device != "cpu":
+            made: Array = device_calls().copied(self)
+            return made
         a = ready(self)
         if a.size < 4096 or a.flags.c_contiguous:
             return wrap(a.copy())
@@ -210,28 +250,26 @@ class Array:
         return self.copy()
 
     def __len__(self) -> int:
-        a = ready(self)
-        if not a.ndim:
+        if not self.ndim:
             raise TypeError("len() of an Array without axes")
-        return len(a)
+        return self.shape[0]
 
     def __iter__(self) -> Iterator[Array]:
-        a = ready(self)
-        if not a.ndim:
+        if not self.ndim:
             raise TypeError("iteration over an Array without axes")
-        return map(wrap, map(np.asarray, a))
+        return map(wrap, map(np.asarray, ready(self))) if self.device == "cpu" else (self[i] for i in range(len(self)))
 
     def __contains__(self, value: Any) -> bool:
-        return bool((ready(self) == given(value)).any())
+        return bool((ready(self) == given(value)).any()) if self.device == "cpu" else bool((self == value).any())
 
     def _scalar(self, what: str) -> np.ndarray[Any, Any]:
-        a = ready(self)
+        a = host(self)
         if a.size != 1:
             raise TypeError(f"{what}: needs an Array of one element, got {shown(a)}")
         return a.reshape(())
 
     def __bool__(self) -> bool:
-        a = ready(self)
+        a = host(self)
         if a.size != 1:
             raise ValueError(f"bool(): the truth of {shown(a)} is ambiguous; use tw.any or tw.all")
         return bool(a.reshape(()))
@@ -246,7 +284,7 @@ class Array:
         return complex(self._scalar("complex()").item())
 
     def __index__(self) -> int:
-        a = ready(self)
+        a = host(self)
         if a.ndim or a.dtype.kind not in "iu":
             raise TypeError(f"an index must be an integer Array without axes, got {shown(a)}")
         return operator.index(a.item())
@@ -254,37 +292,25 @@ class Array:
     # ---- text and files
 
     def __repr__(self) -> str:
-        a = ready(self)
-        body = np.array2string(a, separator=", ", prefix="Array(", suffix=")")
-        plain = a.size and (a.dtype in (np.float32, np.int64, np.bool_, np.complex64))
-        tail = "" if plain else f", dtype={a.dtype.name}"
-        if not a.size and a.ndim > 1:
-            tail = f", shape={a.shape}{tail}"
-        return f"Array({body}{tail})"
+        from .protocols import text
+
+        return text(self)
 
     def __str__(self) -> str:
-        return str(ready(self))
+        return str(host(self))
 
     def __format__(self, spec: str) -> str:
-        a = ready(self)
+        a = host(self)
         return format(a.item() if a.ndim == 0 else a, spec)
 
     def _repr_html_(self) -> str:
-        """A table of the first two axes, with the dtype and shape above it."""
-        from html import escape
+        from .protocols import html
 
-        a = ready(self)
-        head = f"<code>Array {a.dtype.name}{list(a.shape)}</code>"
-        if a.ndim not in (1, 2) or not a.size:
-            return f"<div>{head}<pre>{escape(str(a))}</pre></div>"
-        rows, cols = _shown_of(np.atleast_2d(a).shape[0]), _shown_of(np.atleast_2d(a).shape[1])
-        body = []
-        for r in rows:
-            cells = ["…" if r is None or c is None else np.array2string(np.atleast_2d(a)[r, c]) for c in cols]
-            body.append("<tr>" + "".join(f"<td style='text-align:right'>{escape(c)}</td>" for c in cells) + "</tr>")
-        return f"<div>{head}<table>{''.join(body)}</table></div>"
+        return html(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
+        if self.device != "cpu":
+            return _moved, (wrap(host(self)), self.device)
         a = ready(self)
         if a.dtype.kind != "V":
             return wrap, (np.ascontiguousarray(a).reshape(a.shape),)
@@ -294,6 +320,9 @@ class Array:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         """NumPy's view of the memory, read-only; a copy where a copy or another dtype is asked for."""
+        if not hasattr(self, "_a") and self.device != "cpu":
+            raise TypeError(f"Array: {shown(self)} lies on {self.device} and is not copied to the host by itself; use x.numpy() or "
+                            "x.to('cpu')")
         a = ready(self)
         if dtype is not None and np.dtype(dtype) != a.dtype:
             if copy is False:
@@ -307,48 +336,30 @@ class Array:
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
+        if self.device != "cpu":
+            raise AttributeError(f"Array: memory on {self.device} has no __array_interface__; use x.numpy()")
         return self.__array__().__array_interface__
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        if self.device == "cpu":
+            raise AttributeError("Array: only an Array on a GPU has __cuda_array_interface__")
+        from .cuda import placed
+
+        return placed.interface(self)
 
     def __buffer__(self, flags: int) -> memoryview:
         return self.__array__().data
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        """`np.exp(x)` and `ndarray + x` are Tilewright's functions of that name; other ufuncs run in NumPy and give an Array."""
-        from . import functions
+        from . import protocols
 
-        out = kwargs.pop("out", None)
-        found = getattr(functions, ufunc.__name__, None) if method == "__call__" and not kwargs else None
-        if found is not None:
-            made = found(*(wrap(x) if type(x) is np.ndarray else x for x in inputs))
-        else:
-            given = [x.__array__() if isinstance(x, Array) else x for x in inputs]
-            if method == "at" and type(inputs[0]) is Array:
-                del given[0]
-                given.insert(0, own(inputs[0]))
-            got = getattr(ufunc, method)(*given, **kwargs)
-            made = tuple(map(wrapped, got)) if isinstance(got, tuple) else wrapped(got)
-        if out is None:
-            return made
-        return functions.written(out[0], made)
+        return protocols.ufunc(ufunc, method, inputs, kwargs)
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        from . import functions
+        from . import protocols
 
-        found = getattr(functions, function.__name__, None)
-        module = getattr(function, "__module__", "")
-        if module in ("numpy.linalg", "numpy.fft"):
-            from . import fft, linalg
-
-            found = getattr(linalg if module == "numpy.linalg" else fft, function.__name__, None)
-        if found is not None:
-            try:
-                return found(*args, **kwargs)
-            except TypeError:  # arguments that only NumPy's function has
-                pass
-        if function.__name__ in _WRITES and args and type(args[0]) is Array:
-            return function(own(args[0]), *plain(args[1:]), **plain(kwargs))
-        got = function(*plain(args), **plain(kwargs))
-        return rewrapped(got)
+        return protocols.function(function, args, kwargs)
 
     def __array_namespace__(self, /, *, api_version: str | None = None) -> Any:
         if api_version not in (None, "2021.12", "2022.12", "2023.12", "2024.12", "2025.12"):
@@ -357,30 +368,12 @@ class Array:
 
     def __dlpack__(self, *, stream: Any = None, max_version: tuple[int, int] | None = None, dl_device: Any = None,
                    copy: bool | None = None) -> Any:
-        if stream is not None:
-            raise BufferError(f"Array: a CPU has no streams, got stream={stream!r}")
-        if dl_device is not None and tuple(map(int, dl_device)) != (1, 0):
-            raise BufferError(f"Array: lies on the CPU (1, 0), asked for {tuple(dl_device)}")
-        a = ready(self)
-        if any(s < 0 for s in a.strides):  # PyTorch ends the process when it is given such
-            if copy is False:
-                raise BufferError(f"Array: negative strides cannot be exported without a copy, got strides={a.strides}")
-            a, copy = a.copy(), None
-        if a.dtype.kind == "V" or a.dtype.name in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
-            from ..runtime.dlpack import export
+        from . import protocols
 
-            tight = np.ascontiguousarray(a).reshape(a.shape)
-            if copy is False and tight is not a and not a.flags.c_contiguous:
-                raise BufferError(f"Array: {a.dtype.name} must be contiguous to be exported without a copy")
-            return export(tight.ctypes.data, a.shape, dt.dtype(a.dtype), (1, 0), tight.copy() if copy else tight)
-        if not a.flags.writeable:  # a broadcast view, or memory of others
-            if copy is False and max_version is None:
-                raise BufferError("Array: read-only memory cannot be exported without a copy to a consumer of DLPack before 1.0")
-            a = a if max_version is not None and max_version >= (1, 0) and not copy else a.copy()
-        return a.__dlpack__(max_version=max_version, copy=copy)
+        return protocols.dlpack(self, stream, max_version, dl_device, copy)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return (1, 0)
+        return (1, 0) if self.device == "cpu" else (2, 0)
 
     # ---- conversions
 
@@ -391,11 +384,15 @@ class Array:
         return found
 
     def numpy(self) -> np.ndarray[Any, Any]:
-        """A NumPy array of its own memory, to write to."""
-        return ready(self).copy()
+        """A NumPy array of its own memory, to write to. From a GPU it is copied, once the work that makes it has ended."""
+        return ready(self).copy() if self.device == "cpu" else host(self)
 
     def torch(self) -> Any:
         """A PyTorch tensor of the same memory where PyTorch can have it, else of a copy."""
+        if self.device != "cpu":
+            import torch
+
+            return torch.from_dlpack(self)  # type: ignore[attr-defined]
         from ..core.tensors import numpy_to_tensor
 
         return numpy_to_tensor(np.ascontiguousarray(own(self)))
@@ -430,12 +427,36 @@ def ready(x: Array) -> np.ndarray[Any, Any]:
         return a
 
 
+class OnDevice(ArgumentError):
+    """An Array on a GPU is used where memory of the host is needed."""
+
+
+def host(x: Array) -> np.ndarray[Any, Any]:
+    """The elements on the host: the header, or a copy from the GPU."""
+    if hasattr(x, "_a"):
+        return x._a
+    if x.device == "cpu":
+        return ready(x)
+    from .cuda import placed
+
+    place = placed.of(x)
+    assert place is not None
+    return placed.downloaded(place)
+
+
+def device_calls() -> Any:
+    from .cuda import calls
+
+    return calls
+
+
 class Node:
-    """What a lazy Array waits for."""
+    """What an Array holds instead of a header: an expression that waits, or a place on a GPU."""
 
     __slots__ = ()
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
+    device = "cpu"
 
     def value(self) -> np.ndarray[Any, Any]:
         raise NotImplementedError
@@ -448,9 +469,17 @@ def refuse_buffer(x: Array) -> None:
 
 
 def attribute(x: Array, name: str) -> Any:
-    """An attribute of a lazy Array; shape and dtype are known before its elements."""
+    """An attribute of an Array; shape and dtype of a lazy one are known before its elements. `T` is an Array."""
     node = getattr(x, "_node", None)
-    return getattr(node, name) if node is not None and name in ("shape", "dtype") else getattr(ready(x), name)
+    if node is not None and name in ("shape", "dtype"):
+        return getattr(node, name)
+    if node is not None and node.device != "cpu":
+        from .cuda import placed
+
+        place = placed.of(x)
+        assert place is not None
+        return getattr(place.header, name) if name != "T" else placed.as_view(lambda a: a.T, [x], {})
+    return getattr(ready(x), name) if name != "T" else wrap(ready(x).T)
 
 
 def is_alone(x: Array) -> bool:
@@ -498,50 +527,15 @@ def shown(a: Any) -> str:
 
 
 def plain(tree: Any) -> Any:
-    """Arrays in nested lists, tuples and dicts as NumPy arrays of the same memory."""
+    """Arrays in nested lists, tuples and dicts as NumPy arrays of the same memory; those on a GPU as `DeviceArray`s."""
     if type(tree) is Array:
-        return tree.__array__()
+        return tree.__array__() if hasattr(tree, "_a") or tree.device == "cpu" else device_calls().device_array(tree)
     if type(tree) in (list, tuple):
         return type(tree)(map(plain, tree))
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
         return type(tree)(*map(plain, tree))
     if type(tree) is dict:
         return {k: plain(v) for k, v in tree.items()}
-    return tree
-
-
-def unwrapped(tree: Any) -> Any:
-    """As `plain`, of results that nobody else holds: the memory may be written."""
-    if type(tree) is Array:
-        return ready(tree)
-    if type(tree) in (list, tuple):
-        return type(tree)(map(unwrapped, tree))
-    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        return type(tree)(*map(unwrapped, tree))
-    return tree
-
-
-def own_tree(tree: Any) -> Any:
-    """As `plain`, with memory that may be written."""
-    if type(tree) is Array:
-        return own(tree)
-    if type(tree) in (list, tuple):
-        return type(tree)(map(own_tree, tree))
-    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        return type(tree)(*map(own_tree, tree))
-    return {k: own_tree(v) for k, v in tree.items()} if type(tree) is dict else tree
-
-
-def rewrapped(tree: Any) -> Any:
-    """The opposite of `plain`."""
-    if isinstance(tree, (np.ndarray, np.generic)):
-        return wrapped(tree)
-    if type(tree) in (list, tuple):
-        return type(tree)(map(rewrapped, tree))
-    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        return type(tree)(*map(rewrapped, tree))
-    if type(tree) is dict:
-        return {k: rewrapped(v) for k, v in tree.items()}
     return tree
 
 
@@ -581,14 +575,16 @@ def _ints(shape: Any) -> tuple[int, ...]:
     return tuple(operator.index(n) for n in shape)
 
 
-def _shown_of(n: int) -> list[int | None]:
-    return [*range(n)] if n <= 12 else [*range(6), None, *range(n - 5, n)]
-
-
 def _rebuilt(data: bytes, shape: tuple[int, ...], name: str) -> Array:
     return wrap(np.frombuffer(data, dt.dtype(name).np).reshape(shape))
 
 
+def _moved(x: Array, device: str) -> Array:
+    return x.to(device)
+
+
 def check_device(device: Any, what: str) -> None:
     if device not in (None, "cpu"):
-        raise ArgumentError(f"{what}: the devices are 'cpu', got {device!r}")
+        from .cuda.placed import check_name
+
+        check_name(device, what)

@@ -21,9 +21,10 @@ from ..transform.trace import Tracer, as_array, tracing, user_place
 from . import lazy, native, operators
 from .api import contractions, creation, elementwise, info, more, protocols, reductions, searching, shapes
 from .api.base import written
-from .arrays import Array, plain, rewrapped, unwrapped
+from .arrays import Array, OnDevice, plain
 from .jit import Jit
 from .programs import Programs
+from .trees import check_devices, rewrapped, unwrapped
 
 __all__ = ["written"]
 Fn = Callable[..., Any]
@@ -123,6 +124,21 @@ def offered(name: str, on_arrays: Fn, traced: Fn | None) -> Fn:
     return call
 
 
+def on_any_device(name: str, on_arrays: Fn, traced: Fn | None) -> Fn:
+    """A function of Arrays of the host, and of those on a GPU by its traced form or one of their own."""
+
+    @functools.wraps(on_arrays)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return on_arrays(*args, **kwargs)
+        except OnDevice:
+            from .cuda.calls import run
+
+        return run(name, on_arrays, traced, args, kwargs)
+
+    return call
+
+
 def compiled_only(traced: Fn) -> Fn:
     """A function that is compiled for its arguments' shapes; given Arrays it gives Arrays."""
     compiled = eager(traced)
@@ -130,20 +146,22 @@ def compiled_only(traced: Fn) -> Fn:
     @functools.wraps(traced)
     def call(*args: Any, **kwargs: Any) -> Any:
         if not tracing() and (_has(Array, args) or _has(Array, kwargs.values())):
+            check_devices((args, kwargs), traced.__name__)
             return rewrapped(compiled(*plain(args), **plain(kwargs)))
         return compiled(*args, **kwargs)
 
     return call
 
 
-def offer(api: Mapping[str, Fn], traced: Mapping[str, Fn], aliases: Mapping[str, str]) -> dict[str, Fn]:
-    """The functions of a namespace by name."""
+def offer(api: dict[str, Fn], traced: Mapping[str, Fn], aliases: Mapping[str, str]) -> dict[str, Fn]:
+    """The functions of a namespace by name. Those of `api` become functions of Arrays on any device."""
     forms = {**traced, **{name: traced[other] for name, other in aliases.items()}}
     for name, other in elementwise.ALIASES.items():
         if other in forms:
             forms.setdefault(name, forms[other])
         elif name in forms:
             forms.setdefault(other, forms[name])
+    api.update({name: on_any_device(name, fn, forms.get(name)) for name, fn in api.items()})
     found = {name: offered(name, fn, forms.get(name)) for name, fn in api.items()}
     return found | {name: compiled_only(fn) for name, fn in forms.items() if name not in found}
 
@@ -151,7 +169,8 @@ def offer(api: Mapping[str, Fn], traced: Mapping[str, Fn], aliases: Mapping[str,
 def on_floats(name: str, compiled: Fn) -> Fn:
     """A function of one float Array with a kernel of its own."""
     shown = str(inspect.signature(compiled).replace(return_annotation=inspect.Signature.empty))
-    return native.function(name, 1, elementwise.activation(name, compiled), re.sub(r": '[^']*'", "", shown)[1:-1])
+    python = on_any_device(name, elementwise.activation(name, compiled), function(name))
+    return native.function(name, 1, python, re.sub(r": '[^']*'", "", shown)[1:-1])
 
 
 def _transform(make: Fn) -> Fn:
@@ -201,7 +220,8 @@ def scan(step: Fn, init: Any, xs: Any = None, length: int | None = None, checkpo
 def cond(predicate: Any, then: Fn, other: Fn, *operands: Any) -> Any:
     if tracing():
         return control.cond(predicate, then, other, *operands)
-    return Jit(lambda p, xs: control.cond(p, then, other, *xs))(as_array(predicate), operands)
+    return Jit(lambda p, xs: control.cond(p, then, other, *xs))(
+        predicate if type(predicate) is Array else as_array(predicate), operands)
 
 
 @functools.wraps(control.while_loop)

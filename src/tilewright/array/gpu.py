@@ -83,14 +83,17 @@ class CompiledOnGpu:
 
     def __call__(self, leaves: Sequence[Any], sizes: Mapping[str, int]) -> Any:
         from ..runtime.cuda import driver as cuda_driver
+        from .cuda import placed
 
         cuda_driver.enter()
         given = [self._sent(leaves[i], k) for k, i in enumerate(self.arrays)]
+        placed.before_session(self.session, given)
         if self.session.apart is None:
             found = self.session(*given)
         else:
             self.session.apart([_place(x, k) for k, x in enumerate(given)])
             found = self.session.in_place(*given)
+        placed.after_session(self.session)
         return self.traced.result([found] if len(self.traced.graph.outputs) == 1 else found, sizes)
 
     def short(self, slow: Callable[..., Any]) -> Callable[..., Any] | None:

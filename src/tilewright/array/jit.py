@@ -29,13 +29,14 @@ from ..runtime.memory import ADVICE, OutOfMemory
 from ..runtime.session import FREE, Session
 from ..transform import lib as _lib  # noqa: F401  gives tracers their operators
 from ..transform.trace import Leaf, Traced, leaf_of, python_type, trace, tracing
-from .arrays import Array, own_tree, plain, rewrapped
+from .arrays import Array, plain
 from .donate import pair_donated
 from .dynamic import Dynamic, positional
 from .gpu import CompiledOnGpu, gpu_leaf, is_on_gpu
 from .programs import Programs
 from .shell import Ends
 from .torch_function import TorchFunction, as_tensors, wants_gradients
+from .trees import check_devices, own_tree, rewrapped
 
 Fn = Callable[..., Any]
 _numbers_of_functions = itertools.count()
@@ -173,6 +174,7 @@ class Jit:
     def _on_arrays(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Arrays among the arguments: the program reads their memory, and its results are Arrays. Donated ones are written in place where
         nobody else holds their memory, and in a copy otherwise."""
+        check_devices((args, kwargs), f"jit: {getattr(self.fn, '__name__', 'function')}")
         given = [own_tree(x) if i in self.donate or i - len(args) in self.donate else plain(x) for i, x in enumerate(args)]
         return rewrapped(self._fast(tuple(given), plain(kwargs), None))
 

@@ -33,7 +33,7 @@ class Expression(Node):
 
     def __init__(self, name: str, operands: list[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         self.name, self.operands, self.shape, self.dtype = name, operands, shape, dtype
-        self.header: Header | None = None
+        self.header: Any = None
         self.uses = 0
         self.size = 1
         for o in operands:
@@ -42,6 +42,11 @@ class Expression(Node):
                 self.size += o.size
 
     def value(self) -> Header:
+        found: Header = self.result()
+        return found
+
+    def result(self) -> Any:
+        """What `header` holds from the first call on: a header, or where the result lies on a GPU."""
         if self.header is None:
             self.header = self._run()
             self.operands = []
@@ -74,15 +79,18 @@ class Expression(Node):
         """Whether it keeps more memory alive than its result would take."""
         return self.nbytes >= HELD and sum(a.nbytes for a in self._unheld()) > self.nbytes
 
-    def _run(self) -> Header:
+    def _run(self) -> Any:
         while True:
-            leaves: list[Header] = []
+            leaves: list[Any] = []
             found = self._text(leaves, {}, top=True)
             if len(leaves) <= H.MAX_OPERANDS:
                 break
             k = max((k for k, o in enumerate(self.operands) if isinstance(o, Expression)), key=lambda k: self.operands[k].size)
             leaves.clear()
-            self.operands[k] = self.operands[k].value()  # the largest part first
+            self.operands[k] = self.operands[k].result()  # the largest part first
+        return self._compute(found, leaves)
+
+    def _compute(self, found: str, leaves: list[Any]) -> Any:
         made = machine.elementwise(found, leaves, self.dtype, self._memory(), self.shape)
         if made is None:
             raise ArgumentError(f"lazy: no kernel for {found}; read the values of a part of it first")
@@ -91,7 +99,7 @@ class Expression(Node):
     def _text(self, leaves: list[Header], places: dict[int, int], *, top: bool = False) -> str:
         """The expression in functions and operands i0, i1, ..., which are appended to `leaves`."""
         if self.header is None and not top and self.uses > 1:
-            self.value()  # several expressions read it
+            self.result()  # several expressions read it
         if self.header is not None:
             return _placed(self.header, leaves, places)
         inner = (o._text(leaves, places) if isinstance(o, Expression) else _placed(o, leaves, places) for o in self.operands)
@@ -139,7 +147,7 @@ def operand(x: Any) -> Any:
             return x._a
         except AttributeError:
             node = x._node
-            return node if node.header is None else node.header
+            return node if type(node) is Expression and node.header is None else node.value()
     return x
 
 
@@ -157,7 +165,7 @@ def recorded(name: str, operands: list[Any], dtype: np.dtype[Any]) -> Array | No
         return None
     for k, o in enumerate(operands):
         if isinstance(o, Expression) and (o.size >= LIMIT or o.is_wasteful()):
-            operands[k] = o.value()
+            operands[k] = o.result()
     made: Array = object.__new__(Array)
     made._node = Expression(name, operands, shape, np.dtype(dtype))
     return made

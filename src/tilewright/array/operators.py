@@ -53,6 +53,10 @@ def _install() -> None:
         def inplace(self: Array, other: Any) -> Any:
             if not _operand(other):
                 return NotImplemented
+            if self.device != "cpu":
+                from .cuda.calls import update as update_on_device
+
+                return update_on_device(name, self, other)
             from . import functions
 
             ready(self)

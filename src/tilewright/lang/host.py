@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from ..array.arrays import Array as OurArray
-from ..array.arrays import plain, rewrapped
+from ..array.arrays import plain
 from ..array.jit import Jit
+from ..array.trees import rewrapped
 from ..core.dims import Dim, product
 from ..core.dtypes import ALL
 from ..core.dtypes import dtype as dtype_of

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from ..array.arrays import Array as OurArray
-from ..array.arrays import own, plain, rewrapped
+from ..array.arrays import own, plain
 from ..array.gpu import is_on_gpu
+from ..array.trees import check_devices, rewrapped
 from ..compile import target_spec
 from ..core.dims import evaluate
 from ..core.dtypes import dtype as dtype_of
@@ -166,6 +167,9 @@ class KernelFunction:
 
     def __call__(self, *args: Any, out: Any = None, **constants: Any) -> Any:
         if not tracing() and any(type(x) is OurArray for x in args):  # results are Arrays, too
+            check_devices(args, f"kernel {self.definition.name}")
+            if out is not None and any(type(x) is OurArray and x.device != "cpu" for x in args):
+                return _copied_to(out, self(*args, **constants), self.definition.name)
             return _wrapped(self(*map(plain, args), out=out, **constants), out)
         if out is None and not tracing():  # arrays that look like those of an earlier call need no checks
             try:
@@ -330,6 +334,16 @@ class KernelFunction:
 
 def _wrapped(results: Any, out: Any) -> Any:
     return rewrapped(results) if out is None else out
+
+
+def _copied_to(out: Any, results: Any, name: str) -> Any:
+    """Results on a GPU in the memory of `out`."""
+    there, made = (x if isinstance(x, (tuple, list)) else (x,) for x in (out, results))
+    for x, y in zip(there, made, strict=True):
+        if type(x) is not OurArray or x.device != y.device or (x.shape, x.dtype) != (y.shape, y.dtype):
+            raise InputError(f"kernel {name}: out must be an Array {y.dtype}{list(y.shape)} on {y.device}, got {x!r}")
+        x[...] = y
+    return out
 
 
 def _looks(arrays: Sequence[Any], held: tuple[Any, ...], constants: dict[str, Any]) -> tuple[Any, ...]:

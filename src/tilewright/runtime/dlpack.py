@@ -72,13 +72,16 @@ _deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(_delete)
 _destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(_destroy)
 
 
-def export(address: int, shape: Sequence[int], dtype: DType, device: tuple[int, int], owner: Any,
-           back: Callable[[], None] | None = None) -> Any:
-    """A capsule of contiguous memory that `owner` keeps. `back` is called when the consumer needs it no more, before the owner goes."""
+def export(
+    address: int, shape: Sequence[int], dtype: DType, device: tuple[int, int], owner: Any, back: Callable[[], None] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Any:
+    """A capsule of memory that `owner` keeps, contiguous unless there are strides (of elements). `back` is called when the consumer needs
+    it no more, before the owner goes."""
     sizes = (ctypes.c_int64 * max(len(shape), 1))(*shape)
     steps, step = (ctypes.c_int64 * max(len(shape), 1))(), 1
     for i in reversed(range(len(shape))):
-        steps[i], step = step, step * shape[i]
+        steps[i], step = step if strides is None else strides[i], step * shape[i]
     m = Managed()
     m.tensor.data, m.tensor.ndim, m.tensor.shape, m.tensor.strides = address, len(shape), sizes, steps
     m.tensor.device_type, m.tensor.device_id = device

@@ -484,9 +484,9 @@ def tw_eager_attribute(x, name):
 
 
 def tw_eager_view(x, name):
-    h = forced(x)
+    h = header_of(x)
     if h == 0:
-        return 0
+        return tw_eager_attribute(x, name)
     found = PyObject_GetAttr(h, name)
     if found == 0:
         return 0

@@ -25,7 +25,7 @@ from ..core.validation import Level, validate
 from ..ir.graph import Graph
 from ..ir.windows import windows
 from ..target.cpu.host import available_cores
-from .arguments import Bound, bind, is_tensor, numpy_to_tensor, tensor_to_numpy
+from .arguments import Bound, as_given, bind, is_tensor, numpy_to_tensor, tensor_to_numpy
 from .executable import Executable, Interface
 from .fastcall import compile_call
 from .faults import fault
@@ -255,7 +255,7 @@ class Session(Compiled):
         for i, k in signature.updates:
             copy(leaves[i], results[k])
         if given is None:
-            return signature.unflatten(_as_given(leaves, results), bound.env)
+            return signature.unflatten(as_given(leaves, results), bound.env)
         for target, result in zip(given, results, strict=True):
             if target is not result:
                 copy(target, result)
@@ -387,12 +387,6 @@ class Session(Compiled):
 def _nested(signature: Signature, fast: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
     """Nested or named arguments: take them apart, then the fast way."""
     return fast(signature.flatten(args, kwargs), None, out)
-
-
-def _as_given(leaves: Sequence[Any], results: list[Any]) -> list[Any]:
-    """Results as Arrays in the same memory where an input is one."""
-    kind = next((x for x in leaves if hasattr(type(x), "__array_namespace__") and not isinstance(x, np.ndarray)), None)
-    return results if kind is None else list(map(kind.__array_namespace__().asarray, results))
 
 
 def _refuse(name: str, *_: Any) -> Any:

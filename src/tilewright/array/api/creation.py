@@ -1,6 +1,7 @@
 """Arrays from nothing and from other things."""
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 from ...core.errors import ArgumentError
 from ...runtime.outputs import new_array
 from ...transform.trace import Tracer, python_type
-from ..arrays import Array, check_device, ready, shown, wrap
+from ..arrays import Array, ready, shown, wrap
 from .base import COMPLEX, FLOAT, INT, Header, _listed, _number, common, give, header, known
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
@@ -18,6 +19,45 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {}
 def public(fn: Callable[..., Any]) -> Callable[..., Any]:
     FUNCTIONS[fn.__name__.rstrip("_")] = fn
     return fn
+
+
+def on_devices(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A public function of a `device`: it makes an Array of the host, and `array/cuda` one on a GPU."""
+
+    @functools.wraps(fn)
+    def call(*args: Any, device: Any = None, **kwargs: Any) -> Any:
+        if device is None or device == "cpu":
+            return fn(*args, **kwargs)
+        from ..cuda.calls import create
+
+        return create(fn.__name__, fn, args, kwargs, device)
+
+    return public(call)
+
+
+def _like(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A public function of an Array's shape and dtype, whose result lies where that one does."""
+
+    @functools.wraps(fn)
+    def call(x: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if type(x) is Array and x.device != "cpu":
+            from ..cuda.calls import like
+
+            return like(fn.__name__, x, args, kwargs)
+        return fn(x, *args, **kwargs)
+
+    return public(call)
+
+
+def is_on_device(x: Any) -> bool:
+    """Whether an Array, or an array of another library, lies on a GPU."""
+    if type(x) is Array:
+        return x.device != "cpu"
+    if isinstance(x, (np.ndarray, np.generic, list, tuple, int, float, complex)):
+        return False
+    if hasattr(x, "__dlpack_device__"):
+        return int(x.__dlpack_device__()[0]) == 2
+    return hasattr(x, "__cuda_array_interface__")
 
 
 def _shape(shape: Any, what: str) -> tuple[int, ...]:
@@ -37,11 +77,16 @@ def _dtype(dtype: Any, otherwise: np.dtype[Any], what: str) -> np.dtype[Any]:
 @public
 def asarray(obj: Any, /, dtype: Any = None, *, device: Any = None, copy: bool | None = None) -> Array:
     """An Array of what is given: arrays share their memory unless a copy is asked for or another dtype is."""
-    check_device(device, "asarray")
+    if type(obj) is Array and dtype is None and device is None and not copy:
+        return obj
     if isinstance(obj, Tracer):
         traced: Any = obj
         return traced if dtype is None else traced.astype(dtype)  # type: ignore[no-any-return]
     wanted = None if dtype is None else known(dtype, "asarray")
+    if device not in (None, "cpu") or is_on_device(obj):
+        from ..cuda.calls import as_array
+
+        return as_array(obj, wanted, device, copy)
     if type(obj) is Array and not copy and (wanted is None or wanted == ready(obj).dtype):
         return obj
     kind = python_type(obj)
@@ -69,10 +114,9 @@ def array(obj: Any, dtype: Any = None, *, device: Any = None, copy: bool = True)
     return asarray(obj, dtype, device=device, copy=copy or None)  # type: ignore[no-any-return]
 
 
-@public
+@on_devices
 def empty(shape: Any, dtype: Any = None, *, device: Any = None) -> Array:
     """An Array whose elements are not set."""
-    check_device(device, "empty")
     return wrap(_new(_shape(shape, "empty"), _dtype(dtype, FLOAT, "empty"), "empty"))
 
 
@@ -83,61 +127,58 @@ def _new(shape: tuple[int, ...], dtype: np.dtype[Any], what: str) -> Header:
         raise MemoryError(f"{what}: no memory for {dtype}{list(shape)} ({e})") from None
 
 
-@public
+@on_devices
 def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None) -> Array:
     """One value everywhere; the dtype is that of the value unless one is given."""
-    check_device(device, "full")
     value = header(fill_value, "full") if dtype is None else None
     made = _new(_shape(shape, "full"), value.dtype if value is not None else known(dtype, "full"), "full")
     made[...] = value if value is not None else fill_value if not isinstance(fill_value, Array) else ready(fill_value)
     return wrap(made)
 
 
-@public
+@on_devices
 def zeros(shape: Any, dtype: Any = None, *, device: Any = None) -> Array:
     """Zeros."""
-    check_device(device, "zeros")
     return wrap(np.zeros(_shape(shape, "zeros"), _dtype(dtype, FLOAT, "zeros")))
 
 
-@public
+@on_devices
 def ones(shape: Any, dtype: Any = None, *, device: Any = None) -> Array:
     """Ones."""
-    return full(shape, 1, FLOAT if dtype is None else dtype, device=device)  # type: ignore[no-any-return]
+    return full(shape, 1, FLOAT if dtype is None else dtype)  # type: ignore[no-any-return]
 
 
-@public
+@_like
 def empty_like(x: Any, /, dtype: Any = None, *, device: Any = None) -> Array:
     """An Array of x's shape and dtype whose elements are not set."""
     a = header(x, "empty_like")
     return empty(a.shape, a.dtype if dtype is None else dtype, device=device)  # type: ignore[no-any-return]
 
 
-@public
+@_like
 def zeros_like(x: Any, /, dtype: Any = None, *, device: Any = None) -> Array:
     """Zeros of x's shape and dtype."""
     a = header(x, "zeros_like")
     return zeros(a.shape, a.dtype if dtype is None else dtype, device=device)  # type: ignore[no-any-return]
 
 
-@public
+@_like
 def ones_like(x: Any, /, dtype: Any = None, *, device: Any = None) -> Array:
     """Ones of x's shape and dtype."""
     a = header(x, "ones_like")
     return full(a.shape, 1, a.dtype if dtype is None else dtype, device=device)  # type: ignore[no-any-return]
 
 
-@public
+@_like
 def full_like(x: Any, /, fill_value: Any, dtype: Any = None, *, device: Any = None) -> Array:
     """One value everywhere, of x's shape and dtype."""
     a = header(x, "full_like")
     return full(a.shape, fill_value, a.dtype if dtype is None else dtype, device=device)  # type: ignore[no-any-return]
 
 
-@public
+@on_devices
 def arange(start: Any, /, stop: Any = None, step: Any = 1, dtype: Any = None, *, device: Any = None) -> Array:
     """start, start + step, ... below stop; integers where all of them are."""
-    check_device(device, "arange")
     first, last = (0, start) if stop is None else (start, stop)
     if any(isinstance(n, bool) or not isinstance(n, (int, float, np.number)) for n in (first, last, step)) or step == 0:
         raise ArgumentError(f"arange: needs numbers and a step that is not 0, got start={first}, stop={last}, step={step}")
@@ -148,10 +189,9 @@ def arange(start: Any, /, stop: Any = None, step: Any = 1, dtype: Any = None, *,
     return wrap(np.arange(first, last, step).astype(wanted))
 
 
-@public
+@on_devices
 def linspace(start: Any, stop: Any, /, num: int = 50, *, dtype: Any = None, device: Any = None, endpoint: bool = True) -> Array:
     """`num` evenly spaced numbers from start to stop."""
-    check_device(device, "linspace")
     first, last = (ready(v).item() if isinstance(v, Array) and not ready(v).ndim else v for v in (start, stop))
     kind = COMPLEX if isinstance(first, complex) or isinstance(last, complex) else FLOAT
     wanted = _dtype(dtype, kind, "linspace")
@@ -172,10 +212,9 @@ def geomspace(start: Any, stop: Any, num: int = 50, *, dtype: Any = None, endpoi
     return wrap(np.geomspace(start, stop, num, endpoint=endpoint).astype(_dtype(dtype, FLOAT, "geomspace")))
 
 
-@public
+@on_devices
 def eye(n_rows: int, n_cols: int | None = None, /, dtype: Any = None, *, k: int = 0, device: Any = None) -> Array:
     """Ones on the k-th diagonal."""
-    check_device(device, "eye")
     rows, cols = _shape(n_rows, "eye")[0], _shape(n_rows if n_cols is None else n_cols, "eye")[0]
     return wrap(np.eye(rows, cols, k, _dtype(dtype, FLOAT, "eye")))
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from ...core import dtypes as dt
 from ...core.errors import ArgumentError
-from ..arrays import Array, check_device, shown, wrap
+from ..arrays import Array, shown, wrap
 from .base import FLOAT, as_float, give, header, known
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
@@ -53,7 +53,8 @@ for _name in ("fftn", "ifftn", "rfftn", "irfftn", "fft2", "ifft2", "rfft2", "irf
 
 def _frequencies(name: str) -> Callable[..., Any]:
     def call(n: int, /, d: float = 1.0, *, dtype: Any = None, device: Any = None) -> Array:
-        check_device(device, name)
+        if device not in (None, "cpu"):
+            return call(n, d, dtype=dtype).to(device)
         return wrap(np.asarray(getattr(np.fft, name)(n, d)).astype(FLOAT if dtype is None else known(dtype, name)))
 
     call.__name__, call.__doc__ = name, f"The sample frequencies of {'rfft' if name[0] == 'r' else 'fft'}."

@@ -11,7 +11,7 @@ import numpy as np
 from ...core import dtypes as dt
 from ...core.errors import ArgumentError, ParseError
 from ...transform.promote import result_dtype
-from ..arrays import Array, check_device, ready, wrap
+from ..arrays import Array, check_device, wrap
 from .base import COMPLEX, FLOAT, INT, common, header, known, weak_dtype
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
@@ -32,14 +32,15 @@ def public(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _dtype(x: Any, what: str) -> np.dtype[Any]:
-    return ready(x).dtype if type(x) is Array else x.dtype if isinstance(x, (np.ndarray, np.generic)) else known(x, what)
+    return x.dtype if type(x) is Array else x.dtype if isinstance(x, (np.ndarray, np.generic)) else known(x, what)
 
 
 @public
 def astype(x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> Array:
     """x in another dtype; of complex numbers only complex ones."""
-    check_device(device, "astype")
     a, wanted = header(x, "astype"), known(dtype, "astype")
+    if device not in (None, "cpu"):
+        return astype(wrap(a), wanted, copy=copy).to(device)  # type: ignore[no-any-return]
     if a.dtype == wanted:
         return wrap(a.copy() if copy else a)
     if a.dtype.kind == "c" and wanted.kind not in "cb":
@@ -150,7 +151,9 @@ class Info:
         return "cpu"
 
     def devices(self) -> tuple[str, ...]:
-        return ("cpu",)
+        from ...runtime.cuda.driver import available
+
+        return ("cpu",) if available() else ("cpu", "cuda")
 
     def default_dtypes(self, *, device: Any = None) -> dict[str, Any]:
         check_device(device, "default_dtypes")

@@ -8,7 +8,7 @@ import numpy as np
 
 from ...core.errors import ArgumentError
 from ...runtime import dlpack
-from ..arrays import Array, check_device, shown, wrap
+from ..arrays import Array, shown, wrap
 from .base import known
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
@@ -22,10 +22,14 @@ def public(fn: Callable[..., Any]) -> Callable[..., Any]:
 @public
 def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Array:
     """An Array of the memory of an object with `__dlpack__`."""
-    check_device(device, "from_dlpack")
     if not hasattr(x, "__dlpack__"):
         raise ArgumentError(f"from_dlpack: needs an object with __dlpack__, got a {type(x).__name__}")
-    if hasattr(x, "__dlpack_device__") and int(x.__dlpack_device__()[0]) not in (1, 3):
+    kind = int(x.__dlpack_device__()[0]) if hasattr(x, "__dlpack_device__") else 1
+    if kind == 2 or device not in (None, "cpu"):
+        from ..cuda.calls import as_array
+
+        return as_array(x if kind == 2 else from_dlpack(x), None, device, copy)
+    if kind not in (1, 3):
         if copy is False:
             raise ValueError("from_dlpack: the object lies on another device, and copy=False")
         raise ArgumentError(f"from_dlpack: the object lies on device {tuple(x.__dlpack_device__())}; move it to the CPU first")

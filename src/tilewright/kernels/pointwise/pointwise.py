@@ -117,7 +117,7 @@ def _turned(region: Region, target: TargetSpec, operands: list[Operand | None], 
 
     launches: list[Launch] = []
     result = region.results[0]
-    if all(isinstance(n.op, (Cast, Input)) for n in region.body.nodes):  # a copy moves its operand once; what a transposing copy takes is one already
+    if all(isinstance(n.op, (Cast, Input)) for n in region.body.nodes):  # a copy is one launch
         return launches
     for i, o in enumerate(operands):
         if o is None or o.type.shape != result.type.shape:

@@ -22,7 +22,6 @@ PER_THREAD = 2  # every thread's own default stream
 CUDA = 2  # DLPack's number for the kind of device
 KEEP_ALL = (1 << 64) - 1
 MEMORY_TYPE = 2  # CU_POINTER_ATTRIBUTE_MEMORY_TYPE
-OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 
 
 @cache
@@ -42,15 +41,21 @@ def _pool(device: int = 0) -> int:
 
 
 class Block:
-    """Memory of the pool. It goes back, in the stream's order, with the object."""
+    """Memory of the pool, or of PyTorch's caching allocator where PyTorch runs on the GPU: two pools would keep from each other what they
+    do not use. It goes back, in the stream's order, with the object."""
 
     __slots__ = ("_free", "address", "stream")
 
     def __init__(self, nbytes: int, stream: int) -> None:
+        if (torch := gpu.pytorch_runs()) is not None:
+            try:
+                self.address = int(torch.cuda.caching_allocator_alloc(max(nbytes, 1), 0, int(stream)))
+            except RuntimeError as e:
+                raise ExecutionError(f"cuda: PyTorch's allocator has no memory for {nbytes} bytes ({str(e).partition('. ')[0]})") from None
+            self.stream, self._free = stream, partial(_given_to, torch.cuda.caching_allocator_delete)
+            return
         lib, found = cuda_launch.library(), ctypes.c_uint64()
         status = lib.cuMemAllocFromPoolAsync(ctypes.byref(found), max(nbytes, 1), _pool(), stream)
-        if status == OUT_OF_MEMORY and gpu.pytorch_gives_back():
-            status = lib.cuMemAllocFromPoolAsync(ctypes.byref(found), max(nbytes, 1), _pool(), stream)
         cuda_launch.check(status, "cuMemAllocFromPoolAsync", f"{nbytes} bytes")
         self.address, self.stream, self._free = int(found.value), stream, lib.cuMemFreeAsync
 
@@ -61,6 +66,12 @@ class Block:
                 self._free(self.address, self.stream)
             except Exception:  # the interpreter may be going down
                 return
+
+
+def _given_to(delete: Any, address: int, stream: int) -> int:
+    """Memory goes back to PyTorch's allocator, which knows its stream."""
+    delete(address)
+    return 0
 
 
 class DeviceArray:

@@ -147,11 +147,17 @@ def _freed(free: Any, address: int) -> None:
 
 def pytorch_gives_back() -> bool:
     """Whether PyTorch runs here and was asked for what it keeps of its tensors' memory."""
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized():
+    torch = pytorch_runs()
+    if torch is None:
         return False
     torch.cuda.empty_cache()
     return True
+
+
+def pytorch_runs() -> Any:
+    """PyTorch, where it has been used on a GPU in this process, else None."""
+    torch = sys.modules.get("torch")
+    return torch if torch is not None and torch.cuda.is_initialized() else None
 
 
 class Memory:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.dims import evaluate
 from ...core.errors import ExecutionError
+from ..arguments import as_given
 from ..faults import fault
 from ..session import Compiled
 from .executable import ERROR_WORDS, CudaExecutable, Schedule
@@ -123,7 +124,7 @@ class CudaSession(Compiled):
                 if memory.kind not in self._ways:
                     self._ways[memory.kind] = fast_call(self, memory.place())
                 self._fast = self._ways[memory.kind]
-        return self.model.signature.unflatten(outs, bound.env)
+        return self.model.signature.unflatten(as_given(leaves, outs), bound.env)
 
     def _run(self, env: dict[str, int], addresses: list[int], stream: int) -> None:
         with self._lock:

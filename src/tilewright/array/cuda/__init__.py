@@ -1,0 +1,1 @@
+"""Arrays on a GPU: memory and views, elementwise kernels, and the functions of `tw.` over them."""

@@ -1,0 +1,465 @@
+"""Functions, indexing and updates of Arrays on a GPU. Views are headers; elementwise functions run kernels that serve every shape
+(`elementwise.py`); the others are compiled for their shapes, as `jit` does it. Operands lie on one device: only numbers, and arrays without
+axes, come from the host by themselves.
+"""
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...core import dtypes as dt
+from ...core.errors import ArgumentError, UnsupportedError
+from ...core.tensors import is_tensor
+from ...runtime.cuda.array import DeviceArray
+from .. import lazy
+from ..api import elementwise as E
+from ..api.base import common, weak_dtype
+from ..arrays import Array, fitting, plain, shown
+from ..gpu import is_on_gpu
+from ..machine import MADE_OF
+from ..trees import rewrapped
+from . import composed
+from . import elementwise as kernels
+from . import lazy as later
+from . import placed as P
+from .placed import Placed
+
+Fn = Callable[..., Any]
+NUMBERS = (bool, int, float, complex)
+VIEWS = frozenset({"permute_dims", "transpose", "matrix_transpose", "swapaxes", "moveaxis", "rollaxis", "expand_dims", "squeeze",
+                   "broadcast_to", "flip", "fliplr", "flipud", "rot90", "unstack", "split", "array_split", "atleast_1d", "atleast_2d",
+                   "atleast_3d", "diagonal", "unfold", "broadcast_arrays"})
+ELEMENTWISE = frozenset({*E.UNARY, *E.BINARY, *E.ACTIVATIONS, "where", "clip"})
+SUMS = frozenset({"sum", "prod", "mean", "cumsum", "cumprod", "cumulative_sum", "cumulative_prod"})  # functions of a `dtype` to add in
+
+
+# ---- operands
+
+def leaf(x: Any, what: str) -> Any:
+    """An argument for the device: what lies on the GPU as an Array, numbers and everything that is no array as it is."""
+    if type(x) in (list, tuple):
+        return type(x)(leaf(y, what) for y in x)
+    if type(x) is Array:
+        if x.device != "cpu" or not x.ndim:
+            return x
+    elif isinstance(x, np.ndarray):
+        if not x.ndim:
+            return x
+    elif not is_tensor(x) or x.device.type == "cuda":
+        return P.wrap(P.foreign(x, what)) if not isinstance(x, (*NUMBERS, str, np.generic, type(None))) and is_on_gpu(x) else x
+    raise ArgumentError(f"{what}: the operands lie on different devices, got {shown(x)} on cpu beside an Array on cuda; move one of them, "
+                        "x.to('cuda') or x.to('cpu')")
+
+
+def place(x: Any, dtype: np.dtype[Any] | None = None) -> Placed:
+    """An operand on the device: an Array there, or something without axes of the host."""
+    found = P.of(x)
+    if found is not None:
+        return found
+    made = np.asarray(plain(x), dtype)
+    return P.number(made, made.dtype)
+
+
+def device_array(x: Array, *, own: bool = False) -> DeviceArray:
+    """What sessions take of an Array; `own`: they may write it."""
+    found = P.of(x)
+    assert found is not None
+    return P.as_device_array(P.own(x) if own else found)
+
+
+def of_device_array(d: DeviceArray) -> Array:
+    return P.wrap(P.of_device_array(d))
+
+
+# ---- functions
+
+def run(name: str, fn: Fn, traced: Fn | None, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """A function of `tw.` with an Array on a GPU among its arguments."""
+    out = kwargs.get("out")
+    kwargs = {k: leaf(v, name) for k, v in kwargs.items() if k != "out"}
+    given = [leaf(x, name) for x in args]
+    if name in VIEWS:
+        return P.as_view(fn, given, kwargs)
+    if name in ("reshape", "ravel"):
+        return given[0].reshape(*given[1:], **kwargs) if name == "reshape" else given[0].reshape(-1)
+    if name in ("shape", "ndim", "size") and len(given) == 1:
+        return getattr(given[0], name)
+    if name in composed.HOSTED:
+        return composed.on_host(fn, given, kwargs)
+    if name in composed.FUNCTIONS:
+        return composed.FUNCTIONS[name](*given, **kwargs)
+    if name in SUMS and (wanted := kwargs.pop("dtype", None)) is not None:
+        given[0] = given[0].astype(wanted, copy=False)
+    if name == "round" and (decimals := kwargs.pop("decimals", None) or next(iter(given[1:]), 0)):
+        return (given[0] * 10.0**decimals).round() / 10.0**decimals
+    if name == "round":
+        del given[1:]
+    made = _elementwise(name, given) if name in ELEMENTWISE and not kwargs else None
+    if name == "astype":
+        made = _astype(*given, **kwargs)
+    if made is None:
+        if traced is None:
+            raise UnsupportedError(f"{name}: has no version for GPUs yet, got an Array on cuda; use x.to('cpu')")
+        made = compiled(traced)(*plain(given), **plain(kwargs))
+        made = rewrapped(made)
+    if out is None:
+        return made
+    if type(out) is not Array or out.device == "cpu" or out.shape != made.shape:
+        raise ArgumentError(f"out: needs an Array of the result's shape on cuda, got {shown(out)} for {shown(made)}")
+    out[...] = made
+    return out
+
+
+@functools.cache
+def compiled(traced: Fn) -> Fn:
+    """A library function, compiled for its arguments' shapes."""
+    from ..functions import eager
+
+    return eager(traced)
+
+
+def _text(name: str, dtype: np.dtype[Any], given: Sequence[Any]) -> tuple[str, list[Any]]:
+    """The expression that computes a function, and its operands."""
+    if name == "clip":
+        low, high = [*given, None, None][1:3]
+        text = "i0" if low is None else "maximum(i0,i1)"
+        text = text if high is None else f"minimum({text},i{1 + (low is not None)})"
+        return text, [x for x in (given[0], low, high) if x is not None]
+    if name in E.SCALES and dt.dtype(dtype).kind == "f":
+        return "multiply(i0,i1)", [given[0], E.SCALES[name]]
+    floats = dt.dtype(dtype).kind == "f"
+    if floats and name in composed.EXPRESSIONS:
+        return composed.EXPRESSIONS[name], list(given)
+    if name == "fmod" and not floats:  # the sign is the dividend's
+        return "multiply(sign(i0),remainder(abs(i0),abs(i1)))", list(given)
+    return MADE_OF.get(name, name) if floats else name, list(given)
+
+
+def _elementwise(name: str, given: Sequence[Any], out: Placed | None = None) -> Array | None:
+    """The function by a kernel of its own; None where it has none."""
+    strong = [x.dtype for x in given[name == "where" :] if type(x) not in NUMBERS and x is not None]
+    if not strong or any(isinstance(x, (str, list, tuple)) for x in given):
+        return None
+    dtype = strong[0] if name == "clip" else common(*strong)
+    text, operands = _text(name, strong[0], given)
+    if name == "positive" or text == "i0":
+        return given[0].copy()  # type: ignore[no-any-return]
+    waiting = lazy.is_on() and text == name and out is None
+    for k, x in enumerate(operands):
+        if type(x) in NUMBERS:
+            operands[k] = P.number(x, dtype if name == "clip" else weak_dtype(x, dtype, name))
+        else:
+            operands[k] = later.operand(x) if waiting and type(x) is Array and x.device != "cpu" else place(x)
+    E.check_broadcast(name, *operands)
+    if waiting and (made := later.recorded(name, operands)) is not None:
+        return made
+    found = kernels.run(text, [o.result() if isinstance(o, later.DeviceExpression) else o for o in operands], out)
+    return None if found is None else P.wrap(found)
+
+
+def _astype(x: Array, dtype: Any, copy: bool = True, device: Any = None) -> Array | None:
+    wanted = dt.dtype(dtype)
+    if device is not None:
+        return _astype(x, dtype, copy).to(device)  # type: ignore[union-attr]
+    if x.dtype == wanted.np:
+        return x.copy() if copy else x
+    if x.dtype.kind == "c" and wanted.kind not in "cb":
+        raise ArgumentError(f"astype: complex numbers do not fit {wanted}; use tw.real or tw.abs")
+    made = kernels.run("astype", [place(x)], static=(wanted,))
+    return None if made is None else P.wrap(made)
+
+
+def update(name: str, x: Array, other: Any) -> Array:
+    """`x op= other`, in x's memory where nobody else holds it. The result keeps x's shape and dtype."""
+    from ..functions import API
+
+    given = [x, leaf(other, name)]
+    made = None
+    if type(other) in NUMBERS or (shown(x) == shown(other) and type(other) is Array):
+        types = x.dtype if type(other) is Array else weak_dtype(other, x.dtype, name)
+        text = _text(name, x.dtype, given)[0]
+        same = types == x.dtype and kernels.result_dtype(text, (dt.dtype(types),) * 2) is dt.dtype(x.dtype)
+        del given  # it holds the memory
+        if same and P.is_alone(x):
+            made = _elementwise(name, [x, other], P.of(x))
+    if made is None:
+        made = API[name](x, other)
+    if made.shape != x.shape:
+        raise ArgumentError(f"{name}: an in-place operator keeps the shape, got {shown(x)} and a result {shown(made)}")
+    found = P.of(made if made.dtype == x.dtype else made.astype(x.dtype))
+    x._node = found
+    return x
+
+
+# ---- shapes and copies
+
+def reshape(x: Array, shape: tuple[int, ...], order: str, copy: bool | None) -> Array:
+    p = P.of(x)
+    assert p is not None
+    if order != "C":
+        raise UnsupportedError(f"reshape: on a GPU the order is 'C', got {order!r}; transpose before and after")
+    try:
+        made = np.reshape(p.header, shape, copy=False)
+    except ValueError:
+        if p.header.flags.c_contiguous or copy is False:
+            raise
+        p = kernels.contiguous(p)
+        return P.wrap(Placed(np.reshape(p.header, shape, copy=False), p.stream))
+    found = Placed(made, p.stream)
+    return P.wrap(kernels.contiguous(found, copy=True) if copy else found)
+
+
+def copied(x: Array) -> Array:
+    return P.wrap(kernels.contiguous(place(x), copy=True))
+
+
+def summary(x: Array) -> np.ndarray[Any, Any]:
+    """The elements that text shows: of a large Array the ends of each axis, with one element between them."""
+    p = place(x)
+    limit, ends = np.get_printoptions()["threshold"], np.get_printoptions()["edgeitems"]
+    if p.header.size <= limit or not p.header.ndim:
+        return P.downloaded(p)
+    parts = [[(slice(None), slice(None))] if n <= 2 * ends + 1 else
+             [(slice(0, ends), slice(0, ends)), (slice(n - ends, n), slice(ends + 1, None))] for n in p.shape]
+    made = np.zeros([min(n, 2 * ends + 1) for n in p.shape], p.dtype)
+    for each in itertools.product(*parts):
+        made[tuple(there for _, there in each)] = P.downloaded(Placed(p.header[tuple(here for here, _ in each)], p.stream))
+    return made
+
+
+# ---- indexing
+
+def _keys(x: Array, key: Any) -> tuple[list[Any], bool]:
+    """The parts of an index, masks as the positions where they hold, and whether it makes a view."""
+    found: list[Any] = []
+    basic = True
+    for k in key if type(key) is tuple else (key,):
+        if type(k) is Array and not k.ndim and k.dtype.kind in "iu":
+            k = int(k)
+        if isinstance(k, (list, np.ndarray, Array)) or is_tensor(k):
+            basic = False
+            a = k if type(k) is Array or is_tensor(k) else np.asarray(plain(k))
+            a = a.astype(np.int64) if isinstance(a, np.ndarray) and not a.size else a
+            if str(a.dtype).endswith("bool"):
+                found += map(np.asarray, np.nonzero(a.numpy() if not isinstance(a, np.ndarray) else a))
+                continue
+            k = a
+        elif isinstance(k, (bool, np.bool_)):
+            raise UnsupportedError(f"index: a bool is no index of an Array on a GPU yet, got {k}; use x[None]")
+        found.append(k)
+    return found, basic
+
+
+def taken(x: Array, key: Any) -> Array:
+    """`x[key]`: a view, or the elements that index arrays name."""
+    keys, basic = _keys(x, key)
+    p = place(x)
+    if basic:
+        whole = tuple(keys) if any(k is Ellipsis for k in keys) else (*keys, ...)  # never an element, which would be read
+        return P.wrap(Placed(p.header[whole], p.stream))
+    keys = _bounded(x, keys)
+    shape = tuple("array" if isinstance(k, Array) else ("slice", k.start, k.stop, k.step) if isinstance(k, slice) else
+                  ("other", k) for k in keys)
+    made: Array = _gather(shape)(x, *(k for k in keys if isinstance(k, Array)))
+    return made
+
+
+def _bounded(x: Array, keys: list[Any]) -> list[Any]:
+    """Index arrays on the device; those of the host are checked first, and their negative ones count from the end."""
+    at = next((i for i, k in enumerate(keys) if k is Ellipsis), None)
+    used = sum(k is not None and k is not Ellipsis for k in keys)
+    if at is not None:
+        keys = [*keys[:at], *[slice(None)] * (x.ndim - used), *keys[at + 1 :]]
+    axis, made = 0, []
+    for k in keys:
+        if isinstance(k, np.ndarray):
+            n = x.shape[axis]
+            bad = np.flatnonzero((k < -n) | (k >= n))
+            if bad.size:
+                raise IndexError(f"index: {k.flat[bad[0]]} is out of range for axis {axis} of {shown(x)}")
+            k = P.wrap(P.uploaded(np.where(k < 0, k + n, k).astype(np.int64)))
+        elif is_tensor(k) or (type(k) is Array and k.device == "cpu"):
+            k = leaf(k, "index")
+        made.append(k)
+        axis += k is not None
+    return made
+
+
+@functools.cache
+def _gather(shape: tuple[Any, ...]) -> Fn:
+    """The compiled index of this structure."""
+    from ...transform.lib.elementwise import FUNCTIONS
+    from ..jit import Jit
+
+    def index(x: Any, *arrays: Any) -> Any:
+        rest, keys, axis = iter(arrays), [], 0
+        for part in shape:
+            if part == "array":
+                ids = next(rest)
+                keys.append(FUNCTIONS["where"](ids < 0, ids + x.shape[axis], ids))
+            else:
+                keys.append(slice(*part[1:]) if part[0] == "slice" else part[1])
+            axis += part != ("other", None)
+        return x[tuple(keys)]
+
+    return Jit(index)
+
+
+def put(x: Array, key: Any, value: Any) -> None:
+    """`x[key] = value`."""
+    v = _value(x, value)
+    keys, basic = _keys(x, key) if not _is_mask(x, key) else ([], False)
+    if basic:
+        whole = tuple(keys) if any(k is Ellipsis for k in keys) else (*keys, ...)
+        header = P.own(x).header[whole]
+        _assign(Placed(header, x._node.stream), v)
+        x._node.stream = P.current()
+    elif not keys:
+        mask = place(leaf(key, "setitem"))
+        if v.header.size != 1:
+            raise UnsupportedError(f"setitem: on a GPU a mask takes one value, got {shown(v)}; use tw.where")
+        more = mask.header[(..., *[None] * (x.ndim - mask.header.ndim))]
+        x._node = kernels.run("where", [Placed(more, mask.stream), Placed(v.header.reshape(()), v.stream), place(x)])
+    else:
+        x._node = place(_scattered(x, keys, P.wrap(v), "set"))
+
+
+def _is_mask(x: Array, key: Any) -> bool:
+    return isinstance(key, (Array, np.ndarray)) and key.dtype == np.bool_ and key.shape == x.shape[: key.ndim]
+
+
+def _value(x: Array, value: Any) -> Placed:
+    """What is assigned, in x's dtype. Floats do not go into integers by themselves."""
+    given = leaf(value, "setitem")
+    fitting(np.empty(0, given.dtype) if hasattr(given, "dtype") else given, x.dtype)
+    if P.of(given) is None:
+        return P.uploaded(made) if (made := np.asarray(plain(given), x.dtype)).ndim else P.number(made, x.dtype)
+    return place(given if given.dtype == x.dtype else given.astype(x.dtype))
+
+
+def _assign(target: Placed, v: Placed) -> None:
+    while v.header.ndim > target.header.ndim and v.shape[0] == 1:
+        v = Placed(v.header[0, ...], v.stream)
+    try:
+        np.broadcast_to(v.header, target.shape)
+    except ValueError:
+        raise ArgumentError(f"setitem: {shown(v)} does not broadcast to {shown(target)}") from None
+    kernels.copy_into(target, v)
+
+
+def _scattered(x: Array, keys: list[Any], value: Array, mode: str) -> Array:
+    """x with rows changed at the indices of one array along the first axis."""
+    from ...transform.lib.indexing import FUNCTIONS
+
+    (ids, *rest) = _bounded(x, keys)
+    if type(ids) is not Array or ids.ndim != 1 or any(k != slice(None) for k in rest):
+        raise UnsupportedError("setitem: on a GPU index arrays have one axis and name rows, x[rows] = value; others with tw.scatter")
+    shape = (*ids.shape, *x.shape[1:])
+    try:
+        rows = P.as_view(lambda a: a.expand(*shape), [value], {})
+    except ValueError:
+        raise ArgumentError(f"setitem: {shown(value)} does not broadcast to {len(ids)} rows of {shown(x)}") from None
+    made: Array = rewrapped(compiled(FUNCTIONS["scatter_add" if mode == "add" else "scatter"])(
+        *plain([x, ids, rows]), **({} if mode == "add" else {"mode": mode})))
+    return made
+
+
+class DeviceAt:
+    """What `x.at` gives of an Array on a GPU."""
+
+    __slots__ = ("_key", "_x")
+
+    def __init__(self, x: Array, key: Any = None) -> None:
+        self._x, self._key = x, key
+
+    def __getitem__(self, key: Any) -> DeviceAt:
+        return DeviceAt(self._x, key)
+
+    def get(self) -> Array:
+        return self._x[self._key]
+
+    def _changed(self, name: str, value: Any, mode: str) -> Array:
+        from ..functions import API
+
+        keys, basic = _keys(self._x, self._key)
+        if not basic and mode:
+            return _scattered(self._x, keys, P.wrap(_value(self._x, value)), mode)
+        if not basic:
+            raise UnsupportedError(f"at: on a GPU rows named by index arrays have no {name}; use tw.scatter")
+        made = self._x.copy()
+        made[self._key] = API[name](made[self._key], value)
+        return made
+
+    def set(self, value: Any) -> Array:
+        made = self._x.view()
+        made[self._key] = value
+        return made
+
+    def add(self, value: Any) -> Array:
+        return self._changed("add", value, "add")
+
+    def subtract(self, value: Any) -> Array:
+        return self._changed("subtract", value, "") if not isinstance(value, Array) else self._changed("add", -value, "add")
+
+    def multiply(self, value: Any) -> Array:
+        return self._changed("multiply", value, "mul")
+
+    def divide(self, value: Any) -> Array:
+        return self._changed("divide", value, "")
+
+    def min(self, value: Any) -> Array:
+        return self._changed("minimum", value, "min")
+
+    def max(self, value: Any) -> Array:
+        return self._changed("maximum", value, "max")
+
+
+# ---- creation
+
+def create(name: str, fn: Fn, args: Sequence[Any], kwargs: dict[str, Any], device: Any) -> Any:
+    """A function that makes Arrays, on a GPU: constants are filled in there, everything else is made by the host and copied."""
+    P.check_name(device, name)
+    if name in ("empty", "zeros", "ones", "full"):
+        shape = kwargs.pop("shape", None) if not args else args[0]
+        one = fn((), *args[1:], **kwargs)
+        if type(one) is Array and one.device == "cpu":
+            from ..api.creation import _shape
+
+            made = P.empty(_shape(shape, name), one.dtype)
+            if name != "empty":
+                kernels.copy_into(made, P.number(one.numpy(), one.dtype))
+            return P.wrap(made)
+    return fn(*args, **kwargs).to(device)
+
+
+def as_array(obj: Any, dtype: np.dtype[Any] | None, device: Any, copy: bool | None) -> Array:
+    """`asarray` to or from a GPU: memory that lies there is shared, other memory is copied."""
+    from ..api.creation import asarray, is_on_device
+
+    if device is not None and device != "cpu":
+        P.check_name(device, "asarray")
+    there = is_on_device(obj)
+    if not there or device == "cpu":
+        if copy is False:
+            raise ValueError(f"asarray: from one device to another needs a copy, and copy=False, got device={device!r}")
+        found: Array = asarray(obj, dtype) if not there else as_array(obj, dtype, None, None)
+        return found.to(device)
+    x = obj if type(obj) is Array else P.wrap(P.foreign(obj, "asarray"))
+    if dtype is not None and x.dtype != dtype:
+        if copy is False:
+            raise ValueError(f"asarray: {shown(x)} as {dtype} needs a copy, and copy=False")
+        return x.astype(dtype)
+    return x.copy() if copy else x
+
+
+def like(name: str, x: Array, args: Sequence[Any], kwargs: dict[str, Any]) -> Array:
+    """`zeros_like` and its kind of an Array on a GPU: there, unless another device is named."""
+    from ..api.creation import FUNCTIONS
+
+    kwargs = {"device": "cuda", "dtype": x.dtype} | {k: v for k, v in kwargs.items() if v is not None}
+    made: Array = FUNCTIONS[name.removesuffix("_like")](x.shape, *args, **kwargs)
+    return made

@@ -1,0 +1,281 @@
+"""Kernels of elementwise functions on a GPU: one for a function, its operands' dtypes, their rank and how they lie.
+
+Sizes and strides are words of the launch, so that a new shape compiles nothing. Part of a kernel are the number of axes that are left when
+neighbours without gaps are merged, strides of 0, those of 1 and -1 along the last axis, a short last axis, and whether every row begins at
+a multiple of 16 elements, which lets a thread move 16 bytes at a time. Complex numbers are copied here; their functions are compiled for
+their shapes.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+
+from ...core import dtypes as dt
+from ...core.dims import Dim, sym
+from ...core.dtypes import DType
+from ...core.errors import CompileError
+from ...core.pytree import flatten
+from ...core.target_spec import TargetSpec
+from ...ir.graph import Graph
+from ...ir.layout import Layout
+from ...ir.types import TensorType
+from ...kernels.cuda.kernel import BlockKernel
+from ...kernels.launch import Buffer, ErrorWord, Launch, Pointer, Word
+from ...kernels.pointwise.cuda.pointwise import CudaPointwise
+from ...kernels.region import Operand, Region
+from ...kernels.sites import name_sites
+from ...ops.fused import Fused
+from ...ops.structure import Input
+from ...passes.base import Log
+from ...passes.pipeline import run_pipeline
+from ...plan.values import dim_source
+from ...runtime.cuda import driver as gpu
+from ...runtime.cuda import launch as cuda_launch
+from ...runtime.cuda.executable import ERROR_WORDS, MOST_BLOCKS
+from ...runtime.cuda.memory import ALIGNMENT
+from ...runtime.cuda.modules import load_function
+from ...runtime.faults import fault
+from ...target.cuda.code import emit_all
+from ...transform.lib import function
+from ...transform.trace import Leaf, trace
+from ..machine import _expression, _order
+from . import placed as P
+from .placed import Placed
+
+STEP = 1 << 40  # bound on sizes and strides
+WIDE = 16  # elements that rows are multiples of where a thread moves several at a time
+SHORT = 64  # elements up to which a last axis is part of the kernel
+COPY = "copy"
+BITS = {1: np.dtype("u1"), 2: np.dtype("u2"), 4: np.dtype("u4"), 8: np.dtype("u8")}
+Class = tuple[int | None, ...]  # strides of an array that are part of the kernel; None: a word of the launch
+
+
+@dataclass(frozen=True, eq=False)
+class Form:
+    """Of a kernel's arrays: the number of axes, and the last one: 0 any size, -1 a multiple of WIDE, else so many elements."""
+
+    rank: int
+    last: int
+
+    @property
+    def shape(self) -> tuple[Dim, ...]:
+        n = sym(f"n{self.rank - 1}", 1, STEP)
+        return *(sym(f"n{i}", 1, STEP) for i in range(self.rank - 1)), n if not self.last else WIDE * n if self.last < 0 else self.last
+
+    def layout(self, k: int, known: Class) -> Layout:
+        """Of array k. Rows of a wide form begin at multiples of WIDE."""
+        unit = WIDE if self.last < 0 and known[-1] == 1 else 1
+        return Layout(self.shape, tuple(unit * sym(f"s{k}_{i}", 0, STEP) if s is None else s for i, s in enumerate(known)))
+
+
+class DeviceKernel:
+    """One compiled kernel; `start` runs it on arrays of its class."""
+
+    def __init__(self, name: str, launch: Launch, symbols: Sequence[str], target: TargetSpec) -> None:
+        self.name, self.launch = name.partition("(")[0], launch
+        kernel = launch.kernel
+        assert isinstance(kernel, BlockKernel)
+        ((self.ptx, self.block, self.shared),) = emit_all([kernel], target).values()
+        names = {s: f"v[{i}]" for i, s in enumerate(symbols)}
+        words = []
+        for a in launch.arguments:
+            if isinstance(a, Pointer):
+                words.append(f"a[{a.buffer.index}] + {dim_source(a.offset, names)}")
+            else:
+                words.append(dim_source(a.value, names) if isinstance(a, Word) else "error")
+        self.fails = any(isinstance(a, ErrorWord) for a in launch.arguments)
+        words += ["grid"] * (kernel.programs > 1)
+        text = (f"def call(a, v, error):\n    grid = {dim_source(launch.grid, names)}\n"
+                f"    return -(-grid // {kernel.programs}), [{', '.join(words)}]\n")
+        scope: dict[str, Any] = {}
+        exec(text, scope)
+        self.words: Callable[..., tuple[int, list[int]]] = scope["call"]
+
+    def start(self, addresses: Sequence[int], values: Sequence[int], stream: int) -> None:
+        state = P.state()
+        loaded = state.functions.get(self.launch.kernel.name)
+        if loaded is None:
+            errors = gpu.HostWords(ERROR_WORDS) if self.fails else None
+            loaded = *load_function(self.ptx, self.launch.kernel.name, self.shared), errors
+            state.functions[self.launch.kernel.name] = loaded
+            if errors is not None:
+                state.failing[id(self)] = partial(self.raise_error, errors)
+        _, entry, errors = loaded
+        if errors is not None:
+            self.raise_error(errors)
+        grid, words = self.words(addresses, values, 0 if errors is None else errors.device)
+        if grid > MOST_BLOCKS:
+            raise CompileError(f"cuda: {self.name} needs {grid} blocks, a grid has at most {MOST_BLOCKS}")
+        cuda_launch.launch(entry, grid, self.block, words, self.name, stream)
+        P.started(self.name, stream)
+        if state.strict:
+            P.wait(stream)
+
+    def raise_error(self, errors: gpu.HostWords) -> None:
+        """What an earlier run of the kernel found."""
+        if errors.words[0]:
+            block = errors.words[:ERROR_WORDS]
+            errors.clear()
+            raise fault(self.launch, block, {}, "", "found by an earlier call")
+
+
+# ---- kernels
+
+@cache
+def _body(name: str, types: tuple[DType, ...], static: tuple[Any, ...], rank: int, last: int,
+          target: TargetSpec) -> tuple[Graph, list[int]] | None:
+    """A function of arrays of one shape as the body of one region, and which argument each input of the body is; None where it is not
+    elementwise."""
+    shape = Form(rank, last).shape
+    body = Graph("copy")
+    if name == COPY:
+        body.outputs = [body.input(TensorType(types[0], shape), "x")]
+        return body, [0]
+    found = _expression(name) if "(" in name else function(name)
+    if found is None or any(t.kind == "c" for t in types):
+        return None
+    leaves = [Leaf(TensorType(t, shape)) for t in types]
+    called = trace(lambda *xs: found(*xs, *static), flatten((tuple(leaves), {}))[1], leaves, name.partition("(")[0])
+    graph = run_pipeline(called.graph, target, (), Log(), verify=False)
+    rest = [n for n in graph.nodes if not isinstance(n.op, Input)]
+    if len(graph.outputs) != 1 or len(rest) > 1:
+        return None
+    if not rest:  # the operand as it is
+        body.outputs = [body.input(graph.outputs[0].type, "x")]
+        return body, [graph.inputs.index(graph.outputs[0])]
+    node = rest[0]
+    if isinstance(node.op, Fused):
+        body = node.op.body
+    elif node.op.traits.elementwise:
+        ins = [body.input(v.type, f"x{i}") for i, v in enumerate(node.operands)]
+        body.outputs = list(body.add(node.op, *ins, name=node.name).values)
+    else:
+        return None
+    if any(v.type.shape != shape for v in (*body.inputs, *body.outputs)) or any(n.op.traits.anchor for n in body.nodes):
+        return None
+    return body, [graph.inputs.index(v) for v in node.operands]
+
+
+def result_dtype(name: str, types: tuple[DType, ...], static: tuple[Any, ...] = ()) -> DType | None:
+    """The dtype of an elementwise function of these; None where it has no kernel of its own."""
+    found = _body(name, types, static, 1, 0, P.state().target)
+    return None if found is None else found[0].outputs[0].dtype
+
+
+@cache
+def _kernel(name: str, types: tuple[DType, ...], static: tuple[Any, ...], rank: int, last: int, classes: tuple[Class, ...],
+            target: TargetSpec) -> DeviceKernel:
+    """`classes` are those of the operands and the result."""
+    form, found = Form(rank, last), _body(name, types, static, rank, last, target)
+    assert found is not None
+    body, order = found
+    n = len(types)
+    ins = [Operand(v.type, Buffer(f"x{k}", "input", v.type.nbytes, k), form.layout(k, classes[k]))
+           for v, k in zip(body.inputs, order, strict=True)]
+    out = body.outputs[0].type
+    result = Operand(out, Buffer("y", "output", out.nbytes, n), form.layout(n, classes[n]))
+    region = Region(name.partition("(")[0], body, ins, [result])
+    (launch,) = name_sites(CudaPointwise().build(region, target), region)
+    symbols = [f"n{i}" for i in range(rank)] + [f"s{k}_{i}" for k in range(n + 1) for i in range(rank)]
+    return DeviceKernel(name, launch, symbols, target)
+
+
+# ---- runs
+
+def collapsed(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int]]]:
+    """Sizes and strides without axes of one element, neighbours that all arrays walk without a gap merged."""
+    sizes: list[int] = []
+    steps: list[list[int]] = [[] for _ in strides]
+    for axis, n in enumerate(shape):
+        if n == 1:
+            continue
+        here = [s[axis] for s in strides]
+        if sizes and all(s[-1] == h * n for s, h in zip(steps, here, strict=True)):
+            sizes[-1] *= n
+            for s, h in zip(steps, here, strict=True):
+                s[-1] = h
+        else:
+            sizes.append(n)
+            for s, h in zip(steps, here, strict=True):
+                s.append(h)
+    return (sizes, steps) if sizes else ([1], [[1] for _ in strides])
+
+
+def run(name: str, operands: Sequence[Placed], out: Placed | None = None, static: tuple[Any, ...] = ()) -> Placed | None:
+    """An elementwise function of operands that broadcast, into new memory or `out`; None where it has no kernel of its own. The name may
+    be an expression of functions: `tanh(add(i0,i1))`."""
+    types = tuple(dt.dtype(p.dtype) for p in operands)
+    dtype = types[0] if name == COPY else result_dtype(name, types, static)
+    if dtype is None:
+        return None
+    gpu.enter()
+    headers = [p.header for p in operands]
+    shape = headers[0].shape if len(headers) == 1 else np.broadcast_shapes(*(h.shape for h in headers))
+    if out is None:
+        order = _order(headers, shape)  # the operands lie in this order of their axes, and so will the result
+        made = P.empty(shape if order is None else tuple(shape[i] for i in order), dtype.np)
+        out = made if order is None else Placed(made.header.transpose(np.argsort(order)), made.stream)
+    arrays = [*(h if h.shape == out.shape else np.broadcast_to(h, out.shape) for h in headers), out.header]
+    if out.header.size:
+        stream = P.current()
+        before = [*operands, out]
+        P.before_use(before, stream)
+        _start(name, types, static, arrays, stream)
+        P.after_use(before, stream)
+        out.stream = stream
+    return out
+
+
+def _start(name: str, types: tuple[DType, ...], static: tuple[Any, ...], arrays: Sequence[P.Header], stream: int) -> None:
+    addresses = [int(a.__array_interface__["data"][0]) for a in arrays]
+    sizes, steps = collapsed(arrays[0].shape, [[s // a.itemsize for s in a.strides] for a in arrays])
+    last, rank = sizes[-1], len(sizes)
+    rows = [(at, s, a.itemsize) for at, s, a in zip(addresses, steps, arrays, strict=True) if s[-1] == 1]
+    wide = last % WIDE == 0 and all(at % ALIGNMENT == 0 and not any(x % WIDE for x in s[:-1]) for at, s, _ in rows)
+    form = last if rank > 1 and last <= SHORT else -1 if wide else 0
+    classes = tuple((*(0 if x == 0 else None for x in s[:-1]), s[-1] if s[-1] in (0, 1, -1) else None) for s in steps)
+    kernel = _kernel(name, types, static, rank, form, classes, P.state().target)
+    if form < 0:
+        sizes[-1] //= WIDE
+        steps = [[x // WIDE for x in s] if s[-1] == 1 else s for s in steps]
+    kernel.start(addresses, [*sizes, *(x for s in steps for x in s)], stream)
+
+
+# ---- copies
+
+def _parts(header: P.Header) -> list[P.Header]:
+    """The same memory as integers of the same size; complex numbers of 16 bytes as their two parts."""
+    if header.itemsize == 16:
+        return [part.view(BITS[8]) for part in (header.real, header.imag)]
+    return [header.view(BITS[header.itemsize])]
+
+
+def copy_into(target: Placed, source: Placed) -> None:
+    """Elements of one dtype to memory of any layout; the source broadcasts."""
+    assert source.dtype == target.dtype
+    there, here = target.header, source.header
+    if there.flags.c_contiguous and here.flags.c_contiguous and there.shape == here.shape:
+        gpu.enter()
+        stream = P.current()
+        P.before_use([source, target], stream)
+        status = cuda_launch.library().cuMemcpyDtoDAsync_v2(target.address, source.address, there.nbytes, stream) if there.nbytes else 0
+        cuda_launch.check(status, "cuMemcpyDtoDAsync", f"{there.nbytes} bytes")
+        P.after_use([source, target], stream)
+        P.started(COPY, stream)
+    else:
+        for into, of in zip(_parts(there), _parts(here), strict=True):
+            run(COPY, [Placed(of, source.stream)], Placed(into, target.stream))
+    target.stream = P.current()
+
+
+def contiguous(p: Placed, *, copy: bool = False, aligned: bool = False) -> Placed:
+    """The same elements without gaps: itself where it is so, unless a copy is asked for."""
+    if p.header.flags.c_contiguous and not copy and not (aligned and p.address % ALIGNMENT):
+        return p
+    made = P.empty(p.shape, p.dtype)
+    copy_into(made, p)
+    return made

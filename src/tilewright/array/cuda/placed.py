@@ -1,0 +1,443 @@
+"""Where an Array on a GPU lies. Its header is NumPy's, over an address of the device: views of it are NumPy's views, and no code of the
+host may read through it. Arrays hold it inside a `Placed`, behind which nothing of the CPU looks: `ready` raises `OnDevice` there.
+
+Work is started on the current stream (`tw.stream`, else PyTorch's where PyTorch runs on the GPU, else the default one). A stream that uses
+memory last written on another one waits for it, and the stream that the memory goes back to waits for every use.
+"""
+from __future__ import annotations
+
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from math import prod
+from typing import Any
+from weakref import finalize, ref
+
+import numpy as np
+
+from ...compile import target_spec
+from ...core import dtypes as dt
+from ...core.config import load as load_config
+from ...core.dtypes import DType
+from ...core.errors import ArgumentError, ExecutionError
+from ...core.target_spec import TargetSpec
+from ...runtime import dlpack
+from ...runtime.cuda import array as cuda_array
+from ...runtime.cuda import driver as gpu
+from ...runtime.cuda import launch as cuda_launch
+from ...runtime.cuda.array import CUDA, LEGACY, Block, DeviceArray
+from ...runtime.cuda.memory import look
+from ..arrays import ALONE, Array, Node, OnDevice, shown
+
+Header = np.ndarray[Any, Any]
+NAMES = ("cuda", "cuda:0")
+REMEMBERED = 8  # names of functions that may have failed, for a fault that the driver reports later
+NUMBERS = 256  # Python numbers that are kept in device memory
+_refs = sys.getrefcount
+
+
+class Storage:
+    """Device memory, what keeps it, and the stream it goes back to. NumPy makes headers of it."""
+
+    __slots__ = ("__array_interface__", "__weakref__", "home", "keep", "own")
+
+    def __init__(self, address: int, shape: Sequence[int], strides: Sequence[int] | None, dtype: np.dtype[Any], keep: Any, home: int, *,
+                 own: bool) -> None:
+        self.keep, self.home, self.own = keep, home, own
+        steps = None if strides is None else tuple(strides)
+        self.__array_interface__ = {"version": 3, "shape": tuple(shape), "typestr": dtype.str, "data": (address, False), "strides": steps}
+
+
+class Placed(Node):
+    """The value of an Array on a GPU; `stream` is the one that wrote it last."""
+
+    __slots__ = ("header", "stream")
+    device = "cuda"
+
+    def __init__(self, header: Header, stream: int) -> None:
+        self.header, self.stream = header, stream
+
+    @property
+    def shape(self) -> tuple[int, ...]:  # type: ignore[override]
+        return tuple(self.header.shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:  # type: ignore[override]
+        found: np.dtype[Any] = self.header.dtype
+        return found
+
+    @property
+    def nbytes(self) -> int:
+        return self.header.nbytes
+
+    @property
+    def storage(self) -> Storage:
+        found: Any = self.header.base
+        while type(found) is not Storage:  # windows and broadcast views keep the array they are of
+            found = found.base
+        return found
+
+    @property
+    def address(self) -> int:
+        return int(self.header.__array_interface__["data"][0])
+
+    def value(self) -> Header:
+        raise refused(self)
+
+
+def refused(node: Node) -> OnDevice:
+    return OnDevice(f"Array: {shown(node)} lies on cuda, and this needs it in the memory of the host; use x.to('cpu') or x.numpy()")
+
+
+class _State:
+    """What belongs to one driver."""
+
+    def __init__(self, driver: Any) -> None:
+        self.driver = driver
+        self.target: TargetSpec = target_spec("cuda")
+        self.strict = load_config().validation == "strict"  # wait for each kernel, so that a fault names its function
+        self.functions: dict[str, Any] = {}  # loaded kernels by name
+        self.numbers: dict[Any, Placed] = {}
+        self.failing: dict[int, Callable[[], None]] = {}  # what raises errors that kernels have found, by kernel or session
+        self.started: deque[str] = deque(maxlen=REMEMBERED)  # since the last wait
+        self.streams: set[int] = set()  # with work since the last wait
+
+
+_state: _State | None = None
+_here = threading.local()
+
+
+def state() -> _State:
+    global _state
+    driver = gpu.driver()
+    if _state is None or _state.driver is not driver:
+        _state = _State(driver)
+    return _state
+
+
+# ---- streams
+
+def chosen() -> int | None:
+    """The stream of `with tw.stream(...)`, or PyTorch's current one where it runs on the GPU; None: nobody chose one."""
+    found: int | None = getattr(_here, "stream", None)
+    if found is None and (torch := gpu.pytorch_runs()) is not None:
+        found = int(torch.cuda.current_stream().cuda_stream)
+    return found
+
+
+def current() -> int:
+    return chosen() or 0
+
+
+@contextmanager
+def stream(given: Any) -> Iterator[None]:
+    """`with tw.stream(s):` functions of Arrays on a GPU start their work on this stream: a number, or an object with `__cuda_stream__`
+    (PyTorch's, CuPy's and cuda.core's streams)."""
+    number = stream_number(given)
+    before = getattr(_here, "stream", None)
+    _here.stream = number
+    try:
+        yield
+    finally:
+        _here.stream = before
+
+
+def stream_number(given: Any) -> int:
+    """A stream as the driver knows it, also of PyTorch (`cuda_stream`) and CuPy (`ptr`)."""
+    for name in ("cuda_stream", "ptr"):
+        if not isinstance(given, int) and isinstance(getattr(given, name, None), int):
+            found = cuda_array.Stream(getattr(given, name))
+            found.owner = given
+            return found
+    return cuda_array.stream_handle(given)
+
+
+def before_use(operands: Sequence[Placed], stream: int) -> None:
+    for other in {p.stream for p in operands} - {stream}:
+        cuda_launch.follow(stream, other)
+
+
+def after_use(operands: Sequence[Placed], stream: int) -> None:
+    for home in {p.storage.home for p in operands} - {stream}:
+        cuda_launch.follow(home, stream)
+
+
+def started(name: str, stream: int) -> None:
+    """Remember what may fail, for the next wait."""
+    s = state()
+    s.started.append(name)
+    s.streams.add(stream)
+
+
+def synchronize() -> None:
+    """Wait for all work that functions of Arrays have started on the GPU, and raise what it found."""
+    gpu.enter()
+    s = state()
+    for each in sorted(s.streams | {current()}):
+        wait(each)
+    s.streams.clear()
+
+
+def wait(stream: int) -> None:
+    s = state()
+    status = cuda_launch.library().cuStreamSynchronize(stream)
+    if status:
+        names = ", ".join(dict.fromkeys(s.started)) or "work of another library"
+        cuda_launch.check(status, "cuStreamSynchronize", f"the last functions that were started: {names}")
+    s.started.clear()
+    for check in list(s.failing.values()):
+        check()
+
+
+def before_session(session: Any, given: Sequence[Any]) -> None:
+    """A compiled function of arrays of ours runs on the stream that was chosen, where one was."""
+    wanted = chosen()
+    if wanted is not None and session.stream != wanted and all(isinstance(x, (DeviceArray, np.ndarray)) for x in given):
+        session.on(wanted)
+
+
+def after_session(session: Any) -> None:
+    """Later waits are for this session, too, and raise what its kernels have found."""
+    known = ref(session)
+
+    def check() -> None:
+        found = known()
+        if found is not None:
+            found._raise_errors()
+
+    s = state()
+    s.started.append(session.name)
+    s.streams.add(session.last_stream)
+    if session.executable.error_launches:
+        s.failing[id(session)] = check
+        finalize(session, s.failing.pop, id(session), None)
+
+
+# ---- memory
+
+def plain_dtype(dtype: DType) -> np.dtype[Any]:
+    """A dtype that NumPy's protocol names: of bf16 and fp8, the bits."""
+    return dtype.np if dtype not in dlpack.SPECIAL else np.dtype(f"u{dtype.itemsize}")
+
+
+def header_over(address: int, shape: Sequence[int], strides: Sequence[int] | None, dtype: DType, keep: Any, home: int, *,
+                own: bool = False) -> Header:
+    """A header of device memory; strides are of bytes."""
+    plain = plain_dtype(dtype)
+    made = np.asarray(Storage(address, shape, strides, plain, keep, home, own=own))
+    return made if plain == dtype.np else made.view(dtype.np)
+
+
+def empty(shape: Sequence[int], dtype: Any) -> Placed:
+    gpu.enter()
+    d, stream = dt.dtype(dtype), current()
+    block = Block(prod(shape) * d.itemsize, stream)
+    return Placed(header_over(block.address, shape, None, d, block, stream, own=True), stream)
+
+
+def uploaded(a: Header) -> Placed:
+    """A copy of an array of the host."""
+    gpu.enter()
+    return of_device_array(cuda_array.upload(a, dt.dtype(a.dtype), current()))
+
+
+def number(value: Any, dtype: np.dtype[Any]) -> Placed:
+    """A number in device memory, kept for the next use: the same few come again and again."""
+    made = np.array(value, dtype)
+    key, known = (dtype, made.tobytes()), state().numbers
+    found = known.get(key)
+    if found is None:
+        if len(known) >= NUMBERS:
+            known.pop(next(iter(known)))
+        found = known[key] = uploaded(made)
+    return found
+
+
+def of_device_array(d: DeviceArray) -> Placed:
+    """The result of a session, without a copy."""
+    if isinstance(d._owner, np.ndarray):  # an Array's own memory, which was donated
+        return Placed(d._owner, d.stream)
+    return Placed(header_over(d.address, d.shape, None, d.dtype, d._owner, d.stream, own=isinstance(d._owner, Block)), d.stream)
+
+
+def as_device_array(p: Placed) -> DeviceArray:
+    """What sessions take: contiguous and aligned memory, that of the Array where it is so."""
+    from .elementwise import contiguous
+
+    p = contiguous(p, aligned=True)
+    home = p.storage.home
+    cuda_launch.follow(home, p.stream)  # the session waits for this one, and this one for the session
+    return DeviceArray(p.shape, dt.dtype(p.dtype), p.header, home, p.address)
+
+
+def downloaded(p: Placed) -> Header:
+    """A copy on the host, once the work that makes it has ended; what that found wrong is raised."""
+    from .elementwise import contiguous
+
+    gpu.enter()
+    p = contiguous(p)
+    made = np.empty(p.shape, p.dtype)
+    if made.size:
+        status = cuda_launch.library().cuMemcpyDtoHAsync_v2(made.ctypes.data, p.address, made.nbytes, p.stream)
+        cuda_launch.check(status, "cuMemcpyDtoHAsync", f"{shown(p)}; the last functions that were started: {', '.join(state().started)}")
+    wait(p.stream)
+    return made
+
+
+def foreign(value: Any, what: str) -> Placed:
+    """The memory of an array of another library on the GPU, through DLPack or the CUDA array interface."""
+    gpu.enter()
+    if isinstance(value, DeviceArray):
+        return of_device_array(value)
+    here = current()
+    seen, keep = look(value, here) or (None, None)
+    if seen is None or seen.dtype is None:
+        known = " ".join(d.name for d in dt.ALL)
+        raise ArgumentError(f"{what}: needs an array of one of {known}, got {type(value).__name__ if seen is None else seen.shown}")
+    if seen.device != (CUDA, 0):
+        raise ArgumentError(f"{what}: an Array lies on the CPU or the first GPU, got an array on device {seen.device} of DLPack")
+    strides = None if seen.strides is None else tuple(s * seen.dtype.itemsize for s in seen.strides)
+    return Placed(header_over(seen.address or 1, seen.shape, strides, seen.dtype, keep, here), here)
+
+
+# ---- Arrays
+
+def wrap(p: Placed) -> Array:
+    x: Array = object.__new__(Array)
+    x._node = p
+    return x
+
+
+def of(x: Any) -> Placed | None:
+    """The place of an Array on a GPU, which is computed first where it is lazy; None for anything else."""
+    if type(x) is not Array:
+        return None
+    node = getattr(x, "_node", None)
+    if node is None or isinstance(node, Placed):
+        return node
+    from .lazy import DeviceExpression
+
+    if not isinstance(node, DeviceExpression):
+        return None
+    found: Placed = node.result()
+    x._node = found
+    return found
+
+
+def is_alone(x: Array) -> bool:
+    """Whether nobody else holds the memory, so that it may be written."""
+    p = of(x)
+    assert p is not None
+    header = p.header
+    storage: Any = header.base
+    held = type(storage) is Storage and _refs(p) == ALONE and _refs(header) == ALONE and _refs(storage) == ALONE
+    return held and storage.own and bool(header.flags.writeable)
+
+
+def own(x: Array) -> Placed:
+    """The place of an Array that may be written: where others hold the memory, a copy."""
+    from .elementwise import contiguous
+
+    if not is_alone(x):
+        shared = of(x)
+        assert shared is not None
+        x._node = contiguous(shared, copy=True)
+    found: Placed = x._node
+    return found
+
+
+def as_view(fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """fn, which only makes views, of Arrays whose headers are those of the device; its results lie there."""
+    from ..arrays import wrap as of_header
+
+    places = [p for p in map(of, args) if p is not None]
+    stream = places[0].stream
+    before_use(places, stream)
+    made = fn(*(x if p is None else of_header(p.header) for x, p in zip(args, map(of, args), strict=True)), **kwargs)
+
+    def back(x: Any) -> Any:
+        if type(x) in (list, tuple):
+            return type(x)(map(back, x))
+        return wrap(Placed(x._a, stream))
+
+    return back(made)
+
+
+def to(x: Array, device: Any, stream: Any, what: str) -> Array:
+    """x on a device; itself where it lies there."""
+    p = of(x)
+    if device in (None, "cpu"):
+        from ..arrays import ready
+        from ..arrays import wrap as of_header
+
+        if p is None:
+            if stream is not None:
+                raise ArgumentError(f"{what}: a CPU has no streams, got {stream!r}")
+            ready(x)
+            return x
+        return of_header(downloaded(p))
+    check_name(device, what)
+    if stream is None and p is not None:
+        return x
+    if p is None:
+        from ..arrays import ready
+
+        if stream is None:
+            return wrap(uploaded(ready(x)))
+        with _on(stream):
+            return wrap(uploaded(ready(x)))
+    gpu.enter()
+    number = stream_number(stream)
+    before_use([p], number)
+    return wrap(Placed(p.header, number))
+
+
+_on = stream
+
+
+def check_name(device: Any, what: str) -> None:
+    if device not in NAMES:
+        raise ArgumentError(f"{what}: the devices are 'cpu' and 'cuda' (the first GPU), got {device!r}")
+    if problem := gpu.available():
+        raise ExecutionError(f"{what}: there is no device 'cuda' here ({problem})")
+
+
+# ---- protocols
+
+def exported(x: Array, stream: Any, dl_device: Any, copy: bool | None) -> Any:
+    """A DLPack capsule. The consumer's stream waits for ours, and the memory goes back after what the consumer has started."""
+    from functools import partial
+
+    from .elementwise import contiguous
+
+    p = of(x)
+    assert p is not None
+    if dl_device is not None and tuple(map(int, dl_device)) != (CUDA, 0):
+        raise BufferError(f"Array: lies on the GPU (2, 0), asked for {tuple(dl_device)}; use x.to('cpu')")
+    gpu.enter()
+    unfit = not p.header.flags.writeable or any(s < 0 for s in p.header.strides)  # a broadcast view, or one that PyTorch cannot have
+    if copy is False and unfit:
+        raise BufferError(f"Array: read-only memory and negative strides need a copy, got strides={p.header.strides}")
+    if copy or unfit:
+        p = contiguous(p, copy=True)
+    mine, theirs = p.stream or LEGACY, LEGACY if stream is None else int(stream)
+    back = None
+    if stream != -1 and theirs != mine:
+        cuda_launch.follow(theirs, mine)
+    if stream != -1 and theirs != (p.storage.home or LEGACY):
+        back = partial(cuda_array._given_back, p.storage.home or LEGACY, theirs)
+    d = dt.dtype(p.dtype)
+    steps = tuple(s // d.itemsize for s in p.header.strides)
+    return dlpack.export(p.address if p.header.size else 0, p.shape, d, (CUDA, 0), p.header, back, steps)
+
+
+def interface(x: Array) -> dict[str, Any]:
+    """The CUDA array interface."""
+    p = of(x)
+    if p is None:
+        raise AttributeError("Array: only an Array on a GPU has __cuda_array_interface__")
+    d = dt.dtype(p.dtype)
+    return {"shape": p.shape, "typestr": plain_dtype(d).str, "data": (p.address if p.header.size else 0, not p.header.flags.writeable),
+            "strides": None if p.header.flags.c_contiguous else p.header.strides, "version": 3, "stream": p.stream or LEGACY}
