@@ -39,6 +39,7 @@ KINDS: dict[str, str] = {
     "compensated sum": "– `tw.sum(x, compensated=True)`: in f64, or in pairs; plain sums run in 64 partial sums over chunks of 16384",
     "softmax": "softmax log_softmax",
     "running sums and products": "cum_sum cum_prod",
+    "running extremes, logsumexps": "cum_max cum_min log_cum_sum_exp",
     "sorting": "sort arg_sort top_k",
     "random numbers": "random_bits random_uniform random_normal positions",
     "sampling": "sample",
