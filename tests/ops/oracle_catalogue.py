@@ -62,6 +62,13 @@ def dequantize(a: dict[str, Any], codes: Any, scale: Any, zero: Any) -> Any:
     return (codes.to(scale.dtype) - zero.reshape(shape)) * scale.reshape(shape)
 
 
+def weighted_gather(a: dict[str, Any], x: Any, index: Any, weight: Any) -> Any:
+    inside = (index >= 0) & (index < x.shape[2])
+    safe = torch.where(inside, index, 0).long()[:, None].expand(-1, x.shape[1], -1, -1)
+    found = torch.gather(x.double()[:, :, None].expand(-1, -1, index.shape[1], -1), 3, safe)
+    return (torch.where(inside[:, None], found, 0.0) * weight.double()[:, None]).sum(2).to(x.dtype)
+
+
 def bag_sum(a: dict[str, Any], table: Any, ids: Any, bounds: Any) -> Any:
     if table.dtype == torch.bfloat16:  # PyTorch has no bags of these
         return bag_sum(a, table.double(), ids, bounds).to(table.dtype)
@@ -86,6 +93,7 @@ CATALOGUE: dict[str, Oracle] = {
     "lora_matmul": lambda a, x, w, p, q: x @ (w + a.get("scale", 1.0) * (p @ q)),
     "grouped_matmul": lambda a, x, w, ids: torch.bmm(x[:, None], (w.mT if a.get("transpose_b") else w)[ids.long()])[:, 0],
     "bag_sum": bag_sum,
+    "weighted_gather": weighted_gather,
     "grouped_gemm": grouped_gemm,
     "grouped_outer": lambda a, x, y, ends: torch.stack([x[s:e].T @ y[s:e] for s, e in zip([0, *ends.tolist()], ends.tolist())]),  # noqa: B905
     "winograd_conv": winograd_conv,

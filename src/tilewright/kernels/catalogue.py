@@ -9,6 +9,7 @@ from .fft.fourier_rows import DftRowsTemplate
 from .index.bags import BagSumTemplate
 from .index.gather_last import GatherAlongLast, GatherAlongRows, GatherLast
 from .index.scatter_along import ScatterAlongTemplate
+from .index.weighted import WeightedGatherTemplate
 from .linalg.eigh import EighTemplate
 from .linalg.lapack import EigTemplate, SvdTemplate
 from .linalg.lu import Factor
@@ -69,4 +70,5 @@ CATALOGUE: list[Template] = [
     SvdTemplate(),
     TopKTemplate(),
     TriangularSolveTemplate(),
+    WeightedGatherTemplate(),
 ]
