@@ -1,4 +1,5 @@
-"""Running sums and products: long axes in chunks, rows and columns alike, the tile instruction on every level against the interpreter."""
+"""Running sums, products, extremes and logsumexps: long axes in chunks, rows and columns alike, the tile instruction on every level against
+the interpreter."""
 
 from __future__ import annotations
 
@@ -7,13 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+import tilewright as tw
 from tests.fresh import fresh_rng
 from tilewright.core.dims import sym
 from tilewright.core.dtypes import f32 as f32_dtype
 from tilewright.ir.graph import Graph
-from tilewright.ops import CumProd, CumSum, Op
-from tilewright.ops.families import f32
+from tilewright.ops import CumMax, CumMin, CumProd, CumSum, LogCumSumExp, Op
+from tilewright.ops.families import f32, f64
 from tilewright.tile import interp
 from tilewright.tile.builder import KernelBuilder
 
@@ -45,6 +48,39 @@ def test_a_column_has_the_bits_of_a_row(n: int) -> None:
     np.testing.assert_array_equal(run(CumSum(axis=0), x).view("u4"), want.view("u4"))
     np.testing.assert_array_equal(run(CumSum(axis=1), np.ascontiguousarray(x.T)).T.view("u4"), want.view("u4"))
     np.testing.assert_array_equal(run(CumSum(axis=0), x, symbolic=0).view("u4"), want.view("u4"))
+
+
+@pytest.mark.parametrize("shape,axis", [((40000,), 0), ((3, 37), 1), ((37, 19), 0), ((16400, 3), 0), ((2, 5, 3), 1), ((0, 3), 0)])
+@pytest.mark.parametrize("name", ["cummax", "cummin", "logcumsumexp"])
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_extremes_and_logsumexps(name: str, dtype: str, shape: tuple[int, ...], axis: int) -> None:
+    rng = fresh_rng()
+    x = np.round(rng.standard_normal(shape) * 4).astype(dtype)  # many equal elements
+    x[rng.random(shape) < 0.1] = -np.inf
+    x[(rng.random(shape) < 0.01) & (np.arange(shape[axis]).reshape([-1 if a == axis else 1 for a in range(len(shape))]) > 20)] = np.nan
+    op: Op = {"cummax": CumMax, "cummin": CumMin, "logcumsumexp": LogCumSumExp}[name](axis=axis)
+    g = Graph("scan")
+    value = op(g.input({"f4": f32, "f8": f64}[dtype](*shape), "x"))
+    g.outputs = list(value) if isinstance(value, tuple) else [value]
+    got, want = run_graph(g, [x], parts=2)[0], getattr(torch, name)(torch.from_numpy(x), axis)
+    if name == "logcumsumexp":
+        np.testing.assert_allclose(got[0], want.numpy(), rtol=1e-6 if dtype == "f4" else 1e-12, atol=1e-6 if dtype == "f4" else 1e-12)
+    else:
+        np.testing.assert_array_equal(got[0], want[0].numpy())
+        np.testing.assert_array_equal(got[1], want[1].numpy())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.int8, torch.uint8, torch.bool, torch.int64])
+def test_extremes_of_other_dtypes_and_layouts(dtype: torch.dtype) -> None:
+    x = torch.randint(0, 2, (5, 34, 7)).to(dtype) if dtype is torch.bool else torch.randint(-9, 9, (5, 34, 7)).to(dtype)
+
+    class Both(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return (*x.transpose(0, 1).cummax(0), *x[:, ::2].cummin(2))
+
+    for got, want in zip(tw.compile(Both(), (x,), threads=1)(x), Both()(x), strict=True):
+        assert got.dtype == want.dtype
+        assert torch.equal(got, want)
 
 
 @pytest.mark.parametrize("level", ["baseline", "avx2", "avx512"])

@@ -126,6 +126,9 @@ REDUCTIONS: dict[str, Oracle] = {
     "var": var,
     "cum_sum": running(torch.cumsum, 0),
     "cum_prod": running(torch.cumprod, 1),
+    "cum_max": lambda a, x: torch.cummax(x, a["axis"]),
+    "cum_min": lambda a, x: torch.cummin(x, a["axis"]),
+    "log_cum_sum_exp": lambda a, x: torch.logcumsumexp(x, a["axis"]),
 }
 
 

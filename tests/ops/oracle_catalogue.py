@@ -62,6 +62,42 @@ def dequantize(a: dict[str, Any], codes: Any, scale: Any, zero: Any) -> Any:
     return (codes.to(scale.dtype) - zero.reshape(shape)) * scale.reshape(shape)
 
 
+def weighted_gather(a: dict[str, Any], x: Any, index: Any, weight: Any) -> Any:
+    inside = (index >= 0) & (index < x.shape[2])
+    safe = torch.where(inside, index, 0).long()[:, None].expand(-1, x.shape[1], -1, -1)
+    found = torch.gather(x.double()[:, :, None].expand(-1, -1, index.shape[1], -1), 3, safe)
+    return (torch.where(inside[:, None], found, 0.0) * weight.double()[:, None]).sum(2).to(x.dtype)
+
+
+def pad_edges(a: dict[str, Any], x: Any) -> Any:
+    """One axis at a time, in f64, as rows of images."""
+    mode, out = {"reflect": "reflect", "edge": "replicate", "wrap": "circular"}[a["mode"]], x.double()
+    for axis, (before, after) in enumerate(zip(a["lo"], a["hi"], strict=True)):
+        if before or after:
+            rows = out.movedim(axis, -1)
+            flat = rows.reshape(1, rows[..., 0].numel(), rows.shape[-1])
+            sizes = (*rows.shape[:-1], rows.shape[-1] + before + after)
+            padded = torch.nn.functional.pad(flat, (before, after), mode=mode) if flat.numel() else flat
+            out = padded.reshape(sizes).movedim(-1, axis)
+    return out.to(x.dtype)
+
+
+def tap_products(a: dict[str, Any], x: Any, g: Any) -> Any:
+    windows = x.double()
+    for axis, (k, s, d, o) in enumerate(zip(a["kernel"], a["stride"], a["dilation"], g.shape[2:], strict=True), 2):
+        taps = [windows.narrow(axis, i * d, (o - 1) * s + 1) if o else windows.narrow(axis, 0, 0) for i in range(k)]
+        windows = torch.stack([t[(slice(None),) * axis + (slice(None, None, s),)] for t in taps], -1)
+    rank = g.ndim - 2
+    return (windows * g.double().reshape(*g.shape, *(1,) * rank)).sum((0, *range(2, 2 + rank))).to(x.dtype)
+
+
+def strided_add(a: dict[str, Any], x: Any) -> Any:
+    lead, sizes = x.shape[: x.ndim - len(a["strides"])], x.shape[x.ndim - len(a["strides"]) :]
+    places = torch.as_strided(torch.arange(a["size"] + 1), sizes, a["strides"], a.get("offset", 0)).reshape(-1)
+    out = torch.zeros(lead.numel(), a["size"], dtype=torch.float64 if x.is_floating_point() else x.dtype)
+    return out.index_add(1, places, x.to(out.dtype).reshape(lead.numel(), places.numel())).reshape(*lead, a["size"]).to(x.dtype)
+
+
 def bag_sum(a: dict[str, Any], table: Any, ids: Any, bounds: Any) -> Any:
     if table.dtype == torch.bfloat16:  # PyTorch has no bags of these
         return bag_sum(a, table.double(), ids, bounds).to(table.dtype)
@@ -86,6 +122,14 @@ CATALOGUE: dict[str, Oracle] = {
     "lora_matmul": lambda a, x, w, p, q: x @ (w + a.get("scale", 1.0) * (p @ q)),
     "grouped_matmul": lambda a, x, w, ids: torch.bmm(x[:, None], (w.mT if a.get("transpose_b") else w)[ids.long()])[:, 0],
     "bag_sum": bag_sum,
+    "pair_sums": lambda a, x, y: (torch.cdist(x.double(), y.double(), a["power"], compute_mode="donot_use_mm_for_euclid_dist")
+                                  ** (2 if a["power"] == 2 else 1)).to(x.dtype),
+    "strided_add": strided_add,
+    "tap_products": tap_products,
+    "pad_edges": pad_edges,
+    "strided": lambda a, x: torch.as_strided(x.contiguous(), (*x.shape[:-1], *a["shape"]), (*x.contiguous().stride()[:-1], *a["strides"]),
+                                             a.get("offset", 0)),
+    "weighted_gather": weighted_gather,
     "grouped_gemm": grouped_gemm,
     "grouped_outer": lambda a, x, y, ends: torch.stack([x[s:e].T @ y[s:e] for s, e in zip([0, *ends.tolist()], ends.tolist())]),  # noqa: B905
     "winograd_conv": winograd_conv,

@@ -14,7 +14,7 @@ from ..tile.ir import local_bytes
 from ..tile.text import to_text
 from .launch import CLAIMED, Argument, Buffer, ErrorWord, Launch, Native, Pointer, Word
 
-NEAR = (2, -1)  # strides that whole registers and shuffles serve better than single elements
+NEAR = (2, 3, 4, -1)  # strides that whole registers and shuffles serve better than single elements
 
 
 def report(b: KernelBuilder, error: View, code: int, position: Ix | int, value: Ix | int | Tile, site: int = 0) -> None:
@@ -28,7 +28,7 @@ def report(b: KernelBuilder, error: View, code: int, position: Ix | int, value: 
 
 
 class Call:
-    """A launch under construction. Views bake only strides -1, 0 and 1 (and 2 along the last axis) into the kernel; all else is a
+    """A launch under construction. Views bake only strides -1, 0 and 1 (and 2 to 4 along the last axis) into the kernel; all else is a
     run-time word."""
 
     def __init__(self, template: str, label: str) -> None:
@@ -45,7 +45,7 @@ class Call:
         baked = {a % len(layout.strides) for a in bake}
         last = len(layout.strides) - 1
         known = tuple(
-            s if isinstance(s, int) and (s in (-1, 0, 1) or i in baked or (i == last and s == 2)) else None
+            s if isinstance(s, int) and (s in (-1, 0, 1) or i in baked or (i == last and s in NEAR)) else None
             for i, s in enumerate(layout.strides)
         )
         reach: Dim = 1

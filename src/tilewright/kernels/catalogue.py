@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from .conv.pool import PoolTemplate
+from .conv.tap_products import TapProductsTemplate
 from .custom.own import Own
 from .fft.fourier import DftColumnsTemplate
 from .fft.fourier_rows import DftRowsTemplate
 from .index.bags import BagSumTemplate
 from .index.gather_last import GatherAlongLast, GatherAlongRows, GatherLast
+from .index.pad_edges import PadEdgesTemplate
 from .index.scatter_along import ScatterAlongTemplate
+from .index.strided_add import StridedAddTemplate
+from .index.weighted import WeightedGatherTemplate
 from .linalg.eigh import EighTemplate
 from .linalg.lapack import EigTemplate, SvdTemplate
 from .linalg.lu import Factor
 from .linalg.qr import GeqrfTemplate, QrTemplate
 from .linalg.triangular import TriangularSolveTemplate
+from .matmul.distances import PairSumsTemplate
 from .matmul.grouped import GroupedGemmTemplate, GroupedOuterTemplate
 from .pointwise.complex import ComplexTemplate
 from .pointwise.copies import PadTemplate
@@ -52,7 +57,9 @@ CATALOGUE: list[Template] = [
     IntDotTemplate(),
     Own(),
     PackWordsTemplate(),
+    PadEdgesTemplate(),
     PadTemplate(),
+    PairSumsTemplate(),
     PoolTemplate(),
     QExpertsBackTemplate(),
     QMatmulBackTemplate(),
@@ -66,7 +73,10 @@ CATALOGUE: list[Template] = [
     SplatBinTemplate(),
     SplatRasterizeTemplate(),
     SplatRasterizeBackwardTemplate(),
+    StridedAddTemplate(),
     SvdTemplate(),
+    TapProductsTemplate(),
     TopKTemplate(),
     TriangularSolveTemplate(),
+    WeightedGatherTemplate(),
 ]

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from ..core.dims import Dim, Shape, at_least, product
-from ..core.errors import require
+from ..core.dtypes import compute_dtype
+from ..core.errors import UnsupportedError, require
 from ..core.needs import require_room
 from ..ir.graph import Value
 from ..ir.layout import Layout
@@ -20,6 +21,7 @@ from .families import (
     behind,
     bf16,
     f32,
+    f64,
     i64,
     provably_negative,
     require_axes,
@@ -89,6 +91,18 @@ class Transpose(View):
         return (Transpose(perm=(0, *behind(self.perm)))(inputs[0]),)
 
 
+def spread_apart(x: Value, steps: tuple[int, ...]) -> Value:
+    """The elements of x `steps` apart along each axis, with zeros between them."""
+    for axis, step in enumerate(steps):
+        n = x.shape[axis]
+        if step != 1 and n != 0:
+            before, after = x.shape[:axis], x.shape[axis + 1 :]
+            gaps = (*(0,) * (axis + 1), step - 1, *(0,) * len(after))
+            apart = F.pad(F.reshape(x, (*before, n, 1, *after)), (0,) * len(gaps), gaps)
+            x = F.slice_(F.reshape(apart, (*before, n * step, *after)), axis, 0, (n - 1) * step + 1)
+    return x
+
+
 @register
 class Slice(View):
     """Per axis i: `sizes[i]` elements from `starts[i]`, `steps[i]` apart. Steps are positive; Flip reverses."""
@@ -129,14 +143,7 @@ class Slice(View):
 
     def transposed(self, x: Value, g: Value) -> Value:
         """Zeros around g and, where steps leave elements out, between its elements."""
-        for axis, step in enumerate(self.steps):
-            n = g.shape[axis]
-            if step == 1 or n == 0:
-                continue
-            before, after = g.shape[:axis], g.shape[axis + 1 :]
-            gaps = (*(0,) * (axis + 1), step - 1, *(0,) * len(after))
-            apart = F.pad(F.reshape(g, (*before, n, 1, *after)), (0,) * len(gaps), gaps)
-            g = F.slice_(F.reshape(apart, (*before, n * step, *after)), axis, 0, (n - 1) * step + 1)
+        g = spread_apart(g, self.steps)
         hi = [d - start - n for d, start, n in zip(x.shape, self.starts, g.shape, strict=True)]
         return F.pad(g, self.starts, hi)
 
@@ -243,3 +250,55 @@ class Split(View):
 
     def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
         return values_of(Split(axis=self.axis + 1, sizes=self.sizes)(inputs[0]))
+
+
+@register
+class Strided(View):
+    """The last axis through strides: out[…, i, j, …] = x[…, offset + i * strides[0] + j * strides[1] + …]. Places may repeat."""
+
+    complex = "parts"
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int = 0
+    samples = [S(f32(2, 30), shape=(7, 5), strides=(4, 1)), S(f32(10), shape=(2, 2, 3), strides=(1, 3, 2), offset=1),
+               S(f64(3, 8), shape=(8,), strides=(1,)), S(bf16(12), shape=(0, 5), strides=(4, 3)), S(i64(5), shape=(), strides=(), offset=3),
+               S(f32(N, 6), shape=(3, 2), strides=(2, 1))]
+    errors = [E(f32(9), shape=(2, 2), strides=(8, 1), match="reaches element 9 of its axis, got x=f32"),
+              E(f32(9), shape=(2,), strides=(1, 2), match="needs one stride an axis"),
+              E(f32(), shape=(), strides=(), match="needs an axis"),
+              E(f32(9), shape=(2,), strides=(-1,), match="sizes, strides and the offset must not be negative")]
+
+    def infer(self, x: TensorType) -> TensorType:
+        require(x.ndim > 0, "needs an axis", x=x)
+        require(len(self.shape) == len(self.strides), "needs one stride an axis", shape=self.shape, strides=self.strides)
+        require(min((*self.shape, *self.strides, self.offset)) >= 0, "sizes, strides and the offset must not be negative",
+                shape=self.shape, strides=self.strides, offset=self.offset)
+        last = self.offset + sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True))
+        if 0 not in self.shape:
+            require_room(x.shape[-1] - 1 - last, "reaches element {last} of its axis", last=last, x=x)
+        return x.with_shape((*x.shape[:-1], *self.shape))
+
+    def places(self) -> Any:
+        """The elements of the axis that are read, in the result's shape."""
+        at = np.full(self.shape, self.offset, np.int64)
+        for axis, (n, step) in enumerate(zip(self.shape, self.strides, strict=True)):
+            at += (np.arange(n) * step).reshape([-1 if a == axis else 1 for a in range(len(self.shape))])
+        return at
+
+    def ref(self, x: Any) -> Any:
+        return np.take(x, self.places(), axis=-1)
+
+    def views(self, layout: Layout) -> tuple[Layout | None, ...]:
+        step = layout.strides[-1]
+        strides = (*layout.strides[:-1], *(step * s for s in self.strides))
+        return (Layout((*layout.shape[:-1], *self.shape), strides, layout.offset + step * self.offset),)
+
+    def transposed(self, x: Value, g: Value) -> Value:
+        size = x.shape[-1]
+        if not isinstance(size, int):
+            raise UnsupportedError(f"strided: its transpose needs a static size of the axis, got {size}")
+        wide = F.cast(g, compute_dtype(g.dtype))  # places that repeat are summed
+        return F.cast(F.one("strided_add", wide, size=size, strides=self.strides, offset=self.offset), g.dtype)
+
+    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
+        return (self(inputs[0]),)

@@ -300,10 +300,12 @@ class KernelBuilder:
         """Elements of two rank-1 tiles, a's numbered before b's, in a fixed order."""
         return Tile(self, self._emit("shuffle", [a.var, b.var], [TileType((len(order),), a.dtype)], order=tuple(order))[0])
 
-    def interleave(self, a: Tile, b: Tile) -> Tile:
-        """a0 b0 a1 b1 … of two rank-1 tiles."""
-        n = a.shape[0]
-        return self.shuffle(a, b, [i // 2 + i % 2 * n for i in range(2 * n)])
+    def interleave(self, *parts: Tile) -> Tile:
+        """a0 b0 … a1 b1 … of two or more rank-1 tiles of one size."""
+        n, k, joined = parts[0].shape[0], len(parts), parts[0]
+        for i, part in enumerate(parts[1:-1], 1):
+            joined = self.shuffle(joined, part, range((i + 1) * n))
+        return self.shuffle(joined, parts[-1], [i // k + i % k * n for i in range(k * n)])
 
     def reverse(self, x: Tile) -> Tile:
         """A rank-1 tile from behind."""

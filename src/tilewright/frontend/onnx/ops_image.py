@@ -9,11 +9,13 @@ import numpy as np
 
 from ... import ops as O
 from ...core import dtypes as dt
-from ...core.dims import Dim, Expr, product
+from ...core.dims import Dim, Expr
 from ...core.dtypes import compute_dtype
 from ...core.errors import ShapeError, UnsupportedError
 from ...ir.graph import Value
 from ...ops import functions as F
+from ...ops.index.weighted import grid_sample as sample_grid
+from ...ops.index.weighted import sample, spots
 from ...ops.rows.resize import cubic_weight
 from .registry import Context, NeedsData, axis_of, limited, op, static
 
@@ -250,115 +252,9 @@ def _upsampled(c: Context, x: Value, scales: list[float], mode: str) -> Value:
 # --- sampling ------------------------------------------------------------------------------------------------------------------------
 
 
-def read_at(c: Context, image: Value, at: list[Value], sizes: Any, *, zeros: bool = True) -> Value:
-    """image[n, ch, product(sizes)] at whole-numbered places [n, p], one array a spatial axis; 0 outside."""
-    inside, flat = None, None
-    for x, size in zip(at, sizes, strict=True):
-        ok = F.logical_and(F.greater_equal(x, 0.0), F.less(x, _float(c, size, x.dtype)))
-        inside = ok if inside is None else F.logical_and(inside, ok)
-        limited = F.minimum(F.maximum(x, 0.0), _float(c, size - 1, x.dtype))
-        number = F.cast(limited, dt.i64)
-        flat = number if flat is None else F.add(F.mul(flat, c.scalar(size, dt.i64)), number)
-    assert flat is not None and inside is not None
-    n, ch, _ = image.shape
-    p = flat.shape[1]
-    found = O.GatherAlongAxis(axis=2)(image, F.expand(F.reshape(flat, (n, 1, p)), (n, ch, p)))
-    return F.where(F.reshape(inside, (n, 1, p)), found, 0.0) if zeros else found
-
-
-def _float(c: Context, size: Dim, dtype: Any) -> Value:
-    return c.scalar(float(size) if isinstance(size, int) else size, dtype)
-
-
-def _reflected(x: Value, low: float, high: float) -> Value:
-    span = high - low
-    if span == 0:
-        return F.mul(x, 0.0)
-    x = F.abs_(F.sub(x, low))
-    turns = F.one("floor", F.div(x, span))
-    rest = F.sub(x, F.mul(turns, span))
-    odd = F.one("not_equal", F.one("remainder", turns, 2.0), 0.0)
-    return F.add(F.where(odd, F.sub(span, rest), rest), low)
-
-
-def _bounded(x: Value, size: int, padding: str, align: bool) -> Value:
-    """What lies outside, brought in as asked."""
-    if padding == "border":
-        return F.minimum(F.maximum(x, 0.0), float(size - 1))
-    if padding == "reflection":
-        x = _reflected(x, 0.0, size - 1.0) if align else _reflected(x, -0.5, size - 0.5)
-        return F.minimum(F.maximum(x, 0.0), float(size - 1))
-    return x
-
-
 @op("GridSample")
 def grid_sample(c: Context, x: Value, grid: Value, *, align_corners: int = 0, mode: str = "linear", padding_mode: str = "zeros") -> Value:
-    k = len(x.shape) - 2
-    sizes = static(x.shape[2:], "the image's sizes in GridSample")
-    n, ch = x.shape[:2]
-    p = product(grid.shape[1:-1])
-    kind = x.dtype
-    wide = compute_dtype(kind)
-    points = F.cast(F.reshape(grid, (n, p, k)), wide)
-    image = F.cast(F.reshape(x, (n, ch, product(sizes))), wide)
-    at = []
-    for a, size in enumerate(sizes):  # the last coordinate is the first axis
-        v = F.add(F.reshape(F.slice_(points, 2, k - 1 - a, 1), (n, p)), 1.0)
-        v = F.mul(v, (size - 1) / 2) if align_corners else F.mul(F.sub(F.mul(v, float(size)), 1.0), 0.5)
-        at.append(v)
-    if mode == "nearest":
-        spots = [F.one("round", _bounded(v, s, padding_mode, bool(align_corners))) for v, s in zip(at, sizes, strict=True)]
-        out = read_at(c, image, spots, sizes)
-    elif mode in ("linear", "bilinear"):
-        places = [_bounded(v, s, padding_mode, bool(align_corners)) for v, s in zip(at, sizes, strict=True)]
-        out = linear_at(c, image, places, sizes)
-    else:
-        out = _cubic_at(c, image, at, sizes, padding_mode, bool(align_corners))
-    return F.cast(F.reshape(out, (n, ch, *grid.shape[1:-1])), kind)
-
-
-def linear_at(c: Context, image: Value, at: list[Value], sizes: Any) -> Value:
-    """image[n, ch, …] between its elements at places [n, p]."""
-    floors = [F.one("floor", v) for v in at]
-    shares = [F.sub(v, f) for v, f in zip(at, floors, strict=True)]
-    n, p = at[0].shape
-    total = None
-    for corner in cartesian((0, 1), repeat=len(at)):
-        spots = [F.add(f, 1.0) if b else f for f, b in zip(floors, corner, strict=True)]
-        weight = None
-        for s, b in zip(shares, corner, strict=True):
-            part = s if b else F.sub(1.0, s)
-            weight = part if weight is None else F.mul(weight, part)
-        assert weight is not None
-        part = F.mul(read_at(c, image, spots, sizes), F.reshape(weight, (n, 1, p)))
-        total = part if total is None else F.add(total, part)
-    assert total is not None
-    return total
-
-
-def _cubic_at(c: Context, image: Value, at: list[Value], sizes: Any, padding: str, align: bool) -> Value:
-    a = -0.75
-
-    def share(d: Value) -> Value:
-        d = F.abs_(d)
-        near = F.add(F.mul(F.mul(F.sub(F.mul(d, a + 2), a + 3), d), d), 1.0)
-        far = F.sub(F.mul(F.add(F.mul(F.sub(F.mul(d, a), 5 * a), d), 8 * a), d), 4 * a)
-        return F.where(F.less_equal(d, 1.0), near, far)
-
-    floors = [F.one("floor", v) for v in at]
-    n, p = at[0].shape
-    taps = [[(F.add(f, float(k)), share(F.sub(v, F.add(f, float(k))))) for k in (-1, 0, 1, 2)] for v, f in zip(at, floors, strict=True)]
-    total = None
-    for corner in cartesian(range(4), repeat=len(at)):
-        spots = [_bounded(taps[i][k][0], sizes[i], padding, align) for i, k in enumerate(corner)]
-        weight = None
-        for i, k in enumerate(corner):
-            weight = taps[i][k][1] if weight is None else F.mul(weight, taps[i][k][1])
-        assert weight is not None
-        part = F.mul(read_at(c, image, [F.one("round", s) for s in spots], sizes), F.reshape(weight, (n, 1, p)))
-        total = part if total is None else F.add(total, part)
-    assert total is not None
-    return total
+    return sample_grid(x, grid, mode=mode.removeprefix("bi"), padding=padding_mode, align=bool(align_corners))
 
 
 @op("RoiAlign")
@@ -399,23 +295,24 @@ def roi_align(c: Context, x: Value, rois: Value, batch: Value, *, coordinate_tra
     px = F.minimum(F.maximum(px, 0.0), float(w - 1))
     images = F.gather(F.reshape(x, (x.shape[0], ch, h * w)), batch, 0)
     if mode == "max":  # the largest of the four weighted neighbours counts
-        out = _largest_at(c, images, [py, px], (h, w))
+        out = _largest_at(images, [py, px], (h, w))
     else:
-        out = linear_at(c, images, [py, px], (h, w))
+        out = sample(images, [py, px], (h, w))
     out = F.where(F.reshape(outside, (count, 1, a * b)), 0.0, out)
     out = F.reshape(out, (count, ch, output_height, ny, output_width, nx))
     return F.mean(out, (3, 5)) if mode == "avg" else F.max_(out, (3, 5))
 
 
-def _largest_at(c: Context, image: Value, at: list[Value], sizes: Any) -> Value:
+def _largest_at(image: Value, at: list[Value], sizes: Any) -> Value:
+    n, p = at[0].shape
+    at = [F.reshape(v, (n, 1, p)) for v in at]
     floors = [F.one("floor", v) for v in at]
     shares = [F.sub(v, f) for v, f in zip(at, floors, strict=True)]
-    n, p = at[0].shape
     total = None
     for corner in cartesian((0, 1), repeat=2):
-        spots = [F.add(f, 1.0) if b else f for f, b in zip(floors, corner, strict=True)]
+        near = spots([F.add(f, 1.0) if b else f for f, b in zip(floors, corner, strict=True)], sizes)
         parts = [s if b else F.sub(1.0, s) for s, b in zip(shares, corner, strict=True)]
-        part = F.mul(read_at(c, image, spots, sizes), F.reshape(F.mul(*parts), (n, 1, p)))
+        part = O.WeightedGather()(image, near, F.mul(*parts))
         total = part if total is None else F.maximum(total, part)
     assert total is not None
     return total
@@ -472,7 +369,7 @@ def deform_conv(c: Context, x: Value, w: Value, offset: Value, bias: Value | Non
         moved = F.reshape(F.slice_(shift, 3, axis, 1), (n, og, taps, oh, ow))
         places.append(F.reshape(F.add(moved, base), (n * og, taps * oh * ow)))
     image = F.reshape(x, (n * og, ch // og, h * width))
-    found = linear_at(c, image, places, (h, width))
+    found = sample(image, places, (h, width))
     columns = F.reshape(found, (n, og, ch // og, taps, oh * ow))
     if mask is not None:
         columns = F.mul(columns, F.reshape(mask, (n, og, 1, taps, oh * ow)))

@@ -13,6 +13,7 @@ from ...core.dtypes import compute_dtype
 from ...core.errors import ShapeError, UnsupportedError
 from ...ir.graph import Value
 from ...ops import functions as F
+from ...ops.index.strided_add import fold
 from .registry import Context, Unequal, axis_of, emit, limited, op, static
 
 
@@ -235,18 +236,9 @@ def col2im(c: Context, x: Value, image: Value, block: Value, *, dilations: Any =
     sizes, kernel = c.ints(image, "the image's shape"), c.ints(block, "the block's shape")
     n = len(sizes)
     stride, dil, pad = strides or [1] * n, dilations or [1] * n, pads or [0] * (2 * n)
-    out = [(d + pad[i] + pad[n + i] - dil[i] * (k - 1) - 1) // stride[i] + 1 for i, (d, k) in enumerate(zip(sizes, kernel, strict=True))]
-    batch, columns = x.shape[0], x.shape[1]
-    channels = columns // product(list(kernel))
-    # A transposed convolution with one tap a channel puts every column where it came from.
-    taps = limited(int(np.prod(kernel)), 4096, "the number of elements of a block")
-    image_ = F.reshape(x, (batch * channels, taps, *out))
-    one = c.constant(np.eye(taps, dtype=x.dtype.np).reshape(taps, 1, *kernel))
-    made = O.Conv(stride=tuple(stride), padding=tuple((pad[i], pad[n + i]) for i in range(n)), dilation=tuple(dil), transposed=True,
-                  output_padding=())(image_, one)
-    short = [d - e for d, e in zip(sizes, made.shape[2:], strict=True)]
-    made = F.pad(made, [0] * (n + 2), [0, 0, *short]) if any(short) else made
-    return F.reshape(made, (batch, channels, *sizes))
+    limited(int(np.prod(kernel)), 4096, "the number of elements of a block")
+    padding = tuple(zip(pad[:n], pad[n:], strict=True))
+    return fold(x, tuple(sizes), tuple(kernel), stride=tuple(stride), dilation=tuple(dil), padding=padding)
 
 
 # --- normalisation -------------------------------------------------------------------------------------------------------------------

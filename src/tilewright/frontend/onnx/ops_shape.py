@@ -307,6 +307,8 @@ def padded(c: Context, x: Value, pads: list[Dim], mode: str, value: Value | None
         assert value is not None
         inside = F.pad(c.full(x.shape, True, dt.bool_), lo, hi, False)
         return F.where(inside, F.pad(x, lo, hi), F.reshape(value, ()))
+    if mode in ("reflect", "edge", "wrap") and _within(x.shape, lo, hi, mode):
+        return O.PadEdges(lo=tuple(lo), hi=tuple(hi), mode=mode)(x)
     for a in range(n):
         if lo[a] == 0 and hi[a] == 0:
             continue
@@ -328,6 +330,13 @@ def padded(c: Context, x: Value, pads: list[Dim], mode: str, value: Value | None
             raise UnsupportedError(f"the padding mode {mode!r} is not supported")
         x = F.gather(x, c.constant(at.astype(np.int64)), a)
     return x
+
+
+def _within(shape: Any, lo: Any, hi: Any, mode: str) -> bool:
+    """Whether an axis has all the elements that are added at its ends once."""
+    less = {"reflect": 1, "wrap": 0}.get(mode)
+    return all(at_least(p, 0) and (p == 0 or at_least(n - 1 if less is None else n - less - p, 0))
+               for n, *ends in zip(shape, lo, hi, strict=True) for p in ends)
 
 
 def _padding_places(c: Context, size: Dim, before: Dim, after: Dim, mode: str) -> Value:

@@ -58,19 +58,6 @@ def _grid_sampler_backward(g: Any, x: Any, grid: Any, mode: int, padding: int, a
     return found[1](g)
 
 
-def _replication_pad_backward(name: str) -> Callable[..., Any]:
-    """The derivative of torch's decomposition of the forward op, which reads by index."""
-
-    def backward(g: Any, x: Any, padding: Any) -> Any:
-        import torch
-
-        forward = torch._decomp.decomposition_table[getattr(torch.ops.aten, name).default]
-        found: Any = torch.func.vjp(lambda a: forward(a, padding), x)
-        return found[1](g)[0]
-
-    return backward
-
-
 def _masked_scatter_backward(g: Any, mask: Any, sizes: Any) -> Any:
     """Element k of the source went where the mask is True for the k-th time; one element more takes what the mask leaves out."""
     import torch
@@ -146,7 +133,6 @@ def _layer_by_layer(found: Callable[..., Any], x: Any, state: Any, params: Any, 
 OWN: dict[str, Callable[..., Any]] = {  # of ops for which torch has none
     "grid_sampler_2d_backward.default": _grid_sampler_backward,
     "masked_scatter_backward.default": _masked_scatter_backward,
-    **{f"replication_pad{n}d_backward.default": _replication_pad_backward(f"replication_pad{n}d") for n in (1, 2, 3)},
     "_transformer_encoder_layer_fwd.default": _encoder_layer,
 }
 

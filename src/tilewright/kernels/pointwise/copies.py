@@ -15,6 +15,7 @@ from ...ops.index.indexing import Concat as ConcatOp
 from ...ops.index.indexing import Pad as PadOp
 from ...ops.pointwise.casts import Cast
 from ...ops.views import Expand
+from ..call import NEAR
 from ..launch import Launch
 from ..region import Operand, Region, collapse
 from ..template import Template
@@ -67,7 +68,7 @@ def fill_launch(name: str, value: float, target: Operand, spec: TargetSpec) -> L
 
 
 class ConcatTemplate(Template):
-    """One copy per operand into its slice of the result."""
+    """One copy per operand into its slice of the result. Some operands of one element along the last axis are copied together."""
 
     key = "concat"
     serves = (ConcatOp,)
@@ -75,16 +76,19 @@ class ConcatTemplate(Template):
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         assert region.anchor is not None and isinstance(region.anchor.op, ConcatOp)
         axis, result = region.anchor.op.axis, region.results[0]
-        launches: list[Launch] = []
+        sources = [o for v in region.anchor.operands if (o := region.operand(v)) is not None]
+        parts: list[Operand] = []
         start: Dim = 0
-        for i, v in enumerate(region.anchor.operands):
-            o = region.operand(v)
-            assert o is not None
+        for o in sources:
             size = o.type.shape[axis]
-            part = Operand(TensorType(o.type.dtype, o.type.shape), result.buffer, result.layout.slice(axis, start, size))
-            launches.append(copy_launch(f"{region.name}.{i}", o, part, target))
+            parts.append(Operand(TensorType(o.type.dtype, o.type.shape), result.buffer, result.layout.slice(axis, start, size)))
             start = start + size
-        return launches
+        if target.kind == "cpu" and len(parts) in NEAR and axis == len(result.type.shape) - 1 and result.type.dtype.kind != "c" \
+                and all(o.type.shape[axis] == 1 for o in sources):
+            body = Graph("turns")
+            body.outputs = [body.input(o.type, f"x{i}") for i, o in enumerate(sources)]
+            return pointwise_of(target).build(Region(region.name, body, sources, parts), target)
+        return [copy_launch(f"{region.name}.{i}", o, part, target) for i, (o, part) in enumerate(zip(sources, parts, strict=True))]
 
 
 class PadTemplate(Template):

@@ -76,7 +76,7 @@ class Pointwise(Template):
             if o is not None
         }
         outs = [Layout(tuple(sizes), tuple(strides[len(leaves) + i]), r.layout.offset) for i, r in enumerate(region.results)]
-        stores = _stores(call, region.results, outs, pairs=target.kind == "cpu")
+        stores = _stores(call, region.results, outs, together=target.kind == "cpu")
         dims = [call.word(f"d{i}", d) for i, d in enumerate(sizes)]
         ramps = {
             v: [call.word(f"r{i}_{k}", s) if not isinstance(s, int) else s for k, s in enumerate([layouts[i].offset, *strides[i]])]
@@ -130,31 +130,38 @@ def _turned(region: Region, target: TargetSpec, operands: list[Operand | None], 
     return launches
 
 
-Store = tuple[View, tuple[int, ...]]  # a view and the results that go into it: one, or two by turns
+Store = tuple[View, tuple[int, ...]]  # a view and the results that go into it: one, or some by turns
 
 
-def _stores(call: Call, results: list[Operand], layouts: list[Layout], *, pairs: bool) -> list[Store]:
-    """Two results that fill the even and the odd elements of one array (parts of complex numbers) are stored together."""
+def _stores(call: Call, results: list[Operand], layouts: list[Layout], *, together: bool) -> list[Store]:
+    """Results that fill one array by turns (parts of complex numbers, coordinates of points) are stored together."""
     out: list[Store] = []
     taken: set[int] = set()
     for i, (r, lay) in enumerate(zip(results, layouts, strict=True)):
         if i in taken:
             continue
-        others = (k for k in range(i + 1, len(results)) if pairs and k not in taken and _next_to(r, lay, results[k], layouts[k]))
-        other = next(others, None)
-        if other is None:
+        turns = _turns(i, results, layouts) if together else ()
+        if turns:
+            taken.update(turns)
+            n = len(turns)
+            flat = Layout((*lay.shape[:-1], n * lay.shape[-1]), (*lay.strides[:-1], 1), layouts[turns[0]].offset)
+            out.append((call.view(f"y{i}", r.type.dtype, r.buffer, flat, write=True), turns))
+        else:
             out.append((call.view(f"y{i}", r.type.dtype, r.buffer, lay, write=True), (i,)))
-            continue
-        taken.add(other)
-        first, second = (i, other) if layouts[other].offset - lay.offset == 1 else (other, i)
-        flat = Layout((*lay.shape[:-1], 2 * lay.shape[-1]), (*lay.strides[:-1], 1), layouts[first].offset)
-        out.append((call.view(f"y{i}", r.type.dtype, r.buffer, flat, write=True), (first, second)))
     return out
 
 
-def _next_to(r: Operand, lay: Layout, s: Operand, other: Layout) -> bool:
-    return (lay.strides[-1] == 2 and r.buffer is s.buffer and r.type.dtype is s.type.dtype and lay.strides == other.strides
-            and other.offset - lay.offset in (1, -1))
+def _turns(i: int, results: list[Operand], layouts: list[Layout]) -> tuple[int, ...]:
+    """The results that fill one array together with result i, in their order there; none where the array has other elements too."""
+    r, lay = results[i], layouts[i]
+    n = lay.strides[-1] if lay.strides else 0
+    if not isinstance(n, int) or n not in NEAR or n < 2:
+        return ()
+    beside = {k: other.offset - lay.offset for k, (s, other) in enumerate(zip(results, layouts, strict=True))
+              if s.buffer is r.buffer and s.type.dtype is r.type.dtype and other.strides == lay.strides}
+    near = {at: k for k, at in beside.items() if isinstance(at, int) and abs(at) < n}
+    first = min(near)
+    return tuple(near[first + k] for k in range(n)) if all(first + k in near for k in range(n)) and len(near) == n else ()
 
 
 def _layout(region: Region, v: Value) -> Layout:
@@ -217,8 +224,9 @@ def emit_row(b: KernelBuilder, region: Region, ins: dict[Value, View], ramps: di
             if len(which) == 1:
                 b.store(view, (*position, i), stored[which[0]], limit=limit)
             else:
-                both = b.interleave(stored[which[0]], stored[which[1]])
-                b.store(view, (*position, i * 2), both, limit=None if left is None else (left * 2,))
+                n = len(which)
+                mixed = b.interleave(*(stored[k] for k in which))
+                b.store(view, (*position, i * n), mixed, limit=None if left is None else (left * n,))
 
     whole = start + (stop - start) // tile * tile
     with b.loop(start, whole, tile) as loop:

@@ -1,4 +1,5 @@
-"""Running sums and products. Groups of `lanes` elements are combined by doubling (floats in f64), a carry runs from group to group.
+"""Running sums, products, extremes with their indices and logsumexps. Each is a `Fold`: a state of one or two tiles and how the states of
+two neighbouring runs are joined. Groups of elements are joined by doubling, a carry runs from group to group.
 
 Along neighbours a group is one register; otherwise columns run along registers and a group is a list of them, with the same operations in
 the same order: a row has the same bits however it lies. An axis longer than `CHUNK` is cut: chunks give their totals, one program a row
@@ -12,12 +13,12 @@ from __future__ import annotations
 from typing import Any
 
 from ...core.dims import Dim, bounds, ceildiv, product
-from ...core.dtypes import DType, compute_dtype, f64, u64
+from ...core.dtypes import DType, compute_dtype, f64, i32, i64
 from ...core.target_spec import TargetSpec
 from ...ir.layout import Layout
-from ...ops.rows.cumulative import CumProd as CumProdOp
-from ...ops.rows.cumulative import CumSum as CumSumOp
-from ...tile.builder import Ix, Tile, View
+from ...ops.rows.cumulative import CumMax, CumMin, CumProd, CumSum, LogCumSumExp
+from ...tile.builder import Ix, KernelBuilder, Tile
+from ...tile.ir import identity
 from ..call import Call
 from ..launch import Buffer, Launch
 from ..pointwise.pointwise import unravel
@@ -28,9 +29,82 @@ CHUNK = 16384
 WIDTH = 16  # columns of a program
 
 
+State = list[Tile]
+
+
+class Fold:
+    """Sums and products, floats in f64."""
+
+    idempotent = False  # joining a run with a part of itself changes nothing
+
+    def __init__(self, b: KernelBuilder, op: Any, dtype: DType, length: Dim, target: TargetSpec) -> None:
+        self.b, self.fn, self.group = b, {CumSum: "add", CumProd: "mul"}.get(type(op), ""), target.vector_bits // 32
+        self.dtypes = [f64 if dtype.is_float else dtype]
+        self.neutral: list[float | int] = [int(self.fn == "mul")]
+
+    def of(self, x: Tile, at: Tile) -> State:
+        """The states of single elements that stand at `at`."""
+        return [self.b.cast(x, self.dtypes[0])]
+
+    def join(self, first: State, second: State) -> State:
+        return [self.b.binary(self.fn, first[0], second[0])]
+
+    def results(self, state: State) -> State:
+        return state
+
+
+class Extremes(Fold):
+    """The best element so far, of equals the last, and where it stands. NaN is better than all."""
+
+    idempotent = True
+
+    def __init__(self, b: KernelBuilder, op: Any, dtype: DType, length: Dim, target: TargetSpec) -> None:
+        super().__init__(b, op, dtype, length, target)
+        self.group = target.vector_bits // (8 * max(4, dtype.itemsize))
+        self.wins = "ge" if isinstance(op, CumMax) else "le"
+        self.dtypes = [dtype, i32 if bounds(length)[1] < 1 << 31 else i64]
+        self.neutral = [identity("max" if isinstance(op, CumMax) else "min", dtype), 0]
+
+    def of(self, x: Tile, at: Tile) -> State:
+        return [x, self.b.cast(at, self.dtypes[1])]
+
+    def join(self, first: State, second: State) -> State:
+        b, new = self.b, second[0]
+        later = b.cmp(self.wins, new, first[0])
+        if new.dtype.is_float:
+            later = b.binary("or", later, b.cmp("ne", new, new))
+        return [b.select(later, y, x) for x, y in zip(first, second, strict=True)]
+
+
+class LogSums(Fold):
+    """The largest element so far and the sum of exponentials relative to it, in f64."""
+
+    def __init__(self, b: KernelBuilder, op: Any, dtype: DType, length: Dim, target: TargetSpec) -> None:
+        super().__init__(b, op, dtype, length, target)
+        self.group = target.vector_bits // 64
+        self.dtypes, self.neutral = [f64, f64], [float("-inf"), 0.0]
+
+    def of(self, x: Tile, at: Tile) -> State:
+        return [self.b.cast(x, f64), self.b.full(x.shape, 1.0, f64)]
+
+    def join(self, first: State, second: State) -> State:
+        b, (x, some), (y, more) = self.b, first, second
+        gap = b.select(b.cmp("eq", x, y), 0.0, b.binary("sub", x, y))  # of infinities of one sign no difference is taken
+        e = b.unary("exp", b.unary("neg", b.unary("abs", gap)))
+        second_larger = b.cmp("gt", y, x)
+        low, high = b.select(second_larger, some, more), b.select(second_larger, more, some)
+        return [b.binary("max", x, y), b.binary("add", b.binary("mul", low, e), high)]
+
+    def results(self, state: State) -> State:
+        return [self.b.binary("add", state[0], self.b.unary("log", state[1]))]
+
+
+FOLDS: dict[type, type[Fold]] = {CumSum: Fold, CumProd: Fold, CumMax: Extremes, CumMin: Extremes, LogCumSumExp: LogSums}
+
+
 class Running(Template):
     key = "running"
-    serves = (CumSumOp, CumProdOp)
+    serves = tuple(FOLDS)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         assert region.anchor is not None
@@ -39,25 +113,23 @@ class Running(Template):
         if bounds(length)[1] <= CHUNK:
             return [Scan(region, target, "").launch()]
         totals = Scan(region, target, "totals")
-        launches = [totals.launch(), _add_up(region, totals)]
-        return [*launches, Scan(region, target, "chunks", totals.temp).launch()]
+        return [totals.launch(), _add_up(region, target, totals), Scan(region, target, "chunks", totals.temps).launch()]
 
 
 class Scan:
     """One kernel under construction: the whole axis (""), the totals of chunks, or chunks with what stands before them."""
 
-    def __init__(self, region: Region, target: TargetSpec, part: str, temp: Buffer | None = None) -> None:
+    def __init__(self, region: Region, target: TargetSpec, part: str, temps: list[Buffer] | None = None) -> None:
         assert region.anchor is not None
         self.region, self.part = region, part
         op: Any = region.anchor.op
         self.op = op
-        self.fn = "sum" if isinstance(self.op, CumSumOp) else "prod"
+        self.exclusive: bool = getattr(op, "exclusive", False)
         self.call = Call(self.op.name, f"{region.name}.{part}" if part else region.name)
         b = self.b = self.call.b
-        x, y = region.operands[0], region.results[0]
+        x = region.operands[0]
         self.dtype = compute_dtype(x.type.dtype)
-        self.carry: DType = f64 if self.dtype.is_float else self.dtype
-        self.group = target.vector_bits // 32
+        self.fold = FOLDS[type(op)](b, op, self.dtype, x.type.shape[op.axis], target)
         axis, rank = op.axis, x.type.ndim
         others = [a for a in range(rank) if a != axis]
         side = [a for a in others if x.layout.strides[a] == 1 and x.type.shape[a] != 1]
@@ -66,8 +138,8 @@ class Scan:
         self.place = self.order.index(axis)
         source = self._layout(x)
         self.x = self.call.view("x", x.type.dtype, x.buffer, source)
-        self.y = None if part == "totals" else self.call.view("y", y.type.dtype, y.buffer, self._layout(y), write=True)
-        self.result = y.type.dtype
+        self.results = [(self.call.view(f"y{i}", y.type.dtype, y.buffer, self._layout(y), write=True), y.type.dtype)
+                        for i, y in enumerate(region.results) if part != "totals"]
         self.lead = [source.shape[i] for i in range(rank) if i != self.place and not (self.columns and i == rank - 1)]
         self.wide: Dim = source.shape[-1] if self.columns else 1
         dims = [self.call.word(f"d{i}", d) for i, d in enumerate(self.lead)]
@@ -81,7 +153,8 @@ class Scan:
             self.chunk, rest = rest % count, rest // count
             self.low = self.chunk * CHUNK
             self.high = b.minimum(self.low + CHUNK, self.n)
-            self.temp = temp or Buffer(f"{region.name}.totals", "temp", product(self.lead) * self.chunks * self.wide * self.carry.itemsize)
+            size = product(self.lead) * self.chunks * self.wide
+            self.temps = temps or [Buffer(f"{region.name}.totals{i}", "temp", size * d.itemsize) for i, d in enumerate(self.fold.dtypes)]
         self.limit: tuple[Ix | int] | None = None
         self.column: Ix | int = 0
         self.grid = product(self.lead) * self.chunks * ceildiv(self.wide, WIDTH) if self.columns else product(self.lead) * self.chunks
@@ -95,118 +168,120 @@ class Scan:
         self.shape = (WIDTH,) if self.columns else (1,)
 
     def _layout(self, o: Operand) -> Layout:
-        lay = o.layout.flip(self.op.axis) if self.op.reverse else o.layout
+        lay = o.layout.flip(self.op.axis) if getattr(self.op, "reverse", False) else o.layout
         return lay.permute(tuple(self.order))
 
     def where(self, i: Ix | int) -> list[Ix | int]:
         return [*self.at, i, self.column] if self.columns else [*self.at, i]
 
-    def combine(self, a: Tile, b: Tile) -> Tile:
-        return self.b.binary("add" if self.fn == "sum" else "mul", a, b)
-
-    def totals(self, *, write: bool) -> View:
-        rows = product(self.lead)
-        layout = Layout((rows, self.chunks, self.wide), (self.chunks * self.wide, self.wide, 1))
-        return self.call.view("t", self.carry, self.temp, layout, write=write)
+    def neutral(self, shape: tuple[int, ...]) -> State:
+        return [self.b.full(shape, v, d) for v, d in zip(self.fold.neutral, self.fold.dtypes, strict=True)]
 
     def launch(self) -> Launch:
-        b = self.b
-        neutral = 0 if self.fn == "sum" else 1
-        start = b.full(self.shape, neutral, self.carry)
+        b, group = self.b, self.fold.group
+        start = self.neutral(self.shape)
+        if self.part:
+            layout = _totals(self)
+            views = [self.call.view(f"t{i}", d, t, layout, write=self.part == "totals")
+                     for i, (d, t) in enumerate(zip(self.fold.dtypes, self.temps, strict=True))]
         if self.part == "chunks":
-            start = b.load(self.totals(write=False), (self.row, self.chunk, self.column), self.shape, limit=self.limit)
-        if self.op.exclusive and self.y is not None:
+            start = [b.load(v, (self.row, self.chunk, self.column), self.shape, limit=self.limit) for v in views]
+        if self.exclusive and self.results:
             with b.if_(b.binary("and", b.compare("eq", self.low, 0), b.compare("gt", self.n, 0))):
-                b.store(self.y, self.where(0), b.full(self.shape, neutral, self.result), axes=self._lanes(), limit=self.limit)
-        whole = self.low + (self.high - self.low) // self.group * self.group
+                self._store(0, self.neutral(self.shape), self._lanes(), self.limit)
+        whole = self.low + (self.high - self.low) // group * group
         step = self._columns_group if self.columns else self._row_group
-        with b.loop(self.low, whole, self.group, [start]) as loop:
-            loop.next(step(loop.index, None, loop.carried[0]))
-        with b.loop(whole, self.high, self.group, [loop.results[0]]) as tail:
-            tail.next(step(tail.index, self.high - whole, tail.carried[0]))
+        with b.loop(self.low, whole, group, start) as loop:
+            loop.next(*step(loop.index, None, loop.carried))
+        with b.loop(whole, self.high, group, loop.results) as tail:
+            tail.next(*step(tail.index, self.high - whole, tail.carried))
         if self.part == "totals":
-            b.store(self.totals(write=True), (self.row, self.chunk, self.column), tail.results[0], limit=self.limit)
+            for view, total in zip(views, tail.results, strict=True):
+                b.store(view, (self.row, self.chunk, self.column), total, limit=self.limit)
         note = f"{'columns' if self.columns else 'rows'}{', ' + self.part if self.part else ''}"
         return self.call.finish(self.grid, flops=region_flops(self.region), bytes_=region_bytes(self.region), note=note, streams=True)
 
     def _lanes(self) -> tuple[int, ...]:
         return (len(self.order) - 1,) if self.columns else (self.place,)
 
-    def _put(self, i: Ix | int, x: Tile, limit: Ix | int | None) -> None:
-        """A tile of results that stand at i… along the axis (`limit` of them)."""
-        if self.y is None:
-            return
-        b = self.b
-        room: Ix | int | None = limit
-        if self.op.exclusive:
-            i = i + 1
-            room = self.n - i if limit is None else b.minimum(limit, self.n - i)
-        b.store(self.y, self.where(i), narrow(b, b.cast(x, self.dtype), self.result), limit=None if room is None else (room,))
+    def _store(self, i: Ix | int, state: State, axes: tuple[int, ...], limit: tuple[Ix | int] | None) -> None:
+        for x, (view, dtype) in zip(self.fold.results(state), self.results, strict=True):
+            made = x if x.dtype.is_int else self.b.cast(x, self.dtype)
+            self.b.store(view, self.where(i), narrow(self.b, made, dtype), axes=axes, limit=limit)
 
-    def _row_group(self, i: Ix | int, left: Ix | int | None, carry: Tile) -> Tile:
-        b, n = self.b, self.group
-        neutral = 0 if self.fn == "sum" else 1
-        x = b.cast(widen(b, b.load(self.x, self.where(i), (n,), limit=None if left is None else (left,))), self.carry)
+    def _row_group(self, i: Ix | int, left: Ix | int | None, carry: State) -> State:
+        b, n, fold = self.b, self.fold.group, self.fold
+        x = widen(b, b.load(self.x, self.where(i), (n,), limit=None if left is None else (left,)))
+        state = fold.of(x, b.binary("add", b.iota((n,), 0), b.from_index(i)))
         if left is not None:
-            x = b.select(b.cmp("lt", b.iota((n,), 0), b.from_index(left)), x, neutral)
-        run = b.scan(self.fn, x)
-        self._put(i, self.combine(carry, run), left)
-        return self.combine(carry, self._last(run))
-
-    def _last(self, x: Tile) -> Tile:
-        """The last lane of a register, exactly: a sum of bits of which only its own are not 0."""
-        b, n = self.b, self.group
-        lane = b.cmp("eq", b.iota((n,), 0), b.full((), n - 1, b.iota((n,), 0).dtype))
-        if not x.dtype.is_float:
-            return b.reduce("sum", b.select(lane, x, 0))
-        return b.bitcast(b.reduce("sum", b.select(lane, b.bitcast(x, u64), 0)), x.dtype)
-
-    def _columns_group(self, i: Ix | int, left: Ix | int | None, carry: Tile) -> Tile:
-        """The same operations as `_row_group`, on one register of columns an element."""
-        b, n, axes = self.b, self.group, self._lanes()
-        neutral = 0 if self.fn == "sum" else 1
-        rows: list[Tile] = []
-        for k in range(n):
-            at = i + k if left is None else b.minimum(i + k, self.high - 1)
-            x = b.cast(widen(b, b.load(self.x, self.where(at), self.shape, axes=axes, limit=self.limit)), self.carry)
-            rows.append(x if left is None else b.select(b.compare("lt", k, left), x, b.full((), neutral, self.carry)))
+            inside = b.cmp("lt", b.iota((n,), 0), b.from_index(left))
+            state = [b.select(inside, x, v) for x, v in zip(state, fold.neutral, strict=True)]
         step = 1
         while step < n:
-            rows = [r if k < step else self.combine(rows[k - step], r) for k, r in enumerate(rows)]
+            earlier = [b.shuffle(x, x, [max(k - step, 0) for k in range(n)]) for x in state]
+            joined = fold.join(earlier, state)
+            kept = [k if k < step else n + k for k in range(n)]
+            state = joined if fold.idempotent else [b.shuffle(x, y, kept) for x, y in zip(state, joined, strict=True)]
             step *= 2
-        if self.y is not None:
-            for k, r in enumerate(rows):
-                self._put_column(i + k, k, left, self.combine(carry, r))
-        return self.combine(carry, rows[-1])
+        state = fold.join([b.broadcast(x, (n,)) for x in carry], state)
+        if self.results:
+            room: Ix | int | None = left
+            if self.exclusive:
+                room = self.n - i - 1 if left is None else b.minimum(left, self.n - i - 1)
+            self._store(i + int(self.exclusive), state, self._lanes(), None if room is None else (room,))
+        return [b.shuffle(x, x, [n - 1]) for x in state]
 
-    def _put_column(self, i: Ix | int, k: int, left: Ix | int | None, x: Tile) -> None:
-        b, axes = self.b, self._lanes()
-        assert self.y is not None
-        made = narrow(b, b.cast(x, self.dtype), self.result)
-        if self.op.exclusive:
-            i = i + 1
-        if left is None and not self.op.exclusive:
-            b.store(self.y, self.where(i), made, axes=axes, limit=self.limit)
+    def _columns_group(self, i: Ix | int, left: Ix | int | None, carry: State) -> State:
+        """The same operations as `_row_group`, on one register of columns an element."""
+        b, n, fold = self.b, self.fold.group, self.fold
+        rows: list[State] = []
+        for k in range(n):
+            at = i + k if left is None else b.minimum(i + k, self.high - 1)
+            x = widen(b, b.load(self.x, self.where(at), self.shape, axes=self._lanes(), limit=self.limit))
+            state = fold.of(x, b.broadcast(b.from_index(i + k), self.shape))
+            if left is not None:
+                state = [b.select(b.compare("lt", k, left), x, y) for x, y in zip(state, self.neutral(()), strict=True)]
+            rows.append(state)
+        step = 1
+        while step < n:
+            rows = [r if k < step else fold.join(rows[k - step], r) for k, r in enumerate(rows)]
+            step *= 2
+        rows = [fold.join(carry, r) for r in rows]
+        for k, state in enumerate(rows if self.results else []):
+            self._put_column(i + k, k, left, state)
+        return rows[-1]
+
+    def _put_column(self, i: Ix | int, k: int, left: Ix | int | None, state: State) -> None:
+        b = self.b
+        i = i + int(self.exclusive)
+        if left is None and not self.exclusive:
+            self._store(i, state, self._lanes(), self.limit)
             return
         inside = b.compare("lt", i, self.n)
         if left is not None:
             inside = b.binary("and", inside, b.compare("lt", k, left))
         with b.if_(inside):
-            b.store(self.y, self.where(i), made, axes=axes, limit=self.limit)
+            self._store(i, state, self._lanes(), self.limit)
 
 
-def _add_up(region: Region, totals: Scan) -> Launch:
+def _totals(scan: Scan) -> Layout:
+    return Layout((product(scan.lead), scan.chunks, scan.wide), (scan.chunks * scan.wide, scan.wide, 1))
+
+
+def _add_up(region: Region, target: TargetSpec, totals: Scan) -> Launch:
     """Totals of chunks become what stands before each."""
     call = Call(totals.op.name, f"{region.name}.before")
-    b = call.b
-    rows, chunks, wide = product(totals.lead), totals.chunks, totals.wide
-    view = call.view("t", totals.carry, totals.temp, Layout((rows, chunks, wide), (chunks * wide, wide, 1)), write=True)
-    count, width = call.word("chunks", chunks), call.word("wide", wide)
+    b, dtypes = call.b, totals.fold.dtypes
+    views = [call.view(f"t{i}", d, t, _totals(totals), write=True) for i, (d, t) in enumerate(zip(dtypes, totals.temps, strict=True))]
+    fold = type(totals.fold)(b, totals.op, totals.dtype, totals.region.operands[0].type.shape[totals.op.axis], target)
+    count, width = call.word("chunks", totals.chunks), call.word("wide", totals.wide)
     blocks = b.ceildiv(width, WIDTH)
     row, column = b.pid // blocks, b.pid % blocks * WIDTH
     limit = (b.minimum(width - column, WIDTH),)
-    with b.loop(0, count, 1, [b.full((WIDTH,), 0 if totals.fn == "sum" else 1, totals.carry)]) as loop:
-        own = b.load(view, (row, loop.index, column), (WIDTH,), limit=limit)
-        b.store(view, (row, loop.index, column), loop.carried[0], limit=limit)
-        loop.next(b.binary("add" if totals.fn == "sum" else "mul", loop.carried[0], own))
-    return call.finish(rows * ceildiv(wide, WIDTH), bytes_=rows * chunks * wide * (2 * totals.carry.itemsize))
+    with b.loop(0, count, 1, [b.full((WIDTH,), v, d) for v, d in zip(fold.neutral, dtypes, strict=True)]) as loop:
+        own = [b.load(view, (row, loop.index, column), (WIDTH,), limit=limit) for view in views]
+        for view, before in zip(views, loop.carried, strict=True):
+            b.store(view, (row, loop.index, column), before, limit=limit)
+        loop.next(*fold.join(loop.carried, own))
+    size = product(totals.lead) * totals.chunks * totals.wide
+    return call.finish(product(totals.lead) * ceildiv(totals.wide, WIDTH), bytes_=sum(2 * d.itemsize for d in dtypes) * size)

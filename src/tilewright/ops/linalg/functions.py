@@ -392,11 +392,10 @@ def cross(a: Value, b: Value, axis: int = -1) -> Value:
     if a.shape[at] != 3 or b.shape[axis % len(b.shape)] != 3:
         raise ShapeError(f"cross: needs vectors of 3 elements along the axis, got {a.type} and {b.type}")
 
-    def turned(x: Value, by: int) -> Value:
-        where = axis % len(x.shape)
-        return F.concat([F.slice_(x, where, by, 3 - by), F.slice_(x, where, 0, by)], where)
+    def product(i: int, k: int) -> Value:
+        return F.mul(F.slice_(a, at, i, 1), F.slice_(b, axis % len(b.shape), k, 1))
 
-    return F.sub(F.mul(turned(a, 1), turned(b, 2)), F.mul(turned(a, 2), turned(b, 1)))
+    return F.concat([F.sub(product(i, k), product(k, i)) for i, k in ((1, 2), (2, 0), (0, 1))], at)
 
 
 def kron(a: Value, b: Value) -> Value:

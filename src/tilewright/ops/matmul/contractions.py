@@ -34,6 +34,7 @@ from ..families import (
     require_one_dtype,
     u8,
 )
+from ..views import spread_apart
 
 Pairs = tuple[tuple[int, int], ...]
 
@@ -246,6 +247,11 @@ class Conv(Contraction):
         if self.transposed:
             out: Value = dataclasses.replace(self, transposed=False, output_padding=())(g, w)
             return cropped(out, x.shape)
+        if self._depthwise(x, w) and (pads := self._pads_back(x, w, g)):
+            ones = (1,) * len(self.stride)
+            taps = F.flip(w, tuple(range(2, len(w.shape))))
+            turned: Value = dataclasses.replace(self, stride=ones, padding=pads)(spread_apart(g, (1, 1, *self.stride)), taps)
+            return turned
         back = dataclasses.replace(self, transposed=True, output_padding=())
         made = back._spatial(g.shape[2:], w.shape[2:])
         missing = tuple(d - m for d, m in zip(x.shape[2:], made, strict=True))
@@ -255,9 +261,25 @@ class Conv(Contraction):
         plain: Value = back(g, w)  # a symbolic size: the elements that no window reached are zeros
         return F.pad(plain, (0,) * len(x.shape), (0, 0, *missing))
 
+    def _pads_back(self, x: Value, w: Value, g: Value) -> Pairs:
+        """The padding of the convolution of the spread cotangent with the taps reversed; none where a size is unknown or it would cut."""
+        pads = []
+        for d, k, o, s, (lo, _), dil in zip(x.shape[2:], w.shape[2:], g.shape[2:], self.stride, self.padding, self.dilation, strict=True):
+            if not (isinstance(d, int) and isinstance(k, int) and isinstance(o, int)):
+                return ()
+            pads.append((dil * (k - 1) - lo, d - (o - 1) * s - 1 + lo))
+        return tuple(pads) if all(min(p) >= 0 for p in pads) else ()
+
+    def _depthwise(self, x: Value, w: Value) -> bool:
+        return self.groups == x.shape[1] == w.shape[0] and w.shape[1] == 1 and self.groups > 1
+
     def _weight(self, x: Value, w: Value, g: Value) -> Value:
         """A convolution of the input with the cotangent, whose batch is the sum and whose stride and dilation change places."""
         data, taps = (g, x) if self.transposed else (x, g)
+        kernel = tuple(k for k in w.shape[2:] if isinstance(k, int))
+        if self._depthwise(x, w) and len(kernel) == len(self.stride):
+            padded = F.pad(data, (0, 0, *(lo for lo, _ in self.padding)), (0, 0, *(hi for _, hi in self.padding)))
+            return F.reshape(F.one("tap_products", padded, taps, kernel=kernel, stride=self.stride, dilation=self.dilation), w.shape)
         groups, n = self.groups, data.shape[0]
         inner = data.shape[1] // groups
         order = tuple(range(3, len(data.shape) + 1))

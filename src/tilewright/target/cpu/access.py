@@ -164,8 +164,9 @@ def _load_chunk(f: FunctionText, mem: str, p: str, start: int, n: int, stride: s
         return _reverse(f, ty, f.load(ty, q) if turned is None else f.masked_load(ty, q, turned, fill))
     if stride == "0" and mask is None:
         return f.broadcast(ty, f.load(mem, p))
-    if stride == "2":
-        return _every_second(f, mem, f.gep(mem, p, str(2 * start)) if start else p, n, mask, fill)
+    if stride in ("2", "3", "4"):
+        step = int(stride)
+        return _every(step, f, mem, f.gep(mem, p, str(step * start)) if start else p, n, mask, fill)
     steps = f.constant(vector(n, "i64"), range(start, start + n))
     offsets = f.op("mul", vector(n, "i64"), steps, f.broadcast(vector(n, "i64"), stride))
     q = f.value(f"getelementptr {mem}, ptr {p}, {vector(n, 'i64')} {offsets}")
@@ -178,17 +179,24 @@ def _reverse(f: FunctionText, ty: str, x: str) -> str:
     return f.intrinsic(f"llvm.vector.reverse.{mangle(ty)}", ty, [(ty, x)])
 
 
-def _every_second(f: FunctionText, mem: str, p: str, n: int, mask: str | None, fill: str) -> str:
-    """Elements 0, 2, 4 … 2n - 2 from two registers. The second begins with the first one's last element, so that nothing behind element
-    2n - 2 is touched; under a mask, nothing between the elements is."""
-    ty = vector(n, mem)
+def _every(step: int, f: FunctionText, mem: str, p: str, n: int, mask: str | None, fill: str) -> str:
+    """Elements 0, step, 2 step … from `step` registers. The last one ends with the last element, so that nothing behind it is touched;
+    under a mask, nothing between the elements is."""
+    ty, firsts = vector(n, mem), [part * n for part in range(step)]
     if mask is None:
-        low, high = f.load(ty, p), f.load(ty, f.gep(mem, p, str(n - 1)))
-        return f.shuffle(ty, low, high, [2 * i if 2 * i < n else n + 2 * i - (n - 1) for i in range(n)])
-    spread = [f.shuffle(vector(n, "i1"), mask, "zeroinitializer", [n if i % 2 else i // 2 for i in range(part * n, (part + 1) * n)])
-              for part in range(2)]
-    low, high = (f.masked_load(ty, f.gep(mem, p, str(part * n)) if part else p, spread[part], fill) for part in range(2))
-    return f.shuffle(ty, low, high, range(0, 2 * n, 2))
+        firsts[-1] = step * (n - 1) + 1 - n
+        loads = [f.load(ty, f.gep(mem, p, str(at)) if at else p) for at in firsts]
+    else:
+        spread = [f.shuffle(vector(n, "i1"), mask, "zeroinitializer", [n if e % step else e // step for e in range(at, at + n)])
+                  for at in firsts]
+        loads = [f.masked_load(ty, f.gep(mem, p, str(at)) if at else p, m, fill) for at, m in zip(firsts, spread, strict=True)]
+    found = loads[0]
+    for part in range(1, step):  # the lanes that the registers so far have stay, the next one fills those that follow
+        wanted = [step * i for i in range(n)]
+        there = [e if part == 1 else i for i, e in enumerate(wanted)]
+        found = f.shuffle(ty, found, loads[part], [k if e < part * n else min(n + e - firsts[part], 2 * n - 1)
+                                                   for k, e in zip(there, wanted, strict=True)])
+    return found
 
 
 def gather_chunk(f: FunctionText, ty: str, pointers: str, mask: str | None, fill: str) -> str:

@@ -17,6 +17,7 @@ from .distance import cdist
 from .linear import attention, convolution
 from .registry import Context, aten, axes_of, lookup, placed, rows
 from .scatter import scatter_add
+from .shape import edge_pad
 
 Maybe = Value | None
 
@@ -93,6 +94,15 @@ def _by_index(n: int) -> Any:
 for _n in (2, 3):
     aten(f"max_pool{_n}d_with_indices_backward.default")(_by_index(_n))
     aten(f"adaptive_max_pool{_n}d_backward.default")(_by_index(_n))
+
+
+for _rank in (1, 2, 3):
+    for _name, _mode in (("reflection", "reflect"), ("replication", "edge")):
+
+        @aten(f"{_name}_pad{_rank}d_backward.default")
+        @placed
+        def pad_backward(c: Context, g: Value, x: Value, pads: Sequence[Any], mode: str = _mode) -> Maybe:
+            return pulled(c, lambda inner, v: edge_pad(inner, v, pads, mode), (x,), g)[0]
 
 
 @aten("tilewright.attention_backward.default")

@@ -23,20 +23,29 @@ def p_norm(c: Context, x: Value, p: float, axis: int, *, keepdims: bool = False)
     if p == -math.inf:
         return c.emit(O.Min(axes=(axis,), keepdims=keepdims), sizes)
     raised = c.emit(O.Square(), x) if p == 2 else c.emit(O.Pow(), sizes, c.scalar(float(p), x.dtype))
-    total = c.emit(O.Sum(axes=(axis,), keepdims=keepdims), raised)
+    return root_of(c, c.emit(O.Sum(axes=(axis,), keepdims=keepdims), raised), p)
+
+
+def root_of(c: Context, total: Value, p: float) -> Value:
+    """The p-th root, with derivative 0 where it is 0."""
+    zero = c.scalar(0.0, total.dtype)
     none = c.emit(O.Equal(), total, zero)
-    safe = c.emit(O.Where(), none, c.scalar(1.0, x.dtype), total)
-    root = c.emit(O.Sqrt(), safe) if p == 2 else c.emit(O.Pow(), safe, c.scalar(1.0 / p, x.dtype))
+    safe = c.emit(O.Where(), none, c.scalar(1.0, total.dtype), total)
+    root = c.emit(O.Sqrt(), safe) if p == 2 else c.emit(O.Pow(), safe, c.scalar(1.0 / p, total.dtype))
     return c.emit(O.Where(), none, zero, root)
 
 
 @aten("_cdist_forward.default", "cdist.default", "_euclidean_dist.default")
 def cdist(c: Context, a: Value, b: Value, p: float = 2.0, compute_mode: Any = None) -> Value:
     """Distances of every row of a from every row of b, from the differences (not through products, which cancel)."""
-    left = c.reshape(a, (*a.shape[:-1], 1, a.shape[-1]))
-    right = c.reshape(b, (*b.shape[:-2], 1, *b.shape[-2:]))
     if a.shape[-1] == 0 or any(d == 0 for d in c.shape):
         return c.expand(c.scalar(0.0, c.dtype), c.shape)
+    if p in (1.0, 2.0, math.inf):
+        lead = c.shape[:-2]
+        sums = c.emit(O.PairSums(power=float(p)), c.expand(a, (*lead, *a.shape[-2:])), c.expand(b, (*lead, *b.shape[-2:])))
+        return root_of(c, sums, 2.0) if p == 2.0 else sums
+    left = c.reshape(a, (*a.shape[:-1], 1, a.shape[-1]))
+    right = c.reshape(b, (*b.shape[:-2], 1, *b.shape[-2:]))
     gap = c.emit(O.Sub(), left, right)
     return c.reshape(p_norm(c, gap, float(p), len(gap.shape) - 1), c.shape)
 

@@ -12,6 +12,7 @@ from ....core import dtypes as dt
 from ....core.dims import product
 from ....core.errors import UnsupportedError
 from ....ir.graph import Value
+from ....ops.index.strided_add import fold
 from .distance import p_norm
 from .registry import Context, aten, axis_of, rows
 from .scatter import overwrite
@@ -43,18 +44,16 @@ def replace(c: Context, x: Value, places: np.ndarray[Any, Any], source: Value) -
     return pick(c, both, wanted.reshape(own.shape))
 
 
-def strided(c: Context, x: Value, size: Any, stride: Any, offset: Any) -> np.ndarray[Any, Any]:
-    """The numbers of the elements that as_strided names; x must lie in memory in order."""
+def strided(c: Context, x: Value, size: Any, stride: Any, offset: Any) -> O.Strided:
+    """What as_strided names, as a view of x in one line; x must lie in memory in order."""
     fake = c.args[0]
     count = numbers(x, "as_strided").size
     if not fake.is_contiguous() or fake.storage_offset():
         raise UnsupportedError("as_strided of a view is not supported; call .contiguous() first")
-    where = np.full(tuple(size), int(offset or 0), np.int64)
-    for axis, (n, step) in enumerate(zip(size, stride, strict=True)):
-        where += (np.arange(n) * step).reshape([-1 if a == axis else 1 for a in range(len(size))])
-    if where.size and where.max() >= count:
+    last = int(offset or 0) + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+    if 0 not in size and last >= count:
         raise UnsupportedError("as_strided reads behind its operand; make that memory part of it")
-    return where
+    return O.Strided(shape=tuple(size), strides=tuple(stride), offset=int(offset or 0))
 
 
 def _diagonal(x: Value, offset: int, dim1: int, dim2: int) -> np.ndarray[Any, Any]:
@@ -62,24 +61,47 @@ def _diagonal(x: Value, offset: int, dim1: int, dim2: int) -> np.ndarray[Any, An
     return np.diagonal(numbers(x, "diagonal"), offset, axis_of(dim1, rank), axis_of(dim2, rank))
 
 
+@aten("diagonal.default", "diagonal_copy.default", "linalg_diagonal.default")
+def diagonal(c: Context, x: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
+    *lead, rows, columns = x.shape
+    axes = axis_of(dim1, len(x.shape)), axis_of(dim2, len(x.shape))
+    if axes != (len(lead), len(lead) + 1) or not isinstance(rows, int) or not isinstance(columns, int):
+        return pick(c, x, _diagonal(x, offset, dim1, dim2))
+    start = offset if offset >= 0 else -offset * columns
+    count = max(0, min(rows + min(offset, 0), columns - max(offset, 0)))
+    view = O.Strided(shape=(count,), strides=(columns + 1,), offset=start if count else 0)
+    return c.emit(view, c.reshape(x, (*lead, rows * columns)))
+
+
 @aten("unfold.default", "unfold_copy.default")
 def unfold(c: Context, x: Value, dimension: int, size: int, step: int) -> Value:
     if not x.shape:
         return c.expand(x, c.shape) if size else c.reshape(c.slice(c.reshape(x, (1,)), 0, 0, 0), c.shape)
     axis = axis_of(dimension, len(x.shape))
-    windows = np.lib.stride_tricks.sliding_window_view(numbers(x, "unfold"), size, axis) if size else None
-    if windows is None:
-        raise UnsupportedError("unfold with windows of no elements is not supported")
-    return pick(c, x, np.take(windows, np.arange(0, windows.shape[axis], step), axis))
+    rank, n = len(x.shape), x.shape[axis]
+    if not size or not isinstance(n, int):
+        raise UnsupportedError(f"unfold needs windows of some elements along a static axis, got windows of {size} along {n}")
+    others = [a for a in range(rank) if a != axis]
+    windows = c.emit(O.Strided(shape=((n - size) // step + 1, size), strides=(step, 1)), c.transpose(x, (*others, axis)))
+    return c.transpose(windows, (*range(axis), rank - 1, *range(axis, rank - 1), rank))
+
+
+@aten("col2im.default")
+def col2im(c: Context, x: Value, size: Any, kernel: Any, dilation: Any, padding: Any, stride: Any) -> Value:
+    batched = x if len(x.shape) == 3 else c.reshape(x, (1, *x.shape))
+    sides = tuple((p, p) for p in padding)
+    found = fold(batched, tuple(size), tuple(kernel), stride=tuple(stride), dilation=tuple(dilation), padding=sides)
+    return c.reshape(found, c.shape)
+
+
+def _strided_view(c: Context, x: Value, size: Any, stride: Any, storage_offset: Any = None) -> Value:
+    return c.emit(strided(c, x, size, stride, storage_offset), c.reshape(x, (x.type.numel,)))
 
 
 rows({
-    "as_strided.default as_strided_copy.default prims.as_strided.default":
-        lambda c, x, size, stride, storage_offset=None: pick(c, x, strided(c, x, size, stride, storage_offset)),
+    "as_strided.default as_strided_copy.default prims.as_strided.default": _strided_view,
     "as_strided_scatter.default prims.as_strided_scatter.default":
-        lambda c, x, source, size, stride, storage_offset=None: replace(c, x, strided(c, x, size, stride, storage_offset), source),
-    "diagonal.default diagonal_copy.default linalg_diagonal.default":
-        lambda c, x, offset=0, dim1=0, dim2=1: pick(c, x, _diagonal(x, offset, dim1, dim2)),
+        lambda c, x, source, size, stride, storage_offset=None: replace(c, x, strided(c, x, size, stride, storage_offset).places(), source),
     "diagonal_scatter.default": lambda c, x, source, offset=0, dim1=0, dim2=1: replace(c, x, _diagonal(x, offset, dim1, dim2), source),
 })
 

@@ -1,19 +1,17 @@
-"""Sampling images and volumes at given places: grid_sample (PyTorch's decomposition where it is bicubic), and resizing with antialiasing
+"""Sampling images and volumes at given places: grid_sample, and resizing with antialiasing
 (two products with constant weights)."""
 
 from __future__ import annotations
 
-import math
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from .... import ops as O
-from ....core import dtypes as dt
-from ....core.dtypes import compute_dtype
 from ....core.errors import UnsupportedError
 from ....ir.graph import Value
+from ....ops.index.weighted import grid_sample
 from ....ops.rows.resize import cubic_weight
 from .registry import Context, aten
 from .resize import static
@@ -73,85 +71,9 @@ for _name, _kernel, _width in (("bilinear", _triangle, 2), ("bicubic", partial(c
 # --- grid_sample ----------------------------------------------------------------------------------------------------------------------
 
 
-def _clip(c: Context, x: Value, size: int) -> Value:
-    return c.emit(O.Minimum(), c.emit(O.Maximum(), x, c.scalar(0.0, x.dtype)), c.scalar(float(size - 1), x.dtype))
-
-
-def _reflected(c: Context, x: Value, size: int, align: bool) -> Value:
-    low, high = (0.0, size - 1.0) if align else (-0.5, size - 0.5)
-    span = high - low
-    if span == 0:
-        return c.emit(O.Mul(), x, c.scalar(0.0, x.dtype))
-    x = c.emit(O.Abs(), c.emit(O.Sub(), x, c.scalar(low, x.dtype)))
-    turns = c.emit(O.Floor(), c.emit(O.Div(), x, c.scalar(span, x.dtype)))
-    rest = c.emit(O.Sub(), x, c.emit(O.Mul(), turns, c.scalar(span, x.dtype)))
-    odd = c.emit(O.NotEqual(), c.emit(O.Remainder(), turns, c.scalar(2.0, x.dtype)), c.scalar(0.0, x.dtype))
-    rest = c.emit(O.Where(), odd, c.emit(O.Sub(), c.scalar(span, x.dtype), rest), rest)
-    return c.emit(O.Add(), rest, c.scalar(low, x.dtype))
-
-
-def _place(c: Context, x: Value, size: int, padding: int, align: bool) -> Value:
-    """Coordinates -1..1 as places in 0..size-1, with what lies outside treated as asked."""
-    one = c.emit(O.Add(), x, c.scalar(1.0, x.dtype))
-    if align:
-        x = c.emit(O.Mul(), one, c.scalar((size - 1) / 2, x.dtype))
-    else:
-        scaled = c.emit(O.Mul(), one, c.scalar(float(size), x.dtype))
-        x = c.emit(O.Mul(), c.emit(O.Sub(), scaled, c.scalar(1.0, x.dtype)), c.scalar(0.5, x.dtype))
-    if padding == 2:
-        x = _reflected(c, x, size, align)
-    return _clip(c, x, size) if padding else x
-
-
-def _read(c: Context, image: Value, at: list[Value], sizes: list[int]) -> Value:
-    """image[n, c, d*h*w] at whole-numbered places [n, p] a spatial axis; 0 outside."""
-    inside, flat = None, None
-    for x, size in zip(at, sizes, strict=True):
-        low = c.emit(O.GreaterEqual(), x, c.scalar(0.0, x.dtype))
-        ok = c.emit(O.LogicalAnd(), low, c.emit(O.Less(), x, c.scalar(float(size), x.dtype)))
-        inside = ok if inside is None else c.emit(O.LogicalAnd(), inside, ok)
-        number = c.cast(_clip(c, x, size), dt.i64)
-        flat = number if flat is None else c.emit(O.Add(), c.emit(O.Mul(), flat, c.scalar(size, dt.i64)), number)
-    assert flat is not None and inside is not None
-    n, channels, _ = image.shape
-    p = flat.shape[1]
-    ids = c.expand(c.reshape(flat, (n, 1, p)), (n, channels, p))
-    found = c.emit(O.GatherAlongAxis(axis=2), image, ids)
-    return c.emit(O.Where(), c.reshape(inside, (n, 1, p)), found, c.scalar(0.0, image.dtype))
-
-
 @aten("grid_sampler_2d.default", "grid_sampler_3d.default")
 def grid_sampler(c: Context, x: Value, grid: Value, mode: int, padding: int, align: bool) -> Any:
-    rank = len(x.shape) - 2
-    sizes = [d for d in x.shape[2:] if isinstance(d, int)]
-    known = len(sizes) == rank and all(isinstance(d, int) for d in grid.shape)
-    if rank == 2 and (mode == 2 or not known):
-        return NotImplemented
-    if mode not in (0, 1):
-        raise UnsupportedError(f"grid_sample of volumes needs mode bilinear or nearest, got mode {mode}")
-    if not known:
-        raise UnsupportedError(f"grid_sample needs static sizes, got {x.type} and {grid.type}")
-    n, channels = x.shape[:2]
-    p = grid.type.numel // (rank * n) if n else 0
-    image = c.reshape(x, (n, channels, math.prod(sizes)))
-    wide = compute_dtype(x.dtype)
-    points = c.reshape(c.cast(grid, wide), (n, p, rank))
-    # the last coordinate of the grid is the first axis of the volume
-    at = [_place(c, c.reshape(c.slice(points, 2, rank - 1 - k, 1), (n, p)), sizes[k], padding, bool(align)) for k in range(rank)]
-    if mode == 1:
-        return c.reshape(_read(c, image, [c.emit(O.Round(), v) for v in at], sizes), c.shape)
-    floors = [c.emit(O.Floor(), v) for v in at]
-    shares = [c.emit(O.Sub(), v, f) for v, f in zip(at, floors, strict=True)]
-    total = None
-    for corner in range(1 << rank):
-        bits = [(corner >> k) & 1 for k in range(rank)]
-        spots = [c.emit(O.Add(), f, c.scalar(1.0, f.dtype)) if b else f for f, b in zip(floors, bits, strict=True)]
-        weight = None
-        for share, b in zip(shares, bits, strict=True):
-            part = share if b else c.emit(O.Sub(), c.scalar(1.0, share.dtype), share)
-            weight = part if weight is None else c.emit(O.Mul(), weight, part)
-        assert weight is not None
-        part = c.emit(O.Mul(), c.cast(_read(c, image, spots, sizes), wide), c.reshape(weight, (n, 1, p)))
-        total = part if total is None else c.emit(O.Add(), total, part)
-    assert total is not None
-    return c.reshape(c.cast(total, c.dtype), c.shape)
+    if mode == 2 and len(x.shape) == 5:
+        raise UnsupportedError("grid_sample of volumes needs mode bilinear or nearest, got bicubic")
+    names = ("linear", "nearest", "cubic"), ("zeros", "border", "reflection")
+    return grid_sample(x, grid, mode=names[0][mode], padding=names[1][padding], align=bool(align))

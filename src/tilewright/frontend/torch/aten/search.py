@@ -61,51 +61,26 @@ def bucketize(c: Context, values: Any, boundaries: Value, *, out_int32: bool = F
 # --- running extremes -----------------------------------------------------------------------------------------------------------------
 
 
-def _running(c: Context, x: Value, dim: int, better: Any) -> tuple[Value, Value]:
-    """Values and indices of the best so far (the later of equals; NaN beats all): windows of 1, 2, 4, … elements are combined."""
+def _running(c: Context, x: Value, dim: int, op: Any) -> tuple[Value, Value]:
     if not x.shape:
         return x, c.scalar(0, dt.i64)
-    axis = axis_of(dim, len(x.shape))
-    n = _size(x.shape[axis], "a running maximum")
-    where = c.expand(c.emit(O.Iota(shape=tuple(n if a == axis else 1 for a in range(len(x.shape))), axis=axis, dtype=dt.i64)), x.shape)
-    best, step = c.cast(x, dt.i32) if x.dtype.is_bool else x, 1
-    while step < n:
-        old, old_at = (c.slice(v, axis, 0, n - step) for v in (best, where))
-        new, new_at = (c.slice(v, axis, step, n - step) for v in (best, where))
-        wins = c.emit(better(), new, old)
-        if x.dtype.is_float:
-            wins = c.emit(O.LogicalOr(), wins, c.emit(O.IsNan(), new))
-        pairs = ((best, c.emit(O.Where(), wins, new, old)), (where, c.emit(O.Where(), wins, new_at, old_at)))
-        best, where = (c.emit(O.Concat(axis=axis), c.slice(v, axis, 0, step), after) for v, after in pairs)
-        step *= 2
-    return c.emit(O.GatherAlongAxis(axis=axis), x, where) if n else x, where
+    best, where = c.emit_all(op(axis=axis_of(dim, len(x.shape))), c.cast(x, dt.u8) if x.dtype.is_bool else x)
+    return c.cast(best, x.dtype), where
 
 
 @aten("cummax.default")
 def cummax(c: Context, x: Value, dim: int) -> Any:
-    return _running(c, x, dim, O.GreaterEqual)
+    return _running(c, x, dim, O.CumMax)
 
 
 @aten("cummin.default")
 def cummin(c: Context, x: Value, dim: int) -> Any:
-    return _running(c, x, dim, O.LessEqual)
+    return _running(c, x, dim, O.CumMin)
 
 
 @aten("logcumsumexp.default")
 def logcumsumexp(c: Context, x: Value, dim: int) -> Value:
-    if not x.shape:
-        return x
-    axis, step = axis_of(dim, len(x.shape)), 1
-    n = _size(x.shape[axis], "logcumsumexp")
-    while step < n:
-        old, new = c.slice(x, axis, 0, n - step), c.slice(x, axis, step, n - step)
-        most = c.emit(O.Maximum(), old, new)
-        same = c.emit(O.Equal(), old, new)  # infinities of one sign, too: no difference of them is taken
-        gap = c.emit(O.Where(), same, c.scalar(0.0, x.dtype), c.emit(O.Sub(), old, new))
-        total = c.emit(O.Add(), most, c.emit(O.Log1p(), c.emit(O.Exp(), c.emit(O.Neg(), c.emit(O.Abs(), gap)))))
-        x = c.emit(O.Concat(axis=axis), c.slice(x, axis, 0, step), total)
-        step *= 2
-    return x
+    return c.emit(O.LogCumSumExp(axis=axis_of(dim, len(x.shape))), x) if x.shape else x
 
 
 # --- medians --------------------------------------------------------------------------------------------------------------------------

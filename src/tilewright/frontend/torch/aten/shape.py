@@ -193,27 +193,36 @@ def roll(c: Context, x: Value, shifts: Sequence[int], dims: Sequence[int] = ()) 
     return x
 
 
+MODES = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}  # torch's names and NumPy's
+
+
 @aten("pad.default")
 def pad(c: Context, x: Value, pads: Sequence[Any], mode: str = "constant", value: float | None = None) -> Any:
-    if mode == "circular":
-        return _circular(c, x, pads)
-    return constant_pad(c, x, pads, 0 if value is None else value) if mode == "constant" else NotImplemented
+    return constant_pad(c, x, pads, 0 if value is None else value) if mode == "constant" else edge_pad(c, x, pads, MODES[mode])
 
 
-def _circular(c: Context, x: Value, pads: Sequence[Any]) -> Value:
-    """What goes out at one end comes in at the other; negative widths cut."""
-    for i in range(len(pads) // 2):
-        axis, before, after = len(x.shape) - 1 - i, pads[2 * i], pads[2 * i + 1]
-        start, stop = max(-before, 0), x.shape[axis] - max(-after, 0)
-        x = c.slice(x, axis, start, stop - start)
-        parts = [c.slice(x, axis, x.shape[axis] - before, before)] if before > 0 else []
-        parts += [x, c.slice(x, axis, 0, after)] if after > 0 else [x]
-        x = parts[0] if len(parts) == 1 else c.emit(O.Concat(axis=axis), *parts)
-    return x
+def edge_pad(c: Context, x: Value, pads: Sequence[Any], mode: str) -> Value:
+    """Padding with elements of x itself."""
+    x, lo, hi = _cut(c, x, pads)
+    return c.emit(O.PadEdges(lo=lo, hi=hi, mode=mode), x) if any(d != 0 for d in (*lo, *hi)) else x
+
+
+for _rank in (1, 2, 3):
+    for _name, _mode in (("reflection", "reflect"), ("replication", "edge")):
+
+        @aten(f"{_name}_pad{_rank}d.default")
+        def by_rank(c: Context, x: Value, pads: Sequence[Any], mode: str = _mode) -> Value:
+            return edge_pad(c, x, pads, mode)
 
 
 @aten("constant_pad_nd.default")
 def constant_pad(c: Context, x: Value, pads: Sequence[Any], value: Any = 0) -> Value:
+    x, lo, hi = _cut(c, x, pads)
+    return c.emit(O.Pad(lo=lo, hi=hi, value=value), x) if any(d != 0 for d in (*lo, *hi)) else x
+
+
+def _cut(c: Context, x: Value, pads: Sequence[Any]) -> tuple[Value, tuple[Dim, ...], tuple[Dim, ...]]:
+    """x without what negative widths take away, and the other widths, before and after each axis."""
     n = len(x.shape)
     lo: list[Dim] = [0] * n
     hi: list[Dim] = [0] * n
@@ -224,9 +233,7 @@ def constant_pad(c: Context, x: Value, pads: Sequence[Any], value: Any = 0) -> V
         if any(cut):
             x = c.slice(x, axis, cut[0], x.shape[axis] - cut[0] - cut[1])
         lo[axis], hi[axis] = (0 if k else p for k, p in zip(cut, (before, after), strict=True))
-    if not any(isinstance(p, Expr) or p for p in (*lo, *hi)):
-        return x
-    return c.emit(O.Pad(lo=tuple(lo), hi=tuple(hi), value=value), x)
+    return x, tuple(lo), tuple(hi)
 
 
 @aten("diff.default")

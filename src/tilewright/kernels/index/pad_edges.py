@@ -1,0 +1,84 @@
+"""Padding with elements of the operand itself. A program writes some rows of one matrix: the source row of each is found from its number,
+the middle is copied, the ends are loads that run forwards, backwards or in place. Tails are masked; an empty operand stores nothing."""
+from __future__ import annotations
+
+from ...core.dims import Dim, ceildiv, product
+from ...core.target_spec import TargetSpec
+from ...ir.layout import Layout
+from ...ops.index.pad_edges import PadEdges as PadEdgesOp
+from ...tile.builder import Ix, KernelBuilder, View
+from ..call import Call
+from ..launch import Launch
+from ..pointwise.pointwise import unravel
+from ..region import Region
+from ..template import Reason, Template, alone, region_bytes
+
+ELEMENTS = 16384  # of a program
+WIDE = 4  # registers of a copy's inner loop
+
+
+class PadEdgesTemplate(Template):
+    key = "pad_edges"
+
+    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
+        return alone(region, PadEdgesOp)
+
+    def build(self, region: Region, target: TargetSpec) -> list[Launch]:
+        assert region.anchor is not None and isinstance(region.anchor.op, PadEdgesOp)
+        op, x, y = region.anchor.op, region.operand(region.anchor.operands[0]), region.results[0]
+        assert x is not None
+        new = max(0, 2 - x.type.ndim)  # rows of one matrix at least
+        lo, hi = ([*(0,) * new, *d] for d in (op.lo, op.hi))
+        source, goal = (Layout((*(1,) * new, *o.layout.shape), (*(0,) * new, *o.layout.strides), o.layout.offset) for o in (x, y))
+        call = Call("pad_edges", region.name)
+        b = call.b
+        from_, to = call.view("x", x.type.dtype, x.buffer, source), call.view("y", y.type.dtype, y.buffer, goal, write=True)
+        back = call.view("back", x.type.dtype, x.buffer, source.flip(len(source.shape) - 1)) if op.mode == "reflect" else from_
+        sizes = [call.word(f"n{i}", d) for i, d in enumerate(source.shape)]
+        before = [call.word(f"lo{i}", d) for i, d in enumerate(lo)]
+        after = call.word("hi", hi[-1])
+        out = [call.word(f"d{i}", d) for i, d in enumerate(goal.shape)]
+        rows = max(1, ELEMENTS // goal.shape[-1]) if isinstance(goal.shape[-1], int) and goal.shape[-1] else 16
+        chunks = b.ceildiv(out[-2], rows)
+        lead = unravel(b, b.pid // chunks, out[:-2])
+        origin = [_source(b, op.mode, i - p, n) for i, p, n in zip(lead, before, sizes, strict=False)]
+        first = b.pid % chunks * rows
+        lanes = target.vector_bits // 32
+        with b.loop(first, b.minimum(first + rows, out[-2])) as row:
+            start = [*origin, _source(b, op.mode, row.index - before[-2], sizes[-2])]
+            goes = [*lead, row.index]
+            self._copy(b, from_, [*start, 0], to, [*goes, before[-1]], sizes[-1], lanes)
+            for length, place, forwards, backwards, edge in ((lo[-1], 0, sizes[-1] - before[-1], sizes[-1] - 1 - before[-1], 0),
+                                                             (hi[-1], before[-1] + sizes[-1], 0, 1, sizes[-1] - 1)):
+                if length == 0:
+                    continue
+                count = after if place else before[-1]
+                with b.loop(0, count, lanes) as part:
+                    limit, to_place = (b.minimum(count - part.index, lanes),), (*goes, part.index + place)
+                    if op.mode == "edge":
+                        found = b.broadcast(b.load(from_, (*start, edge), (1,)), (lanes,))
+                    else:
+                        at = part.index + (forwards if op.mode == "wrap" else backwards)
+                        found = b.load(back, (*start, at), (lanes,), limit=limit)
+                    b.store(to, to_place, found, limit=limit)
+        grid: Dim = product(goal.shape[:-2]) * ceildiv(goal.shape[-2], rows)
+        return [call.finish(grid, bytes_=region_bytes(region), streams=True)]
+
+    @staticmethod
+    def _copy(b: KernelBuilder, x: View, at: list[Ix | int], y: View, to: list[Ix | int], n: Ix, lanes: int) -> None:
+        whole = n // (WIDE * lanes) * (WIDE * lanes)
+        for low, high, tile in ((0, whole, WIDE * lanes), (whole, n, lanes)):
+            with b.loop(low, high, tile) as part:
+                limit = None if tile != lanes else (b.minimum(n - part.index, lanes),)
+                found = b.load(x, (*at[:-1], part.index), (tile,), limit=limit)
+                b.store(y, (*to[:-1], to[-1] + part.index), found, limit=limit)
+
+
+def _source(b: KernelBuilder, mode: str, i: Ix, n: Ix) -> Ix:
+    """Which element stands at i, counted from the operand's first."""
+    if mode == "edge":
+        return b.minimum(b.maximum(i, 0), n - 1)
+    if mode == "wrap":
+        return (i + n) % n
+    i = b.maximum(i, 0 - i)
+    return b.minimum(i, (n - 1) * 2 - i)

@@ -1,0 +1,64 @@
+"""Sums at strided places. A program owns a result: it writes zeros, then adds line after line of the operand, in order. Tails are masked;
+operands without elements leave zeros."""
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from ...core.dims import product
+from ...core.target_spec import TargetSpec
+from ...ir.layout import Layout
+from ...ops.index.strided_add import StridedAdd as StridedAddOp
+from ...tile.builder import Ix
+from ..call import Call
+from ..launch import Launch
+from ..pointwise.pointwise import unravel
+from ..region import Region
+from ..template import Reason, Template, alone, region_bytes, region_flops
+
+WIDE = 4  # registers of a loop's step where lines are long
+
+
+class StridedAddTemplate(Template):
+    key = "strided_add"
+
+    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
+        return alone(region, StridedAddOp)
+
+    def build(self, region: Region, target: TargetSpec) -> list[Launch]:
+        assert region.anchor is not None and isinstance(region.anchor.op, StridedAddOp)
+        op, x, y = region.anchor.op, region.operand(region.anchor.operands[0]), region.results[0]
+        assert x is not None
+        call = Call("strided_add", region.name)
+        b, rank = call.b, len(op.strides)
+        lead = y.type.shape[:-1]
+        step = y.layout.strides[-1]
+        source = call.view("x", x.type.dtype, x.buffer, x.layout)
+        flat = call.view("y", y.type.dtype, y.buffer, y.layout, write=True)
+        sizes = (*lead, *x.type.shape[len(lead) :])
+        seen = Layout(sizes, (*y.layout.strides[:-1], *(step * s for s in op.strides)), y.layout.offset + step * op.offset)
+        goal = call.view("to", y.type.dtype, y.buffer, seen, write=True)
+        dims = [call.word(f"d{i}", d) for i, d in enumerate(lead)]
+        counts = [call.word(f"n{i}", d) for i, d in enumerate(sizes[len(lead) :])]
+        size = call.word("size", op.size)
+        at = unravel(b, b.pid, dims) if dims else []
+        lanes = target.vector_bits // (8 * max(4, y.type.dtype.itemsize))
+        together = lanes if rank and op.strides[-1] else 1  # elements of a line that have a place each
+        with b.loop(0, size, lanes * WIDE) as clear:
+            b.store(flat, (*at, clear.index), b.full((lanes * WIDE,), 0, y.type.dtype), limit=(size - clear.index,))
+        with ExitStack() as nest:
+            place: list[Ix | int] = [*at]
+            for n in counts[:-1]:
+                place.append(nest.enter_context(b.loop(0, n)).index)
+            if not rank:
+                b.store(goal, place, b.load(source, place, ()))
+            else:
+                n, below = counts[-1], 0
+                for tile in (together * WIDE, together) if together > 1 else (1,):
+                    high = n // tile * tile if tile != together else n
+                    with b.loop(below, high, tile) as part:
+                        limit = None if tile != together else (n - part.index,)
+                        here = (*place, part.index)
+                        more = b.load(source, here, (tile,), limit=limit)
+                        b.store(goal, here, b.binary("add", b.load(goal, here, (tile,), limit=limit), more), limit=limit)
+                    below = high
+        return [call.finish(product(lead), flops=region_flops(region), bytes_=region_bytes(region))]
