@@ -12,6 +12,7 @@ class Floor(Primitive):
 
     public, numpy = "floor", "floor"
     tile = "floor"
+    steps = True
     errors = FLOAT_ONLY
 
     def derivative(self, x: Value, y: Value) -> None:
@@ -24,6 +25,7 @@ class Ceil(Primitive):
 
     public, numpy = "ceil", "ceil"
     tile = "ceil"
+    steps = True
     errors = FLOAT_ONLY
 
     def derivative(self, x: Value, y: Value) -> None:
@@ -36,6 +38,7 @@ class Round(Primitive):
 
     public, numpy = "round", "rint"
     tile = "round"
+    steps = True
     errors = FLOAT_ONLY
 
     def derivative(self, x: Value, y: Value) -> None:
@@ -48,6 +51,7 @@ class Trunc(Primitive):
 
     public, numpy = "trunc", "trunc"
     tile = "trunc"
+    steps = True
     errors = FLOAT_ONLY
 
     def derivative(self, x: Value, y: Value) -> None:

@@ -58,6 +58,11 @@ def conj(c: Context, z: Value) -> Any:
     return _placed(c, C.conj, z) if z.dtype.kind == "c" else z
 
 
+@aten("_neg_view.default", "_neg_view_copy.default")
+def neg_view(c: Context, z: Value) -> Any:
+    return c.emit(O.Neg(), z)
+
+
 @aten("angle.default")
 def angle(c: Context, z: Value) -> Any:
     return _placed(c, C.angle, z if z.dtype.kind in "fc" else F.cast(z, c.dtype))

@@ -72,6 +72,7 @@ def new_full(c: Context, x: Value, size: Any, value: Any, **_: Any) -> Value:
 
 @aten(
     "zeros.default",
+    "_efficientzerotensor.default",
     "zeros_like.default",
     "new_zeros.default",
     "empty.memory_format",

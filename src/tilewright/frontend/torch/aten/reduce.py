@@ -179,6 +179,8 @@ def std_mean_dim(c: Context, x: Value, dim: Any, unbiased: bool = True, keepdim:
 
 @aten("logsumexp.default", "special_logsumexp.default")
 def logsumexp(c: Context, x: Value, dim: Any, keepdim: bool = False) -> Value:
+    if any(x.shape[a] == 0 for a in axes_of(dim, len(x.shape))):
+        return c.expand(c.scalar(float("-inf"), c.dtype), c.shape)
     return reduce(c, O.LogSumExp, c.cast(x, c.dtype), dim, keepdim)
 
 
