@@ -13,6 +13,7 @@ from typing import Any
 from ..core.dims import Dim, Expr, Symbol, evaluate, product, symbols
 from ..core.errors import UnsupportedError
 from ..frontend.torch.aten.registry import key_of
+from ..frontend.torch.aten.sized import SIZED
 from ..frontend.torch.constants import Constants
 from ..frontend.torch.convert import Converter, Missing, Poison, Problems
 from ..frontend.torch.place import place_of
@@ -149,6 +150,8 @@ class Walk(Converter):
             c = self.context
             c.name, c.place, c.meta, c.args = node.name, place, node.meta.get("val"), ()
             symbol = self.bounded.new(node)
+            if key == "repeat_interleave.Tensor" and symbol is None and not self.bounded.padded(c.meta):
+                return SIZED[key][0](c, c.shape[0], args[0])[0]  # output_size= says how many
             if symbol is not None:
                 return self.bounded.make(c, node, symbol, (*args, *kwargs.values()))
             args = self.bounded.check(c, node, args)
@@ -240,7 +243,10 @@ class Reader:
         fake = hole.meta.get("val")
         if not isinstance(fake, torch.Tensor):
             if isinstance(fake, torch.SymInt):
-                dim = self.symbols(fake)
+                try:
+                    dim = self.symbols(fake)
+                except UnsupportedError:
+                    return Poison()
                 if isinstance(dim, Expr) and (found := _lone(dim)) is not None:
                     self.fragment.sizes.setdefault(found, i)
                 return dim
@@ -406,9 +412,11 @@ class Reader:
         return ViewOf(slot, shape, _contiguous(shape), 0)
 
     def _no_smaller(self, view: Any, whole: Any) -> bool:
-        """Whether a view shows all of a tensor. (One that shows a part may be all that is computed.)"""
+        """Whether a view shows all of a tensor, or elements of it several times. (One that shows a part may be all that is computed.)"""
         if not hasattr(whole, "shape"):
             return False
+        if any(s == 0 and n != 1 for s, n in zip(self.symbols.shape(view.stride()), self.symbols.shape(view.shape), strict=True)):
+            return True
         a, b = (product(self.symbols.shape(x.shape)) for x in (view, whole))
         return a >= b if isinstance(a, int) and isinstance(b, int) else a == b
 

@@ -16,7 +16,9 @@ from ..ir.graph import Graph, Node, Value
 from ..ir.layout import Layout
 from ..ir.types import TensorType
 from ..ops.base import Op
+from ..ops.families import Elementwise
 from ..ops.packed.quant_dot import QuantizeRows
+from ..ops.pointwise.casts import Bitcast, Cast
 from ..ops.sources import DimValue, Iota, Positions
 from ..ops.structure import Constant, ConstantData
 from ..tile.builder import KernelBuilder, Tile
@@ -141,13 +143,27 @@ class Evaluator:
         if op.faulty(value.node.operands) and not self.checks:
             raise CompileError(f"{op.name}: the operands must be checked, which only pointwise regions do, not {self.region.name}")
         # Cast is the only elementwise op that changes between float widths; its target is a compute dtype here.
-        tiles = [self(v) for v in value.node.operands]
+        tiles = [self.rounded(v) if jumps(op) else self(v) for v in value.node.operands]
+        if isinstance(op, Bitcast):
+            tiles = [narrow(b, tiles[0], value.node.operands[0].dtype)]
         return b.cast(self.lower(op, tiles), compute_dtype(value.dtype))
+
+    def rounded(self, value: Value) -> Tile:
+        """A value as its dtype holds it: small floats are computed in a wider one."""
+        tile = self(value)
+        if value.dtype not in SMALL or self.region.operand(value) is not None or isinstance(value.node.op, Constant):
+            return tile
+        return widen(self.b, narrow(self.b, tile, value.dtype))
 
     def lower(self, op: Op, tiles: list[Tile]) -> Tile:
         """An elementwise op on tiles."""
         out: Tile = op.lower(self.b, *tiles)
         return out
+
+
+def jumps(op: Op) -> bool:
+    """Whether a rounding of an operand may change the result of an elementwise op by more than a rounding."""
+    return (isinstance(op, Elementwise) and (op.steps or op.to_bool)) or (isinstance(op, Cast) and op.dtype.kind not in "fc")
 
 
 def widen(b: KernelBuilder, x: Tile) -> Tile:

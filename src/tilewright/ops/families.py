@@ -90,6 +90,7 @@ class Elementwise(Op):
     traits = Traits(elementwise=True)
     kinds: ClassVar[str] = "f"  # dtype kinds it takes
     to_bool: ClassVar[bool] = False
+    steps: ClassVar[bool] = False  # its result jumps: operands of small floats are rounded to their dtype first, as comparisons' are
     arity = (1, 1)
 
     def infer(self, *types: TensorType) -> TensorType:

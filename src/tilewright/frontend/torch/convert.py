@@ -21,6 +21,7 @@ from .decompose import decomposition, expand
 from .mutation import Aliases
 from .place import module_of, place_of
 from .symbols import Symbols
+from .tensors import dtype_of
 
 IGNORED = (  # checks that torch inserts; they compute nothing
     "_assert",
@@ -135,8 +136,11 @@ class Converter:
     def _op(self, node: Any, key: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], place: str) -> Any:
         handler = lookup(key)
         c = self.context
+        c.name, c.place, c.meta = node.name, place, node.meta.get("val")
+        nothing = self._nothing(node, c)
+        if nothing is not None:
+            return nothing
         if handler is not None:
-            c.name, c.place, c.meta = node.name, place, node.meta.get("val")
             c.args = tuple(_fake(a) for a in node.args)
             out = handler(c, *args, **kwargs)
             if out is not NotImplemented:
@@ -149,6 +153,16 @@ class Converter:
         out = self.run(module, inner, place)
         many = isinstance(node.meta.get("val"), (tuple, list))
         return tuple(out) if many else out[0]
+
+    def _nothing(self, node: Any, c: Context) -> Any:
+        """The results of an op that all have no elements, whatever it computes."""
+        import torch
+
+        metas = c.meta if isinstance(c.meta, (tuple, list)) else (c.meta,)
+        if not metas or not all(isinstance(m, torch.Tensor) and any(type(d) is int and d == 0 for d in m.shape) for m in metas) or node.target._schema.is_mutable:
+            return None
+        made = tuple(c.expand(c.scalar(0, dtype_of(m.dtype)), self.symbols.shape(m.shape)) for m in metas)
+        return made if isinstance(c.meta, (tuple, list)) else made[0]
 
     def _actual(self, wanted: list[Any], node: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
         """Our values for the FX nodes in `wanted`, found at the same positions of the resolved arguments."""

@@ -58,6 +58,19 @@ def _grid_sampler_backward(g: Any, x: Any, grid: Any, mode: int, padding: int, a
     return found[1](g)
 
 
+def _nearest_backward(name: str) -> Callable[..., Any]:
+    """The derivative of torch's decomposition of the forward op, which reads by index."""
+
+    def backward(g: Any, output_size: Any, input_size: Any, *scales: Any, **named: Any) -> Any:
+        import torch
+
+        forward = torch._decomp.decomposition_table[getattr(torch.ops.aten, name).default]
+        found: Any = torch.func.vjp(lambda x: forward(x, list(output_size), *scales, **named), g.new_empty(input_size))
+        return found[1](g)[0]
+
+    return backward
+
+
 def _masked_scatter_backward(g: Any, mask: Any, sizes: Any) -> Any:
     """Element k of the source went where the mask is True for the k-th time; one element more takes what the mask leaves out."""
     import torch
@@ -133,6 +146,7 @@ def _layer_by_layer(found: Callable[..., Any], x: Any, state: Any, params: Any, 
 OWN: dict[str, Callable[..., Any]] = {  # of ops for which torch has none
     "grid_sampler_2d_backward.default": _grid_sampler_backward,
     "masked_scatter_backward.default": _masked_scatter_backward,
+    **{f"{kind}{n}d_backward.default": _nearest_backward(f"{kind}{n}d") for kind in ("upsample_nearest", "_upsample_nearest_exact") for n in (1, 2, 3)},
     "_transformer_encoder_layer_fwd.default": _encoder_layer,
 }
 

@@ -75,6 +75,8 @@ class Symbols:
         if e.is_Symbol:
             return self._fresh(e)
         kind = type(e).__name__
+        if kind in ("Max", "Min") and any(self._negative(s) for s in e.free_symbols):
+            raise UnsupportedError(f"torch: {e} of a number that may be negative is not supported")
         if kind in ("Add", "Mul", "Max", "Min"):
             parts = [self.dim(a) for a in e.args]
             out = parts[0]
@@ -100,6 +102,13 @@ class Symbols:
         limits = self._ranges.get(symbol)
         lo, hi = 0, UNBOUNDED
         if limits is not None:
-            lo = max(int(limits.lower), 0)
+            lo = max(int(limits.lower), 0) if limits.lower.is_Integer else 0
             hi = int(limits.upper) if limits.upper.is_Integer else UNBOUNDED
+            if hi < lo:
+                raise UnsupportedError(f"torch: {name} is negative; only sizes are supported")
         return sym(ours or name, lo, min(hi, UNBOUNDED))
+
+    def _negative(self, symbol: Any) -> bool:
+        """Whether a symbol may be below 0: a number that a caller gave, never a size."""
+        limits = self._ranges.get(symbol)
+        return limits is not None and not (limits.lower.is_Integer and int(limits.lower) >= 0)

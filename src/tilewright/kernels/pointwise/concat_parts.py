@@ -50,7 +50,7 @@ def computed_in_concat(graph: Graph, target: TargetSpec, channels_last: Mapping[
 def _channels(graph: Graph, channels_last: Mapping[Value, Layout]) -> dict[Value, Part]:
     found: dict[Value, Part] = {}
     for n in graph.nodes:
-        if not isinstance(n.op, Concat) or n.op.axis != 1 or n.value not in channels_last:
+        if not isinstance(n.op, Concat) or n.op.axis != 1 or n.value not in channels_last or not isinstance(n.value.shape[1], int):
             continue
         pieces: dict[Value, list[tuple[int, int]]] = {}  # where a value would begin, and how many of its channels are joined there
         start = 0

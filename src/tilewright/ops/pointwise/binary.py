@@ -245,6 +245,7 @@ class Remainder(Division):
     """x - floor(x / y) * y: the sign is the divisor's. Integers modulo 0 are an error."""
 
     public, aten = "remainder mod", "remainder.Tensor|Scalar|Scalar_Tensor"
+    steps = True
     kinds = "fiu"
     samples = [*binary_samples((-9, 0.3), (9, 4)), S(i32(9), i32(9), low=(-9, 1), high=(9, 4)),
                S(i32(9), i32(9), low=(-9, -4), high=(9, -1)), S(i64(5), i64(), low=(-20, 2), high=(20, 7)),
@@ -268,6 +269,7 @@ class FloorDivide(Division):
     """floor(x / y). Integers divided by 0 are an error."""
 
     public, aten = "floor_divide", "floor_divide.default|Scalar"
+    steps = True
     kinds = "fiu"
     samples = [*binary_samples((-9, 0.3), (9, 4)), S(i32(9), i32(9), low=(-9, 1), high=(9, 4)),
                S(i32(9), i32(9), low=(-9, -4), high=(9, -1)), S(i64(5), i64(), low=(-20, 2), high=(20, 7)),

@@ -7,6 +7,7 @@ import numpy as np
 
 from ...core import dtypes as dt
 from ...core.dtypes import DType
+from ...core.errors import require
 from ...ir.graph import Value
 from ...ir.types import TensorType
 from .. import functions as F
@@ -100,3 +101,29 @@ class Cast(Unary):
 
     def scaled(self, i: int, g: Value, inputs: Values, output: Value) -> Value | None:
         return F.cast(g, inputs[0].dtype if g.dtype is output.dtype else output.dtype)
+
+
+@register
+class Bitcast(Unary):
+    """The bits of x as another dtype of the same size."""
+
+    dtype: DType
+    samples = [S(f32(3, 5), dtype=dt.i32), S(i32(4), dtype=dt.f32, low=1 << 29, high=1 << 30), S(f64(7), dtype=dt.i64), S(f16(5), dtype=dt.i16),
+               S(bf16(2, 3), dtype=dt.i16), S(u8(6), dtype=dt.i8, low=0, high=255), S(f32(0), dtype=dt.i32), S(f32(), dtype=dt.u32)]
+    errors = [E(f32(3), dtype=dt.i64, match="needs a dtype of the operand's size, got dtype=i64"),
+              E(boolean(3), dtype=dt.u8, match="needs integer or float operands")]
+
+    def infer(self, *types: TensorType) -> TensorType:
+        x, = types
+        require(x.dtype.kind in "iuf" and self.dtype.kind in "iuf", "needs integer or float operands and results", x=x, dtype=self.dtype)
+        require(x.dtype.itemsize == self.dtype.itemsize, "needs a dtype of the operand's size", dtype=self.dtype, x=x)
+        return x.with_dtype(self.dtype)
+
+    def ref(self, x: Any) -> Any:
+        return np.ascontiguousarray(x).view(self.dtype.np).reshape(np.shape(x))
+
+    def lower(self, t: TileBuilder, x: Any) -> Any:
+        return t.bitcast(x, self.dtype)
+
+    def derivative(self, x: Value, y: Value) -> None:
+        return None

@@ -70,6 +70,7 @@ class Sign(Unary):
     """-1, 0 or 1; 0 for NaN, as in PyTorch."""
 
     public, aten, complex = "sign", "sign sgn", "rule"
+    steps = True
     kinds = "fiu"
     samples = unary_samples(-4, 4, i32(3))
     errors = [E(boolean(3), match="needs float or integer operands")]

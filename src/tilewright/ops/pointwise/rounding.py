@@ -11,6 +11,7 @@ class Floor(Primitive):
 
     public, numpy = "floor", "floor"
     tile = "floor"
+    steps = True
     errors = FLOAT_ONLY
     dydx = lambda x, y: None
 
@@ -21,6 +22,7 @@ class Ceil(Primitive):
 
     public, numpy = "ceil", "ceil"
     tile = "ceil"
+    steps = True
     errors = FLOAT_ONLY
     dydx = lambda x, y: None
 
@@ -31,6 +33,7 @@ class Round(Primitive):
 
     public, numpy = "round", "rint"
     tile = "round"
+    steps = True
     errors = FLOAT_ONLY
     dydx = lambda x, y: None
 
@@ -41,5 +44,6 @@ class Trunc(Primitive):
 
     public, numpy = "trunc", "trunc"
     tile = "trunc"
+    steps = True
     errors = FLOAT_ONLY
     dydx = lambda x, y: None

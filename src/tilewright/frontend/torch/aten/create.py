@@ -96,6 +96,7 @@ def filled(c: Context, value: Any, shape: tuple[Dim, ...]) -> Value:
 
 @aten(
     "zeros.default",
+    "_efficientzerotensor.default",
     "zeros_like.default",
     "new_zeros.default",
     "empty.memory_format",

@@ -40,6 +40,7 @@ rows({
     "polar.default": lambda c, size, turn: _placed(c, C.polar, c.expand(size, c.shape), c.expand(turn, c.shape)),
     "view_as_real.default view_as_real_copy.default": lambda c, z: c.emit(O.ViewAsReal(), z),
     "view_as_complex.default view_as_complex_copy.default": lambda c, x: c.emit(O.ViewAsComplex(), x),
+    "_neg_view.default _neg_view_copy.default": lambda c, z: c.emit(O.Neg(), z),
     "angle.default": lambda c, z: _placed(c, C.angle, z if z.dtype.kind in "fc" else F.cast(z, c.dtype)),
 })
 

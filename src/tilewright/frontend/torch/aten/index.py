@@ -75,6 +75,20 @@ def index(c: Context, x: Value, indices: Sequence[Value | None]) -> Value:
     return c.emit(O.Index(axes=tuple(axes)), x, *picks)
 
 
+@aten("_unsafe_masked_index.default")
+def masked_index(c: Context, x: Value, mask: Value, indices: Sequence[Value | None], fill: Any) -> Value:
+    """Elements at the indices where the mask is True; indices elsewhere may lie anywhere."""
+    if product(x.shape) == 0:
+        return c.expand(c.scalar(fill, c.dtype), c.shape)
+    picks: list[Value | None] = []
+    for axis, i in enumerate(indices):
+        if i is not None:
+            low, high = c.scalar(0, i.dtype), c.scalar(x.shape[axis] - 1, i.dtype)
+            i = c.emit(O.Minimum(), c.emit(O.Maximum(), nonnegative(c, i, x.shape[axis]), low), high)
+        picks.append(i)
+    return c.emit(O.Where(), c.expand(mask, c.shape), index(c, x, picks), c.scalar(fill, c.dtype))
+
+
 @aten("embedding_renorm.default")
 def embedding_renorm(c: Context, weight: Value, ids: Value, max_norm: float, norm_type: float) -> Value:
     """Rows that ids name and whose norm is larger are scaled down to it."""

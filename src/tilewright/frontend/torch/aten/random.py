@@ -142,11 +142,11 @@ def _alpha(c: Context, x: Value, p: float, shape: tuple[Dim, ...]) -> Value:
 
 
 @placed
-def random_slopes(c: Context, x: Value, lower: float, upper: float) -> Value:
-    """A leaky ReLU in training: each element has a slope of its own."""
-    slope = F.cast(F.add(F.mul(draws.uniform(c.key(), x.shape, compute_dtype(x.dtype)), upper - lower), lower), x.dtype)
-    out: Value = c.emit(O.Where(), F.less_equal(x, 0), F.mul(x, slope), x)
-    return out
+def random_slopes(c: Context, x: Value, lower: float, upper: float) -> tuple[Value, Value]:
+    """A leaky ReLU in training: each element has a slope of its own. The result, and the slopes (1 where x is positive)."""
+    drawn = F.cast(F.add(F.mul(draws.uniform(c.key(), x.shape, compute_dtype(x.dtype)), upper - lower), lower), x.dtype)
+    slope: Value = c.emit(O.Where(), F.less_equal(x, 0), drawn, c.scalar(1, x.dtype))
+    return F.mul(x, slope), slope
 
 
 rows({

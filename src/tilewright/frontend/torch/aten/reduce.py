@@ -88,6 +88,13 @@ def std_mean(c: Context, x: Value, dim: Any = None, *, correction: float | None 
     return c.emit(O.Sqrt(), _var(c, x, dim, correction, keepdim)), reduce(c, O.Mean, x, dim, keepdim)
 
 
+@aten("logsumexp.default", "special_logsumexp.default")
+def logsumexp(c: Context, x: Value, dim: Any, keepdim: bool = False) -> Value:
+    if any(x.shape[a] == 0 for a in axes_of(dim, len(x.shape))):
+        return c.expand(c.scalar(float("-inf"), c.dtype), c.shape)
+    return reduce(c, O.LogSumExp, c.cast(x, c.dtype), dim, keepdim)
+
+
 @aten("linalg_vector_norm.default")
 def vector_norm(c: Context, x: Value, ord: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:  # noqa: A002
     x = c.cast(c.emit(O.Abs(), x) if x.dtype.kind == "c" else x, c.dtype)
@@ -170,8 +177,6 @@ rows({
     "var_mean.dim": lambda c, x, dim, unbiased=True, keepdim=False: var_mean(c, x, dim, correction=float(unbiased), keepdim=keepdim),
     "std_mean.default": lambda c, x, unbiased=True: std_mean(c, x, correction=float(unbiased)),
     "std_mean.dim": lambda c, x, dim, unbiased=True, keepdim=False: std_mean(c, x, dim, correction=float(unbiased), keepdim=keepdim),
-    "logsumexp.default special_logsumexp.default":
-        lambda c, x, dim, keepdim=False: reduce(c, O.LogSumExp, c.cast(x, c.dtype), dim, keepdim),
     "norm.ScalarOpt_dim": lambda c, x, p, dim, keepdim=False: vector_norm(c, x, 2 if p is None else p, dim, keepdim),
     "sort.stable": lambda c, x, *, stable=None, dim=-1, descending=False: sort(c, x, dim, descending),
     "argsort.stable": lambda c, x, *, stable, dim=-1, descending=False: argsort(c, x, dim, descending),

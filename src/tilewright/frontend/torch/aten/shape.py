@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .... import ops as O
+from ....core import dtypes as dt
 from ....core.dims import Dim, Expr, at_least, maximum, minimum, product
 from ....core.errors import UnsupportedError
 from ....ir.graph import Value
@@ -38,9 +39,25 @@ def view(c: Context, x: Value, *_: Any, **__: Any) -> Value:
 
 @aten("view.dtype")
 def view_dtype(c: Context, x: Value, dtype: Any) -> Value:
-    if c.dtype is not x.dtype:
-        raise UnsupportedError("reinterpreting memory as another dtype is not supported")
-    return x
+    """The same memory as another dtype; elements along the last axis are taken apart or joined where its size differs."""
+    if c.dtype is x.dtype:
+        return x
+    if not {x.dtype.kind, c.dtype.kind} <= set("iuf"):
+        raise UnsupportedError(f"memory of {x.dtype} cannot be seen as {c.dtype}")
+    before, after = x.dtype.itemsize, c.dtype.itemsize
+    if before == after:
+        return c.emit(O.Bitcast(dtype=c.dtype), x)
+    bits = {n: dt.dtype(f"u{8 * n}") for n in (1, 2, 4, 8)}
+    x = x if x.dtype is bits[before] else c.emit(O.Bitcast(dtype=bits[before]), x)
+    parts, wide = max(before, after) // min(before, after), bits[max(before, after)]
+    shifts = c.emit(O.Mul(), c.emit(O.Iota(shape=(parts,), axis=0, dtype=wide)), c.scalar(8 * min(before, after), wide))
+    if before > after:  # the lowest bits come first
+        x = c.cast(c.emit(O.BitwiseRightShift(), c.reshape(x, (*x.shape, 1)), shifts), bits[after])
+    else:
+        x = c.emit(O.BitwiseLeftShift(), c.cast(c.reshape(x, (*c.shape, parts)), wide), shifts)
+        x = c.emit(O.Sum(axes=(len(c.shape),)), x)
+    x = c.reshape(x, c.shape)
+    return x if c.dtype is x.dtype else c.emit(O.Bitcast(dtype=c.dtype), x)
 
 
 @aten("transpose.int", "transpose.default", "swapaxes.default", "swapdims.default")

@@ -100,8 +100,16 @@ def rrelu(c: Context, x: Value, *args: Any, **options: Any) -> Any:
     given = dict(zip(("lower", "upper", "training"), numbers, strict=False)) | options
     lower, upper = given.get("lower", 0.125), given.get("upper", 1 / 3)
     if given.get("training", False):
-        return NotImplemented if noise else random_slopes(c, x, lower, upper)
+        return NotImplemented if noise else random_slopes(c, x, lower, upper)[0]
     return c.emit(O.LeakyRelu(slope=(lower + upper) / 2), x)
+
+
+@aten("rrelu_with_noise_functional.default")
+def rrelu_with_noise(c: Context, x: Value, noise: Value, lower: float = 0.125, upper: float = 1 / 3, training: bool = False, *_: Any) -> Any:
+    """The slopes are a result too: the backward pass reads them."""
+    if training:
+        return random_slopes(c, x, lower, upper)
+    return c.emit(O.LeakyRelu(slope=(lower + upper) / 2), x), noise
 
 
 rows({
