@@ -353,7 +353,7 @@ def test_files(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"must end in .npy, .npz or .safetensors, got 'x.bin'"):
         tw.save(tmp_path / "x.bin", x)
     (tmp_path / "bad.safetensors").write_bytes(b"\xff" * 16)
-    with pytest.raises(FormatError, match="the header is longer than the file"):
+    with pytest.raises(FormatError, match="the header does not fit the file of 16 bytes"):
         tw.load_arrays(tmp_path / "bad.safetensors")
 
 

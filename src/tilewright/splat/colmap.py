@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..core.errors import FormatError, MissingFileError
+from ..core.files import read_file
 from .cameras import Array, Camera, focal
 
 # name, number of parameters, how many of them are focal lengths; the rest behind the principal point is distortion
@@ -21,7 +22,7 @@ class _Bytes:
     """Reads little-endian numbers off a file; one that ends too soon is a FormatError."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.data, self.at = path, path.read_bytes(), 0
+        self.path, self.data, self.at = path, read_file(path, subject="colmap"), 0
 
     def take(self, form: str) -> tuple[Any, ...]:
         size = struct.calcsize("<" + form)
@@ -105,7 +106,7 @@ def _lens(name: str, width: int, height: int, numbers: tuple[float, ...]) -> tup
 
 
 def _lines(path: Path) -> Iterator[list[str]]:
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+    for line in read_file(path, subject="colmap").decode("utf-8", "replace").splitlines():
         if not line.startswith("#"):
             yield line.split()
 

@@ -20,8 +20,8 @@ import numpy as np
 
 from ..core.errors import CheckpointError, FormatError, TilewrightError
 from ..core.pytree import Spec, find_class, flatten, unflatten
+from ..core.tensor_file import Array, dtype_name, open_tensors, read_header, read_tensors, tensor_sums, write_tensors
 from ..core.tensors import is_masked, is_tensor, tensor_to_numpy
-from .tensor_file import Array, dtype_name, open_tensors, read_header, read_tensors, tensor_sums, write_tensors
 
 KEY, VERSION = "tilewright", 1
 SHOWN = 8  # names of one kind in an error
