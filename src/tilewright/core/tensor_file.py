@@ -99,7 +99,7 @@ def read_header(handle: BinaryIO, path: Path, subject: str = "checkpoint") -> tu
     end = 0
     for name, entry in sorted(header.items(), key=lambda item: _start(item[1], path, subject)):
         if not _is_whole(entry, end):
-            raise FormatError(f"{subject}: tensor {name!r} does not fit its place: {entry} ({path})")
+            raise FormatError(f"{subject}: tensor {name!r:.200} does not fit its place: {entry!s:.200} ({path})")
         end = entry["data_offsets"][1]
     if 8 + length + end != size:
         raise FormatError(f"{subject}: the tensors end at byte {8 + length + end} of a file of {size} bytes; it is damaged ({path})")
@@ -110,9 +110,9 @@ def _start(entry: Any, path: Path, subject: str) -> Any:
     try:
         start, end = entry["data_offsets"]
     except (TypeError, KeyError, ValueError):
-        raise FormatError(f"{subject}: a tensor has no data_offsets: {entry} ({path})") from None
+        raise FormatError(f"{subject}: a tensor has no data_offsets: {entry!s:.200} ({path})") from None
     if type(start) is not int or type(end) is not int:
-        raise FormatError(f"{subject}: data_offsets must be integers: {entry} ({path})")
+        raise FormatError(f"{subject}: data_offsets must be integers: {entry!s:.200} ({path})")
     return start, end
 
 

@@ -58,10 +58,10 @@ def read_ply(data: bytes, where: str) -> Scene:
             if element == "vertex":
                 count = int(words[2]) if words[2].isdigit() and len(words[2]) < 19 else -1
             elif count < 0:
-                raise FormatError(f"ply: the first element must be 'vertex', got {element!r} ({where})")
+                raise FormatError(f"ply: the first element must be 'vertex', got {element!r:.80} ({where})")
         elif words[:1] == ["property"] and element == "vertex":
             if len(words) != 3 or words[1] not in TYPES:
-                raise FormatError(f"ply: a property of a vertex must be a number with a known type, got {line!r} ({where})")
+                raise FormatError(f"ply: a property of a vertex must be a number with a known type, got {line!r:.120} ({where})")
             columns.append((words[2], TYPES[words[1]]))
     if count < 0 or len({n for n, _ in columns}) != len(columns):
         raise FormatError(f"ply: the header must name one element 'vertex' with properties of different names ({where})")
@@ -94,14 +94,14 @@ def _ply_rows(body: bytes, form: str, count: int, columns: list[tuple[str, str]]
             raise FormatError(f"ply: {where} is cut short, {count} vertices need {count * row.itemsize:,} bytes, got {len(body):,}")
         return np.frombuffer(body, row, count)
     if form != "ascii":
-        raise FormatError(f"ply: the format must be ascii or binary, got {form!r} ({where})")
+        raise FormatError(f"ply: the format must be ascii or binary, got {form!r:.80} ({where})")
     words = body.split(None, count * len(columns) if count < 1 << 40 else -1)
     if len(words) < count * len(columns):
         raise FormatError(f"ply: {where} is cut short, {count} vertices need {count * len(columns):,} numbers, got {len(words):,}")
     try:
         table = np.array(words[: count * len(columns)], np.float64).reshape(count, len(columns))
     except ValueError as e:
-        raise FormatError(f"ply: {e} ({where})") from e
+        raise FormatError(f"ply: {e!s:.200} ({where})") from e
     return {name: table[:, i] for i, (name, _) in enumerate(columns)}
 
 

@@ -11,6 +11,7 @@ import os
 import zipfile
 import zlib
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -22,7 +23,7 @@ from ..arrays import wrap
 from .base import Header, header
 
 ENDINGS = (".npy", ".npz", ".safetensors")
-DAMAGED = (*STRANGE, EOFError, OSError, RuntimeError, MemoryError, SyntaxError, zipfile.BadZipFile, zlib.error, lzma.LZMAError)
+DAMAGED = (*STRANGE, EOFError, OSError, RuntimeError, MemoryError, SyntaxError, TokenError, zipfile.BadZipFile, zlib.error, lzma.LZMAError)
 
 
 def save(path: Any, x: Any) -> None:
