@@ -12,6 +12,7 @@ import numpy as np
 from ..core.errors import InputError
 
 Array = np.ndarray[Any, Any]
+FAR = 1e15  # numbers of a camera in a file are smaller: products of larger ones overflow in f32
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..core.errors import STRANGE, FormatError, MissingFileError
 from ..core.files import read_file
-from .cameras import Array, Camera, focal
+from .cameras import FAR, Array, Camera, focal
 
 # name, number of parameters, how many of them are focal lengths; the rest behind the principal point is distortion
 MODELS = {0: ("SIMPLE_PINHOLE", 3, 1), 1: ("PINHOLE", 4, 2), 2: ("SIMPLE_RADIAL", 4, 1), 3: ("RADIAL", 5, 1), 4: ("OPENCV", 8, 2),
@@ -69,7 +69,7 @@ def read_colmap(folder: Path, images: Path) -> tuple[list[Camera], Array, Array]
         except STRANGE as e:
             raise FormatError(f"colmap: a file in {folder} could not be read ({type(e).__name__}: {e!s:.200})") from e
         cameras = [_camera(lenses, view, folder, images) for view in sorted(views, key=lambda v: v[0])]
-    finite = np.isfinite(points).all(1)
+    finite = (np.abs(points) < FAR).all(1)
     return cameras, points[finite], colors[finite]
 
 
@@ -81,7 +81,7 @@ def _camera(lenses: dict[int, tuple[int, int, Array, str]], given: tuple[str, An
     view = np.eye(4)
     view[:3, :3], view[:3, 3] = rotation(q), t
     view = view.astype(np.float32)
-    if not np.isfinite(view).all() or not np.isfinite(k).all() or k[0, 0] <= 0 or k[1, 1] <= 0:
+    if not np.abs(view).max() < FAR or not np.abs(k).max() < FAR or k[0, 0] <= 0 or k[1, 1] <= 0:
         raise FormatError(f"colmap: image {name!r:.200} has no finite pose and positive focal length ({folder})")
     return Camera(width, height, view, k, model, name, images / name)
 

@@ -11,11 +11,10 @@ import numpy as np
 
 from ..core.errors import STRANGE, FormatError
 from ..core.files import read_file, write_file
-from .cameras import Array, Camera, focal
+from .cameras import FAR, Array, Camera, focal
 from .images import read_image
 
 FLIP = np.diag([1.0, -1.0, -1.0, 1.0])
-FAR = 1e15  # beyond it, products of f32 overflow
 
 
 def read_transforms(path: Path) -> list[Camera]:
@@ -26,7 +25,7 @@ def read_transforms(path: Path) -> list[Camera]:
         poses = [np.asarray(f["transform_matrix"], float) for f in frames]
         files = [_picture(path.parent, str(f["file_path"])) for f in frames]
     except STRANGE as e:
-        raise FormatError(f"transforms: {path} must hold frames with file_path and transform_matrix ({type(e).__name__}: {e})") from e
+        raise FormatError(f"transforms: {path} must hold frames: file_path, transform_matrix ({type(e).__name__}: {e!s:.200})") from e
     if any(p.shape != (4, 4) or not np.abs(p).max() < FAR or abs(np.linalg.det(p)) < 1e-9 for p in poses):
         raise FormatError(f"transforms: a transform_matrix is 4x4 and has an inverse ({path})")
     cameras = []
