@@ -188,7 +188,8 @@ def _unpacked(data: bytes, size: int, where: str) -> tuple[bytes, bool]:
 def write_spz(scene: Scene) -> bytes:
     """Positions in steps of 1/4096, scales of 1/16 of their logarithm, all else in bytes."""
     n, fraction = len(scene), 12
-    finite = np.isfinite(np.concatenate([x.reshape(n, -1) for x in (scene.means, scene.log_scales, scene.quats, scene.sh)], 1)).all(1)
+    parts = (scene.means, scene.log_scales, scene.quats, scene.sh)
+    finite = np.stack([np.isfinite(x).all(axis=tuple(range(1, x.ndim))) for x in parts]).all(0)
     if not finite.all():
         raise InputError(f"spz: {int((~finite).sum())} Gaussians are not finite; scene.take(...) the others first")
     fixed = np.rint(scene.means.astype(float) * (1 << fraction)).astype(np.int64)
@@ -198,8 +199,8 @@ def write_spz(scene: Scene) -> bytes:
     unit = scene.quats / np.maximum(np.linalg.norm(scene.quats, axis=1, keepdims=True), 1e-12)
     unit = np.where(unit[:, :1] < 0, -unit, unit)
     _, _, _, opacity, sh = scene.arrays()
-    parts = [positions, opacity * 255, (sh[:, 0] * 0.15 + 0.5) * 255, (scene.log_scales + 10) * 16, (unit[:, 1:] + 1) * 127.5,
-             sh[:, 1:] * 128 + 128]
-    body = b"".join(np.clip(np.rint(p), 0, 255).astype(np.uint8).tobytes() for p in parts)
+    columns = [positions, opacity * 255, (sh[:, 0] * 0.15 + 0.5) * 255, (scene.log_scales + 10) * 16, (unit[:, 1:] + 1) * 127.5,
+               sh[:, 1:] * 128 + 128]
+    body = b"".join(np.clip(np.rint(p), 0, 255).astype(np.uint8).tobytes() for p in columns)
     header = struct.pack("<IIIBBBB", MAGIC, 2, n, scene.degree, fraction, 0, 0)
     return gzip.compress(header + body, mtime=0)
