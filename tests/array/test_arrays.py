@@ -23,6 +23,7 @@ from tilewright.array.api import creation
 from tilewright.core.errors import ArgumentError, ExecutionError, FormatError, InputError
 from tilewright.runtime import dlpack, outputs
 from tilewright.runtime.cuda.driver import available
+from tilewright.runtime.memory import OutOfMemory
 
 GRID = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
 
@@ -314,6 +315,10 @@ def test_numpy_functions_and_arrays_of_numpy() -> None:
         tw.exp(x, out=tw.zeros((2, 3, 4), dtype=tw.int64))
 
 
+ENDLESS: list[Any] = []
+ENDLESS.append(ENDLESS)
+
+
 @pytest.mark.parametrize(("call", "kind", "text"), [
     (lambda: tw.ones(3) + tw.ones(4), ArgumentError, r"add: the shapes do not broadcast, got f32\[3\] and f32\[4\] \(test_arrays.py:"),
     (lambda: tw.ones((2, 3)) @ tw.ones((2, 3)), ArgumentError,
@@ -329,7 +334,15 @@ def test_numpy_functions_and_arrays_of_numpy() -> None:
     (lambda: tw.einsum("ij,jk->ik", tw.ones((2, 3)), tw.ones((2, 3))), ArgumentError, "einsum: "),
     (lambda: tw.asarray([[1], [2, 3]]), ArgumentError, r"lists of numbers that make one, got \[\[1\], \[2, 3\]\]"),
     (lambda: tw.linalg.inv(tw.zeros((2, 2))), ExecutionError, "inv: Singular matrix"),
-], ids=range(13))
+    (lambda: tw.asarray(ENDLESS), ArgumentError, "asarray: a list holds lists of numbers, got a list that holds itself"),
+    (lambda: tw.zeros((1,) * 70), ArgumentError, "zeros: maximum supported dimension"),
+    (lambda: tw.zeros((1 << 50,)), OutOfMemory, r"zeros: Unable to allocate 4.00 PiB .* \(test_arrays.py:"),
+    (lambda: tw.tile(tw.ones(3), (1 << 40,)), OutOfMemory, "tile: Unable to allocate"),
+    (lambda: tw.ones((1 << 24, 1)) @ tw.ones((1, 1 << 24)), OutOfMemory, "matmul: Unable to allocate"),
+    (lambda: tw.arange(0, float("nan")), ArgumentError, "arange: cannot compute length"),
+    (lambda: tw.linspace(0, 1, -3), ArgumentError, "linspace: Number of samples, -3"),
+    (lambda: tw.frombuffer(b"1234", offset=9), ArgumentError, "frombuffer: offset must be"),
+], ids=range(21))
 def test_errors_say_what_is_wrong(call: Any, kind: type[Exception], text: str) -> None:
     with pytest.raises(kind, match=text):
         call()
@@ -354,7 +367,7 @@ def test_files(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"must end in .npy, .npz or .safetensors, got 'x.bin'"):
         tw.save(tmp_path / "x.bin", x)
     (tmp_path / "bad.safetensors").write_bytes(b"\xff" * 16)
-    with pytest.raises(FormatError, match="the header is longer than the file"):
+    with pytest.raises(FormatError, match="the header does not fit the file of 16 bytes"):
         tw.load_arrays(tmp_path / "bad.safetensors")
 
 

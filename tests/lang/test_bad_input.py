@@ -336,3 +336,24 @@ def test_divisions_by_zero_do_not_end_the_process() -> None:
     np.testing.assert_array_equal(divided(x, 0), [0, 7, -4, 2])
     with pytest.raises(tw.ExecutionError, match=r"the divisor not zero, got 5 and 0 \(test_bad_input.py:\d+: `y.store"):
         divided.debug(x, 0)
+
+
+def tile_at(x, k, y):
+    y.partition(4)[0] = 7.0
+    y.partition(4)[k] = x.partition(4)[k] + 1.0
+
+
+@pytest.mark.parametrize("k", [3, 1 << 20, 1 << 30, 1 << 40, (1 << 59) + 1])
+def test_tiles_far_behind_the_end_are_outside(k: int) -> None:
+    y = np.full(6, 5, np.float32)
+    made(tile_at, "f32[N], i64 -> f32[N]")(X[:6], k, out=y)
+    assert y.tolist() == [7, 7, 7, 7, 5, 5]
+
+
+def test_numbers_that_do_not_fit() -> None:
+    with pytest.raises(tw.InputError, match="kernel tile_at: k must be a number that i64 holds, got 1180591620717411303424"):
+        made(tile_at, "f32[N], i64 -> f32[N]")(X, 1 << 70)
+    blocks = made(lambda x, y, *, B=4: None, grid=lambda N, B: tl.cdiv(N, B))
+    for block, text in ((0, "ZeroDivisionError"), ("x", "TypeError"), (1.5, "TypeError")):
+        with pytest.raises(tw.InputError, match=rf"kernel <lambda>: the grid cannot be computed for N=.*, B={block} \({text}"):
+            blocks(X, B=block)

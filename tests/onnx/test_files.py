@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -220,7 +221,7 @@ def test_bytes_that_are_no_model(tmp_path: Path) -> None:
     for bad in (b"", b"nonsense", data[:40], data[: len(data) // 2]):
         with pytest.raises(tw.TilewrightError):
             tw.compile(bad)
-    with pytest.raises(FileNotFoundError, match="there is no file"):
+    with pytest.raises(FileNotFoundError, match="onnx: could not read"):
         tw.compile(str(tmp_path / "none.onnx"))
 
 
@@ -312,3 +313,30 @@ def test_sequences_and_strings_come_and_go() -> None:
     made = model([helper.make_node("StringConcat", ["t", "t"], ["y"])], [text], ["y"])
     assert tw.compile(made)(np.array(["a", "ü"], object)).tolist() == ["aa", "üü"]
     assert numpy_helper is not None
+
+
+def test_functions_that_double_are_refused() -> None:
+    own, x, y = helper.make_opsetid("own", 1), info("x", f(2)), helper.make_tensor_value_info("y", 1, None)
+    ids = [helper.make_opsetid("", 20), own]
+
+    def calls(levels: int) -> Any:
+        bodies = [[helper.make_node(f"F{k + 1}", ["a"], ["c"], domain="own"), helper.make_node(f"F{k + 1}", ["c"], ["b"], domain="own")]
+                  for k in range(levels)]
+        bodies.append([helper.make_node("Neg", ["a"], ["b"])])
+        functions = [helper.make_function("own", f"F{k}", ["a"], ["b"], body, ids) for k, body in enumerate(bodies)]
+        graph = helper.make_graph([helper.make_node("F0", ["x"], ["y"], domain="own")], "g", [x], [y])
+        return helper.make_model(graph, opset_imports=ids, functions=functions)
+
+    given = f(2)
+    np.testing.assert_array_equal(tw.compile(calls(3))(given), given)
+    with pytest.raises(tw.FormatError, match=r"onnx: functions make more than 15,\d00 nodes of the 5\d in the file"):
+        tw.compile(calls(25))
+
+
+def test_a_pipe_is_no_model(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "m.onnx")
+    os.mkfifo(tmp_path / "m.pt2")
+    with pytest.raises(tw.FileError, match=r"onnx: could not read .*m\.onnx: it is no regular file"):
+        tw.compile(tmp_path / "m.onnx")
+    with pytest.raises(tw.CompileError, match=r"import_torch: could not read .*m\.pt2: it is no regular file"):
+        tw.compile(tmp_path / "m.pt2")

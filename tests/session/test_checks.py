@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
+import faulthandler
+import os
+import resource
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +19,9 @@ import torch
 import tilewright as tw
 from tests.fresh import fresh_rng
 from tests.session.handmade import signature
+from tilewright.array.machine import kernel_of
 from tilewright.build.code import compile_kernels
-from tilewright.core.dtypes import f32, i32
+from tilewright.core.dtypes import f32, i32, i64
 from tilewright.core.errors import ConfigError, ExecutionError
 from tilewright.ir.graph import Graph
 from tilewright.ir.layout import Layout
@@ -24,8 +30,11 @@ from tilewright.kernels.call import Call
 from tilewright.kernels.launch import Buffer, Program
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.session import Model, Session
+from tilewright.target.cpu.bounds import checked_entry
 from tilewright.target.cpu.cache import object_key
+from tilewright.target.cpu.emit import emit_kernel
 from tilewright.target.cpu.host import host_target
+from tilewright.target.cpu.jit import Library, compile_ir
 
 N = 100
 Body = Callable[[Any, Any, Any], None]
@@ -147,6 +156,52 @@ def test_checked_code_gives_the_same_bits(monkeypatch: pytest.MonkeyPatch, tmp_p
         assert torch.equal(session(ids), plain(ids))
     with pytest.raises(ExecutionError, match="index out of range"):
         session(torch.full((3, 11), 50))
+
+
+@pytest.mark.parametrize("form, name", [("elements", "add"), ("rows", "sum"), ("columns", "max"), ("arg_rows", "argmin")])
+def test_eager_kernels_are_checked(form: str, name: str) -> None:
+    inputs = 2 if form == "elements" else 1
+    out = i64 if form == "arg_rows" else f32
+    address = kernel_of.__wrapped__(form, name, (f32,) * inputs, out)
+    a, b, c = 5, 7, 1 if form != "columns" else 3
+    x = fresh_rng().standard_normal((inputs, a, b, c)).astype(np.float32)
+    y = np.zeros(a * b if form == "elements" else a * c, out.np)
+    at = [v.ctypes.data for v in x]
+    words = {"elements": [*at, y.ctypes.data, a * b], "rows": [*at, b, y.ctypes.data, a, b], "arg_rows": [*at, b, y.ctypes.data, b, a],
+             "columns": [*at, c * b, c, y.ctypes.data, c, b, a, c]}[form]
+    given, scratch = np.array(words, np.int64), np.zeros(1 << 16, np.uint8)
+    kernel = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p])(address)
+    for program in range(a * b if form == "elements" else a * c):  # those behind the last one have nothing to do, or trap
+        if not y.all():
+            kernel(given.ctypes.data, program, program + 1, scratch.ctypes.data)
+    wanted = {"elements": lambda: x.sum(0), "rows": lambda: x[0].sum(1), "arg_rows": lambda: x[0].argmin(1), "columns": lambda: x[0].max(1)}
+    np.testing.assert_allclose(y, wanted[form]().reshape(-1), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("elements, status", [(16, 0), (15, signal.SIGILL)])
+def test_callers_that_tell_no_bounds_trap(elements: int, status: int) -> None:
+    call = Call("body", "one")
+    x, y = (Buffer(n, "input", 64, k) for k, n in enumerate("xy"))
+    source, to = call.view("x", f32, x, Layout.contiguous((16,))), call.view("y", f32, y, Layout.contiguous((16,)), write=True)
+    whole_row(call.b, source, to)
+    target, kernel = host_target(), call.finish(1).kernel
+    text = emit_kernel(kernel, target) + checked_entry("entry", kernel.name, 2, [(0, [], 4 * elements), (1, [], 64)])
+    library = Library([compile_ir(text, target)], ["entry"])
+    memory = np.arange(32, dtype=np.float32)
+    words = np.array([memory.ctypes.data, memory.ctypes.data + 64], np.int64)
+    entry = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p])(library.address("entry"))
+    child = os.fork()
+    if child == 0:
+        faulthandler.disable()
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        entry(words.ctypes.data, 0, 1, 0)
+        os._exit(0 if (memory[16:] == memory[:16]).all() else 1)
+    found = os.waitpid(child, 0)[1]
+    assert found == status
+
+
+def whole_row(b: Any, x: Any, y: Any) -> None:
+    b.store(y, (0,), b.load(x, (0,), (16,)))
 
 
 def test_loops_are_checked_in_every_iteration() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import struct
 import zlib
 from pathlib import Path
@@ -112,7 +113,7 @@ def test_bad_packed_files_say_why(tmp_path: Path) -> None:
         read_splat(write_splat(scene())[:-1], "s.splat")
     with pytest.raises(InputError, match=r"a \.ply, \.splat or \.spz file"):
         tw.splat.load(tmp_path / "s.obj")
-    with pytest.raises(MissingFileError, match="there is no file"):
+    with pytest.raises(MissingFileError, match=r"splat: could not read .*: No such file or directory"):
         tw.splat.load(tmp_path / "s.ply")
     far = scene(1)
     far.means[:] = 5000
@@ -203,7 +204,7 @@ def test_transforms_are_read_as_they_were_written(tmp_path: Path) -> None:
     assert (views.cameras[0].width, views.pictures[0].shape) == (10, (8, 10, 3))
     np.testing.assert_allclose(views.pictures[0], 0.75, atol=0.005)  # half over white
     (tmp_path / "transforms.json").write_text(json.dumps({"frames": [{"file_path": "0"}]}))
-    with pytest.raises(FormatError, match="frames with file_path and transform_matrix"):
+    with pytest.raises(FormatError, match="frames: file_path, transform_matrix"):
         tw.splat.load_views(tmp_path)
     with pytest.raises(MissingFileError, match="there is no folder"):
         tw.splat.load_views(tmp_path / "none")
@@ -307,3 +308,50 @@ def test_shrinking_keeps_the_mean() -> None:
     assert small.shape == (4, 5, 3)
     np.testing.assert_allclose(small.mean((0, 1)), picture.mean((0, 1)), rtol=1e-5)
     np.testing.assert_allclose(shrink(picture, 17, 13), picture, atol=1e-6)
+
+
+def test_empty_scenes_are_scenes(tmp_path: Path) -> None:
+    for ending in ("ply", "splat", "spz"):
+        tw.splat.save(tmp_path / f"e.{ending}", scene(0))
+        assert len(tw.splat.load(tmp_path / f"e.{ending}")) == 0
+
+
+@pytest.mark.parametrize("mode", ["L", "LA", "RGB", "RGBA", "P"])
+def test_pictures_of_pillow_are_read(mode: str, tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    channels = {"L": 1, "LA": 2, "RGB": 3, "RGBA": 4, "P": 3}[mode]
+    for height, width in ((1, 1), (1, 9), (9, 1), (30, 23)):  # smooth: Pillow picks all filters
+        smooth = np.clip(np.cumsum(fresh_rng().integers(-3, 4, (height, width, channels)), 1) + 128, 0, 255).astype(np.uint8)
+        made = image.fromarray(smooth if channels > 1 else smooth[..., 0])
+        made = made.convert("P") if mode == "P" else made
+        made.save(tmp_path / "p.png")
+        wanted = np.asarray(made.convert("RGBA" if channels in (2, 4) else "RGB"))
+        if mode != "P" or made.info.get("bits", 8) == 8:
+            np.testing.assert_array_equal(np.rint(tw.splat.read_image(tmp_path / "p.png") * 255), wanted)
+
+
+def test_short_files_do_not_unpack_to_gigabytes(tmp_path: Path) -> None:
+    header = struct.pack("<IIIBBBB", 0x5053474E, 2, 4_000_000_000, 3, 12, 0, 0)
+    (tmp_path / "s.spz").write_bytes(gzip.compress(header + bytes(1000)))
+    with pytest.raises(FormatError, match=r"spz: at most 10,000,000 Gaussians are read, got 4,000,000,000 \(.*s\.spz\)"):
+        tw.splat.load(tmp_path / "s.spz")
+    for width, height in ((1 << 17, 3), (60000, 60000)):
+        ihdr = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+        (tmp_path / "p.png").write_bytes(b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + ihdr + struct.pack(">I", zlib.crc32(ihdr)))
+        with pytest.raises(FormatError, match=rf"p\.png is no whole PNG file .* got {width}x{height}"):
+            tw.splat.read_image(tmp_path / "p.png")
+
+
+@pytest.mark.parametrize(("change", "text"), [
+    ({"w": 0}, "w and h are the pixels of a picture, got 0 and 5"), ({"w": "many"}, "got 'many' and 5"), ({"h": 10**400}, "w and h are"),
+    ({"fl_x": float("inf")}, "focal lengths are positive and finite"), ({"fl_x": -3}, "focal lengths are positive"),
+    ({"fl_x": 10**400}, "must name camera_angle_x, or fl_x"), ({"cx": float("nan")}, "focal lengths are"),
+    ({"transform_matrix": np.full((4, 4), 1e30).tolist()}, "a transform_matrix is 4x4"), ({"transform_matrix": 10**400}, "must hold"),
+    ({"file_path": "\0"}, "could not read"), ({"file_path": "none"}, "could not read"), ({"file_path": 3}, "could not read")])
+def test_transforms_are_not_trusted(change: dict[str, Any], text: str, tmp_path: Path) -> None:
+    tw.splat.write_png(tmp_path / "p.png", np.zeros((5, 6, 3)))
+    frame = {"file_path": "p.png", "transform_matrix": np.eye(4).tolist(), "w": 6, "h": 5, "fl_x": 7.0}
+    (tmp_path / "transforms.json").write_text(json.dumps({"frames": [frame | change]}))
+    with pytest.raises((FormatError, tw.FileError), match=re.escape(text)) as found:
+        tw.splat.load_views(tmp_path)
+    assert str(tmp_path) in str(found.value)

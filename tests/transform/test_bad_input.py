@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import OrderedDict, defaultdict
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,15 @@ AT_A_LINE: list[tuple[Any, type[TilewrightError], str]] = [
 ]
 
 
+@dataclasses.dataclass(frozen=True)
+class Unhashable:
+    held: list[int]
+
+
+ENDLESS: list[Any] = []
+ENDLESS.append(ENDLESS)
+
+
 @pytest.mark.parametrize("case", range(len(AT_A_LINE)), ids=lambda i: f"{i}-{AT_A_LINE[i][2].split(':')[0]}")
 def test_the_line_is_named(case: int) -> None:
     call, kind, text = AT_A_LINE[case]
@@ -139,6 +149,9 @@ def test_the_line_is_named(case: int) -> None:
     (lambda: tw.jit(lambda x: x, static="y"), InputError, "jit: static names arguments of <lambda>(x), got 'y'"),
     (lambda: tw.jit(lambda x: x, donate="x"), InputError, "jit: donate names arguments by their positions, got 'x'"),
     (lambda: tw.jit(lambda x, s: x, static=1)(A, A), InputError, "must be hashable, got a ndarray"),
+    (lambda: tw.jit(lambda x, s: x)(A, memoryview(bytearray(4))), InputError, "must be hashable, got a memoryview"),
+    (lambda: tw.jit(lambda x, s: x)(A, Unhashable([1])), InputError, r"must be hashable, got a Unhashable \(unhashable type: 'list'\)"),
+    (lambda: tw.jit(lambda x: x)(ENDLESS), InputError, "pytree: a list holds itself"),
     (lambda: tw.jit(lambda x: x)(np.ma.masked_array([1.0, 2.0], [False, True])), InputError, "jit: a masked array would lose its mask"),
     (lambda: tw.jit(lambda x: x)(torch.ones(3, device="meta")), InputError,
      "dense and in the CPU's memory, got a tensor on meta; pass x.cpu()"),

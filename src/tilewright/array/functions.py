@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.errors import ArgumentError, ExecutionError, InputError, ParseError, TraceError
+from ..core.errors import ArgumentError, ExecutionError, InputError, ParseError, TilewrightError, TraceError
 from ..core.tensors import is_tensor
 from ..runtime.memory import OutOfMemory
 from ..transform import control, custom, derive
@@ -28,6 +28,7 @@ from .trees import check_devices, rewrapped, unwrapped
 
 __all__ = ["written"]
 Fn = Callable[..., Any]
+REPORTED = (ArgumentError, ParseError, ValueError, MemoryError, RecursionError)
 _EAGER = Programs()  # of all library functions together
 API: dict[str, Fn] = {}
 for _module in (creation, elementwise, shapes, reductions, searching, contractions, info, protocols, more):
@@ -80,7 +81,15 @@ def foreign(tree: Any) -> bool:
 def in_place(name: str, x: Any, y: Any, target: Array) -> Any:
     """A binary function whose result takes the memory of `target`, one of its operands that nobody else holds, where it fits."""
     made = elementwise.compute_into(name, x, y, target) if name in elementwise.BINARY and not lazy.is_on() else None
-    return API[name](x, y) if made is None else made
+    return operators.placed(API[name], x, y) if made is None else made
+
+
+def told(name: str, e: Exception) -> Exception:
+    """What a user is told of an error inside a function of Arrays: NumPy's own errors are named by the function."""
+    if isinstance(e, TilewrightError):
+        return at_line(e) if isinstance(e, (ArgumentError, ParseError)) else e
+    text = str(e) if str(e).startswith(f"{name}: ") else f"{name}: {e}"
+    return at_line(OutOfMemory(text) if isinstance(e, MemoryError) else ArgumentError(text))
 
 
 def at_line(e: Exception) -> Exception:
@@ -98,8 +107,8 @@ def offered(name: str, on_arrays: Fn, traced: Fn | None) -> Fn:
         if args and type(args[0]) is Array and not kwargs and not tracing():
             try:
                 return on_arrays(*args)
-            except ArgumentError as e:
-                raise at_line(e) from None
+            except REPORTED as e:
+                raise told(name, e) from None
         if tracing() and (traced is not None or _has(Tracer, args) or _has(Tracer, kwargs.values())):
             if traced is None:
                 raise TraceError(f"trace: tw.{name} does not work on traced arrays yet; call it outside of the traced function "
@@ -117,8 +126,8 @@ def offered(name: str, on_arrays: Fn, traced: Fn | None) -> Fn:
                     compiled = eager(traced)
                 return compiled(*args, **kwargs)
             return unwrapped(on_arrays(*args, **kwargs))
-        except (ArgumentError, ParseError) as e:
-            raise at_line(e) from None
+        except REPORTED as e:
+            raise told(name, e) from None
 
     call.__module__ = "tilewright"
     return call

@@ -111,6 +111,14 @@ def called_as(fn: Fn, spec: Spec, leaves: Sequence[Any], traced: Traced) -> Sign
     return Signature(params, spec, traced.out_spec, inputs, outputs, tuple(found))
 
 
+def is_hashable(x: Any) -> bool:
+    try:
+        hash(x)
+    except Exception:  # of the user's class
+        return False
+    return True
+
+
 class Jit:
     """A compiled function. `lower(*args)` gives the session of one signature (its `report()` and `profile()`), `clear()` forgets all.
     `save(path)` writes a compiled function to a file that `tw.load` reads.
@@ -188,9 +196,9 @@ class Jit:
         try:
             key = (target, spec, *map(key_of, types))
             found: Compiled | CompiledOnGpu | None = self._programs.get(self._number, key)
-        except TypeError:
-            bad = next(x for x in types if not isinstance(x, Leaf) and type(x).__hash__ is None)
-            raise InputError(f"jit: an argument that is no array must be hashable, got a {type(bad).__name__}") from None
+        except (TypeError, ValueError) as e:  # the second is what memory that can be written raises
+            bad = next((x for x in types if not isinstance(x, Leaf) and not is_hashable(x)), None)
+            raise InputError(f"jit: an argument that is no array must be hashable, got a {type(bad).__name__} ({e})") from None
         if found is None:
             donated = [i for a in self.donate for i in _leaves_of(spec, a, self.fn)]
             if target == "cpu":

@@ -135,6 +135,7 @@ def _compiled(form: str, name: str, ins: tuple[dt.DType, ...], out: dt.DType, sy
     from ..kernels.select import select
     from ..passes.base import Log
     from ..passes.pipeline import run_pipeline
+    from ..target.cpu.bounds import checked_entry
     from ..target.cpu.emit import emit_kernel
     from ..target.cpu.jit import compile_ir
     from ..transform.lib import function
@@ -170,7 +171,14 @@ def _compiled(form: str, name: str, ins: tuple[dt.DType, ...], out: dt.DType, sy
     expected = words.replace("i", " ".join(f"i{k}" for k in range(len(ins))), 1)
     if " ".join(map(shown, launch.arguments)) != expected or launch.variants or (form == "elements" and launch.scratch != 0):
         return None
-    return compile_ir(emit_kernel(dataclasses.replace(launch.kernel, name=symbol), target), target)
+    if not target.checks:
+        return compile_ir(emit_kernel(dataclasses.replace(launch.kernel, name=symbol), target), target)
+    named = expected.split()
+    sides = [*([shape.split()] * len(ins)), result.split()]
+    views = [(named.index(f"i{k}" if k < len(ins) else "o"), [named.index(n) for n in side], d.itemsize)
+             for k, (side, d) in enumerate(zip(sides, (*ins, out), strict=True))]
+    inner = emit_kernel(dataclasses.replace(launch.kernel, name=f"{symbol}_checked"), target)
+    return compile_ir(inner + checked_entry(symbol, f"{symbol}_checked", len(named), views), target)
 
 
 def _expression(text: str) -> Callable[..., Any]:

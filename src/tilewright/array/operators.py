@@ -45,10 +45,10 @@ def _install() -> None:
 
     def binary(name: str) -> tuple[Fn, Fn, Fn]:
         def forward(self: Array, other: Any) -> Any:
-            return _placed(function(name), self, other) if _operand(other) else NotImplemented
+            return placed(function(name), self, other) if _operand(other) else NotImplemented
 
         def backward(self: Array, other: Any) -> Any:
-            return _placed(function(name), other, self) if _operand(other) else NotImplemented
+            return placed(function(name), other, self) if _operand(other) else NotImplemented
 
         def inplace(self: Array, other: Any) -> Any:
             if not _operand(other):
@@ -62,7 +62,7 @@ def _install() -> None:
             ready(self)
             if is_alone(self):
                 return update(self, functions.in_place(name, self, other, self), name)
-            return update(self, _placed(function(name), self, other), name)
+            return update(self, placed(function(name), self, other), name)
 
         return forward, backward, inplace
 
@@ -97,19 +97,19 @@ def operator_of(name: str) -> Fn:
             frame = sys._getframe(1)
             if frame.f_code.co_code[frame.f_lasti] == _BINARY_OP:  # an operator in Python code: nothing else can hold the operand
                 return functions.in_place(name, x, y, temporary)
-        return _placed(functions.API[name], x, y)
+        return placed(functions.API[name], x, y)
 
     return call
 
 
-def _placed(fn: Fn, *args: Any) -> Any:
+def placed(fn: Fn, *args: Any) -> Any:
     """fn(*args); an error about the arguments names the user's line."""
     try:
         return fn(*args)
-    except ArgumentError as e:
-        from .functions import at_line
+    except (ArgumentError, MemoryError) as e:
+        from .functions import told
 
-        raise at_line(e) from None
+        raise told(fn.__name__, e) from None
 
 
 REUSED = 1 << 20  # bytes from which the memory of a temporary is used again

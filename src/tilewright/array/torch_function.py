@@ -117,8 +117,8 @@ class TorchFunction:
         try:
             key = (*devices, spec, wanted, *map(key_of, types))
             program: Program | None = self._programs.get(0, key)
-        except TypeError:
-            raise InputError("torch_function: an argument that is no tensor must be hashable") from None
+        except (TypeError, ValueError) as e:
+            raise InputError(f"torch_function: an argument that is no tensor must be hashable ({e})") from None
         if program is None:
             program = Program(self.fn, spec, types, wanted, *devices)
             self._programs.put(0, key, program)

@@ -10,7 +10,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import FormatError, InputError
+from ..core.errors import InputError
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,10 +21,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    import io
-
     import numpy as np
 
+    from ..array.api.files import write_zip
     from ..core.files import write_file
 
     call, names, outputs = opened(args.model, args.target)
@@ -39,10 +38,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"{name}: {describe(value)}")
     if args.output:
         plain = {k: v for k, v in named.items() if isinstance(v, np.ndarray) and v.dtype.kind != "O"}
-        buffer = io.BytesIO()
-        arrays: dict[str, Any] = plain
-        np.savez(buffer, **arrays)
-        write_file(args.output, buffer.getvalue(), subject="run")
+        write_file(args.output, lambda file: write_zip(file, plain), subject="run")
         print(f"{args.output}: {', '.join(plain)}")
     return 0
 
@@ -64,24 +60,19 @@ def opened(path: str, target: str | None) -> tuple[Any, list[str], list[str]]:
 
 def given_inputs(texts: list[str], names: list[str]) -> dict[str, Any]:
     """Arrays by the names of the inputs they are for."""
-    import numpy as np
+    from ..array.api.files import read_numpy
 
     found: dict[str, Any] = {}
     rest = [n for n in names if not any(t.startswith(f"{n}=") for t in texts)]
     for text in texts:
         name, _, path = text.rpartition("=")
-        try:
-            data: Any = np.load(path, allow_pickle=False)
-        except FileNotFoundError:
-            raise InputError(f"run: there is no file {path}") from None
-        except (OSError, ValueError) as e:
-            raise FormatError(f"run: {path} is no .npy or .npz file: {e}") from None
-        if isinstance(data, np.ndarray):
+        data = read_numpy(Path(path), "run")
+        if not isinstance(data, dict):
             if not name and not rest:
                 raise InputError(f"run: there are more inputs than the model's {', '.join(names)}")
             found[name or rest.pop(0)] = data
         else:
-            found.update({k: data[k] for k in data.files})
+            found.update(data)
     unknown = [n for n in found if n not in names]
     if unknown:
         raise InputError(f"run: the model has no input {unknown[0]!r}; it takes {', '.join(names)}")

@@ -94,6 +94,15 @@ def open_file(path: str | os.PathLike[str], *, subject: str, error: type[Tilewri
     return descriptor
 
 
+def read_file(path: str | os.PathLike[str], *, subject: str) -> bytes:
+    """The contents of a regular file."""
+    try:
+        with os.fdopen(open_file(path, subject=subject), "rb") as handle:
+            return handle.read()
+    except (ValueError, MemoryError) as e:  # a name that no file can have; more than there is memory for
+        raise FileError(f"{subject}: could not read {os.fspath(path)!r}: {e or 'it is larger than the memory'}") from e
+
+
 def remove_leftovers(folder: Path, name: str | re.Pattern[str]) -> None:
     """Delete the unfinished files of this name (or of names that match) whose processes are gone. Only files of this user's are touched."""
     wanted = re.compile(re.escape(_short(name))) if isinstance(name, str) else name

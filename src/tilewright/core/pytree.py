@@ -95,7 +95,10 @@ def flatten(tree: Any) -> tuple[list[Any], Spec]:
     [1, 2, None]
     """
     leaves: list[Any] = []
-    return leaves, _flatten(tree, leaves)
+    try:
+        return leaves, _flatten(tree, leaves)
+    except RecursionError:
+        raise InputError(f"pytree: a {type(tree).__name__} holds itself, or too many structures in one another; flatten it first") from None
 
 
 def _flatten(tree: Any, leaves: list[Any]) -> Spec:

@@ -153,7 +153,11 @@ class Definition:
             missing = [n for n in wanted if n not in known]
             if missing:
                 raise InputError(f"kernel {self.name}: grid takes sizes and constants by name ({', '.join(known)}), got {missing[0]}")
-            grid = grid(**{n: known[n] for n in wanted})
+            try:
+                grid = grid(**{n: known[n] for n in wanted})
+            except (ArithmeticError, TypeError, ValueError) as e:
+                given = ", ".join(f"{n}={known[n]}" for n in wanted)
+                raise InputError(f"kernel {self.name}: the grid cannot be computed for {given} ({type(e).__name__}: {e})") from e
         sizes = tuple(grid) if isinstance(grid, (tuple, list)) else (grid,)
         for d in sizes:
             if isinstance(d, (bool, float)) or (isinstance(d, int) and d < 0):

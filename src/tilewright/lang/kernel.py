@@ -439,7 +439,10 @@ def _memory(x: Any) -> Array:
 
 def _array(x: Any, what: str, number: str | None) -> Array:
     if number is not None and isinstance(x, (bool, int, float, np.generic)):
-        return np.array(x, dtype_of(number).np)
+        try:
+            return np.array(x, dtype_of(number).np)
+        except OverflowError:
+            raise InputError(f"{what} must be a number that {number} holds, got {x}") from None
     if is_tensor(x):
         a = tensor_to_numpy(x, what)
     else:

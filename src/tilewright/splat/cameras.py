@@ -12,6 +12,7 @@ import numpy as np
 from ..core.errors import InputError
 
 Array = np.ndarray[Any, Any]
+FAR = 1e15  # numbers of a camera in a file are smaller: products of larger ones overflow in f32
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,8 +56,9 @@ def look_at(eye: Sequence[float], target: Sequence[float] = (0, 0, 0), *, width:
     [0.0, 0.0, 2.0]
     """
     at, to, above = (np.asarray(v, float) for v in (eye, target, up))
-    if at.shape != (3,) or to.shape != (3,) or above.shape != (3,) or not 0 < fov < 180:
-        raise InputError(f"camera: eye, target and up are three numbers and 0 < fov < 180, got {eye}, {target}, {up} and fov={fov}")
+    if at.shape != (3,) or to.shape != (3,) or above.shape != (3,) or not 0 < fov < 180 or not all(
+            np.abs(v).max() < FAR for v in (at, to, above)):
+        raise InputError(f"camera: eye, target and up are three finite numbers and 0 < fov < 180, got {eye}, {target}, {up} and fov={fov}")
     forward = to - at
     side = np.cross(forward, above)
     if np.linalg.norm(side) < 1e-9 * max(1.0, float(np.linalg.norm(forward))):

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ..core.errors import FormatError, MissingFileError
-from .cameras import Array, Camera, focal
+from ..core.errors import STRANGE, FormatError, MissingFileError
+from ..core.files import read_file
+from .cameras import FAR, Array, Camera, focal
 
 # name, number of parameters, how many of them are focal lengths; the rest behind the principal point is distortion
 MODELS = {0: ("SIMPLE_PINHOLE", 3, 1), 1: ("PINHOLE", 4, 2), 2: ("SIMPLE_RADIAL", 4, 1), 3: ("RADIAL", 5, 1), 4: ("OPENCV", 8, 2),
@@ -21,7 +22,7 @@ class _Bytes:
     """Reads little-endian numbers off a file; one that ends too soon is a FormatError."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.data, self.at = path, path.read_bytes(), 0
+        self.path, self.data, self.at = path, read_file(path, subject="colmap"), 0
 
     def take(self, form: str) -> tuple[Any, ...]:
         size = struct.calcsize("<" + form)
@@ -63,23 +64,25 @@ def read_colmap(folder: Path, images: Path) -> tuple[list[Camera], Array, Array]
             lenses = dict(_cameras_bin(folder) if binary else _cameras_txt(folder))
             views = list(_images_bin(folder) if binary else _images_txt(folder))
             points, colors = _points_bin(folder) if binary else _points_txt(folder)
-        except (ValueError, IndexError, OverflowError) as e:
-            raise FormatError(f"colmap: a file in {folder} could not be read ({type(e).__name__}: {e})") from e
+        except FormatError as e:
+            raise e if str(folder) in str(e) else FormatError(f"{e} ({folder})") from None
+        except STRANGE as e:
+            raise FormatError(f"colmap: a file in {folder} could not be read ({type(e).__name__}: {e!s:.200})") from e
         cameras = [_camera(lenses, view, folder, images) for view in sorted(views, key=lambda v: v[0])]
-    finite = np.isfinite(points).all(1)
+    finite = (np.abs(points) < FAR).all(1)
     return cameras, points[finite], colors[finite]
 
 
 def _camera(lenses: dict[int, tuple[int, int, Array, str]], given: tuple[str, Any, Any, int], folder: Path, images: Path) -> Camera:
     name, q, t, lens = given
     if lens not in lenses:
-        raise FormatError(f"colmap: image {name!r} names camera {lens}, which cameras does not hold ({folder})")
+        raise FormatError(f"colmap: image {name!r:.200} names camera {lens}, which cameras does not hold ({folder})")
     width, height, k, model = lenses[lens]
     view = np.eye(4)
     view[:3, :3], view[:3, 3] = rotation(q), t
     view = view.astype(np.float32)
-    if not np.isfinite(view).all() or not np.isfinite(k).all() or k[0, 0] <= 0 or k[1, 1] <= 0:
-        raise FormatError(f"colmap: image {name!r} has no finite pose and positive focal length ({folder})")
+    if not np.abs(view).max() < FAR or not np.abs(k).max() < FAR or k[0, 0] <= 0 or k[1, 1] <= 0:
+        raise FormatError(f"colmap: image {name!r:.200} has no finite pose and positive focal length ({folder})")
     return Camera(width, height, view, k, model, name, images / name)
 
 
@@ -93,7 +96,7 @@ def rotation(q: Any) -> Array:
 
 def _lens(name: str, width: int, height: int, numbers: tuple[float, ...]) -> tuple[int, int, Array, str]:
     if name not in BY_NAME or len(numbers) != BY_NAME[name][0]:
-        raise FormatError(f"colmap: camera models are {' '.join(BY_NAME)}, got {name} with {len(numbers)} parameters")
+        raise FormatError(f"colmap: camera models are {' '.join(BY_NAME)}, got {name:.80} with {len(numbers)} parameters")
     focals = BY_NAME[name][1]
     if not 0 < width < 1 << 20 or not 0 < height < 1 << 20:
         raise FormatError(f"colmap: a camera has at least one pixel, got {width}x{height}")
@@ -105,7 +108,7 @@ def _lens(name: str, width: int, height: int, numbers: tuple[float, ...]) -> tup
 
 
 def _lines(path: Path) -> Iterator[list[str]]:
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+    for line in read_file(path, subject="colmap").decode("utf-8", "replace").splitlines():
         if not line.startswith("#"):
             yield line.split()
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from ..core.errors import FormatError, InputError, MissingFileError
-from ..core.files import write_file
-from .cameras import Array, Camera, focal
+from ..core.errors import STRANGE, FormatError, InputError, MissingFileError
+from ..core.files import read_file, write_file
+from .cameras import FAR, Array, Camera, focal
 from .colmap import find_model, read_colmap
 from .images import read_image
 
@@ -23,26 +23,36 @@ FLIP = np.diag([1.0, -1.0, -1.0, 1.0])
 def read_transforms(path: Path) -> list[Camera]:
     """The cameras of one file; sizes that it does not name are those of the first picture."""
     try:
-        data = json.loads(path.read_text())
+        data = json.loads(read_file(path, subject="transforms"))
         frames = data["frames"]
         poses = [np.asarray(f["transform_matrix"], float) for f in frames]
         files = [_picture(path.parent, str(f["file_path"])) for f in frames]
-    except (OSError, ValueError, KeyError, TypeError) as e:
-        raise FormatError(f"transforms: {path} must hold frames with file_path and transform_matrix ({type(e).__name__}: {e})") from e
-    if any(p.shape != (4, 4) or not np.isfinite(p).all() or abs(np.linalg.det(p)) < 1e-9 for p in poses):
+    except STRANGE as e:
+        raise FormatError(f"transforms: {path} must hold frames: file_path, transform_matrix ({type(e).__name__}: {e!s:.200})") from e
+    if any(p.shape != (4, 4) or not np.abs(p).max() < FAR or abs(np.linalg.det(p)) < 1e-9 for p in poses):
         raise FormatError(f"transforms: a transform_matrix is 4x4 and has an inverse ({path})")
     cameras = []
     for frame, pose, file in zip(frames, poses, files, strict=True):
         given = {**data, **frame}
-        width, height = (int(given["w"]), int(given["h"])) if "w" in given and "h" in given else read_image(file).shape[1::-1]
+        width, height = _size(given, path) if "w" in given and "h" in given else read_image(file).shape[1::-1]
         cameras.append(Camera(width, height, np.linalg.inv(pose @ FLIP).astype(np.float32), _intrinsics(given, width, height, path),
                               name=file.name, image=file))
     return cameras
 
 
+def _size(given: dict[str, Any], path: Path) -> tuple[int, int]:
+    try:
+        width, height = int(given["w"]), int(given["h"])
+    except STRANGE:
+        width = height = 0
+    if not 0 < width < 1 << 20 or not 0 < height < 1 << 20:
+        raise FormatError(f"transforms: w and h are the pixels of a picture, got {given['w']!r:.60} and {given['h']!r:.60} ({path})")
+    return width, height
+
+
 def _picture(folder: Path, name: str) -> Path:
     path = folder / name
-    return path if path.suffix else path.with_name(path.name + ".png")
+    return path if path.suffix else path.parent / f"{path.name}.png"
 
 
 def _intrinsics(given: dict[str, Any], width: int, height: int, path: Path) -> Array:
@@ -51,9 +61,12 @@ def _intrinsics(given: dict[str, Any], width: int, height: int, path: Path) -> A
             fx, fy = float(given["fl_x"]), float(given.get("fl_y", given["fl_x"]))
         else:
             fx = fy = width / 2 / math.tan(float(given["camera_angle_x"]) / 2)
-        return focal(width, height, fx, fy, (float(given.get("cx", width / 2)), float(given.get("cy", height / 2))))
-    except (KeyError, TypeError, ValueError, ZeroDivisionError) as e:
-        raise FormatError(f"transforms: {path} must name camera_angle_x, or fl_x ({type(e).__name__}: {e})") from e
+        center = float(given.get("cx", width / 2)), float(given.get("cy", height / 2))
+    except STRANGE as e:
+        raise FormatError(f"transforms: {path} must name camera_angle_x, or fl_x ({type(e).__name__}: {e!s:.200})") from e
+    if not 0 < min(fx, fy) <= max(fx, fy) < FAR or not max(map(abs, center)) < FAR:
+        raise FormatError(f"transforms: focal lengths are positive and finite, got {fx:.6g}, {fy:.6g} and center {center} ({path})")
+    return focal(width, height, fx, fy, center)
 
 
 def save_transforms(path: str | Path, cameras: Sequence[Camera], files: Sequence[str]) -> None:

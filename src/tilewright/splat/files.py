@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from ..core.errors import FileError, FormatError, InputError, MissingFileError
-from ..core.files import write_file
+from ..core.errors import FormatError, InputError
+from ..core.files import read_file, write_file
 from ..transform.lib.splats import SH0
 from .cameras import Array
 from .scene import Scene
@@ -24,7 +24,7 @@ TYPES = {"char": "i1", "uchar": "u1", "short": "i2", "ushort": "u2", "int": "i4"
 SPLAT = np.dtype([("position", "<f4", 3), ("scale", "<f4", 3), ("color", "u1", 4), ("rotation", "u1", 4)])
 MAGIC = 0x5053474E  # of .spz
 TERMS = {0: 0, 1: 3, 2: 8, 3: 15}  # harmonics beyond the first, by degree
-MOST = 1 << 31  # bytes of an unpacked .spz file
+MOST = 10_000_000  # Gaussians of an .spz file, as in the reference reader: a short file can unpack to anything
 
 
 def load(path: str | PathLike[str]) -> Scene:
@@ -33,13 +33,7 @@ def load(path: str | PathLike[str]) -> Scene:
     reader = {".ply": read_ply, ".splat": read_splat, ".spz": read_spz}.get(path.suffix.lower())
     if reader is None:
         raise InputError(f"splat: a scene is a .ply, .splat or .spz file, got {path.name!r}")
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        raise MissingFileError(f"splat: there is no file {path}") from None
-    except OSError as e:
-        raise FileError(f"splat: could not read {path}: {e.strerror or e}") from e
-    return reader(data, str(path))
+    return reader(read_file(path, subject="splat"), str(path))
 
 
 def save(path: str | PathLike[str], scene: Scene) -> None:
@@ -62,18 +56,18 @@ def read_ply(data: bytes, where: str) -> Scene:
         elif words[:1] == ["element"] and len(words) == 3:
             element = words[1]
             if element == "vertex":
-                count = int(words[2]) if words[2].isdigit() else -1
+                count = int(words[2]) if words[2].isdigit() and len(words[2]) < 19 else -1
             elif count < 0:
-                raise FormatError(f"ply: the first element must be 'vertex', got {element!r} ({where})")
+                raise FormatError(f"ply: the first element must be 'vertex', got {element!r:.80} ({where})")
         elif words[:1] == ["property"] and element == "vertex":
             if len(words) != 3 or words[1] not in TYPES:
-                raise FormatError(f"ply: a property of a vertex must be a number with a known type, got {line!r} ({where})")
+                raise FormatError(f"ply: a property of a vertex must be a number with a known type, got {line!r:.120} ({where})")
             columns.append((words[2], TYPES[words[1]]))
     if count < 0 or len({n for n, _ in columns}) != len(columns):
         raise FormatError(f"ply: the header must name one element 'vertex' with properties of different names ({where})")
     body = data[end + len(b"end_header\n") :]
     names = [n for n, _ in columns]
-    rest = sorted((n for n in names if n.startswith("f_rest_") and n[7:].isdigit()), key=lambda n: int(n[7:]))
+    rest = sorted((n for n in names if n.startswith("f_rest_") and n[7:].isdigit() and len(n) < 12), key=lambda n: int(n[7:]))
     needed = ["x", "y", "z", "f_dc_0", "f_dc_1", "f_dc_2", "opacity", "scale_0", "scale_1", "scale_2", "rot_0", "rot_1", "rot_2", "rot_3"]
     missing = [n for n in needed if n not in names]
     if missing:
@@ -100,14 +94,14 @@ def _ply_rows(body: bytes, form: str, count: int, columns: list[tuple[str, str]]
             raise FormatError(f"ply: {where} is cut short, {count} vertices need {count * row.itemsize:,} bytes, got {len(body):,}")
         return np.frombuffer(body, row, count)
     if form != "ascii":
-        raise FormatError(f"ply: the format must be ascii or binary, got {form!r} ({where})")
-    words = body.split()
+        raise FormatError(f"ply: the format must be ascii or binary, got {form!r:.80} ({where})")
+    words = body.split(None, count * len(columns) if count < 1 << 40 else -1)
     if len(words) < count * len(columns):
         raise FormatError(f"ply: {where} is cut short, {count} vertices need {count * len(columns):,} numbers, got {len(words):,}")
     try:
         table = np.array(words[: count * len(columns)], np.float64).reshape(count, len(columns))
     except ValueError as e:
-        raise FormatError(f"ply: {e} ({where})") from e
+        raise FormatError(f"ply: {e!s:.200} ({where})") from e
     return {name: table[:, i] for i, (name, _) in enumerate(columns)}
 
 
@@ -152,20 +146,18 @@ def write_splat(scene: Scene) -> bytes:
 
 
 def read_spz(data: bytes, where: str) -> Scene:
-    try:
-        stream = zlib.decompressobj(31)
-        raw = stream.decompress(data, MOST)
-        whole = stream.eof
-    except zlib.error as e:
-        raise FormatError(f"spz: {where} is no whole gzip stream ({e})") from e
-    if not whole or len(raw) < 16:
+    raw, _ = _unpacked(data, 16, where)
+    if len(raw) < 16:
         raise FormatError(f"spz: {where} is cut short")
     magic, version, n, degree, fraction, _, _ = struct.unpack_from("<IIIBBBB", raw)
     if magic != MAGIC or version != 2 or degree not in TERMS or fraction > 23:
         raise FormatError(f"spz: version 2 with harmonics of degree 0 to 3 is read, got version {version}, degree {degree} ({where})")
     terms = TERMS[degree]
     sizes = (9, 1, 3, 3, 3, 3 * terms)
-    if len(raw) < 16 + n * sum(sizes):
+    if n > MOST:
+        raise FormatError(f"spz: at most {MOST:,} Gaussians are read, got {n:,} ({where})")
+    raw, whole = _unpacked(data, 16 + n * sum(sizes), where)
+    if not whole or len(raw) < 16 + n * sum(sizes):
         raise FormatError(f"spz: {where} is cut short, {n} Gaussians need {16 + n * sum(sizes):,} bytes, got {len(raw):,}")
     parts, at = [], 16
     for size in sizes:
@@ -182,10 +174,22 @@ def read_spz(data: bytes, where: str) -> Scene:
                  np.concatenate([color[:, None], high], 1))
 
 
+def _unpacked(data: bytes, size: int, where: str) -> tuple[bytes, bool]:
+    """The first `size` bytes of a gzip stream, or fewer; and whether it goes on or ends there with the right checksum."""
+    try:
+        stream = zlib.decompressobj(31)
+        raw = stream.decompress(data, size)
+        more = stream.decompress(stream.unconsumed_tail, 1)
+    except zlib.error as e:
+        raise FormatError(f"spz: {where} is no whole gzip stream ({e})") from e
+    return raw, bool(more) or stream.eof
+
+
 def write_spz(scene: Scene) -> bytes:
     """Positions in steps of 1/4096, scales of 1/16 of their logarithm, all else in bytes."""
     n, fraction = len(scene), 12
-    finite = np.isfinite(np.concatenate([x.reshape(n, -1) for x in (scene.means, scene.log_scales, scene.quats, scene.sh)], 1)).all(1)
+    parts = (scene.means, scene.log_scales, scene.quats, scene.sh)
+    finite = np.stack([np.isfinite(x).all(axis=tuple(range(1, x.ndim))) for x in parts]).all(0)
     if not finite.all():
         raise InputError(f"spz: {int((~finite).sum())} Gaussians are not finite; scene.take(...) the others first")
     fixed = np.rint(scene.means.astype(float) * (1 << fraction)).astype(np.int64)
@@ -195,8 +199,8 @@ def write_spz(scene: Scene) -> bytes:
     unit = scene.quats / np.maximum(np.linalg.norm(scene.quats, axis=1, keepdims=True), 1e-12)
     unit = np.where(unit[:, :1] < 0, -unit, unit)
     _, _, _, opacity, sh = scene.arrays()
-    parts = [positions, opacity * 255, (sh[:, 0] * 0.15 + 0.5) * 255, (scene.log_scales + 10) * 16, (unit[:, 1:] + 1) * 127.5,
-             sh[:, 1:] * 128 + 128]
-    body = b"".join(np.clip(np.rint(p), 0, 255).astype(np.uint8).tobytes() for p in parts)
+    columns = [positions, opacity * 255, (sh[:, 0] * 0.15 + 0.5) * 255, (scene.log_scales + 10) * 16, (unit[:, 1:] + 1) * 127.5,
+               sh[:, 1:] * 128 + 128]
+    body = b"".join(np.clip(np.rint(p), 0, 255).astype(np.uint8).tobytes() for p in columns)
     header = struct.pack("<IIIBBBB", MAGIC, 2, n, scene.degree, fraction, 0, 0)
     return gzip.compress(header + body, mtime=0)

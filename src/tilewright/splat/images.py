@@ -1,7 +1,9 @@
 """Pictures in files: PNG in and out, animated GIF out, other formats in through Pillow where it is installed. Values are from 0 to 1."""
 from __future__ import annotations
 
+import io
 import struct
+import warnings
 import zlib
 from collections.abc import Sequence
 from os import PathLike
@@ -10,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from ..core.errors import FileError, FormatError, InputError, MissingFileError
-from ..core.files import write_file
+from ..core.errors import STRANGE, FormatError, InputError
+from ..core.files import read_file, write_file
 from .cameras import Array
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # of a PNG's colour types
-MOST = 1 << 30  # bytes of a picture
+MOST, SIDE = 1 << 28, 1 << 16  # bytes of a picture, and pixels along a side: a short file can unpack to anything
 LEVELS = (6, 7, 6)  # of red, green and blue in the palette of a GIF
 BAYER = np.array([[0, 8, 2, 10], [12, 4, 14, 6], [3, 11, 1, 9], [15, 7, 13, 5]]) / 16 - 15 / 32
 
@@ -44,12 +46,7 @@ def write_png(path: str | PathLike[str], picture: Any) -> None:
 def read_image(path: str | PathLike[str]) -> Array:
     """A picture as floats [H,W,3], or [H,W,4] where it has an alpha channel."""
     path = Path(path)
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        raise MissingFileError(f"image: there is no file {path}") from None
-    except OSError as e:
-        raise FileError(f"image: could not read {path}: {e.strerror or e}") from e
+    data = read_file(path, subject="image")
     if data.startswith(SIGNATURE):
         try:
             return _png(data)
@@ -60,10 +57,11 @@ def read_image(path: str | PathLike[str]) -> Array:
     except ImportError:
         raise FormatError(f"image: {path} is no PNG file; install Pillow to read other formats") from None
     try:
-        with Image.open(path) as opened:
+        with warnings.catch_warnings(), Image.open(io.BytesIO(data)) as opened:
+            warnings.simplefilter("ignore")  # of pictures beyond 89 million pixels; twice as many are an error
             return np.asarray(opened.convert("RGBA" if opened.mode in ("RGBA", "LA", "P") else "RGB"), np.float32) / 255
-    except (OSError, ValueError) as e:
-        raise FormatError(f"image: {path} could not be read ({e})") from e
+    except (*STRANGE, OSError, SyntaxError, EOFError, struct.error, zlib.error, Image.DecompressionBombError) as e:
+        raise FormatError(f"image: {path} could not be read ({type(e).__name__}: {e!s:.200})") from e
 
 
 def _png(data: bytes) -> Array:
@@ -80,44 +78,44 @@ def _png(data: bytes) -> Array:
         raise ValueError(f"only 8 or 16 bits without interlacing are read, got {depth} bits, interlaced {interlaced}")
     step = CHANNELS[kind_] * depth // 8
     size = height * (1 + width * step)
-    if not 0 < size <= MOST:
-        raise ValueError(f"a picture has at least one pixel and at most {MOST:,} bytes, got {width}x{height}")
+    if not 0 < width <= SIDE or not 0 < height <= SIDE or size > MOST:
+        raise ValueError(f"a picture has 1 to {SIDE:,} pixels along a side and at most {MOST:,} bytes, got {width}x{height}")
     raw = np.frombuffer(zlib.decompressobj().decompress(chunks[b"IDAT"], size), np.uint8).reshape(height, 1 + width * step)
-    out = np.zeros((height + 1, width + 1, step), np.uint8)  # a row above and a pixel in front of zeros
-    for y in range(height):
-        _unfilter(raw[y, 0], raw[y, 1:].reshape(width, step), out[y], out[y + 1])
-    pixels = out[1:, 1:]
-    values = pixels.astype(np.float32) / 255 if depth == 8 else pixels.reshape(height, width, -1, 2)[..., 0].astype(np.float32) / 255
+    pixels = _unfilter(raw[:, 0], raw[:, 1:].reshape(height, width, step))
+    values = (pixels if depth == 8 else pixels[..., ::2]).astype(np.float32)
+    values /= 255
     if kind_ == 3:
-        palette = np.frombuffer(chunks[b"PLTE"], np.uint8).reshape(-1, 3).astype(np.float32) / 255
+        palette = np.zeros((256, 3), np.float32)  # indices beyond the palette are black
+        named = np.frombuffer(chunks[b"PLTE"], np.uint8).reshape(-1, 3)[:256]
+        palette[: len(named)] = named.astype(np.float32) / 255
         return palette[pixels[..., 0]]
     if kind_ in (0, 4):
         values = np.concatenate([np.repeat(values[..., :1], 3, -1), values[..., 1:]], -1)
     return values
 
 
-def _unfilter(kind: int, row: Array, above: Array, out: Array) -> None:
-    """One row: the differences of a PNG as bytes. `above` and `out` have a pixel of zeros in front."""
-    if kind == 0:
-        out[1:] = row
-    elif kind == 1:
-        out[1:] = np.cumsum(row, axis=0, dtype=np.uint8)
-    elif kind == 2:
-        out[1:] = row + above[1:]
-    elif kind in (3, 4):
-        up, line = above.astype(int), row.astype(int)
-        left = np.zeros(row.shape[1], int)
-        for x in range(len(row)):
-            a, b, c = left, up[x + 1], up[x]
-            if kind == 3:
-                guess = (a + b) // 2
-            else:
-                near = np.abs(np.stack([b - c, a - c, a + b - 2 * c]))
-                guess = np.where((near[0] <= near[1]) & (near[0] <= near[2]), a, np.where(near[1] <= near[2], b, c))
-            left = (line[x] + guess) & 255
-            out[x + 1] = left
-    else:
-        raise ValueError(f"unknown filter {kind}")
+def _unfilter(kinds: Array, rows: Array) -> Array:
+    """Pixels [H,W,step] of differences. A pixel needs those to the left, above and above left: one diagonal of all rows after the other."""
+    height, width, step = rows.shape
+    if kinds.max() > 4:
+        raise ValueError(f"unknown filter {kinds.max()}")
+    line = rows.reshape(-1, step)
+    out = np.empty_like(line)
+    before, last = np.zeros((2, height + 1, step), np.int16)  # the two diagonals before, a row of zeros above
+    which = [(kinds == k)[:, None] for k in range(5)]
+    for d in range(height + width - 1):
+        first, end = max(0, d - width + 1), min(height, d + 1)
+        part = slice(d + first * (width - 1), d + (end - 1) * (width - 1) + 1, max(width - 1, 1))
+        here, above = slice(first + 1, end + 1), slice(first, end)
+        a, b, c = last[here], last[above], before[above]
+        pa, pb, pc = np.abs(b - c), np.abs(a - c), np.abs(a + b - 2 * c)
+        paeth = np.where((pa <= pb) & (pa <= pc), a, np.where(pb <= pc, b, c))
+        guess = np.select([w[first:end] for w in which[1:]], [a, b, (a + b) >> 1, paeth], 0)
+        new = (line[part] + guess) & 255
+        out[part] = new
+        before, last = last, before
+        last[here] = new
+    return out.reshape(rows.shape)
 
 
 def write_gif(path: str | PathLike[str], pictures: Sequence[Any], *, seconds: float = 0.05) -> None:

@@ -70,11 +70,11 @@ class Scene:
 
     def bounds(self) -> tuple[Array, float]:
         """The middle of the scene and the radius that holds nine tenths of it; Gaussians that are not finite do not count."""
-        good = self.means[np.isfinite(self.means).all(1)]
+        good = self.means[np.isfinite(self.means).all(1)].astype(np.float64)  # squares of f32 overflow
         if not len(good):
             return np.zeros(3, np.float32), 1.0
         middle = np.median(good, axis=0)
-        return middle, max(float(np.quantile(np.linalg.norm(good - middle, axis=1), 0.9)), 1e-3)
+        return middle.astype(np.float32), max(float(np.quantile(np.linalg.norm(good - middle, axis=1), 0.9)), 1e-3)
 
     @classmethod
     def from_points(cls, points: Any, colors: Any, *, degree: int = 3, opacity: float = 0.1, neighbours: int = 3) -> Scene:

@@ -186,7 +186,7 @@ class Trainer:
             halves.append(half)
         opacity = 1 / (1 + np.exp(-p["logits"]))
         gone = cut | (opacity < o.prune_opacity) | (size > o.prune_size * self.extent * (1 if self.step > o.reset_every else np.inf))
-        gone |= ~np.isfinite(np.concatenate([x.reshape(n, -1) for x in p.values()], 1)).all(1)
+        gone |= ~np.stack([np.isfinite(x).all(axis=tuple(range(1, x.ndim))) for x in p.values()]).all(0)
         parts = [{name: x[~gone] for name, x in p.items()}, {name: x[cloned] for name, x in p.items()}, *halves]
         self.params = {name: np.concatenate([part[name] for part in parts]) for name in p}
         fresh = len(self.params["means"]) - int((~gone).sum())

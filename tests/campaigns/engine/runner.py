@@ -13,7 +13,7 @@ from .campaign import MB, Campaign, Seed, generator, seeds
 from .shrink import shrink
 from .worker import Outcome, Worker, trial
 
-BATCH = 400  # cases of one process
+BATCH, LIFE = 400, 60.0  # a process runs at least so many cases for at least so many seconds: its start and first cases are the dear ones
 LAST = 60  # cases over which growth is watched; short runs see none
 
 
@@ -68,7 +68,7 @@ def run(
 ) -> Report:  # fmt: skip
     """Cases until the count or the time is reached, or `most` different failures were found."""
     report, start = Report(campaign.name), time.monotonic()
-    source, done, after = seeds(base, campaign.name), [], []
+    source, done, after, born = seeds(base, campaign.name), [], [], start
     with Worker(campaign) as worker:
         while (count is None or report.cases < count) and (report.cases == 0 or time.monotonic() - start < seconds):
             seed = next(source)
@@ -89,9 +89,10 @@ def run(
             if failure is not None and all(failure.cause != f.cause for f in report.failures):
                 report.failures.append(failure)
                 say(f"{campaign.name}: {failure}\n")
-            if failure is not None or len(done) >= BATCH or worker.process is None:
+            old = len(done) >= BATCH and time.monotonic() - born > LIFE
+            if failure is not None or old or worker.process is None:
                 worker.close()
-                done, after = [], []
+                done, after, born = [], [], time.monotonic()
             if len(report.failures) >= most:
                 break
     report.seconds = time.monotonic() - start

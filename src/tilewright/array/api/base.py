@@ -74,10 +74,13 @@ def _number(x: Any, dtype: np.dtype[Any], what: str) -> Header:
 
 def _listed(x: Any, dtype: np.dtype[Any] | None, what: str) -> Header:
     """Nested lists of numbers and arrays. Python's own numbers alone give the default dtype of their kind."""
-    raw = plain(x)
-    strong = _strong(raw)
     try:
+        raw = plain(x)
+        strong = _strong(raw)
         made = np.asarray(raw, dtype)
+    except RecursionError:
+        raise ArgumentError(f"{what}: a list holds lists of numbers, got a {type(x).__name__} that holds itself, or too many in one another"
+                            ) from None
     except (ValueError, TypeError) as e:
         given = repr(x) if len(repr(x)) < 60 else f"a {type(x).__name__}"
         raise ArgumentError(f"{what}: an operand must be an array or a number, or lists of numbers that make one, got {given} ({e})"

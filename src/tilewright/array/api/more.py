@@ -1,17 +1,15 @@
-"""Files of Arrays, and the last of NumPy's commonly used functions."""
+"""The last of NumPy's commonly used functions."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 
-from ...core.errors import ArgumentError, FormatError
 from ..arrays import Array, wrap
 from ..machine import tight
-from .base import Header, give, header, known
+from . import files
+from .base import give, header
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
 
@@ -106,102 +104,5 @@ def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, ...]:
     return tuple(map(give, np.triu_indices(n, k, m)))
 
 
-# ---- files
-
-
-@public
-def save(path: Any, x: Any) -> None:
-    """Write an Array to an `.npy` file; several of them, given as a dict, to an `.npz` or `.safetensors` file, by the name's ending."""
-    path = Path(path)
-    if path.suffix == ".npy":
-        np.save(path, _numpy_file(header(x, "save"), path))
-    elif path.suffix in (".npz", ".safetensors"):
-        if not isinstance(x, dict):
-            raise ArgumentError(f"save: a {path.suffix} file holds a dict of Arrays, got a {type(x).__name__}")
-        arrays = {str(k): header(v, "save") for k, v in x.items()}
-        if path.suffix == ".npz":
-            np.savez(path, allow_pickle=False, **{k: _numpy_file(a, path) for k, a in arrays.items()})
-        else:
-            _save_safetensors(path, arrays)
-    else:
-        raise ArgumentError(f"save: the name must end in .npy, .npz or .safetensors, got {path.name!r}")
-
-
-@public
-def load_arrays(path: Any) -> Any:
-    """The Array of an `.npy` file, or the dict of Arrays of an `.npz` or `.safetensors` file. Files are mapped where they can be: elements
-    are read when they are used."""
-    path = Path(path)
-    try:
-        if path.suffix == ".npy":
-            return wrap(_number_file(np.load(path, mmap_mode="r", allow_pickle=False), path))
-        if path.suffix == ".npz":
-            with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-                return {k: wrap(_number_file(file[k], path)) for k in file.files}
-    except (ValueError, EOFError, BadZipFile) as e:
-        raise FormatError(f"load_arrays: {path.name}: {e}") from None
-    if path.suffix == ".safetensors":
-        return _load_safetensors(path)
-    raise ArgumentError(f"load_arrays: the name must end in .npy, .npz or .safetensors, got {path.name!r}")
-
-
-def _number_file(a: Header, path: Path) -> Header:
-    """An array of a file in native byte order; a mapped one stays mapped where it is."""
-    if a.dtype.kind in "OSUMmV":
-        raise FormatError(f"load_arrays: {path.name} must hold numbers, got {a.dtype}" + (
-            "; NumPy's files do not say which 16-bit or 8-bit float they hold, use .safetensors" if a.dtype.kind == "V" else ""))
-    return np.asarray(a, a.dtype.newbyteorder("="))
-
-
-def _numpy_file(a: Header, path: Path) -> Header:
-    """What NumPy's file formats can hold."""
-    if a.dtype.isbuiltin != 1:
-        raise ArgumentError(f"save: a {path.suffix} file cannot hold {a.dtype.name}; use .safetensors")
-    return a
-
-
-_TYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2",
-          "I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8", "U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8",
-          "BOOL": "bool", "C64": "complex64"}
-
-
-def _save_safetensors(path: Path, arrays: dict[str, Header]) -> None:
-    import json
-
-    names = {v: k for k, v in _TYPES.items()}
-    entries, at = {}, 0
-    for key, a in arrays.items():
-        if a.dtype.name not in names:
-            raise ArgumentError(f"save: a .safetensors file cannot hold {a.dtype}, got it for {key!r}")
-        entries[key] = {"dtype": names[a.dtype.name], "shape": list(a.shape), "data_offsets": [at, at + a.nbytes]}
-        at += a.nbytes
-    text = json.dumps(entries).encode()
-    text += b" " * (-len(text) % 8)
-    with path.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for a in arrays.values():
-            file.write(np.ascontiguousarray(a).tobytes())
-
-
-def _load_safetensors(path: Path) -> dict[str, Array]:
-    import json
-
-    data = np.memmap(path, np.uint8, "r")
-    size = int.from_bytes(data[:8].tobytes(), "little")
-    if size > len(data) - 8:
-        raise FormatError(f"load_arrays: {path.name}: the header is longer than the file")
-    try:
-        entries = json.loads(data[8:8 + size].tobytes())
-    except ValueError as e:
-        raise FormatError(f"load_arrays: {path.name}: the header is no JSON ({e})") from None
-    body, found = data[8 + size:].view(np.ndarray), {}
-    for key, entry in entries.items():
-        if key == "__metadata__":
-            continue
-        first, end = entry["data_offsets"]
-        dtype = known(_TYPES.get(entry["dtype"], entry["dtype"]), f"load_arrays: {key}")
-        count = int(np.prod(entry["shape"], dtype=np.int64))
-        if not 0 <= first <= end <= len(body) or end - first != count * dtype.itemsize:
-            raise FormatError(f"load_arrays: {path.name}: {key!r} does not lie within the file, or its size is wrong")
-        found[key] = wrap(body[first:end].view(dtype).reshape(entry["shape"]))
-    return found
+public(files.save)
+public(files.load_arrays)

@@ -44,7 +44,11 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> A
 @public
 def frombuffer(buffer: Any, dtype: Any = None, count: int = -1, offset: int = 0) -> Array:
     """An Array of an object's bytes."""
-    return wrap(np.frombuffer(buffer, known(np.float32 if dtype is None else dtype, "frombuffer"), count, offset))
+    kind = known(np.float32 if dtype is None else dtype, "frombuffer")
+    try:
+        return wrap(np.frombuffer(buffer, kind, count, offset))
+    except ValueError as e:
+        raise ArgumentError(f"frombuffer: {e}, got count={count} and offset={offset} for {kind}") from None
 
 
 @public

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from ...core.errors import FileError, FormatError, MissingFileError, UnsupportedError
+from ...core.errors import FormatError, MissingFileError, UnsupportedError
+from ...core.files import read_file
 from .elements import STRING, elem
 
 LARGEST = 1 << 40  # elements of one tensor
@@ -48,12 +49,7 @@ class Source:
         if isinstance(model, (str, os.PathLike)):
             path = Path(model)
             self.folder, self._name, self._what = path.resolve().parent, path.stem, str(path)
-            try:
-                self.data = path.read_bytes()
-            except FileNotFoundError:
-                raise MissingFileError(f"onnx: there is no file {path}") from None
-            except OSError as e:
-                raise FileError(f"onnx: cannot read {path}: {e.strerror or e}") from None
+            self.data = read_file(path, subject="onnx")
         elif isinstance(model, (bytes, bytearray, memoryview)):
             self.data = bytes(model)
         elif type(model).__name__ == "ModelProto":
@@ -61,6 +57,7 @@ class Source:
                 self.data = model.SerializeToString()
         else:
             raise FormatError(f"onnx: a model is a path, bytes or a ModelProto, got a {type(model).__name__}")
+        self.expanded = 0  # nodes that functions have been replaced by
         self._maps: dict[Path, np.memmap[Any, Any]] = {}
 
     @cached_property

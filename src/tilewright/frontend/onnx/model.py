@@ -9,6 +9,7 @@ from ...core.errors import FormatError, UnsupportedError
 from .load import Source, onnx_library
 from .registry import HOST, TABLE, lookup
 
+MOST_NODES, REPEATED = 10_000, 100  # nodes that functions may expand to: so many, and so many for each node that a file has
 DEEPEST = 32  # functions in functions
 
 
@@ -238,7 +239,12 @@ def plain_node(item: Item) -> Any:
 def expanded(source: Source, item: Item, body: Any, opsets: Mapping[str, int], number: int) -> list[Item]:
     """The nodes of a function in place of the node that calls it."""
     if item.frame.depth >= DEEPEST:
-        raise FormatError(f"onnx: node {item.title} calls functions more than {DEEPEST} deep; do they call each other?")
+        raise FormatError(f"onnx: node {item.title:.300} calls functions more than {DEEPEST} deep; do they call each other?")
+    source.expanded += len(body.node)
+    written = len(source.proto.graph.node) + sum(len(f.node) for f in source.proto.functions)
+    if source.expanded > MOST_NODES + REPEATED * written:  # functions that call each other twice double with each level
+        raise FormatError(f"onnx: functions make more than {MOST_NODES + REPEATED * written:,} nodes of the {written:,} in the file, "
+                          f"at {item.title:.300}")
     prefix = f"{item.frame.prefix}{item.op_type}.{number}/"
     names = {o: prefix + o for n in body.node for o in n.output if o}
     names |= dict(zip(body.input, (*item.inputs, *[""] * len(body.input)), strict=False))

@@ -18,6 +18,7 @@ from typing import Any
 from ...core.dims import UNBOUNDED, Expr, Symbol, symbols
 from ...core.dynamic import Axis, linear
 from ...core.errors import CompileError, ConfigError
+from ...core.files import open_file
 from . import replace
 from .recurrences import scans
 
@@ -84,15 +85,17 @@ if hasattr(os, "register_at_fork"):
 
 
 def read_program(path: Any) -> Any:
-    """The ExportedProgram that `torch.export.save` wrote."""
+    """The ExportedProgram that `torch.export.save` wrote. PyTorch reads it with pickle: the file must be trusted."""
     import torch
 
     if not os.path.exists(path):
         raise CompileError(f"import_torch: there is no file {os.fspath(path)!r}; give a module, a callable, an ExportedProgram or its file")
     try:
-        with warnings.catch_warnings(), _quiet():
+        with os.fdopen(open_file(path, subject="import_torch", error=CompileError), "rb") as file, warnings.catch_warnings(), _quiet():
             warnings.simplefilter("ignore")
-            return torch.export.load(path)
+            return torch.export.load(file)
+    except CompileError:
+        raise
     except Exception as e:  # of many classes, by what the file holds
         raise CompileError(f"import_torch: {os.fspath(path)!r} is no program that torch.export.save wrote ({type(e).__name__})") from e
 
@@ -116,14 +119,18 @@ def _quiet() -> Iterator[None]:
     """torch logs the whole way to an error that we pass on in one line; its distributions look at their arguments' data."""
     import torch
 
-    log, distributions = logging.getLogger("torch._subclasses.fake_tensor"), torch.distributions.Distribution
-    before, log.disabled = log.disabled, True
+    logs = [logging.getLogger(name) for name in ("torch._subclasses.fake_tensor", "torch.export")]
+    distributions = torch.distributions.Distribution
+    before = [log.disabled for log in logs]
+    for log in logs:
+        log.disabled = True
     checked = distributions._validate_args
     distributions.set_default_validate_args(False)
     try:
         yield
     finally:
-        log.disabled = before
+        for log, was in zip(logs, before, strict=True):
+            log.disabled = was
         distributions.set_default_validate_args(checked)
 
 

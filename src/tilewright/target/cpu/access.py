@@ -83,6 +83,7 @@ def _times(f: FunctionText, stride: str, n: int) -> str:
 def lane_masks(f: FunctionText, n: int, lanes: int, limit: str) -> list[str]:
     """One mask per chunk of an axis of n elements of which `limit` (an i64) are inside."""
     capped = f.intrinsic("llvm.smin.i64", "i64", [("i64", limit), ("i64", str(n))])
+    capped = f.intrinsic("llvm.smax.i64", "i64", [("i64", capped), ("i64", "0")])  # far behind the end: -(1 << 32) would be 0 in 32 bits
     small = f.cast("trunc", "i64", capped, "i32")
     masks, start = [], 0
     for size in chunk_sizes(n, lanes):

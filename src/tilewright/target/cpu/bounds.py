@@ -94,3 +94,29 @@ class Guard:
         f.emit(f"call void @out_of_bounds(ptr {self.block}, i64 {bounds.view}, i64 {byte}, i64 {self.program})")
         f.ret()
         f.label(fine)
+
+
+def checked_entry(name: str, checked: str, count: int, views: Sequence[tuple[int, Sequence[int], int]]) -> str:
+    """A function with the arguments of an unchecked kernel (`count` words) that calls the checked one, for callers that tell no bounds:
+    `views` has each view's word, the words whose product is its number of elements, and its element's size. An access outside of them
+    traps."""
+    lines = [f"define void @{name}(ptr %args, i64 %begin, i64 %end, ptr %scratch) nounwind {{",
+             f"  %words = alloca [{count + 2 * len(views) + 1} x i64], align 8", "  %block = alloca [4 x i64], align 8",
+             "  store [4 x i64] zeroinitializer, ptr %block, align 8"]
+    for k in range(count):
+        lines += [f"  %at{k} = getelementptr i64, ptr %args, i64 {k}", f"  %w{k} = load i64, ptr %at{k}, align 8"]
+    values = [f"%w{k}" for k in range(count)]
+    for k, (word, factors, itemsize) in enumerate(views):
+        size = str(itemsize)
+        for j, factor in enumerate(factors):
+            lines.append(f"  %size{k}_{j} = mul i64 {size}, %w{factor}")
+            size = f"%size{k}_{j}"
+        lines.append(f"  %high{k} = add i64 %w{word}, {size}")
+        values += [f"%w{word}", f"%high{k}"]
+    lines.append("  %error = ptrtoint ptr %block to i64")
+    for k, value in enumerate([*values, "%error"]):
+        lines += [f"  %to{k} = getelementptr i64, ptr %words, i64 {k}", f"  store i64 {value}, ptr %to{k}, align 8"]
+    lines += [f"  call void @{checked}(ptr %words, i64 %begin, i64 %end, ptr %scratch)", "  %code = load i64, ptr %block, align 8",
+              "  %fine = icmp eq i64 %code, 0", "  br i1 %fine, label %done, label %wrong", "wrong:", "  call void @llvm.trap()",
+              "  unreachable", "done:", "  ret void", "}", "declare void @llvm.trap()", ""]
+    return "\n".join(lines)
