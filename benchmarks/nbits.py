@@ -1,11 +1,13 @@
 """Products with weights in groups of four or eight bits (ONNX `MatMulNBits`) beside ONNX Runtime's, and beside PyTorch's product in f32.
 
-    python benchmarks/nbits.py [rows …]     one thread; alternating calls, least CPU time of each
+    python benchmarks/nbits.py [--level 4] [rows …]     one thread; alternating calls, least CPU time of each
+
+At accuracy level 4 both round activations to eight bits.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 import time
 from functools import partial
 from typing import Any
@@ -18,7 +20,7 @@ ROWS = (1, 4, 16, 64, 256)
 SHAPES = ((2048, 2048, 4, 32), (2048, 2048, 8, 32), (4096, 1024, 4, 128), (1024, 4096, 4, 16))  # n, k, bits, group
 
 
-def model(n: int, k: int, bits: int, group: int) -> tuple[bytes, Any]:
+def model(n: int, k: int, bits: int, group: int, level: int) -> tuple[bytes, Any]:
     """A file of one product, and its weights in f32."""
     from onnx import TensorProto, helper, numpy_helper
 
@@ -26,7 +28,8 @@ def model(n: int, k: int, bits: int, group: int) -> tuple[bytes, Any]:
     values = rng.integers(0, 1 << bits, (n, k // group, group)).astype(np.uint8)
     scales = (rng.random((n, k // group)) / 50 + 0.01).astype(np.float32)
     packed = values if bits == 8 else values[..., ::2] | (values[..., 1::2] << 4)
-    node = helper.make_node("MatMulNBits", ["x", "w", "s"], ["y"], domain="com.microsoft", K=k, N=n, bits=bits, block_size=group)
+    node = helper.make_node("MatMulNBits", ["x", "w", "s"], ["y"], domain="com.microsoft", K=k, N=n, bits=bits, block_size=group,
+                            accuracy_level=level)
     graph = helper.make_graph(
         [node], "nbits", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", k])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows", n])],
@@ -53,14 +56,18 @@ def main() -> None:
     import onnxruntime
     import torch
 
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--level", type=int, default=0)
+    parser.add_argument("rows", type=int, nargs="*", default=ROWS)
+    args = parser.parse_args()
     torch.set_num_threads(1)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     for n, k, bits, group in SHAPES:
-        file, weights = model(n, k, bits, group)
+        file, weights = model(n, k, bits, group, args.level)
         peer = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
         ours, w = tw.compile(file, threads=1), torch.from_numpy(weights)
-        for rows in [int(a) for a in sys.argv[1:]] or ROWS:
+        for rows in args.rows:
             x = np.random.default_rng(1).standard_normal((rows, k)).astype(np.float32)
             got, want = np.asarray(ours(x)), x.astype(np.float64) @ weights.T.astype(np.float64)
             error = np.abs(got - want).max() / np.abs(want).max()

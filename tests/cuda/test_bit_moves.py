@@ -9,8 +9,8 @@ from tests.cuda.fake_driver import fake_gpu
 from tilewright.build.packing import pack_constants
 from tilewright.kernels.launch import Buffer, ConstBuffer, Packed
 from tilewright.kernels.quant.cuda.fragments import ROWS
-from tilewright.kernels.quant.strips import STRIPS
 from tilewright.ops import quant
+from tilewright.ops.packed.quant_dot import FORMATS
 from tilewright.ops.structure import ConstantData, Joined
 from tilewright.runtime.cuda.constants import device_constants, host_constants
 
@@ -26,7 +26,7 @@ def matrix(rng: np.random.Generator, name: str, n: int, columns: int) -> Constan
     return ConstantData(raw, name)
 
 
-@pytest.mark.parametrize("name", sorted(STRIPS))
+@pytest.mark.parametrize("name", sorted(FORMATS))
 def test_the_gpu_lays_out_what_the_host_would(name: str, rng: np.random.Generator) -> None:
     """Rows that are no multiple of a strip, units of every size, and matrices that are joined."""
     size = quant.by_name(name).elements

@@ -21,8 +21,7 @@ from tilewright.ir.graph import Graph
 from tilewright.ir.types import TensorType
 from tilewright.kernels.launch import Buffer, ConstBuffer, Packed
 from tilewright.kernels.quant.cuda.fragments import ROWS
-from tilewright.kernels.quant.strips import STRIPS
-from tilewright.ops.packed.quant_dot import GPU_FORMATS
+from tilewright.ops.packed.quant_dot import FORMATS, GPU_FORMATS
 from tilewright.ops.structure import ConstantData
 from tilewright.runtime.cuda import driver as cuda_driver
 from tilewright.runtime.cuda import launch as cuda_launch
@@ -58,7 +57,7 @@ def test_products_with_packed_matrices(name: str, rng: np.random.Generator) -> N
         assert np.linalg.norm(y - want) <= TOLERANCE * np.linalg.norm(want), m
 
 
-@pytest.mark.parametrize("name", sorted(STRIPS))
+@pytest.mark.parametrize("name", sorted(FORMATS))
 def test_matrices_are_laid_out_on_the_gpu_as_on_the_host(name: str, rng: np.random.Generator) -> None:
     data = ConstantData(matrix(rng, name, 1003, 2048)[0], "w")
     c = ConstBuffer(data, Buffer("w", "const", 0, 0), Packed("fragments", ROWS, False, name))

@@ -15,7 +15,7 @@ from tilewright.ir.types import TensorType
 from tilewright.ops import QDot, QExpertsDot, QuantizeRows, quant
 from tilewright.ops import functions as F
 from tilewright.ops.base import single
-from tilewright.ops.packed.quant_dot import FORMATS
+from tilewright.ops.packed.quant_dot import FORMATS, GROUPED
 
 from .harness import run_graph
 
@@ -26,8 +26,10 @@ def packed(name: str, n: int, k: int, rng: np.random.Generator) -> Any:
     """Random blocks: every bit pattern of codes and scales, with sane half-precision fields."""
     fmt = quant.by_name(name)
     raw = rng.integers(0, 256, (n, k // fmt.elements, fmt.bytes)).astype(np.uint8)
-    for at in HALVES[name]:
+    for at in HALVES.get(name, ()):
         raw[..., at : at + 2] = rng.uniform(-0.02, 0.02, raw.shape[:2]).astype(np.float16)[..., None].view(np.uint8)
+    if name in GROUPED:
+        raw[..., :8] = rng.uniform(-0.02, 0.02, (*raw.shape[:2], 2)).astype(np.float32).view(np.uint8)
     return raw.reshape(n, -1)
 
 
@@ -40,7 +42,8 @@ def product(name: str, w: Any, k: int, rows: Any) -> Graph:
 
 
 BASELINE = ("Q4_0", "Q6_K")  # without vector instructions for bytes a format compiles for seconds: the others are slow tests
-KERNELS = [(level, name) for level in ("native", "avx512", "avx2", "baseline") for name in FORMATS]
+KERNELS = [*((level, name) for level in ("native", "avx512", "avx2", "baseline") for name in FORMATS),
+           *((level, name) for level in ("native", "avx2") for name in ("U4_32", "U4_128", "U8_64"))]
 
 
 @pytest.mark.parametrize("level, name", [
@@ -48,7 +51,7 @@ KERNELS = [(level, name) for level in ("native", "avx512", "avx2", "baseline") f
 ])
 def test_every_format(name: str, level: str) -> None:
     rng = fresh_rng()
-    n, k = 37, 512 if name.endswith("K") else 96
+    n, k = 37, 512 if quant.by_name(name).elements > 32 else 96
     w = packed(name, n, k, rng)
     x = rng.standard_normal((2, 7, k)).astype("f4")
     g = product(name, w, k, 7)

@@ -130,6 +130,28 @@ def test_matmul_nbits_stays_packed(bits: int, group: int, options: Any) -> None:
     assert sum(c.data.type.nbytes for c in program.constants) < options["n"] * (options["k"] + group) * (bits / 8 + 8 / group) + 64
 
 
+@pytest.mark.parametrize("bits, group", [(4, 16), (4, 32), (4, 128), (8, 32), (8, 256)])
+def test_matmul_nbits_may_round_activations(bits: int, group: int) -> None:
+    """At accuracy level 4 activations become eight bits, a scale for every 32 of them; groups of 16 columns stay in f32."""
+    import tilewright as tw
+
+    k, n = 512, 21
+    rng = fresh_rng()
+    x, q, scale = f(5, k), rng.integers(0, 1 << bits, (n, k)).astype(np.uint8), np.abs(f(n, k // group))
+    packed = (q[:, 0::2] | (q[:, 1::2] << 4) if bits == 4 else q).reshape(n, k // group, -1)
+    model, feed = one("MatMulNBits", [x, packed, scale], domain=MS, fixed=(1, 2), K=k, N=n, bits=bits, block_size=group, accuracy_level=4)
+    w = ((q.astype(np.float64) - (1 << bits - 1)).reshape(n, -1, group) * scale[..., None]).reshape(n, k)
+    peak = np.repeat(np.abs(x).reshape(5, -1, 32).max(-1), 32, axis=-1)
+    session = tw.compile(model)
+    got = np.asarray(session(*feed.values()), np.float64)
+    error = np.abs(got - x.astype(np.float64) @ w.T)
+    integers = any("in integers" in launch.note for launch in session.executable.program.launches)  # type: ignore[union-attr]
+    assert integers == (group >= 32)
+    assert np.all(error <= (0.51 / 127 if integers else 1e-6) * (peak @ np.abs(w).T))
+    if integers:
+        assert error.max() > 1e-6, "nothing was rounded"
+
+
 def test_matmul_nbits_with_columns_in_another_order() -> None:
     """ONNX Runtime takes no g_idx on this machine: against the definition. Groups of unequal sizes are refused."""
     import onnx

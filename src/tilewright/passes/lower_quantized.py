@@ -9,7 +9,7 @@ from ..core.dims import bounds, product
 from ..core.dtypes import bf16, f16, f32
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import TensorType
-from ..ops.packed.quant_dot import FORMATS, GPU_FORMATS
+from ..ops.packed.quant_dot import FORMATS, GPU_FORMATS, GROUPED
 from .base import Log, Pass
 
 LANES = 16  # rows of a strip: a matrix of the stack must begin with one
@@ -19,9 +19,10 @@ FLOATS = {"F32": f32, "F16": f16, "BF16": bf16}
 
 @dataclass(frozen=True)
 class LowerQuantized(Pass):
-    """Before: any graph. After: a `q_matmul` by a constant in a format with an integer kernel is a `q_dot` of activations that are
-    quantized once for all their readers, and a `q_experts` a `q_experts_dot`; one in F32, F16 or BF16 is a `matmul` that reads the file's
-    numbers. On a GPU one of more than one row, or of a number not known to be one, is a `q_product` of activations in bf16."""
+    """Before: any graph. After: a `q_matmul` by a constant in a format with an integer kernel (one of groups only where `rounded` allows
+    it) is a `q_dot` of activations that are quantized once for all their readers, and a `q_experts` a `q_experts_dot`; one in F32, F16 or
+    BF16 is a `matmul` that reads the file's numbers. On a GPU one of more than one row, or of a number not known to be one, is a
+    `q_product` of activations in bf16."""
 
     name: ClassVar[str] = "lower-quantized"
     gpu: bool = False  # whose integer products know more formats
@@ -55,7 +56,7 @@ class LowerQuantized(Pass):
             numbers = o.Seen(data, TensorType(FLOATS[op.format], (op.n, op.k)))
             out: Value = o.Matmul(transpose_b=True)(env[x], new.constant(numbers, data.name), name=n.name, place=n.place)
             return out
-        if op.format not in (GPU_FORMATS if self.gpu else FORMATS):
+        if op.format not in (GPU_FORMATS if self.gpu else (*FORMATS, *(GROUPED if op.rounded else ()))):
             return None
         if self.gpu and bounds(product(x.shape[:-1]))[1] > FEW:
             if x not in codes:

@@ -341,6 +341,9 @@ def unpacked(packed: Any, bits: int) -> Any:
     return np.stack(parts, -1).reshape(*packed.shape[:-1], -1)
 
 
+EIGHT_BITS = 4  # the accuracy level at which activations may be rounded to eight bits
+
+
 @op("MatMulNBits", domain=MICROSOFT)
 def matmul_nbits(c: Context, a: Value, b: Value, scales: Value, zero: Value | None = None, order: Value | None = None,
                  bias: Value | None = None, *, K: int, N: int, bits: int = 4, block_size: int, accuracy_level: int = 0,
@@ -366,7 +369,8 @@ def matmul_nbits(c: Context, a: Value, b: Value, scales: Value, zero: Value | No
     packed, name = pack_groups(values, s, z, bits, block_size)
     lead = (0,) * (len(x.shape) - 1)
     x = F.pad(x, (*lead, 0), (*lead, blocks * block_size - K))  # the last block is filled up
-    out = F.cast(O.QMatmul(format=name, n=N, k=blocks * block_size)(x, c.constant(packed, "weights")), a.dtype)
+    product = O.QMatmul(format=name, n=N, k=blocks * block_size, rounded=accuracy_level == EIGHT_BITS)
+    out = F.cast(product(x, c.constant(packed, "weights")), a.dtype)
     return out if bias is None else F.add(out, bias)
 
 

@@ -47,15 +47,16 @@ class StripKernel:
     def _fields(self) -> list[tuple[str, DType, int, int]]:
         """Name, dtype, byte offset and element count of what a block of a strip holds."""
         f = self.f
-        small = (u8, 1) if f.super_scales and f.scales == 1 else (i8, 1) if f.super_scales else (f16, 2)
+        real = f16 if f.real == 2 else f32
+        small, groups = u8 if f.super_scales and f.scales == 1 else i8 if f.super_scales else real, 1 if f.shared else f.groups
         found: list[tuple[str, DType, int, int]] = [
             ("q", i32, 0, f.plane_at // 4),
-            ("scale", small[0], f.scale_at, f.groups * f.scales * LANES),
+            ("scale", small, f.scale_at, groups * f.scales * LANES),
         ]
         if f.planes:
             found.append(("plane", i32, f.plane_at, (f.scale_at - f.plane_at) // 4))
         if f.minimums:
-            found.append(("min", small[0], f.minimum_at, f.groups * LANES))
+            found.append(("min", small, f.minimum_at, groups * LANES))
         if f.super_scales:
             found.append(("d", f16, f.d_at, LANES))
         if f.super_scales and f.minimums:
@@ -93,12 +94,12 @@ class StripKernel:
         totals = self._dots(row, rows, strips, column, block, sub, halves)
         for s, strip in enumerate(strips):
             for i, total in enumerate(totals[s]):
-                scale = self._half("scale", strip, block, sub * f.scales + i)
+                scale = self._half("scale", strip, block, 0 if f.shared else sub * f.scales + i)
                 scale = scale * tops[s][0] if f.super_scales else scale
                 accs[s] = b.fma(b.cast(total, f32), scale * scale_a, accs[s])
             if f.minimums:
                 weighted = b.cast(b.binary("add", halves[0], halves[1]), f32) * scale_a
-                minimum = self._half("min", strip, block, sub)
+                minimum = self._half("min", strip, block, 0 if f.shared else sub)
                 accs[s] = b.fma(-(minimum * tops[s][1]) if f.super_scales else minimum, weighted, accs[s])
         return accs
 
@@ -148,6 +149,6 @@ class StripKernel:
         return b.binary("and", moved, 0x01010101 << to)
 
     def _half(self, name: str, strip: Ix | int, block: Ix | int, i: Ix | int) -> Tile:
-        """A scale or minimum, f16 or small integers, of 16 rows."""
+        """A scale or minimum, floats or small integers, of 16 rows."""
         b = self.call.b
         return b.cast(b.load(self.views[name], (strip, block, i * LANES), (1, LANES)), f32)

@@ -118,6 +118,9 @@ class _Packer:
         """Floats as they are, small integers as bytes."""
         b = self.b
         for at, field in strip_fields(self.name):
+            if field.width == 32:
+                b.store(self.words, (b.pid, self.block, at // 4), self.word(field.parts[0].place(0) // 8))
+                continue
             if field.width == 16:
                 b.store(self.halves, (b.pid, self.block, at // 2), b.cast(self.half(field.parts[0].place(0) // 8), u16))
                 continue

@@ -27,9 +27,10 @@ class StripRows:
         # [strip, block, group of four columns or word, lane, byte]
         self.codes = self._view("q", u8, 0, (f.plane_at // (4 * LANES), LANES, 4))
         self.planes = self._view("plane", u8, f.plane_at, (f.groups * f.planes, LANES, 4)) if f.planes else None
-        small = f16 if not f.super_scales else u8 if f.scales == 1 else i8
-        self.scales = self._view("scale", small, f.scale_at, (f.groups * f.scales, LANES))
-        self.minimums = self._view("min", small, f.minimum_at, (f.groups, LANES)) if f.minimums else None
+        real, groups = f16 if f.real == 2 else f32, 1 if f.shared else f.groups
+        small = real if not f.super_scales else u8 if f.scales == 1 else i8
+        self.scales = self._view("scale", small, f.scale_at, (groups * f.scales, LANES))
+        self.minimums = self._view("min", small, f.minimum_at, (groups, LANES)) if f.minimums else None
         self.d = self._view("d", f16, f.d_at, (1, LANES)) if f.super_scales else None
         self.dmin = self._view("dmin", f16, f.dmin_at, (1, LANES)) if f.super_scales and f.minimums else None
 
@@ -74,6 +75,7 @@ class StripRows:
 
     def _numbers(self, codes: Tile, strip: Ix | int, block: Ix | int, sub: Ix | int, i: int, lane: Ix | int) -> Tile:
         b, f = self.b, self.f
+        sub = 0 if f.shared else sub
 
         def one(view: View, at: Ix | int) -> Tile:
             return b.cast(b.load(view, (strip, block, at, lane), (1, 1), axes=(2, 3)), f32)

@@ -3,7 +3,7 @@
 A strip holds its (super-)blocks one after the other. In a block the codes of 16 rows × 32 columns are words of 16 lanes; a word's
 byte j belongs to column 4g + j of group g. Codes of four bits: word t has group 2t in its low nibbles, 2t + 1 in its high ones.
 Further bits are planes of one word per 32 columns and bit: bit 8j + g of a lane belongs to column 4g + j. Scales follow, 16 lanes
-at a time. Nothing grows: only the six-bit scales of the K formats become bytes.
+at a time. Nothing grows: only the six-bit scales of the K formats become bytes. Scales are f16, or f32 and one for all columns of a block.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ class StripFormat:
     scales: int  # scales per 32 columns: 1, or 2 in Q6_K
     super_scales: bool  # scales are d * byte
     minimums: bool
+    real: int = 2  # bytes of a float
+    shared: bool = False  # one scale and minimum for all columns of a block
 
     @property
     def groups(self) -> int:
@@ -48,11 +50,11 @@ class StripFormat:
 
     @property
     def minimum_at(self) -> int:
-        return self.scale_at + self.groups * self.scales * LANES * (1 if self.super_scales else 2)
+        return self.scale_at + (1 if self.shared else self.groups * self.scales) * LANES * (1 if self.super_scales else self.real)
 
     @property
     def d_at(self) -> int:
-        return self.minimum_at + (self.groups * LANES * (1 if self.super_scales else 2) if self.minimums else 0)
+        return self.minimum_at + (self.minimums and (1 if self.shared else self.groups) * LANES * (1 if self.super_scales else self.real))
 
     @property
     def dmin_at(self) -> int:
@@ -69,10 +71,11 @@ def strip_format(f: quant.BlockFormat) -> StripFormat:
     low = 8 if f.q.width == 8 else 4
     bias = -128 if f.q.signed else f.q.bias
     scales = max(1, f.scale.groups * COLUMNS // f.elements)
-    return StripFormat(f.name, f.elements, low, f.q.width - low, bias, scales, f.scale.by is not None, f.minimum is not None)
+    return StripFormat(f.name, f.elements, low, f.q.width - low, bias, scales, f.scale.by is not None, f.minimum is not None,
+                       f.scale.real.bits.width // 8, f.grouped)
 
 
-STRIPS = {f.name: strip_format(f) for f in quant.FORMATS.values() if f.exact}
+STRIPS = {f.name: strip_format(f) for f in quant.FORMATS.values() if f.exact or f.grouped}
 
 
 def strip_shape(name: str, n: int, row_bytes: int) -> tuple[int, int, int]:

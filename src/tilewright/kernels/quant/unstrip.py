@@ -29,7 +29,7 @@ def unpack_strips(storage: Array, name: str, n: int) -> Array:
 
     flipped = codes ^ np.uint8(128) if fmt.q.signed else codes
     fields = [(x, part(at, x.count, -(-x.width // 8)).reshape(n * blocks, -1)) for at, x in strip_fields(name)]
-    numbers = [(x, raw.view(np.uint16) if x.width == 16 else raw) for x, raw in fields]
+    numbers = [(x, raw.view(np.dtype(f"u{x.width // 8}")) if x.width >= 16 else raw) for x, raw in fields]
     return fmt.pack(n * blocks, (fmt.q, flipped.reshape(n * blocks, -1)), *numbers).reshape(n, blocks * fmt.bytes)
 
 

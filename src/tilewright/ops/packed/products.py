@@ -63,11 +63,13 @@ def require_matrix(w: TensorType, name: str, k: int) -> None:
 
 @register
 class QMatmul(Contraction):
-    """x[..., k] times the transpose of a packed matrix of `n` rows: [..., n] in f32."""
+    """x[..., k] times the transpose of a packed matrix of `n` rows: [..., n] in f32. `rounded`: x may be rounded to eight bits, also where
+    that is not what a format is made for."""
 
     format: str
     n: int
     k: int
+    rounded: bool = False
     unsupported = {"batch": LEADING}
     samples = [S(f32(3, 32), u8(5, 34), format="Q8_0", n=5, k=32, low=(-2, 0), high=(2, 60)),
                S(f32(2, 1, 64), u8(3, 40), format="Q4_1", n=3, k=64, low=(-2, 0), high=(2, 60)),

@@ -20,6 +20,7 @@ from ..index.indexing import check_indices, require_ids
 BLOCK = 32  # activations that share a scale
 HALF = 16  # activations that share a sum: the smallest group of weights with a scale of its own
 FORMATS = tuple(f.name for f in quant.FORMATS.values() if f.exact)  # with a kernel on every target
+GROUPED = tuple(f.name for f in quant.FORMATS.values() if f.grouped)  # with a kernel on CPUs, for products that allow rounding
 GPU_FORMATS = (*FORMATS, "MXFP4", "NVFP4", "F8_E4M3", "F8_E5M2")
 
 
@@ -72,7 +73,8 @@ class QDot(Contraction):
               E(i8(3, 64), f32(3, 2), i32(3, 4), u8(5, 60), format="Q8_0", n=5, k=64, match="the matrix must be")]
 
     def infer(self, codes: TensorType, scales: TensorType, sums: TensorType, w: TensorType) -> TensorType:
-        require(self.format in GPU_FORMATS, "format must be one of {known}", known=" ".join(GPU_FORMATS), format=self.format)
+        known = (*GPU_FORMATS, *GROUPED)
+        require(self.format in known, "format must be one of {known}", known=" ".join(known), format=self.format)
         lead = codes.shape[:-1]
         shapes = (codes.shape[-1:], scales.shape, sums.shape)
         ok = codes.dtype is dt.i8 and shapes == ((self.k,), (*lead, self.k // BLOCK), (*lead, self.k // HALF))

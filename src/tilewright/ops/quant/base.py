@@ -58,6 +58,11 @@ class BlockFormat:
         return self.dtype is None and self.table is None and isinstance(self.q, Integers) and self.q.width >= 4 and (
             self.scale is not None and self.scale.real.kind == "f16")
 
+    @property
+    def grouped(self) -> bool:
+        """Products in integers can serve it, too: groups of 32 columns and more with a scale and a minimum in f32."""
+        return self.table is None and self.minimum is not None and self.minimum.real.kind == "f32" and self.elements % 32 == 0
+
     def fields(self) -> Iterator[Bits]:
         """All bit fields of a block of integers."""
         book = self.table if isinstance(self.table, Book) else None

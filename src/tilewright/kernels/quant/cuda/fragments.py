@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from ....ops import quant
+from ....ops.packed.quant_dot import FORMATS
 from ..strips import STRIPS, split_fields
 from .small_floats import SMALL, is_small, scale_bytes, small_words, split_small
 
@@ -24,7 +25,7 @@ ROWS = 16
 COLUMNS = 32
 LANES = 32
 Array = np.ndarray[Any, Any]
-FORMS = {**STRIPS, **SMALL}
+FORMS = {**{name: STRIPS[name] for name in FORMATS}, **SMALL}
 
 
 @dataclass(frozen=True)
