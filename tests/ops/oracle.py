@@ -56,6 +56,7 @@ ACTIVATIONS: dict[str, Oracle] = {
     "gelu": lambda a, x: tf.gelu(x, approximate=a.get("approximate", "none")),
     "leaky_relu": lambda a, x: tf.leaky_relu(x, a["slope"]),
     "elu": lambda a, x: tf.elu(x, a["alpha"]),
+    "bitcast": lambda a, x: x.view(DTYPES[a["dtype"].name]),
     "cast": lambda a, x: x.to(DTYPES[a["dtype"].name]),
 }
 

@@ -18,7 +18,7 @@ from tilewright.ir.types import TensorType
 from tilewright.ops import REGISTRY, ConstantData, Op
 from tilewright.ops.base import Op as Base
 
-F32_ONLY = {"sample"}
+F32_ONLY = {"sample", "bitcast"}
 
 
 def wide_type(t: Any) -> Any:
