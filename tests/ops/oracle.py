@@ -24,6 +24,7 @@ DTYPES = {
     "f64": torch.float64,
     "f16": torch.float16,
     "bf16": torch.bfloat16,
+    "i16": torch.int16,
     "i32": torch.int32,
     "u32": torch.uint32,
     "u64": torch.uint64,

@@ -33,6 +33,8 @@ def wide_attr(value: Any) -> Any:
 
 def wide_op(op: Any) -> Any:
     """The op with every float dtype in its attributes as f64."""
+    if op.name == "bitcast":
+        return op
     if op.name == "constant":
         data = op.data
         return op if not data.type.dtype.is_float else type(op)(data=ConstantData(data.array.astype(np.float64), data.name))
