@@ -167,8 +167,8 @@ class Binary(Elementwise):
     samples = binary_samples()
     tile: ClassVar[str] = ""  # the instruction of the same meaning, where there is one
 
-    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
-        return t.binary(type(self).tile, x, y)
+    def lower(self, t: TileBuilder, *tiles: Any, **_: Any) -> Any:
+        return t.binary(type(self).tile, *tiles)
 
 
 class View(Op):
