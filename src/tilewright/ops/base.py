@@ -152,8 +152,13 @@ class Op:
     def expands(self, rule: str, active: tuple[bool, ...]) -> bool:
         """Whether transform `rule` ("vjp", "jvp" or "batch") goes through `decompose` instead of the op's own rule. `active` says which
         operands are differentiated (or batched)."""
-        derived = (rule == "jvp" and self.traits.linear) or (rule == "batch" and self.cases)
-        return getattr(type(self), rule) is getattr(Op, rule) and not derived
+        return not self.has_rule(rule)
+
+    @classmethod
+    def has_rule(cls, rule: str) -> bool:
+        """Whether the class has this rule, written or derived from its facts."""
+        derived = (rule == "jvp" and cls.traits.linear) or (rule == "batch" and cls.cases)
+        return derived or getattr(cls, rule) is not getattr(Op, rule)
 
     def for_vjp(self) -> Op:
         """The op that the forward pass holds where this one is differentiated: its first outputs are this op's, further ones are what its
