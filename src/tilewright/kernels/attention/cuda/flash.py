@@ -163,8 +163,8 @@ def flash_launch(region: Region, target: TargetSpec) -> Launch:
     sums = call.view("sums", f32, region.results[1].buffer, region.results[1].layout, write=True) if saved else None
     ins: dict[Value, View] = {}
     for i, v in enumerate(leaves_of_epilogue(region, out_value)):
-        leaf = region.given(v)
-        ins[v] = call.view(f"e{i}", leaf.type.dtype, leaf.buffer, leaf.layout.expand(out_value.shape))
+        beside = region.given(v)
+        ins[v] = call.view(f"e{i}", beside.type.dtype, beside.buffer, beside.layout.expand(out_value.shape))
     maps = []
     for name, o, size in zip("qkv", places, (rows, plan.keys, plan.keys), strict=True):
         assert o is not None
