@@ -92,7 +92,7 @@ def differentiable(case: WideCase) -> bool:
 
 
 def has_rule(op: type[Op], rule: str) -> bool:
-    return getattr(op, rule) is not getattr(Base, rule) or op.decompose is not Base.decompose
+    return op.has_rule(rule) or op.decompose is not Base.decompose
 
 
 def wide_cases(rule: str, *, float_only: bool) -> list[Any]:

@@ -54,6 +54,18 @@ class Region:
         self.tail = anchors[0] if len(anchors) > 1 and isinstance(anchors[0].op, QuantizeRows) else None
         self.anchor = next((n for n in anchors if n is not self.tail), None)
 
+    @property
+    def node(self) -> Node:
+        """The anchor of a region that has one."""
+        assert self.anchor is not None
+        return self.anchor
+
+    def given(self, value: Value) -> Operand:
+        """The operand behind a body value that a template has found to have one."""
+        found = self.operand(value)
+        assert found is not None
+        return found
+
     def operand(self, value: Value) -> Operand | None:
         """The operand behind a body value when it is an input, or a view of one inside the body."""
         if value in self.leaves:

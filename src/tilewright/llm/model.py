@@ -116,7 +116,8 @@ class LLM:
 
     def __init__(self, config: ModelConfig, tokenizer: Tokenizer, call: HostCall | CudaCall, *, context_length: int, name: str = "",
                  weight_bytes: int = 0) -> None:
-        self.config, self.tokenizer, self.session = config, tokenizer, call.session
+        self.config, self.tokenizer = config, tokenizer
+        self.session: Any = call.session  # of one sequence
         self.context_length, self.name, self.weight_bytes = context_length, name or config.architecture, weight_bytes
         self.vocab = config.vocab
         self._call: Any = call

@@ -103,6 +103,7 @@ class Op:
     fusion: ClassVar[str] = ""  # what a region around it is: a "contraction", a "norm", a "gather" or a "reduction"
     complex: ClassVar[str] = ""  # how complex operands are computed: both "parts" alike, or by a "rule" of `ops/complex`
     whole: ClassVar[bool] = False  # a composite that kernels compute without taking it apart
+    work: ClassVar[int | None] = None  # arithmetic operations an element of operand 0, where `flops` is that
     cases: ClassVar[bool] = False  # leading axes of its only operand are cases, and a batch is one more: `batch` follows
     by_heads: ClassVar[bool] = False  # its result lies as a projection behind it reads it, head by head
     arity: ClassVar[tuple[int, int | None] | None] = None  # fewest and most operands; `register` reads it off `infer`
@@ -151,8 +152,13 @@ class Op:
     def expands(self, rule: str, active: tuple[bool, ...]) -> bool:
         """Whether transform `rule` ("vjp", "jvp" or "batch") goes through `decompose` instead of the op's own rule. `active` says which
         operands are differentiated (or batched)."""
-        derived = (rule == "jvp" and self.traits.linear) or (rule == "batch" and self.cases)
-        return getattr(type(self), rule) is getattr(Op, rule) and not derived
+        return not self.has_rule(rule)
+
+    @classmethod
+    def has_rule(cls, rule: str) -> bool:
+        """Whether the class has this rule, written or derived from its facts."""
+        derived = (rule == "jvp" and cls.traits.linear) or (rule == "batch" and cls.cases)
+        return derived or getattr(cls, rule) is not getattr(Op, rule)
 
     def for_vjp(self) -> Op:
         """The op that the forward pass holds where this one is differentiated: its first outputs are this op's, further ones are what its
@@ -187,6 +193,8 @@ class Op:
 
     def flops(self, *types: Any, **_: Any) -> Dim:
         """Arithmetic operations of one application; elementwise ops count one an element."""
+        if self.work is not None:
+            return self.work * types[0].numel if self.work else 0
         out = self.infer(*types)
         first = out if isinstance(out, TensorType) else out[0]
         return first.numel

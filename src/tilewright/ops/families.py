@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..core import dtypes as dt
-from ..core.dims import Dim, Shape, bounds, product, sym
+from ..core.dims import Dim, Shape, bounds, sym
 from ..core.dtypes import DType
 from ..core.errors import UnsupportedError, require
 from ..ir.graph import Value
@@ -168,17 +168,15 @@ class Binary(Elementwise):
     samples = binary_samples()
     tile: ClassVar[str] = ""  # the instruction of the same meaning, where there is one
 
-    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
-        return t.binary(type(self).tile, x, y)
+    def lower(self, t: TileBuilder, *tiles: Any, **_: Any) -> Any:
+        return t.binary(type(self).tile, *tiles)
 
 
 class View(Op):
     """Operand 0 seen through another layout."""
 
+    work = 0
     traits = Traits(view=True, linear=True)
-
-    def flops(self, *types: TensorType) -> Dim:
-        return 0
 
     def view(self, layout: Layout) -> Layout | None:
         only, = self.views(layout)
@@ -213,9 +211,7 @@ class Reduction(Op):
 
     traits = Traits(reduction=True)
     fusion = "reduction"
-
-    def flops(self, x: TensorType) -> Dim:
-        return x.numel
+    work = 1
 
     def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
         attrs = self.attrs()
@@ -233,10 +229,7 @@ class Composite(Op):
     """Made of plainer ops: `decompose` says how; templates may do it faster."""
 
     traits = Traits(composite=True)
-    work: ClassVar[int] = 1  # flops an element of operand 0
-
-    def flops(self, *types: Any) -> Dim:
-        return self.work * product(types[0].shape)
+    work = 1
 
 
 class General(Op):

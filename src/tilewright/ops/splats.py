@@ -68,6 +68,7 @@ class SplatBin(General):
     number of an entry when the splats are walked in depth order; `starts` where each tile's list begins, and the end of the last; `spans`
     the first slot of a splat and how many it has. More than `capacity` entries a camera are an error."""
 
+    work = 0
     faults = True
     width: int
     height: int
@@ -111,9 +112,6 @@ class SplatBin(General):
             for i, (g, s) in enumerate(entry for part in lists for entry in part):
                 ids[c, i], slots[c, i] = g, s
         return ids, slots, starts, spans
-
-    def flops(self, rects: TensorType, order: TensorType) -> Dim:
-        return 0
 
     def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
         return _folded(self, inputs, batched, size)

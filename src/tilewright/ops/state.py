@@ -24,6 +24,7 @@ class UpdateSlice(General):
 
     axis: int
     start: Dim = 0
+    work = 0
     samples = [S(f32(5, 3), f32(2, 3), axis=0, start=1), S(f32(2, 7, 3), f32(2, 4, 3), axis=1, start=3), S(f16(3, 4), f32(3, 4), axis=1),
                S(f32(16, 2), f32(N, 2), axis=0), S(f32(28, 2), f32(N, 2), axis=0, start=M), S(bf16(4), bf16(1), axis=0, start=3),
                S(i64(4), i64(0), axis=0, start=4), S(f32(4, 0), f32(1, 0), axis=0)]
@@ -51,9 +52,6 @@ class UpdateSlice(General):
         start: Any = self.start
         out[(*(slice(None),) * self.axis, slice(start, start + new.shape[self.axis]))] = new
         return out
-
-    def flops(self, cache: TensorType, new: TensorType) -> Dim:
-        return 0
 
     def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
         g, (cache, new) = cotangents[0], inputs

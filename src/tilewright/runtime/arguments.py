@@ -50,6 +50,9 @@ def bind(names: Sequence[str], types: Sequence[TensorType], values: Sequence[Any
     for name, type_, value in zip(names, types, values, strict=True):
         shapes.append((admit or _admit)(name, type_, value, bound))
         _bind_symbols(name, type_, shapes[-1], bound.env, origin)
+    for s in needed:
+        if s.name not in bound.env:
+            raise InputError(f"session: no input shows the value of {s.name}; give it with run_with({{{s.name!r}: ...}}, ...)")
     for name, type_, shape in zip(names, types, shapes, strict=True):
         for want, got in zip(type_.shape, shape, strict=True):
             if not all(s.name in bound.env for s in symbols(want)):
@@ -57,8 +60,6 @@ def bind(names: Sequence[str], types: Sequence[TensorType], values: Sequence[Any
             if evaluate(want, bound.env) != got:
                 raise InputError(_mismatch(name, type_, f"{type_.dtype}[{','.join(map(str, shape))}]", bound.env, origin))
     for s in needed:
-        if s.name not in bound.env:
-            raise InputError(f"session: no input shows the value of {s.name}; give it with run_with({{{s.name!r}: ...}}, ...)")
         if not s.lo <= bound.env[s.name] <= s.hi:
             raise InputError(f"session: {s.name} must be in {s.lo}..{s.hi}, got {bound.env[s.name]}")
     return bound

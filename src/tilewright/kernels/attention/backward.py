@@ -31,8 +31,7 @@ class AttentionBackwardTemplate(Template):
         why = alone(region, AttentionBackwardOp)
         if why is not None:
             return why
-        assert region.anchor is not None
-        q, k, v = region.anchor.operands[:3]
+        q, k, v = region.node.operands[:3]
         sizes = (k.shape[2], q.shape[3], v.shape[3])
         if not all(isinstance(d, int) for d in sizes) or q.dtype.name not in ("f32", "f64"):
             return Reason("needs f32 or f64, and a known number of keys and head size")

@@ -94,8 +94,7 @@ class AttentionTemplate(Template):
         return Reason(f"outputs must have the shape of the attention, got {bad[0].type}") if bad else None
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        assert region.anchor is not None
-        if isinstance(region.anchor.op, Q8AttentionOp):
+        if isinstance(region.node.op, Q8AttentionOp):
             from .q8 import Q8AttentionKernel
 
             return [Q8AttentionKernel(region, target).launch()]
@@ -109,7 +108,7 @@ class AttentionKernel:
         assert region.anchor is not None and isinstance(region.anchor.op, AttentionOp)
         self.region, self.node, self.op = region, region.anchor, region.anchor.op
         q_value, k_value = (self._unrotated(x) for x in self.node.operands[:2])
-        q, k, v = self._operand(q_value), self._operand(k_value), self._operand(self.node.operands[2])
+        q, k, v = self.region.given(q_value), self.region.given(k_value), self.region.given(self.node.operands[2])
         self.batch, self.heads, self.sq, _ = q.type.shape
         self.kv_heads, self.sk = k.type.shape[1], k.type.shape[2]
         depth, dv = q.type.shape[3], v.type.shape[3]
@@ -130,11 +129,6 @@ class AttentionKernel:
         """What stands before a rope that is part of the region."""
         return v.node.operands[0] if isinstance(v.node.op, RopeOp) else v
 
-    def _operand(self, v: Value) -> Operand:
-        found = self.region.operand(v)
-        assert found is not None
-        return found
-
     def _bind(self, q: Operand, k: Operand, v: Operand) -> None:
         call, b, c = self.call, self.call.b, self.config
         self.q = call.view("q", q.type.dtype, q.buffer, q.layout)
@@ -144,14 +138,14 @@ class AttentionKernel:
         scores = (self.batch, self.heads, self.sq, self.sk)
         self.extra: list[View] = []
         for i, value in enumerate(self.node.operands[3 : 3 + self.op.has_mask + self.op.has_bias]):
-            o = self._operand(value)
+            o = self.region.given(value)
             self.extra.append(call.view(f"s{i}", o.type.dtype, o.buffer, o.layout.expand(scores)))
         out_shape = self.node.values[0].shape
         leaves = leaves_of_epilogue(self.region, self.node.values[0])
         self.ins = {
             x: call.view(f"e{i}", o.type.dtype, o.buffer, o.layout.expand(out_shape))
             for i, x in enumerate(leaves)
-            for o in [self._operand(x)]
+            for o in [self.region.given(x)]
         }
         self.outs = [call.view(f"y{i}", r.type.dtype, r.buffer, r.layout, write=True) for i, r in enumerate(self.region.results)]
         blocks = ceildiv(self.sq, c.block)
@@ -181,7 +175,7 @@ class AttentionKernel:
         if not isinstance(v.node.op, RopeOp):
             return None
         shape = (*v.shape[:-1], self.depth // 2)
-        cos, sin = (self._operand(x) for x in v.node.operands[1:])
+        cos, sin = (self.region.given(x) for x in v.node.operands[1:])
         return (
             self.call.view(f"{name}cos", cos.type.dtype, cos.buffer, cos.layout.expand(shape)),
             self.call.view(f"{name}sin", sin.type.dtype, sin.buffer, sin.layout.expand(shape)),

@@ -31,7 +31,7 @@ class Q8AttentionKernel(AttentionKernel):
 
     def _bind(self, q: Operand, k: Operand, v: Operand) -> None:
         super()._bind(q, k, v)
-        scales = [self._operand(x) for x in self.node.operands[3:]]
+        scales = [self.region.given(x) for x in self.node.operands[3:]]
         self.k_scale, self.v_scale = (
             self.call.view(n, o.type.dtype, o.buffer, o.layout) for n, o in zip(("kd", "vd"), scales, strict=True)
         )

@@ -65,7 +65,6 @@ class OnHost(Template):
     serves = (Eig, Svd)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        assert region.anchor is not None
 
         def described(operands: Sequence[Operand]) -> tuple[tuple[TensorType, Layout], ...]:
             return tuple((o.type, o.layout) for o in operands)
@@ -73,7 +72,7 @@ class OnHost(Template):
         def pointer(o: Operand) -> Pointer:
             return Pointer(o.buffer, o.layout.offset * o.type.dtype.itemsize)
 
-        op, given, made = region.anchor.op, described(region.operands), described(region.results)
+        op, given, made = region.node.op, described(region.operands), described(region.results)
         name = f"host_{op.name}_{blake2b(repr((op, given, made)).encode(), digest_size=8).hexdigest()}"
         kernel = HostKernel(name, op=op, operands=given, results=made)
         reads, writes = (tuple(dict.fromkeys(o.buffer for o in group)) for group in (region.operands, region.results))

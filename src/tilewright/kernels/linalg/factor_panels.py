@@ -17,14 +17,13 @@ class Blocked:
     """A factorisation in place in its first result."""
 
     def __init__(self, region: Region, target: TargetSpec, m: int, n: int, panel: int = PANEL) -> None:
-        assert region.anchor is not None
         self.region, self.target, self.m, self.n, self.k = region, target, m, n, min(m, n)
         self.a, self.out = region.operands[0], region.results[0]
         self.lead = self.a.type.shape[:-2]
         self.dtype = self.a.type.dtype
         self.width, self.tile = vector(self.dtype, target), tile_width(self.dtype, target)
         self.panel = self.k if self.k <= ALONE else panel
-        self.flops = region.anchor.op.flops(self.a.type)
+        self.flops = region.node.op.flops(self.a.type)
 
     def launches(self) -> list[Launch]:
         if self.k == 0:

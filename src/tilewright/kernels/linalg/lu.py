@@ -127,10 +127,9 @@ class Factor(Template):
     serves = (LuOp, CholeskyOp)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        assert region.anchor is not None
         m, n = region.operands[0].type.shape[-2:]
         assert isinstance(m, int) and isinstance(n, int)
-        job = _Lu(region, target, m, n, PANEL) if isinstance(region.anchor.op, LuOp) else Cholesky(region, target, m, n)
+        job = _Lu(region, target, m, n, PANEL) if isinstance(region.node.op, LuOp) else Cholesky(region, target, m, n)
         return job.launches()
 
 

@@ -41,18 +41,17 @@ class Sampler:
     """One kernel under construction."""
 
     def __init__(self, region: Region) -> None:
-        assert region.anchor is not None
         self.region = region
         call = self.call = Call("sample", region.name)
         self.b = call.b
-        operands = [region.operand(v) for v in region.anchor.operands]
+        operands = [region.operand(v) for v in region.node.operands]
         names = ("logits", "seen", "settings", "numbers")
         views = [call.view(n, o.type.dtype, o.buffer, o.layout) for n, o in zip(names, operands, strict=True) if o is not None]
         self.logits, self.seen, self.settings, self.numbers = views
         result = region.results[0]
         self.out = call.view("y", result.type.dtype, result.buffer, result.layout, write=True)
         self.error = call.error()
-        self.rows, size = region.anchor.operands[0].shape[:-1], region.anchor.operands[0].shape[-1]
+        self.rows, size = region.node.operands[0].shape[:-1], region.node.operands[0].shape[-1]
         assert isinstance(size, int)
         self.at = tuple(unravel(self.b, self.b.pid, [call.word(f"d{i}", d) for i, d in enumerate(self.rows)]))
         self.size, self.blocks = size, -(-size // BLOCK)

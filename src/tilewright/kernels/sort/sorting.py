@@ -37,8 +37,7 @@ class SortTemplate(Template):
     serves = (SortOp, ArgSortOp)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        assert region.anchor is not None
-        op = region.anchor.op
+        op = region.node.op
         assert isinstance(op, (SortOp, ArgSortOp))
         values = region.results[0] if isinstance(op, SortOp) else None
         return sort_launches(Job(region.name, region.operands[0], op.axis, op.descending, values, region.results[-1]))

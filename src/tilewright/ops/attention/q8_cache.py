@@ -28,6 +28,7 @@ class Q8Blocks(General):
     """x[..., K] as codes i8[..., K] (round half to even) and scales f16[..., K/32]: x ≈ scale * code."""
 
     unsupported = {"vjp": ROUNDED, "jvp": ROUNDED, "batch": LEADING}
+    work = 4
     samples = [S(f32(3, 64)), S(f32(2, 1, 5, 32)), S(f32(N, 96)), S(f32(0, 32))]
     errors = [E(f32(3, 33), match="the last dim must be a known multiple of 32"), E(i32(3, 32), match="needs float operands")]
 
@@ -43,9 +44,6 @@ class Q8Blocks(General):
         inverse = np.divide(np.float32(127), peak, out=np.zeros_like(peak), where=peak != 0)
         codes = np.rint(blocks * inverse).astype(np.int8)
         return codes.reshape(x.shape), (peak * np.float32(1 / 127))[..., 0].astype(np.float16)
-
-    def flops(self, x: TensorType) -> Dim:
-        return 4 * x.numel
 
 
 @register

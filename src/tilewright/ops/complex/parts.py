@@ -67,6 +67,7 @@ class Imag(Part):
 class Complex(General):
     """re + i im."""
 
+    work = 0
     samples = [S(f32(3, 5), f32(3, 5)), S(f64(4), f64(4)), S(f32(), f32()), S(f32(0, 2), f32(0, 2)), S(f32(N, 3), f32(N, 3))]
     errors = [E(f32(3), f32(4), match="both parts must have one shape"), E(f32(3), f64(3), match="operands must have one dtype"),
               E(f16(3), f16(3), match="needs f32 or f64 parts")]
@@ -81,9 +82,6 @@ class Complex(General):
         out = np.empty(re.shape, complex_of_array(re))
         out.real, out.imag = re, im
         return out
-
-    def flops(self, re: TensorType, im: TensorType) -> Dim:
-        return 0
 
     def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
         g = cotangents[0]

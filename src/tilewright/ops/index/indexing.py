@@ -65,6 +65,7 @@ def require_ids(ids: TensorType) -> None:
 class Gather(General):
     """Rows of x by index: np.take(x, ids, axis)."""
 
+    work = 0
     complex, fusion = "parts", "gather"
     faults = True
     axis: int = 0
@@ -85,9 +86,6 @@ class Gather(General):
         check_indices(self.name, ids, x.shape[self.axis], self.axis)
         return np.take(x, ids, axis=self.axis)
 
-    def flops(self, x: TensorType, ids: TensorType) -> Dim:
-        return 0
-
     def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
         x, ids = inputs
         assert cotangents[0] is not None
@@ -107,6 +105,7 @@ class Gather(General):
 class GatherAlongAxis(General):
     """out[i,j,...] = x[i, ids[i,j,...], ...] with the index on `axis`; other dims of ids are not longer than x's."""
 
+    work = 0
     complex, fusion = "parts", "gather"
     faults = True
     axis: int
@@ -130,9 +129,6 @@ class GatherAlongAxis(General):
         part = x[tuple(slice(None) if a == self.axis else slice(0, n) for a, n in enumerate(ids.shape))]
         return np.take_along_axis(part, ids.astype(np.int64), axis=self.axis)
 
-    def flops(self, x: TensorType, ids: TensorType) -> Dim:
-        return 0
-
     def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
         x, ids = inputs
         assert cotangents[0] is not None
@@ -147,6 +143,7 @@ class GatherAlongAxis(General):
 class Index(General):
     """NumPy advanced indexing on adjacent axes: the indices broadcast together and replace those axes."""
 
+    work = 0
     complex, fusion = "parts", "gather"
     faults = True
     axes: tuple[int, ...]
@@ -175,9 +172,6 @@ class Index(General):
         for a, i in zip(self.axes, ids, strict=True):
             check_indices(self.name, i, x.shape[a], a)
         return x[(*(slice(None),) * self.axes[0], *ids)]
-
-    def flops(self, x: TensorType, *ids: TensorType) -> Dim:
-        return 0
 
     def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
         x = inputs[0]
@@ -212,6 +206,7 @@ class Index(General):
 class Concat(General):
     """Operands one after the other along an axis."""
 
+    work = 0
     complex = "parts"
     axis: int
     traits = Traits(linear=True)
@@ -236,9 +231,6 @@ class Concat(General):
     def ref(self, *arrays: Any) -> Any:
         return np.concatenate(arrays, axis=self.axis)
 
-    def flops(self, *types: TensorType) -> Dim:
-        return 0
-
     def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
         g = cotangents[0]
         assert g is not None
@@ -255,6 +247,7 @@ class Concat(General):
 class Pad(General):
     """`lo[i]` and `hi[i]` elements of `value` before and after axis i."""
 
+    work = 0
     complex = "rule"
     lo: tuple[Dim, ...]
     hi: tuple[Dim, ...]
@@ -275,9 +268,6 @@ class Pad(General):
     def ref(self, x: Any) -> Any:
         widths: Any = tuple(zip(self.lo, self.hi, strict=True))
         return np.pad(x, widths, constant_values=self.value) if x.ndim else x
-
-    def flops(self, x: TensorType) -> Dim:
-        return 0
 
     def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
         g, x = cotangents[0], inputs[0]

@@ -44,6 +44,7 @@ class Sort(General):
     axis: int
     descending: bool = False
     dtype: DType = dt.i64  # of the indices
+    work = 0
     samples = sort_samples()
     errors = ERRORS
 
@@ -55,9 +56,6 @@ class Sort(General):
     def ref(self, x: Any) -> Any:
         order = order_of(x, self.axis, self.descending)
         return np.take_along_axis(x, order, axis=self.axis), order.astype(self.dtype.np)
-
-    def flops(self, x: TensorType) -> Dim:
-        return 0
 
     def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
         if cotangents[0] is None:
@@ -81,6 +79,7 @@ class ArgSort(General):
     axis: int
     descending: bool = False
     dtype: DType = dt.i64
+    work = 0
     samples = sort_samples()
     errors = ERRORS
 
@@ -91,9 +90,6 @@ class ArgSort(General):
 
     def ref(self, x: Any) -> Any:
         return order_of(x, self.axis, self.descending).astype(self.dtype.np)
-
-    def flops(self, x: TensorType) -> Dim:
-        return 0
 
     def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
         return values_of(ArgSort(axis=self.axis + 1, descending=self.descending, dtype=self.dtype)(inputs[0]))

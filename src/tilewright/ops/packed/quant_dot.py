@@ -33,6 +33,7 @@ class QuantizeRows(General):
     """x[..., K] as codes i8[..., K] (round half to even), scales f32[..., K/32] and sums of codes i32[..., K/16]: x ≈ scale * code."""
 
     unsupported = {"vjp": ROUNDED, "jvp": ROUNDED, "batch": LEADING}
+    work = 5
     samples = [S(f32(3, 64)), S(f32(2, 1, 32)), S(f32(N, 96)), S(f32(0, 32))]
     errors = [E(f32(3, 33), match="the last dim must be a known multiple of 32"), E(i32(3, 32), match="needs float operands")]
 
@@ -51,9 +52,6 @@ class QuantizeRows(General):
         codes = np.rint(blocks * inverse).astype(np.int8)
         sums = codes.reshape(*lead, k // HALF, HALF).sum(-1, dtype=np.int32)
         return codes.reshape(x.shape), (peak * np.float32(1 / 127))[..., 0], sums
-
-    def flops(self, x: TensorType) -> Dim:
-        return 5 * x.numel
 
 
 @register

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...core import dtypes as dt
-from ...core.dims import Dim, product
+from ...core.dims import product
 from ...core.dtypes import DType
 from ...core.errors import UnsupportedError, require
 from ...core.needs import require_room
@@ -254,6 +254,7 @@ class Var(AxesReduction):
     """Variance: squared deviations summed, divided by count - correction."""
 
     correction: float = 1.0
+    work = 4
     kinds = "f"
     traits = Traits(reduction=True, composite=True)
     samples = [S(f32(3, 5), axes=(1,)), S(f64(2, 3, 4), axes=(0, 2), keepdims=True, correction=0.0),
@@ -276,9 +277,6 @@ class Var(AxesReduction):
         n = F.dim_value(x.node.graph, count, x.dtype)
         return F.div(total, F.maximum(F.sub(n, self.correction), 0.0))
 
-    def flops(self, x: TensorType) -> Dim:
-        return 4 * x.numel
-
     def weights(self, x: Value, y: Value) -> Value:
         n = F.count(x, self.axes)
         over = F.maximum(F.sub(n, self.correction), 0.0) if isinstance(n, Value) else max(n - self.correction, 0.0)
@@ -289,6 +287,7 @@ class Var(AxesReduction):
 class LogSumExp(AxesReduction):
     """log(sum(exp(x))) along axes, without overflow; -inf over only -inf."""
 
+    work = 4
     kinds = "f"
     empty_ok = False
     traits = Traits(reduction=True, composite=True)
@@ -309,9 +308,6 @@ class LogSumExp(AxesReduction):
         safe = F.where(F.apply("is_inf", top), 0.0, top)
         out = F.add(F.log(F.sum_(F.exp(F.sub(x, safe)), self.axes, keepdims=True)), safe)
         return F.reshape(out, reduced_shape(x.shape, self.axes, self.keepdims))
-
-    def flops(self, x: TensorType) -> Dim:
-        return 4 * x.numel
 
     def weights(self, x: Value, y: Value) -> Value:
         """exp(x - y): each element's part of the sum."""

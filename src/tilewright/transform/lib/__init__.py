@@ -7,14 +7,11 @@ from typing import Any
 from . import (
     complex,  # noqa: A004
     contractions,
-    counting,
     creation,
     elementwise,
     indexing,
-    losses,
     ordering,
     quantized,
-    recurrent,
     reductions,
     shapes,
     special,
@@ -22,8 +19,7 @@ from . import (
     windows,
 )
 
-MODULES = (elementwise, reductions, shapes, indexing, contractions, creation, losses, special, complex, quantized, recurrent, counting,
-           ordering, windows, splats)
+MODULES = (elementwise, reductions, shapes, indexing, contractions, creation, special, complex, quantized, ordering, windows, splats)
 ALIASES = elementwise.ALIASES
 FUNCTIONS: dict[str, Callable[..., Any]] = {name: fn for m in MODULES for name, fn in m.FUNCTIONS.items()}
 

@@ -12,20 +12,12 @@ from ....ops.complex import rules as C
 from .registry import Context, Handler, aten, axis_of, rows
 
 
-def _placed(c: Context, fn: Any, *args: Any) -> Any:
-    before, c.graph.place = c.graph.place, c.place
-    try:
-        return fn(*args)
-    finally:
-        c.graph.place = before
-
-
 @aten("conj.default", "_conj.default", "conj_physical.default", "_conj_copy.default", "_conj_physical.default",
       "prims.conj_physical.default", "prims.conj.default")
 def conj(c: Context, z: Value) -> Any:
     if isinstance(z, (bool, int, float, complex)):  # a scalar of the graph
         return z.conjugate()
-    return _placed(c, C.conj, z) if z.dtype.kind == "c" else z
+    return c.built(C.conj, z) if z.dtype.kind == "c" else z
 
 
 def as_complex(c: Context, x: Value) -> Value:
@@ -37,11 +29,11 @@ rows({
     "real.default": lambda c, z: c.emit(O.Real(), z) if z.dtype.kind == "c" else z,
     "imag.default": lambda c, z: c.emit(O.Imag(), z),
     "complex.default": lambda c, re, im: c.emit(O.Complex(), c.expand(re, c.shape), c.expand(im, c.shape)),
-    "polar.default": lambda c, size, turn: _placed(c, C.polar, c.expand(size, c.shape), c.expand(turn, c.shape)),
+    "polar.default": lambda c, size, turn: c.built(C.polar, c.expand(size, c.shape), c.expand(turn, c.shape)),
     "view_as_real.default view_as_real_copy.default": lambda c, z: c.emit(O.ViewAsReal(), z),
     "view_as_complex.default view_as_complex_copy.default": lambda c, x: c.emit(O.ViewAsComplex(), x),
     "_neg_view.default _neg_view_copy.default": lambda c, z: c.emit(O.Neg(), z),
-    "angle.default": lambda c, z: _placed(c, C.angle, z if z.dtype.kind in "fc" else F.cast(z, c.dtype)),
+    "angle.default": lambda c, z: c.built(C.angle, z if z.dtype.kind in "fc" else F.cast(z, c.dtype)),
 })
 
 

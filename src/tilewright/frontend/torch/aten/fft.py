@@ -14,14 +14,6 @@ from ....ops.fourier import functions as T
 from .registry import Context, aten, axis_of, rows
 
 
-def _placed(c: Context, fn: Callable[[], Any]) -> Any:
-    before, c.graph.place = c.graph.place, c.place
-    try:
-        return fn()
-    finally:
-        c.graph.place = before
-
-
 def _scale(normalization: int, n: int) -> float:
     """torch's codes: nothing, by the root of n, by n."""
     return (1.0, 1.0 / max(n, 1) ** 0.5, 1.0 / max(n, 1))[normalization]
@@ -37,7 +29,7 @@ def _size(shape: Sequence[Any], axes: Sequence[int]) -> int:
 @aten("_fft_c2c.default")
 def c2c(c: Context, z: Value, dim: Sequence[int], normalization: int, forward: bool) -> Any:
     axes = [axis_of(d, len(z.shape)) for d in dim]
-    return _placed(c, lambda: T.fft_c2c(z, axes, _scale(normalization, _size(z.shape, axes)), inverse=not forward))
+    return c.built(lambda: T.fft_c2c(z, axes, _scale(normalization, _size(z.shape, axes)), inverse=not forward))
 
 
 @aten("_fft_r2c.default")
@@ -51,7 +43,7 @@ def r2c(c: Context, x: Value, dim: Sequence[int], normalization: int, onesided: 
         half = T.half_forward(x, axes[-1], scale)
         return T.fft_c2c(half, axes[:-1], 1.0, inverse=False) if axes[:-1] else half
 
-    return _placed(c, build)
+    return c.built(build)
 
 
 @aten("_fft_c2r.default")
@@ -63,7 +55,7 @@ def c2r(c: Context, z: Value, dim: Sequence[int], normalization: int, last_dim_s
         inner = T.fft_c2c(z, axes[:-1], 1.0, inverse=True) if axes[:-1] else z
         return T.half_backward(T.resized(inner, axes[-1], last_dim_size // 2 + 1), last_dim_size, axes[-1], scale)
 
-    return _placed(c, build)
+    return c.built(build)
 
 
 # torch.fft's own functions: expanded by torch they would multiply by their scale in a pass of its own.
@@ -92,7 +84,7 @@ def _complex_form(c: Context, x: Value, s: Any, dim: Any, norm: str | None, *, i
             z = T.resized(z, a, n)
         return T.fft_c2c(z, axes, T.scale_of(norm, prod(sizes), inverse=inverse), inverse=inverse)
 
-    return _placed(c, build)
+    return c.built(build)
 
 
 def _to_half(c: Context, x: Value, s: Any, dim: Any, norm: str | None) -> Any:
@@ -106,7 +98,7 @@ def _to_half(c: Context, x: Value, s: Any, dim: Any, norm: str | None) -> Any:
         half = T.half_forward(v, axes[-1], T.scale_of(norm, prod(sizes), inverse=False))
         return T.fft_c2c(half, axes[:-1], 1.0, inverse=False) if axes[:-1] else half
 
-    return _placed(c, build)
+    return c.built(build)
 
 
 def _from_half(c: Context, x: Value, s: Any, dim: Any, norm: str | None) -> Any:
@@ -122,7 +114,7 @@ def _from_half(c: Context, x: Value, s: Any, dim: Any, norm: str | None) -> Any:
         z = T.fft_c2c(z, axes[:-1], 1.0, inverse=True) if axes[:-1] else z
         return T.half_backward(z, sizes[-1], axes[-1], T.scale_of(norm, prod(sizes), inverse=True))
 
-    return _placed(c, build)
+    return c.built(build)
 
 
 def _install(name: str, make: Callable[..., Any], **more: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,15 +22,6 @@ from ....ops.linalg.reflections import Geqrf
 from ....ops.linalg.spectra import Eigh, Svd
 from ....ops.linalg.systems import Lu, Solve
 from .registry import Context, aten, axis_of, rows
-
-
-def _on(c: Context, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a function of graph values; what it adds has the node's place."""
-    before, c.graph.place = c.graph.place, c.place
-    try:
-        return fn(*args, **kwargs)
-    finally:
-        c.graph.place = before
 
 
 def _zeros(c: Context, index: int) -> Value:
@@ -64,7 +54,7 @@ def solve_ex(c: Context, a: Value, b: Value, *, left: bool = True, check_errors:
         lu, pivots, _ = Lu()(a)
         return out, lu, F.add(pivots, 1)
 
-    out, lu, pivots = _on(c, build)
+    out, lu, pivots = c.built(build)
     return out, lu, pivots, _zeros(c, 3)
 
 
@@ -78,8 +68,8 @@ def _kept(c: Context, a: Value) -> tuple[Value, Value]:
 
 @aten("_linalg_slogdet.default")
 def slogdet(c: Context, a: Value) -> tuple[Value, ...]:
-    sign, size = _on(c, L.slogdet, a)
-    return sign, size, *_on(c, _kept, c, a)
+    sign, size = c.built(L.slogdet, a)
+    return sign, size, *c.built(_kept, c, a)
 
 
 def _pivoting(pivot: bool) -> None:
@@ -91,24 +81,24 @@ def _pivoting(pivot: bool) -> None:
 def lu_factor_ex(c: Context, a: Value, *, pivot: bool = True, check_errors: bool = False) -> tuple[Value, ...]:
     _pivoting(pivot)
     lu, pivots, _ = c.emit_all(Lu(), a)
-    return lu, _on(c, F.add, pivots, 1), _zeros(c, 2)
+    return lu, c.built(F.add, pivots, 1), _zeros(c, 2)
 
 
 @aten("linalg_lu.default")
 def lu(c: Context, a: Value, *, pivot: bool = True) -> tuple[Value, ...]:
     _pivoting(pivot)
     packed, _, order = c.emit_all(Lu(), a)
-    low, up = _on(c, L.lu_unpacked, packed)
-    return _on(c, L.permutation, order, a.dtype), low, up
+    low, up = c.built(L.lu_unpacked, packed)
+    return c.built(L.permutation, order, a.dtype), low, up
 
 
 @aten("lu_unpack.default")
 def lu_unpack(c: Context, packed: Value, pivots: Value, unpack_data: bool = True, unpack_pivots: bool = True) -> tuple[Value, ...]:
-    low, up = _on(c, L.lu_unpacked, packed) if unpack_data else (_zeros(c, 1), _zeros(c, 2))
+    low, up = c.built(L.lu_unpacked, packed) if unpack_data else (_zeros(c, 1), _zeros(c, 2))
     if not unpack_pivots:
         return _zeros(c, 0), low, up
-    order = _on(c, lambda: L.order_of_pivots(F.sub(pivots, 1), packed.shape[-2]))
-    return _on(c, L.permutation, order, packed.dtype), low, up
+    order = c.built(lambda: L.order_of_pivots(F.sub(pivots, 1), packed.shape[-2]))
+    return c.built(L.permutation, order, packed.dtype), low, up
 
 
 @aten("linalg_lu_solve.default")
@@ -121,18 +111,18 @@ def lu_solve(c: Context, packed: Value, pivots: Value, b: Value, *, left: bool =
             L.lu_solve(packed, order, X.mt(side), transpose=not adjoint))
         return C.conj(out) if signed else out
 
-    return _on(c, build)
+    return c.built(build)
 
 
 @aten("linalg_solve_triangular.default")
 def solve_triangular(c: Context, a: Value, b: Value, *, upper: bool, left: bool = True, unitriangular: bool = False) -> Any:
-    return _on(c, X.solve_triangular if left else X.solve_from_right, a, b, upper=upper, unit=unitriangular)
+    return c.built(X.solve_triangular if left else X.solve_from_right, a, b, upper=upper, unit=unitriangular)
 
 
 @aten("triangular_solve.default")
 def old_triangular_solve(c: Context, b: Value, a: Value, upper: bool = True, transpose: bool = False,
                          unitriangular: bool = False) -> tuple[Value, ...]:
-    return _on(c, X.solve_triangular, a, b, upper=upper, transpose=transpose, unit=unitriangular), a
+    return c.built(X.solve_triangular, a, b, upper=upper, transpose=transpose, unit=unitriangular), a
 
 
 @aten("linalg_qr.default")
@@ -150,7 +140,7 @@ def _symmetric(a: Value, upper: bool) -> Value:
 
 @aten("_linalg_eigh.default")
 def eigh(c: Context, a: Value, UPLO: str = "L", compute_v: bool = True) -> tuple[Value, ...]:
-    x = _on(c, _symmetric, a, UPLO.upper() == "U")
+    x = c.built(_symmetric, a, UPLO.upper() == "U")
     if not compute_v:
         return c.emit(Eigh(vectors=False), x), _zeros(c, 1)
     return c.emit_all(Eigh(), x)
@@ -158,7 +148,7 @@ def eigh(c: Context, a: Value, UPLO: str = "L", compute_v: bool = True) -> tuple
 
 @aten("linalg_eig.default")
 def eig(c: Context, a: Value) -> tuple[Value, ...]:
-    return _on(c, L.eig, a)  # type: ignore[no-any-return]
+    return c.built(L.eig, a)  # type: ignore[no-any-return]
 
 
 @aten("_linalg_svd.default")
@@ -167,7 +157,7 @@ def svd(c: Context, a: Value, full_matrices: bool = False, compute_uv: bool = Tr
         return _zeros(c, 0), c.emit(Svd(vectors=False), a), _zeros(c, 2)
     s, u, vt = c.emit_all(Svd(), a)
     if full_matrices:
-        u, vt = _on(c, L.complete_basis, u), _on(c, lambda: X.mt(L.complete_basis(X.mt(vt))))
+        u, vt = c.built(L.complete_basis, u), c.built(lambda: X.mt(L.complete_basis(X.mt(vt))))
     return u, s, vt
 
 
@@ -183,21 +173,21 @@ def _number(x: Any, dtype: DType) -> float | Value | None:
 
 @aten("linalg_pinv.atol_rtol_tensor", "linalg_pinv.atol_rtol_float")
 def pinv(c: Context, a: Value, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> Any:
-    x = _on(c, _symmetric, a, False) if hermitian else a
-    return _on(c, L.pinv, x, _number(rtol, a.dtype), _number(atol, a.dtype) or 0.0)
+    x = c.built(_symmetric, a, False) if hermitian else a
+    return c.built(L.pinv, x, _number(rtol, a.dtype), _number(atol, a.dtype) or 0.0)
 
 
 @aten("linalg_lstsq.default")
 def lstsq(c: Context, a: Value, b: Value, rcond: float | None = None, *, driver: str | None = None) -> tuple[Value, ...]:
     side, vector = _columns(a, b, len(c.shape))
-    out = _on(c, L.lstsq, a, side)
+    out = c.built(L.lstsq, a, side)
     m, n = a.shape[-2:]
 
     def residuals() -> Value:
         return F.sum_(F.square(F.sub(F.matmul(a, out), side)), (len(side.shape) - 2,))
 
     wanted = c.symbols.shape(c.meta[1].shape)
-    rest = c.reshape(_on(c, residuals), wanted) if m > n and 0 not in wanted else _zeros(c, 1)
+    rest = c.reshape(c.built(residuals), wanted) if m > n and 0 not in wanted else _zeros(c, 1)
     rank = c.expand(c.scalar(min(m, n), dt.i64), c.symbols.shape(c.meta[2].shape))
     return (c.reshape(out, out.shape[:-1]) if vector else out), rest, rank, _zeros(c, 3)
 
@@ -205,7 +195,7 @@ def lstsq(c: Context, a: Value, b: Value, rcond: float | None = None, *, driver:
 @aten("linalg_cross.default")
 def cross(c: Context, a: Value, b: Value, *, dim: int = -1) -> Any:
     shape = np.broadcast_shapes(a.shape, b.shape)
-    return _on(c, lambda: L.cross(F.expand(a, shape), F.expand(b, shape), axis_of(dim, len(shape))))
+    return c.built(lambda: L.cross(F.expand(a, shape), F.expand(b, shape), axis_of(dim, len(shape))))
 
 
 @aten("_linalg_check_errors.default")
@@ -223,22 +213,22 @@ def matrix_norm(c: Context, x: Value, ord: Any = "fro", dim: Any = (-2, -1), kee
         if order in ("nuc", 2, -2):
             raise UnsupportedError(f"the norm {order!r} of complex matrices")
         x = c.emit(O.Abs(), x)
-    return _on(c, L.matrix_norm, c.cast(x, c.dtype), order, tuple(dim), keepdims=keepdim)
+    return c.built(L.matrix_norm, c.cast(x, c.dtype), order, tuple(dim), keepdims=keepdim)
 
 
 rows({
-    "_linalg_det.default": lambda c, a: (_on(c, L.det, a), *_on(c, _kept, c, a)),
-    "linalg_inv_ex.default": lambda c, a, *, check_errors=False: (_on(c, L.inv, a), _zeros(c, 1)),
-    "linalg_cholesky_ex.default": lambda c, a, *, upper=False, check_errors=False: (_on(c, L.cholesky, a, upper=upper), _zeros(c, 1)),
-    "cholesky.default": lambda c, a, upper=False: _on(c, L.cholesky, a, upper=upper),
-    "cholesky_solve.default _cholesky_solve_helper.default": lambda c, b, low, upper=False: _on(c, L.cholesky_solve, b, low, upper=upper),
+    "_linalg_det.default": lambda c, a: (c.built(L.det, a), *c.built(_kept, c, a)),
+    "linalg_inv_ex.default": lambda c, a, *, check_errors=False: (c.built(L.inv, a), _zeros(c, 1)),
+    "linalg_cholesky_ex.default": lambda c, a, *, upper=False, check_errors=False: (c.built(L.cholesky, a, upper=upper), _zeros(c, 1)),
+    "cholesky.default": lambda c, a, upper=False: c.built(L.cholesky, a, upper=upper),
+    "cholesky_solve.default _cholesky_solve_helper.default": lambda c, b, low, upper=False: c.built(L.cholesky_solve, b, low, upper=upper),
     "cholesky_inverse.default":
-        lambda c, low, upper=False: _on(c, lambda: L.cholesky_solve(F.expand(X.eye(low, low.shape[-1]), low.shape), low, upper=upper)),
+        lambda c, low, upper=False: c.built(lambda: L.cholesky_solve(F.expand(X.eye(low, low.shape[-1]), low.shape), low, upper=upper)),
     "geqrf.default": lambda c, a: c.emit_all(Geqrf(), a),
-    "linalg_householder_product.default orgqr.default": lambda c, v, tau: _on(c, R.householder_product, v, tau),
+    "linalg_householder_product.default orgqr.default": lambda c, v, tau: c.built(R.householder_product, v, tau),
     "ormqr.default":
-        lambda c, v, tau, other, left=True, transpose=False: _on(c, R.reflected, v, tau, other, left=left, transpose=transpose),
-    "linalg_eigvals.default _linalg_eigvals.default": lambda c, a: _on(c, L.eigvals, a),
+        lambda c, v, tau, other, left=True, transpose=False: c.built(R.reflected, v, tau, other, left=left, transpose=transpose),
+    "linalg_eigvals.default _linalg_eigvals.default": lambda c, a: c.built(L.eigvals, a),
     "linalg_pinv.default": lambda c, a, rcond, hermitian=False: pinv(c, a, rtol=rcond, hermitian=hermitian),
-    "linalg_matrix_exp.default matrix_exp.default": lambda c, a: _on(c, L.matrix_exp, a),
+    "linalg_matrix_exp.default matrix_exp.default": lambda c, a: c.built(L.matrix_exp, a),
 })

@@ -122,11 +122,8 @@ def _training(c: Context, x: Value, weight: Value | None, bias: Value | None, mo
             return out, own, inverse, None, None
         return out, own, inverse, B.moved(mean, own, momentum), B.moved(var, B.unbiased(spread, x), momentum)
 
-    before, c.graph.place = c.graph.place, c.place
-    try:
-        return build()
-    finally:
-        c.graph.place = before
+    made: tuple[Any, ...] = c.built(build)
+    return made
 
 
 @aten("_native_batch_norm_legit_functional.default")

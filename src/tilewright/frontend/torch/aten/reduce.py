@@ -98,11 +98,7 @@ def logsumexp(c: Context, x: Value, dim: Any, keepdim: bool = False) -> Value:
 @aten("linalg_vector_norm.default")
 def vector_norm(c: Context, x: Value, ord: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:  # noqa: A002
     x = c.cast(c.emit(O.Abs(), x) if x.dtype.kind == "c" else x, c.dtype)
-    axes = axes_of(dim, len(x.shape))
-    before, c.graph.place = c.graph.place, c.place
-    out = vector_norm_of(x, float(ord), axes, keepdims=keepdim)
-    c.graph.place = before
-    return out
+    return c.built(vector_norm_of, x, float(ord), axes_of(dim, len(x.shape)), keepdims=keepdim)
 
 
 @aten("cumsum.default")

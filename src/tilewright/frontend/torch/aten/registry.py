@@ -50,11 +50,7 @@ def placed(fn: H) -> H:
 
     @functools.wraps(fn)
     def call(c: Context, *args: Any, **kwargs: Any) -> Any:
-        before, c.graph.place = c.graph.place, c.place
-        try:
-            return fn(c, *args, **kwargs)
-        finally:
-            c.graph.place = before
+        return c.built(fn, c, *args, **kwargs)
 
     return cast(H, call)
 
@@ -138,6 +134,14 @@ class Context:
         return self.meta[0] if isinstance(self.meta, (tuple, list)) else self.meta
 
     # building
+
+    def built(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """What a function of graph values gives; the nodes that it adds have the place of this one."""
+        before, self.graph.place = self.graph.place, self.place
+        try:
+            return fn(*args, **kwargs)
+        finally:
+            self.graph.place = before
 
     def emit(self, op: Op, *operands: Value) -> Value:
         """Append an op with one output."""

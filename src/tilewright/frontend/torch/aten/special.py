@@ -14,27 +14,18 @@ from .random import random_slopes
 from .registry import Context, Handler, aten, rows
 
 
-def build(c: Context, fn: Callable[..., Any], *operands: Value, **options: Any) -> Any:
-    """Append a formula; its nodes get the place of the ATen node."""
-    before = len(c.graph.nodes)
-    out = fn(*operands, **options)
-    for node in c.graph.nodes[before:]:
-        node.place = node.place or c.place
-    return out
-
-
 def _formula(fn: Any) -> Handler:
     """Tensor operands first, options behind."""
 
     def handler(c: Context, x: Any, *rest: Any, **options: Any) -> Any:
-        return build(c, fn, c.value(x, c.dtype), *rest, **options)
+        return c.built(fn, c.value(x, c.dtype), *rest, **options)
 
     return handler
 
 
 def _formula2(fn: Callable[..., Any]) -> Handler:
     def handler(c: Context, a: Any, b: Any) -> Any:
-        return build(c, fn, c.value(a, c.dtype), c.value(b, c.dtype))
+        return c.built(fn, c.value(a, c.dtype), c.value(b, c.dtype))
 
     return handler
 
@@ -114,7 +105,7 @@ def rrelu_with_noise(c: Context, x: Value, noise: Value, lower: float = 0.125, u
 
 rows({
     "signbit.default": lambda c, x: c.emit(O.Signbit(), x) if not x.dtype.is_bool else c.expand(c.scalar(False, dt.bool_), x.shape),
-    "frexp.Tensor": lambda c, x: build(c, formulas.frexp, x),
+    "frexp.Tensor": lambda c, x: c.built(formulas.frexp, x),
     "special_polygamma.default": lambda c, n, x: polygamma(c, n, x),
     "float_power.Tensor_Tensor float_power.Tensor_Scalar float_power.Scalar": lambda c, a, b: power(c, a, b),
 })

@@ -57,9 +57,8 @@ class Appended:
 
 def appended(region: Region) -> list[Appended]:
     """The caches of keys and values where the region appends to them (see `passes/cache_attention.py`), else nothing."""
-    assert region.anchor is not None
     found = []
-    for v in region.anchor.operands[1:]:
+    for v in region.node.operands[1:]:
         update = v.node.operands[0].node if isinstance(v.node.op, Slice) else None
         if update is None or not isinstance(update.op, UpdateSlice):
             return []
@@ -115,8 +114,7 @@ def vector_of(places: Sequence[Operand]) -> int:
 
 def fitting(region: Region) -> tuple[Operand, Operand, Operand] | None:
     """Where q (before its rope), k and v lie, if this template can read them."""
-    node = region.anchor
-    assert node is not None
+    node = region.node
     q_value, k_value, v_value = node.operands[:3]
     rope = q_value.node.op
     if isinstance(rope, RopeOp):
@@ -183,8 +181,7 @@ class Decode:
         if isinstance(value.node.op, RopeOp):
             shape = (*value.shape[:-1], half)
             for n, x in zip(("cos", "sin"), value.node.operands[1:], strict=True):
-                o = self.region.operand(x)
-                assert o is not None
+                o = self.region.given(x)
                 table = call.view(f"{name}{n}", o.type.dtype, o.buffer, o.layout.expand(shape))
                 found.append(b.load(table, (*at, 0, 0), (1, half)))
         return found
@@ -352,8 +349,7 @@ class Decode:
         outs = [call.view(f"o{i}", r.type.dtype, r.buffer, r.layout, write=True) for i, r in enumerate(region.results[:shown])]
         ins: dict[Value, View] = {}
         for i, x in enumerate(leaves_of_epilogue(region, out_value, region.body.outputs[:shown])):
-            o = region.operand(x)
-            assert o is not None
+            o = region.given(x)
             ins[x] = call.view(f"e{i}", o.type.dtype, o.buffer, o.layout.expand(out_value.shape))
 
         def leaf(x: Value, o: Operand) -> Tile:

@@ -105,8 +105,7 @@ class HopperAttention(Template):
         return None if suitable(region) else Reason("rows of a multiple of 16 bytes")
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        assert region.anchor is not None
-        if isinstance(region.anchor.op, AttentionSavedOp):
+        if isinstance(region.node.op, AttentionSavedOp):
             copies, rows = as_rows(region, target)
             return [*copies, flash_launch(rows, target)]
         return [flash_launch(region, target)] if suitable(region) else Shared(AttentionTemplate()).build(region, target)
@@ -116,8 +115,7 @@ def as_rows(region: Region, target: TargetSpec) -> tuple[list[Launch], Region]:
     """The region over operands that TMA can read, and the copies that make them so."""
     copies: list[Launch] = []
     operands = []
-    assert region.anchor is not None
-    op, inputs = region.anchor.op, region.anchor.operands
+    op, inputs = region.node.op, region.node.operands
     beside = 3 + getattr(op, "has_mask", False) + getattr(op, "has_bias", False)
     free = [region.operand(v) for v in inputs[3:beside]]  # a mask and a bias are read by threads
     for i, o in enumerate(region.operands):
@@ -136,20 +134,19 @@ def is_rows(lay: Layout) -> bool:
 
 
 def suitable(region: Region) -> bool:
-    assert region.anchor is not None
-    places = [region.operand(v) for v in region.anchor.operands[:3]]
+    places = [region.operand(v) for v in region.node.operands[:3]]
     if any(o is None for o in places):
         return False
     reads = all(is_rows(o.layout) for o in places if o is not None)
     out = region.results[0].type.shape
-    others = [region.operand(v) for v in leaves_of_epilogue(region, region.anchor.values[0])]
+    others = [region.operand(v) for v in leaves_of_epilogue(region, region.node.values[0])]
     lays = [r.layout for r in region.results] + [o.layout.expand(out) for o in others if o is not None]
     return reads and all(x.strides[-1] in (0, 1) and all(divisible(s, 2) for s in (x.offset, *x.strides[:-1])) for x in lays)
 
 
 def flash_launch(region: Region, target: TargetSpec) -> Launch:
-    node = region.anchor
-    assert node is not None and isinstance(node.op, (AttentionOp, AttentionSavedOp))
+    node = region.node
+    assert isinstance(node.op, (AttentionOp, AttentionSavedOp))
     saved = isinstance(node.op, AttentionSavedOp)
     op, out_value = node.op.plain if isinstance(node.op, AttentionSavedOp) else node.op, node.values[0]
     places = [region.operand(v) for v in node.operands[:3]]
@@ -166,9 +163,8 @@ def flash_launch(region: Region, target: TargetSpec) -> Launch:
     sums = call.view("sums", f32, region.results[1].buffer, region.results[1].layout, write=True) if saved else None
     ins: dict[Value, View] = {}
     for i, v in enumerate(leaves_of_epilogue(region, out_value)):
-        o = region.operand(v)
-        assert o is not None
-        ins[v] = call.view(f"e{i}", o.type.dtype, o.buffer, o.layout.expand(out_value.shape))
+        beside = region.given(v)
+        ins[v] = call.view(f"e{i}", beside.type.dtype, beside.buffer, beside.layout.expand(out_value.shape))
     maps = []
     for name, o, size in zip("qkv", places, (rows, plan.keys, plan.keys), strict=True):
         assert o is not None

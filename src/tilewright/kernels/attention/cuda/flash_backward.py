@@ -50,11 +50,10 @@ class HopperAttentionBackward(Template):
 
 def tensor_cores(region: Region) -> Reason | None:
     """Why a backward pass is none for the tensor cores of any chip, or None."""
-    assert region.anchor is not None
-    q, k, v, *_ = region.anchor.operands
+    q, k, v, *_ = region.node.operands
     if q.dtype not in (bf16, f16) or not padded(q.shape[-1]) or q.shape[-1] != v.shape[-1]:
         return Reason(f"needs bf16 or f16 and a head size that is a multiple of 8 up to 128, got {q.dtype} and {q.shape[-1]}")
-    good = all(region.operand(x) is not None for x in region.anchor.operands) and all(_even(r) for r in region.results[:3])
+    good = all(region.operand(x) is not None for x in region.node.operands) and all(_even(r) for r in region.results[:3])
     return None if good and at_least(k.shape[2], 1) else Reason("operands must come from memory, and there must be keys")
 
 
@@ -64,8 +63,8 @@ def _even(o: Operand) -> bool:
 
 class Backward:
     def __init__(self, region: Region) -> None:
-        node = region.anchor
-        assert node is not None and isinstance(node.op, AttentionBackwardOp)
+        node = region.node
+        assert isinstance(node.op, AttentionBackwardOp)
         self.region, self.op = region, node.op
         operands = [o for x in node.operands if (o := region.operand(x)) is not None]
         self.q, self.k, self.v, self.g = (*operands[:3], operands[-1])

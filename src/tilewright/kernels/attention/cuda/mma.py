@@ -49,16 +49,15 @@ class MmaAttention(Template):
         return None if suitable(region) else Reason("rows of a multiple of 16 bytes")
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        assert region.anchor is not None
-        if isinstance(region.anchor.op, AttentionSavedOp):
+        if isinstance(region.node.op, AttentionSavedOp):
             copies, rows = as_rows(region, target)
             return [*copies, attention_launch(rows)]
         return [attention_launch(region)] if suitable(region) else Shared(AttentionTemplate()).build(region, target)
 
 
 def attention_launch(region: Region) -> Launch:
-    node = region.anchor
-    assert node is not None and isinstance(node.op, (AttentionOp, AttentionSavedOp))
+    node = region.node
+    assert isinstance(node.op, (AttentionOp, AttentionSavedOp))
     saved = isinstance(node.op, AttentionSavedOp)
     op, out_value = node.op.plain if isinstance(node.op, AttentionSavedOp) else node.op, node.values[0]
     (batch, heads, sq, own), (_, kv_heads, sk, _) = node.operands[0].shape, node.operands[1].shape
@@ -68,8 +67,7 @@ def attention_launch(region: Region) -> Launch:
     b = call.b
 
     def view(name: str, value: Value, shape: tuple[Dim, ...] | None = None) -> View:
-        o = region.operand(value)
-        assert o is not None
+        o = region.given(value)
         return call.view(name, o.type.dtype, o.buffer, o.layout if shape is None else o.layout.expand(shape))
 
     results = list(zip(region.body.outputs, region.results, strict=True))[: 1 if saved else None]

@@ -43,8 +43,8 @@ class MmaAttentionBackward(Template):
 
 class Backward:
     def __init__(self, region: Region) -> None:
-        node = region.anchor
-        assert node is not None and isinstance(node.op, AttentionBackwardOp)
+        node = region.node
+        assert isinstance(node.op, AttentionBackwardOp)
         self.region, self.op = region, node.op
         operands = [o for x in node.operands if (o := region.operand(x)) is not None]
         beside = 3 + node.op.has_mask + node.op.has_bias

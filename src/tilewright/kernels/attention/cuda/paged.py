@@ -41,8 +41,8 @@ class PagedDecodeAttention(Template):
 
 class PagedDecode(Decode):
     def __init__(self, region: Region, target: TargetSpec) -> None:
-        node = region.anchor
-        assert node is not None and isinstance(node.op, PagedAttention)
+        node = region.node
+        assert isinstance(node.op, PagedAttention)
         self.region, self.node, self.op, self.target = region, node, node.op, target  # type: ignore[assignment]
         q, k, v, table, lengths = (o for x in node.operands if (o := region.operand(x)) is not None)
         self.q, self.k, self.v, self.table, self.lengths = q, k, v, table, lengths

@@ -86,11 +86,11 @@ class AttentionKernel:
     """One kernel under construction."""
 
     def __init__(self, region: Region, target: TargetSpec) -> None:
-        node = region.anchor
-        assert node is not None and isinstance(node.op, (AttentionOp, AttentionSavedOp))
+        node = region.node
+        assert isinstance(node.op, (AttentionOp, AttentionSavedOp))
         self.region, self.node = region, node
         self.op = node.op.plain if isinstance(node.op, AttentionSavedOp) else node.op
-        q, k, v = (self._operand(x) for x in node.operands[:3])
+        q, k, v = (self.region.given(x) for x in node.operands[:3])
         self.batch, self.heads, self.sq, depth = q.type.shape
         self.kv_heads, self.sk, dv = k.type.shape[1], k.type.shape[2], v.type.shape[3]
         assert isinstance(depth, int) and isinstance(dv, int)
@@ -105,11 +105,6 @@ class AttentionKernel:
         self.vectors: dict[str, int] = {}
         self._bind(q, k, v)
 
-    def _operand(self, v: Value) -> Operand:
-        found = self.region.operand(v)
-        assert found is not None
-        return found
-
     def _view(self, name: str, o: Operand, layout: Layout, inner: Dim | None = None, *, write: bool = False) -> View:
         self.vectors[name] = aligned(layout, inner)
         return self.call.view(name, o.type.dtype, o.buffer, layout, write=write)
@@ -122,13 +117,13 @@ class AttentionKernel:
             kind: self._view(kind, o, o.layout.expand(scores), self.sk)
             for kind, value in zip(("mask", "bias"), op._extras(self.node.operands[3:]), strict=True)
             if value is not None
-            for o in [self._operand(value)]
+            for o in [self.region.given(value)]
         }
         shape = self.node.values[0].shape
         self.ins = {
             x: self._view(f"e{i}", o, o.layout.expand(shape), self.dv)
             for i, x in enumerate(leaves_of_epilogue(self.region, self.node.values[0], self._outputs()))
-            for o in [self._operand(x)]
+            for o in [self.region.given(x)]
         }
         results = dict(zip(self.region.body.outputs, self.region.results, strict=True))
         self.outs = {x: self._view(f"y{i}", results[x], results[x].layout, self.dv, write=True) for i, x in enumerate(self._outputs())}
@@ -235,7 +230,7 @@ class AttentionKernel:
         unit = "mma.sync" if self.dtype in (bf16, f16) else "multiply-adds"
         note = f"{unit}, {c.rows} rows x {c.keys} keys, d {self.d} and {self.dp}, {c.stages} stages"
         launch = self.call.finish(grid, flops=region_flops(self.region), bytes_=region_bytes(self.region), note=note)
-        extents = {n: self._operand(x).layout for n, x in zip("kv", self.node.operands[1:3], strict=True)}
+        extents = {n: self.region.given(x).layout for n, x in zip("kv", self.node.operands[1:3], strict=True)}
         return tiled(
             launch, warps=c.warps, stages=c.stages, per_sm=c.per_sm, vectors=self.vectors, producers=c.producers, extents=extents
         )

@@ -53,8 +53,7 @@ class DepthwiseConv(Template):
         return packed_weights(region, BY_CHANNEL)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        node = region.anchor
-        assert node is not None
+        node = region.node
         x, w = region.operand(node.operands[0]), region.operand(node.operands[1])
         assert x is not None and w is not None
         before: list[Launch] = []

@@ -174,8 +174,8 @@ def groups_of(node: Node) -> int:
 
 def halo_launch(region: Region, at: Windowed, x: Operand, w: Operand, results: list[Matrix], leaves: dict[Value, Matrix],
                 target: TargetSpec) -> Launch:
-    node = region.anchor
-    assert node is not None and isinstance(node.op, ConvOp)
+    node = region.node
+    assert isinstance(node.op, ConvOp)
     batch, _, *image, _ = x.layout.shape
     (n, taps, own), groups, paired = w.type.shape, groups_of(node), in_pairs(node)
     assert isinstance(n, int) and isinstance(own, int) and isinstance(taps, int)

@@ -186,8 +186,8 @@ def choose(m: Dim, n: int, sms: int, groups: int = 1) -> Config:
 
 
 def windows_of(region: Region) -> Windowed | None:
-    node = region.anchor
-    assert node is not None and isinstance(node.op, ConvOp)
+    node = region.node
+    assert isinstance(node.op, ConvOp)
     return Windowed.of(node.op, node.operands[0].type, node.operands[1].type, node.values[0].type)
 
 
@@ -199,8 +199,7 @@ def first_of(region: Region) -> First | None:
 
 def packed_weights(region: Region, packed: Packed) -> dict[int, Packed]:
     """Constant weights, whole and as they are stored, laid out so before the first run; others are laid out by a launch."""
-    assert region.anchor is not None
-    value = region.anchor.operands[1]
+    value = region.node.operands[1]
     o = region.operand(value)
     if o is None or o.data is None or value not in region.body.inputs:
         return {}
@@ -296,8 +295,7 @@ def matrices(region: Region, value: Value, target: TargetSpec) -> tuple[list[Lau
         results.append(found)
     leaves: dict[Value, Matrix] = {}
     for i, v in enumerate(leaves_of_epilogue(region, value)):
-        o = region.operand(v)
-        assert o is not None
+        o = region.given(v)
         lay = o.layout.expand(value.shape)
         found = matrix_of(o, lay)
         if found is None:
@@ -362,8 +360,8 @@ def kept_steps(depth: Dim, n: int, config: Config) -> tuple[int, int]:
 
 def conv_launch(region: Region, at: Windowed, x: Operand, w: Operand, size: tuple[Dim, int], results: list[Matrix],
                 leaves: dict[Value, Matrix], config: Config, target: TargetSpec) -> Launch:
-    node = region.anchor
-    assert node is not None and isinstance(node.op, ConvOp)
+    node = region.node
+    assert isinstance(node.op, ConvOp)
     groups = node.op.groups
     call = Call("conv_gemm", region.name)
     m, n = size

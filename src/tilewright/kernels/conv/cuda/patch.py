@@ -86,8 +86,7 @@ class PatchConv(HopperConv):
 
 def patch_launch(region: Region, at: Windowed, x: Operand, w: Operand, results: list[Matrix], leaves: dict[Value, Matrix],
                  target: TargetSpec) -> Launch:
-    node = region.anchor
-    assert node is not None
+    node = region.node
     call = Call("conv_patch", region.name)
     n = node.values[0].shape[1]
     batch, *sizes, channels = x.layout.shape

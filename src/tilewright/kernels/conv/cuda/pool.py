@@ -35,8 +35,7 @@ class CudaPool(PoolTemplate):
     rows = 1
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        assert region.anchor is not None
-        op: Any = region.anchor.op
+        op: Any = region.node.op
         x, y = region.operands[0], region.results[0]
         n = len(op.kernel)
         last = len(x.type.shape) == n + 2 and x.layout.strides[1] == 1 and y.layout.strides[1] == 1
@@ -46,8 +45,7 @@ class CudaPool(PoolTemplate):
 
 
 def channels_last_pool(region: Region) -> Launch:
-    assert region.anchor is not None
-    op: Any = region.anchor.op
+    op: Any = region.node.op
     x, y = region.operands[0], region.results[0]
     n, channels = len(op.kernel), y.type.shape[1]
     order = (0, *range(2, n + 2), 1)

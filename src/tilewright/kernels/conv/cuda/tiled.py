@@ -53,9 +53,7 @@ class TiledConv(Template):
         return {} if few_channels(region) else packed_weights(region, TAPS)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        assert region.anchor is not None
-        w = region.operand(region.anchor.operands[1])
-        assert w is not None
+        w = region.given(region.node.operands[1])
         if few_channels(region):
             return [ConvKernel(region, w, target).launch()]
         weights, w = weight_operand(region.name, w, target)
@@ -98,12 +96,11 @@ class ConvKernel:
     """One kernel under construction."""
 
     def __init__(self, region: Region, w: Operand, target: TargetSpec) -> None:
-        node = region.anchor
-        assert node is not None and isinstance(node.op, ConvOp)
+        node = region.node
+        assert isinstance(node.op, ConvOp)
         self.region, self.node, self.op, self.w = region, node, node.op, w
         op = node.op
-        found = region.operand(node.operands[0])
-        assert found is not None
+        found = region.given(node.operands[0])
         self.x = found
         self.batch, channels, *image = self.x.type.shape
         _, results, *out = node.values[0].shape
@@ -381,8 +378,7 @@ class ConvKernel:
 
         views: dict[Value, tuple[View, Layout]] = {}
         for i, v in enumerate(leaves_of_epilogue(self.region, value)):
-            o = self.region.operand(v)
-            assert o is not None
+            o = self.region.given(v)
             lay = o.layout.expand(value.shape)
             views[v] = self._view(f"e{i}", replace(o, layout=lay), lay, n), lay
         outs = [self._view(f"y{i}", r, r.layout, n, write=True) for i, r in enumerate(self.region.results)]

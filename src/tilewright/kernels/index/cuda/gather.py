@@ -29,8 +29,8 @@ class CudaGather(GatherTemplate):
     """Rows of known length that are long enough for a group; others as the shared template has them."""
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        node = region.anchor
-        assert node is not None and isinstance(node.op, GatherOp)
+        node = region.node
+        assert isinstance(node.op, GatherOp)
         table, shape = region.operand(node.operands[0]), node.values[0].shape
         assert table is not None
         last = len(table.type.shape) - 1
@@ -55,8 +55,7 @@ class CudaGather(GatherTemplate):
 def along_rows(region: Region, table: Operand) -> Launch | None:
     """Elements of rows at known places (a resize, a flip, a roll along memory) as a block program: some rows and columns at a time, or None
     where indices are not known or rows do not lie along memory."""
-    node = region.anchor
-    assert node is not None
+    node = region.node
     shape, ids = node.values[0].shape, region.operand(node.operands[1])
     assert ids is not None
     size, count = table.type.shape[-1], shape[-1] if shape else 0

@@ -34,8 +34,7 @@ class CudaScatterAdd(Template):
         why = alone(region, ScatterAddOp)
         if why is not None:
             return why
-        assert region.anchor is not None
-        op, (x, ids, _) = region.anchor.op, region.anchor.operands
+        op, (x, ids, _) = region.node.op, region.node.operands
         rows = type(op) is ScatterAddOp and op.axis == 0 and len(x.shape) == 2 and isinstance(x.shape[1], int) and x.shape[1] > 0
         if not rows or x.dtype.itemsize > 4 or not x.dtype.is_float:
             return Reason("not rows of floats added along the first axis")
@@ -44,9 +43,7 @@ class CudaScatterAdd(Template):
         return None if low > 0 and least > 0 and max(high, most) <= MOST else Reason(f"serves 1 to {MOST} indices of as many rows")
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        assert region.anchor is not None
-        x, ids, updates = (region.operand(v) for v in region.anchor.operands)
-        assert x is not None and ids is not None and updates is not None
+        x, ids, updates = (region.given(v) for v in region.node.operands)
         if not (ids.layout.is_contiguous and updates.layout.is_contiguous and region.results[0].layout.strides[-1] == 1):
             return [shared_launch(launch) for launch in ScatterAddTemplate().build(region, target)]
         result = region.results[0]

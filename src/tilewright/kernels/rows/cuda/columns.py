@@ -183,8 +183,7 @@ def _line(o: Operand, shape: tuple[Dim, ...]) -> Layout:
 
 def _matrix(region: Region) -> tuple[Dim, Dim, list[Value], list[Layout]] | None:
     """(rows, width, values read, their layouts and those of what is stored beside the sum), where all of them are matrices."""
-    node = region.anchor
-    assert node is not None
+    node = region.node
     shape = node.operands[0].shape
     before = [(v, r) for v, r in zip(region.body.outputs, region.results, strict=True) if not region.depends_on_anchor(v)]
     full = _leaves(region, [node.operands[0], *(v for v, _ in before)], None)

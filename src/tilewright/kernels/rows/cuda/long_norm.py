@@ -56,15 +56,15 @@ class _Norm:
     """Both kernels under construction."""
 
     def __init__(self, region: Region) -> None:
-        node = region.anchor
-        assert node is not None and isinstance(node.op, LayerNorm)
+        node = region.node
+        assert isinstance(node.op, LayerNorm)
         self.region, self.node, self.op = region, node, node.op
         self.shape = node.operands[0].shape
         self.batch = len(self.shape) - node.op.naxes
         self.sources = self._behind(node.operands[0])
         behind = leaves_of_epilogue(region, node.values[0])
         self.values = list(dict.fromkeys((*self.sources, *node.operands[1:], *behind)))
-        self.lays = [*(r.layout for r in region.results), *(self._operand(v).layout.expand(self.shape) for v in self.values)]
+        self.lays = [*(r.layout for r in region.results), *(self.region.given(v).layout.expand(self.shape) for v in self.values)]
         self.length = product(self.shape[self.batch :])
         self.rows = product(self.shape[: self.batch])
 
@@ -73,11 +73,6 @@ class _Norm:
         if self.region.operand(v) is not None:
             return [v]
         return list(dict.fromkeys(x for u in v.node.operands for x in self._behind(u)))
-
-    def _operand(self, v: Value) -> Operand:
-        found = self.region.operand(v)
-        assert found is not None
-        return found
 
     def launches(self, cores: int) -> list[Launch] | None:
         """None where rows are no matrices in memory, or where all blocks have one that they hold."""
@@ -107,7 +102,7 @@ class _Norm:
         b = self.b = call.b
         self.vectors: dict[str, int] = {}
         results = len(self.region.results)
-        self.ins = {v: self._view(call, f"e{i}", self._operand(v), results + i) for i, v in enumerate(self.values)}
+        self.ins = {v: self._view(call, f"e{i}", self.region.given(v), results + i) for i, v in enumerate(self.values)}
         self.sizes = [call.word(f"n{i}", d) for i, d in enumerate(self.inner)]
         down, across = call.word("down", self.down), call.word("across", self.across)
         self.number, self.part = b.pid // (down * across), b.pid % (down * across)
@@ -148,7 +143,7 @@ class _Norm:
         mean = total(x) / count
         for i, v in enumerate((count, mean, total((x - mean) * (x - mean)))):
             b.store(out, (self.number, i, self.part), v, axes=())
-        nbytes = sum((self._operand(v).type.nbytes for v in self.sources), start=0)
+        nbytes = sum((self.region.given(v).type.nbytes for v in self.sources), start=0)
         launch = call.finish(self.rows * self.parts, flops=4 * self.rows * self.length, bytes_=nbytes, note="statistics of tiles")
         return tiled(launch, warps=WARPS, vectors=self.vectors)
 
@@ -166,7 +161,7 @@ class _Norm:
         evaluate = Evaluator(b, self.region, self._leaf, {})
         made = (widen(b, evaluate(self.node.operands[0])) - mean) * b.unary("rsqrt", spread + self.op.eps)
         for i, v in enumerate(self.node.operands[1:]):
-            factor = widen(b, self._leaf(v, self._operand(v)))
+            factor = widen(b, self._leaf(v, self.region.given(v)))
             made = made * factor if i == 0 else made + factor
         evaluate = Evaluator(b, self.region, self._leaf, {self.node.values[0]: b.broadcast(made, self.tile)})
         for v, y in zip(self.region.body.outputs, outs, strict=True):

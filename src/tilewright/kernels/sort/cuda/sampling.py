@@ -52,23 +52,20 @@ class CudaSample(Template):
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:
         if (reason := alone(region, SampleOp)) is not None:
             return reason
-        assert region.anchor is not None
-        places = [region.operand(v) for v in region.anchor.operands]
+        places = [region.operand(v) for v in region.node.operands]
         if any(o is None or not contiguous(o) for o in places):
             return Reason("operands must be contiguous and come from memory")
-        size = region.anchor.operands[0].shape[-1]
+        size = region.node.operands[0].shape[-1]
         return None if isinstance(size, int) and size <= MOST else Reason(f"at most {MOST} logits, got {size}")
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        assert region.anchor is not None
-        *lead, size = region.anchor.operands[0].shape
+        *lead, size = region.node.operands[0].shape
         assert isinstance(size, int)
         rows = product(lead)
         call = Call("sample_block", region.name)
         views: dict[str, Any] = {}
-        for name, value in zip(("logits", "seen", "settings", "numbers"), region.anchor.operands, strict=True):
-            o = region.operand(value)
-            assert o is not None
+        for name, value in zip(("logits", "seen", "settings", "numbers"), region.node.operands, strict=True):
+            o = region.given(value)
             views[name] = call.view(name, o.type.dtype, o.buffer, o.layout).var
         result = region.results[0]
         views["out"] = call.view("out", result.type.dtype, result.buffer, result.layout, write=True).var
