@@ -24,7 +24,14 @@ from tilewright.tile.builder import KernelBuilder
 from tilewright.tile.ir import Kernel
 
 THREADS = 2
-KNOWN: dict[str, set[str]] = {}  # of the zoo: model -> launches
+KNOWN = {  # of the zoo, with AVX-512: what is slow and known
+    "mamba2": {"gated_delta_rule"},  # steps of a recurrence; it reaches 45 %
+    "densenet": {"conv2d_28_1"},  # four tiles of a 7x7 image by 24 channels
+    "diffusion": {"conv2d_18_region"},  # four result channels in a register of 16
+    "vocoder": {"conv1d_13_region"},  # one result channel
+    "recommender": {"mean_12", "index_10"},  # means of eight rows, apart from the lookups before them
+    "graph attention": {"index_add"},  # a column of sums in one order, by one program
+}
 
 
 def machine(threads: int, target: TargetSpec) -> Peaks:
@@ -48,7 +55,7 @@ def findings(session: Any) -> list[Finding]:
     return lint([(name, cost, None) for name, cost in costs(session)], LIMITS["cpu"])
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n == "upscale" else n for n in MODELS])
 def test_no_launch_that_matters_is_predicted_slow(name: str) -> None:
     module, x = MODELS[name]()
     session = tw.compile(module.eval(), (x[:1] if x.is_floating_point() else x,), threads=THREADS)
@@ -67,6 +74,8 @@ def zoo() -> ModuleType:
 @pytest.mark.slow
 def test_the_zoo_has_no_launch_that_matters_and_is_predicted_slow() -> None:
     """One layer of each model at its real sizes. What is known to be slow stands in KNOWN, and leaves it when it is mended."""
+    if not host_target().has_avx512:
+        pytest.skip("the list is that of AVX-512")
     found = {}
     for name, build in zoo().models(large=False, depth=1).items():
         torch.manual_seed(0)

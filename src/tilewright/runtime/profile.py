@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
@@ -35,6 +36,7 @@ class Profile:
     events: list[dict[str, Any]] = field(repr=False)
     total_us: float = 0.0
     findings: list[Finding] = field(default_factory=list)
+    preempted: float = 0.0  # times a run that other processes took a CPU from it
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the trace in Chrome's format."""
@@ -49,6 +51,7 @@ class Profile:
         shape = ", ".join(f"{k} = {v}" for k, v in self.env.items())
         head = f"{self.name}: {self.total_us:.1f} us on {self.threads} thread{'s' if self.threads > 1 else ''}"
         head += f" at {shape}" if shape else ""
+        head += f"; the machine is busy: others took a CPU {self.preempted:.0f} times a run" if self.preempted >= 1 else ""
         return "\n".join([head, launch_table(self.rows), *(f"slow: {x}" for x in self.findings)])
 
 
@@ -73,6 +76,7 @@ def measure_bound(session: Session, bound: Bound, repeat: int, *, zeros: bool = 
         workspace.io[i] = address
     threads, count = int(job[L.JOB_THREADS]), len(instance.thunks)
     runs: list[Any] = []
+    taken = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
     for _ in range(repeat + 1):  # the first warms up
         ticks = np.zeros((count, threads, 2), np.int64)
         job[L.JOB_PROFILE] = ticks.ctypes.data
@@ -88,6 +92,7 @@ def measure_bound(session: Session, bound: Bound, repeat: int, *, zeros: bool = 
             workspace.errors[:] = 0  # zeros may be bad data: a matrix of them is singular
         runs.append(ticks[executable.rows])
     session.give(workspace)
+    preempted = (resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - taken) / (repeat + 1)
     per_us = session.pool.ticks_per_us
     spans = [_spans(t) / per_us for t in runs[1:]]
     best = min(runs[1:], key=_total)
@@ -96,7 +101,7 @@ def measure_bound(session: Session, bound: Bound, repeat: int, *, zeros: bool = 
         row["us"] = float(us)
     findings = judge(session, instance, rows, np.min(spans, axis=0).tolist())
     total = float(np.median([_total(t) for t in runs[1:]])) / per_us
-    return Profile(session.name, threads, dict(bound.env), rows, _events(rows, best, per_us), total, findings)
+    return Profile(session.name, threads, dict(bound.env), rows, _events(rows, best, per_us), total, findings, preempted)
 
 
 def _spans(ticks: Any) -> Any:

@@ -136,7 +136,7 @@ def _repeated(region: Region, x: Operand, times: int, target: TargetSpec) -> Lau
                 first = part.index * times + k * tile
                 limit = (n * times - first,)
 
-                def leaf(v: Value, o: Operand, first: Ix = first, limit: tuple[Ix] = limit) -> Tile:
+                def leaf(v: Value, o: Operand, first: Ix | int = first, limit: tuple[Ix | int] = limit) -> Tile:
                     view = ins[v]
                     return b.load(view, (*at, 0), (1,)) if view.type.strides[-1] == 0 else b.load(view, (*at, first), (tile,), limit=limit)
 
