@@ -116,6 +116,21 @@ def test_windows_over_symbolic_sizes(op: str) -> None:
         agree(session, proto, image(*sizes))
 
 
+def test_quotients_of_sizes_are_those_of_windows() -> None:
+    """Integer division truncates, and so differs from a window's count where a size is too small for the window."""
+    x = RNG.standard_normal((2, 3, 9)).astype(np.float32)
+    nodes = [n("AveragePool", ["x"], ["a"], kernel_shape=[1], strides=[2]),
+             n("AveragePool", ["a"], ["b"], kernel_shape=[2], strides=[2]), n("Shape", ["x"], ["s"], start=2),
+             n("Sub", ["s", "one"], ["c"]), n("Div", ["c", "two"], ["d"]), n("Sub", ["d", "one"], ["e"]), n("Div", ["e", "two"], ["f"]),
+             n("Add", ["f", "one"], ["g"]), n("Shape", ["x"], ["k"], end=1), n("Concat", ["k", "g", "three"], ["h"], axis=0),
+             n("Reshape", ["b", "h"], ["y"])]
+    proto = model(nodes, [info("x", x, ["b", 3, "t"])], ["y"], {"one": np.array([1]), "two": np.array([2]), "three": np.array([3])})
+    session = tw.compile(proto)
+    assert isinstance(session, tw.Session)
+    for size in (9, 3):
+        agree(session, proto, x[:, :, :size])
+
+
 def test_what_is_asked_of_symbols() -> None:
     s, t = sym("s", 1), sym("t", 1)
     assert list(assumptions([(s, t)])) == [{"s": s, "t": s}]

@@ -42,8 +42,9 @@ def _equal(a: Dim, b: Dim) -> Assumed | None:
 
 
 def _candidates(a: Dim, b: Dim, found: list[Symbol]) -> Iterator[Assumed | None]:
+    for s in found:
+        yield _ranged(a, b, s, {o.name: max(o.lo, min(o.hi, 8)) for o in found})
     if len(found) == 1:
-        yield _ranged(a, b, found[0])
         yield _fixed(a, b, found[0])
     if len(found) == 2:
         lo, hi = max(s.lo for s in found), min(s.hi for s in found)
@@ -57,9 +58,12 @@ def _candidates(a: Dim, b: Dim, found: list[Symbol]) -> Iterator[Assumed | None]
             yield {s.name: k * sym(s.name, max(1, -(-s.lo // k)), s.hi // k if s.hi < UNBOUNDED else UNBOUNDED) for s in found}
 
 
-def _ranged(a: Dim, b: Dim, s: Symbol) -> Assumed | None:
-    """The range around the sizes at which both are equal."""
-    same = lambda v: evaluate(a, {s.name: v}) == evaluate(b, {s.name: v})
+def _ranged(a: Dim, b: Dim, s: Symbol, others: dict[str, int]) -> Assumed | None:
+    """The range around the sizes at which both are equal, at some sizes of the other symbols."""
+    def same(v: int) -> bool:
+        env = {**others, s.name: v}
+        return evaluate(a, env) == evaluate(b, env)
+
     samples = [v for v in SAMPLES if s.lo <= v <= s.hi]
     good = [v for v in samples if same(v)]
     if len(good) < 2:

@@ -8,6 +8,7 @@ import numpy as np
 
 from ... import ops as O
 from ...core import dtypes as dt
+from ...core.dims import at_least, floordiv, maximum, product
 from ...core.errors import UnsupportedError
 from ...ir.graph import Value
 from ...ops import formulas
@@ -75,12 +76,17 @@ def div(c: Context, x: Value, y: Value, *, broadcast: int = 0, axis: int | None 
         return F.one("floor_divide", x, y)
     # Integers are truncated towards zero.
     whole = F.one("floor_divide", F.abs_(x), F.abs_(y))
-    return F.where(F.one("not_equal", F.less(x, 0), F.less(y, 0)), F.neg(whole), whole)
+    made = F.where(F.one("not_equal", F.less(x, 0), F.less(y, 0)), F.neg(whole), whole)
+    a, b = c.known(x), c.known(y)
+    if a is not None and b is not None and a.dtype == object and b.dtype != object and np.all(b > 0):
+        wide = np.broadcast_arrays(a, b)
+        if all(at_least(d + int(n) - 1, 0) for d, n in zip(wide[0].reshape(-1), wide[1].reshape(-1), strict=True)):  # to 0 from below
+            sizes = [maximum(floordiv(d, int(n)), 0) for d, n in zip(wide[0].reshape(-1), wide[1].reshape(-1), strict=True)]
+            c.contents.tell(made, np.array([*sizes, None], object)[:-1].reshape(wide[0].shape))
+    return made
 
 
 def _is_positive(c: Context, x: Value) -> bool:
-    from ...core.dims import at_least
-
     found = c.known(x)
     if found is None:
         return False
@@ -235,7 +241,6 @@ def softmax(c: Context, x: Value, *, axis: int = -1) -> Value:
 
 def flattened(x: Value, axis: int) -> Value:
     """x as a matrix: axes before `axis`, and the others."""
-    from ...core.dims import product
 
     return F.reshape(x, (product(x.shape[:axis]), product(x.shape[axis:])))
 
