@@ -256,6 +256,13 @@ def test_rows_that_are_moved_16_bytes_at_a_time(gpu: Any) -> None:
             np.testing.assert_array_equal((view(x) + view(x)).numpy(), view(host) + view(host))
 
 
+def test_rows_that_begin_elsewhere_are_another_plan(gpu: Any) -> None:
+    a = numbers(64)
+    x = put(a)
+    assert_same(x[:32] + x[3], a[:32] + a[3])  # a number that is not aligned, beside rows that are
+    assert_same(x[3:35] + x[0], a[3:35] + a[0])
+
+
 def test_other_functions_are_compiled_for_their_shapes(gpu: Any) -> None:
     a, b = numbers(4, 6), numbers(6, 3)
     x, y = put(a), put(b)
@@ -279,6 +286,8 @@ def test_functions_made_of_others(gpu: Any) -> None:
                       (tw.sum(x, dtype="f64"), a.astype(np.float64).sum()), (tw.nonzero(m > 2)[0], np.nonzero(n > 2)[0]),
                       (tw.fmax(x, 0.5), np.fmax(a, 0.5)), (tw.isclose(x, x + 1e-7), np.isclose(a, a + 1e-7)), (x.conj(), a),
                       (tw.meshgrid(x[0], m)[1], np.meshgrid(a[0], n)[1]), (tw.pad(x, ((1, 0), (0, 2))), np.pad(a, ((1, 0), (0, 2)))),
+                      (tw.hstack([x, x]), np.hstack([a, a])), (tw.vstack([x, x[0]]), np.vstack([a, a[0]])), (tw.amax(x, axis=0), a.max(0)),
+                      (tw.diff(x), np.diff(a)), (tw.rint(x), np.rint(a)), (tw.degrees(x), np.degrees(a)),
                       (tw.cond(x.sum() > 100, lambda a: a, lambda a: -a, x), -a), (tw.linalg.matrix_norm(x), np.linalg.norm(a)),
                       (tw.fft.rfft(x), np.fft.rfft(a).astype(np.complex64)), (x.astype("c64") * 2j, a.astype(np.complex64) * 2j)):
         assert_same(got, np.asarray(want).astype(got.dtype), 1e-5)

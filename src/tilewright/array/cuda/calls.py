@@ -79,6 +79,7 @@ def of_device_array(d: DeviceArray) -> Array:
 
 def run(name: str, fn: Fn, traced: Fn | None, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """A function of `tw.` with an Array on a GPU among its arguments."""
+    name = E.ALIASES.get(name, name)
     out = kwargs.get("out")
     kwargs = {k: leaf(v, name) for k, v in kwargs.items() if k != "out"}
     given = [leaf(x, name) for x in args]
@@ -92,6 +93,9 @@ def run(name: str, fn: Fn, traced: Fn | None, args: Sequence[Any], kwargs: dict[
         return composed.on_host(fn, given, kwargs)
     if name in composed.FUNCTIONS:
         return composed.FUNCTIONS[name](*given, **kwargs)
+    if name in SUMS:  # whose traced forms have no dtype among their arguments
+        kwargs |= dict(zip(("axis", "dtype", "keepdims"), given[1:], strict=False))
+        del given[1:]
     if name in SUMS and (wanted := kwargs.pop("dtype", None)) is not None:
         given[0] = given[0].astype(wanted, copy=False)
     if name == "round" and (decimals := kwargs.pop("decimals", None) or next(iter(given[1:]), 0)):

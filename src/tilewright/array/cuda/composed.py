@@ -151,3 +151,41 @@ def divmod(x1: Any, x2: Any) -> tuple[Array, Array]:  # noqa: A001  the standard
     from ..functions import API
 
     return API["floor_divide"](x1, x2), API["remainder"](x1, x2)
+
+
+@public
+def amax(x: Array, axis: Any = None, keepdims: bool = False) -> Any:
+    return x.max(axis=axis, keepdims=keepdims)
+
+
+@public
+def amin(x: Array, axis: Any = None, keepdims: bool = False) -> Any:
+    return x.min(axis=axis, keepdims=keepdims)
+
+
+@public
+def copy(x: Array) -> Array:
+    return x.copy()
+
+
+@public
+def diff(x: Array, n: int = 1, axis: int = -1) -> Array:
+    (k,) = axes_of(axis, x.ndim, "diff")
+    before = (slice(None),) * k
+    for _ in range(n):
+        x = x[(*before, slice(1, None))] - x[(*before, slice(None, -1))]
+    return x
+
+
+@public
+def hstack(arrays: Sequence[Any]) -> Any:
+    from ..functions import API
+
+    return API["concat"](arrays, axis=0 if all(x.ndim == 1 for x in arrays) else 1)
+
+
+@public
+def vstack(arrays: Sequence[Any]) -> Any:
+    from ..functions import API
+
+    return API["concat"]([x if x.ndim > 1 else x.reshape(1, -1) for x in arrays], axis=0)

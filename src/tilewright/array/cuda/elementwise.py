@@ -21,7 +21,7 @@ from ...core.errors import CompileError
 from ...core.pytree import flatten
 from ...core.target_spec import TargetSpec
 from ...ir.graph import Graph
-from ...ir.layout import Layout
+from ...ir.layout import Layout, row_major
 from ...ir.types import TensorType
 from ...kernels.cuda.kernel import BlockKernel
 from ...kernels.launch import Buffer, ErrorWord, Launch, Pointer, Word
@@ -49,6 +49,7 @@ from .placed import Placed
 STEP = 1 << 40  # bound on sizes and strides
 WIDE = 16  # elements that rows are multiples of where a thread moves several at a time
 SHORT = 64  # elements up to which a last axis is part of the kernel
+PLANS = 4096  # launches that are remembered by the layouts of their operands
 COPY = "copy"
 BITS = {1: np.dtype("u1"), 2: np.dtype("u2"), 4: np.dtype("u4"), 8: np.dtype("u8")}
 Class = tuple[int | None, ...]  # strides of an array that are part of the kernel; None: a word of the launch
@@ -205,44 +206,74 @@ def collapsed(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[l
     return (sizes, steps) if sizes else ([1], [[1] for _ in strides])
 
 
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A kernel at given sizes and strides, and the result that it makes."""
+
+    kernel: DeviceKernel
+    values: list[int]
+    shape: tuple[int, ...]  # as the result lies in memory
+    dtype: np.dtype[Any]
+    back: Any  # the order of its axes, where that is another one
+
+
 def run(name: str, operands: Sequence[Placed], out: Placed | None = None, static: tuple[Any, ...] = ()) -> Placed | None:
     """An elementwise function of operands that broadcast, into new memory or `out`; None where it has no kernel of its own. The name may
     be an expression of functions: `tanh(add(i0,i1))`."""
-    types = tuple(dt.dtype(p.dtype) for p in operands)
-    dtype = types[0] if name == COPY else result_dtype(name, types, static)
-    if dtype is None:
+    P.enter()
+    headers, addresses = [p.header for p in operands], [p.address for p in operands]
+    stream, plans = P.current(), P.state().plans
+    if out is not None:
+        plan = _plan(name, headers, addresses, out.header, out.address, static)
+    else:
+        key = (name, static, *((h.dtype, h.shape, h.strides, at % ALIGNMENT) for h, at in zip(headers, addresses, strict=True)))
+        plan = plans.get(key)
+        if plan is None:
+            plan = _plan(name, headers, addresses, None, 0, static)
+            if len(plans) >= PLANS:
+                plans.clear()
+            plans[key] = plan
+    if plan is None:
         return None
-    gpu.enter()
-    headers = [p.header for p in operands]
-    shape = headers[0].shape if len(headers) == 1 else np.broadcast_shapes(*(h.shape for h in headers))
     if out is None:
-        order = _order(headers, shape)  # the operands lie in this order of their axes, and so will the result
-        made = P.empty(shape if order is None else tuple(shape[i] for i in order), dtype.np)
-        out = made if order is None else Placed(made.header.transpose(np.argsort(order)), made.stream)
-    arrays = [*(h if h.shape == out.shape else np.broadcast_to(h, out.shape) for h in headers), out.header]
+        out = P.empty(plan.shape, plan.dtype, stream)
+        if plan.back is not None:
+            out = Placed(out.header.transpose(plan.back), stream)
     if out.header.size:
-        stream = P.current()
-        before = [*operands, out]
-        P.before_use(before, stream)
-        _start(name, types, static, arrays, stream)
-        P.after_use(before, stream)
+        P.before_use(operands, stream)
+        P.before_use((out,), stream)
+        plan.kernel.start([*addresses, out.address], plan.values, stream)
+        P.after_use(operands, stream)
+        P.after_use((out,), stream)
         out.stream = stream
     return out
 
 
-def _start(name: str, types: tuple[DType, ...], static: tuple[Any, ...], arrays: Sequence[P.Header], stream: int) -> None:
-    addresses = [int(a.__array_interface__["data"][0]) for a in arrays]
-    sizes, steps = collapsed(arrays[0].shape, [[s // a.itemsize for s in a.strides] for a in arrays])
+def _plan(name: str, headers: Sequence[P.Header], addresses: Sequence[int], out: P.Header | None, there: int,
+          static: tuple[Any, ...]) -> Plan | None:
+    """What runs on operands of these layouts, and on `out`, or on new memory where there is none."""
+    types = tuple(dt.dtype(h.dtype) for h in headers)
+    dtype = types[0] if name == COPY else result_dtype(name, types, static)
+    if dtype is None:
+        return None
+    shape = np.broadcast_shapes(*(h.shape for h in headers)) if out is None else out.shape
+    order = _order(list(headers), shape) if out is None else None  # the operands lie in this order of their axes, and so will the result
+    size = shape if order is None else tuple(shape[i] for i in order)
+    back = None if order is None else np.argsort(order)
+    steps = [int(n) for n in row_major(size)] if out is None else [s // out.itemsize for s in out.strides]
+    strides = steps if back is None else [steps[i] for i in back]
+    wide = [h if h.shape == shape else np.broadcast_to(h, shape) for h in headers]
+    sizes, each = collapsed(shape, [*([s // h.itemsize for s in h.strides] for h in wide), strides])
     last, rank = sizes[-1], len(sizes)
-    rows = [(at, s, a.itemsize) for at, s, a in zip(addresses, steps, arrays, strict=True) if s[-1] == 1]
-    wide = last % WIDE == 0 and all(at % ALIGNMENT == 0 and not any(x % WIDE for x in s[:-1]) for at, s, _ in rows)
-    form = last if rank > 1 and last <= SHORT else -1 if wide else 0
-    classes = tuple((*(0 if x == 0 else None for x in s[:-1]), s[-1] if s[-1] in (0, 1, -1) else None) for s in steps)
+    rows = [(at, s) for at, s in zip([*addresses, there], each, strict=True) if s[-1] == 1]
+    aligned = last % WIDE == 0 and all(at % ALIGNMENT == 0 and not any(x % WIDE for x in s[:-1]) for at, s in rows)
+    form = last if rank > 1 and last <= SHORT else -1 if aligned else 0
+    classes = tuple((*(0 if x == 0 else None for x in s[:-1]), s[-1] if s[-1] in (0, 1, -1) else None) for s in each)
     kernel = _kernel(name, types, static, rank, form, classes, P.state().target)
     if form < 0:
         sizes[-1] //= WIDE
-        steps = [[x // WIDE for x in s] if s[-1] == 1 else s for s in steps]
-    kernel.start(addresses, [*sizes, *(x for s in steps for x in s)], stream)
+        each = [[x // WIDE for x in s] if s[-1] == 1 else s for s in each]
+    return Plan(kernel, [*sizes, *(x for s in each for x in s)], size, dtype.np, back)
 
 
 # ---- copies
@@ -259,7 +290,7 @@ def copy_into(target: Placed, source: Placed) -> None:
     assert source.dtype == target.dtype
     there, here = target.header, source.header
     if there.flags.c_contiguous and here.flags.c_contiguous and there.shape == here.shape:
-        gpu.enter()
+        P.enter()
         stream = P.current()
         P.before_use([source, target], stream)
         status = cuda_launch.library().cuMemcpyDtoDAsync_v2(target.address, source.address, there.nbytes, stream) if there.nbytes else 0

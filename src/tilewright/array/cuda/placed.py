@@ -99,6 +99,7 @@ class _State:
         self.target: TargetSpec = target_spec("cuda")
         self.strict = load_config().validation == "strict"  # wait for each kernel, so that a fault names its function
         self.functions: dict[str, Any] = {}  # loaded kernels by name
+        self.plans: dict[Any, Any] = {}  # of launches, by function and layouts
         self.numbers: dict[Any, Placed] = {}
         self.failing: dict[int, Callable[[], None]] = {}  # what raises errors that kernels have found, by kernel or session
         self.started: deque[str] = deque(maxlen=REMEMBERED)  # since the last wait
@@ -115,6 +116,13 @@ def state() -> _State:
     if _state is None or _state.driver is not driver:
         _state = _State(driver)
     return _state
+
+
+def enter() -> None:
+    """Give the thread the context, once."""
+    if getattr(_here, "driver", None) is not gpu.driver():
+        gpu.enter()
+        _here.driver = gpu.driver()
 
 
 # ---- streams
@@ -155,13 +163,15 @@ def stream_number(given: Any) -> int:
 
 
 def before_use(operands: Sequence[Placed], stream: int) -> None:
-    for other in {p.stream for p in operands} - {stream}:
-        cuda_launch.follow(stream, other)
+    for p in operands:
+        if p.stream != stream:
+            cuda_launch.follow(stream, p.stream)
 
 
 def after_use(operands: Sequence[Placed], stream: int) -> None:
-    for home in {p.storage.home for p in operands} - {stream}:
-        cuda_launch.follow(home, stream)
+    for p in operands:
+        if (home := p.storage.home) != stream:
+            cuda_launch.follow(home, stream)
 
 
 def started(name: str, stream: int) -> None:
@@ -173,7 +183,7 @@ def started(name: str, stream: int) -> None:
 
 def synchronize() -> None:
     """Wait for all work that functions of Arrays have started on the GPU, and raise what it found."""
-    gpu.enter()
+    enter()
     s = state()
     for each in sorted(s.streams | {current()}):
         wait(each)
@@ -230,16 +240,16 @@ def header_over(address: int, shape: Sequence[int], strides: Sequence[int] | Non
     return made if plain == dtype.np else made.view(dtype.np)
 
 
-def empty(shape: Sequence[int], dtype: Any) -> Placed:
-    gpu.enter()
-    d, stream = dt.dtype(dtype), current()
+def empty(shape: Sequence[int], dtype: Any, stream: int | None = None) -> Placed:
+    enter()
+    d, stream = dt.dtype(dtype), current() if stream is None else stream
     block = Block(prod(shape) * d.itemsize, stream)
     return Placed(header_over(block.address, shape, None, d, block, stream, own=True), stream)
 
 
 def uploaded(a: Header) -> Placed:
     """A copy of an array of the host."""
-    gpu.enter()
+    enter()
     return of_device_array(cuda_array.upload(a, dt.dtype(a.dtype), current()))
 
 
@@ -276,7 +286,7 @@ def downloaded(p: Placed) -> Header:
     """A copy on the host, once the work that makes it has ended; what that found wrong is raised."""
     from .elementwise import contiguous
 
-    gpu.enter()
+    enter()
     p = contiguous(p)
     made = np.empty(p.shape, p.dtype)
     if made.size:
@@ -288,7 +298,7 @@ def downloaded(p: Placed) -> Header:
 
 def foreign(value: Any, what: str) -> Placed:
     """The memory of an array of another library on the GPU, through DLPack or the CUDA array interface."""
-    gpu.enter()
+    enter()
     if isinstance(value, DeviceArray):
         return of_device_array(value)
     here = current()
@@ -388,7 +398,7 @@ def to(x: Array, device: Any, stream: Any, what: str) -> Array:
             return wrap(uploaded(ready(x)))
         with _on(stream):
             return wrap(uploaded(ready(x)))
-    gpu.enter()
+    enter()
     number = stream_number(stream)
     before_use([p], number)
     return wrap(Placed(p.header, number))
@@ -416,7 +426,7 @@ def exported(x: Array, stream: Any, dl_device: Any, copy: bool | None) -> Any:
     assert p is not None
     if dl_device is not None and tuple(map(int, dl_device)) != (CUDA, 0):
         raise BufferError(f"Array: lies on the GPU (2, 0), asked for {tuple(dl_device)}; use x.to('cpu')")
-    gpu.enter()
+    enter()
     unfit = not p.header.flags.writeable or any(s < 0 for s in p.header.strides)  # a broadcast view, or one that PyTorch cannot have
     if copy is False and unfit:
         raise BufferError(f"Array: read-only memory and negative strides need a copy, got strides={p.header.strides}")

@@ -43,6 +43,10 @@ from ..rows.cuda.rows import CudaRows
 from ..rows.rows import Rows
 from ..select import TEMPLATES
 from ..sort.cuda.sampling import CudaSample
+from ..splat.backward import SplatRasterizeBackwardTemplate
+from ..splat.cuda.backward import CudaSplatRasterizeBackward
+from ..splat.cuda.raster import CudaSplatRasterize
+from ..splat.raster import SplatRasterizeTemplate
 from ..template import Template
 from .groups import Shared
 from .host import OnHost
@@ -84,8 +88,11 @@ CUDA_TEMPLATES: list[Template] = [
     CudaPool(),
     CudaGather(),
     CudaSample(),
+    CudaSplatRasterize(),
+    CudaSplatRasterizeBackward(),
     OnHost(),
     *(Shared(t) for t in TEMPLATES if not isinstance(
-        t, (GatherTemplate, Own, Pointwise, PoolTemplate, RopeTemplate, Rows, lapack.EigTemplate, lapack.SvdTemplate))),
+        t, (GatherTemplate, Own, Pointwise, PoolTemplate, RopeTemplate, Rows, SplatRasterizeTemplate,
+            SplatRasterizeBackwardTemplate, lapack.EigTemplate, lapack.SvdTemplate))),
 ]
 INSIDE: list[Template] = [SmallMatmul(), *CUDA_TEMPLATES]  # of loops and branches, which are one kernel where all of it is small

@@ -37,7 +37,7 @@ class SplatRasterizeBackwardTemplate(Template):
         cameras, capacity = region.operands[5].type.shape
         records = Buffer(f"{region.name}.records", "temp", cameras * capacity * (RECORD * 4))
         layout = Layout.contiguous((cameras, capacity, RECORD))
-        return [_Tiles(region, target, records, layout).build(), _sums(region, records, layout)]
+        return [_Tiles(region, target, records, layout).build(), sums_of_slots(region, records, layout)]
 
 
 def sums_of_lanes(b: KernelBuilder, parts: list[Tile]) -> Tile:
@@ -150,8 +150,8 @@ def _plus(b: KernelBuilder, x: Tile, y: Tile, total: Tile | None) -> Tile:
     return x * y if total is None else b.fma(x, y, total)
 
 
-def _sums(region: Region, records: Buffer, layout: Layout) -> Launch:
-    """Slots of each splat added in order, and the cotangents that follow from them."""
+def sums_of_slots(region: Region, records: Buffer, layout: Layout, *, each: int = EACH, parts: int = 1) -> Launch:
+    """Slots of each splat added in order, and the cotangents that follow from them. A program has `each` splats, a slot `parts` records."""
     call = Call("splat_sums", f"{region.name}.sums")
     b = call.b
     operands = [region.operands[i] for i in (1, 2, 8)]
@@ -161,15 +161,15 @@ def _sums(region: Region, records: Buffer, layout: Layout) -> Launch:
     names = ("dmeans", "dconics", "dopacities", "dcolors", "ddepths")
     outs = {n: call.view(n, r.type.dtype, r.buffer, r.layout, write=True) for n, r in zip(names, region.results, strict=True)}
     cameras, splats = operands[1].type.shape
-    blocks = ceildiv(splats, EACH)
+    blocks = ceildiv(splats, each)
     total, per_camera, capacity = call.word("splats", splats), call.word("blocks", blocks), call.word("capacity", layout.shape[1])
-    camera, start = b.pid // per_camera, b.pid % per_camera * EACH
+    camera, start = b.pid // per_camera, b.pid % per_camera * each
     found = b.scratch(f32, (LANES,))
-    with b.loop(start, b.minimum(start + EACH, total)) as loop:
+    with b.loop(start, b.minimum(start + each, total)) as loop:
         splat = loop.index
         begin, count = (b.to_index(b.load(spans, (camera, splat, i), ())) for i in range(2))
-        first = b.minimum(b.maximum(begin, 0), capacity)
-        with b.loop(first, b.minimum(first + b.maximum(count, 0), capacity), 1, [b.full((LANES,), 0.0)]) as slot:
+        first = b.minimum(b.maximum(begin, 0) * parts, capacity)
+        with b.loop(first, b.minimum(first + b.maximum(count, 0) * parts, capacity), 1, [b.full((LANES,), 0.0)]) as slot:
             slot.next(slot.carried[0] + b.load(source, (camera, slot.index, 0), (LANES,), limit=(RECORD,)))
         b.store(found, (0,), slot.results[0])
         one, x, xx, y, xy, yy, *paint, depth = (b.load(found, (i,), ()) for i in range(RECORD))

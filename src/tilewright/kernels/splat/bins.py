@@ -1,9 +1,9 @@
 """Tile lists of splats by a counting sort over tiles.
 
-Splats come in depth order and are cut into blocks. Every block counts its entries of each tile; one program a camera turns the counts
-into places, tile by tile and block by block; every block then walks its splats again and writes their entries. Each list is in depth order
-whoever runs which block. No splats: all lists are empty. Rectangles are clamped to the image and `order` to splats that exist; a camera
-with more entries than the capacity is reported, and the rest of its entries are left out.
+Splats come in depth order and are cut into blocks. Every block counts its entries of each tile; programs of a few tiles turn the counts
+into places in the tiles' lists, and one program a camera finds where the lists begin; every block then walks its splats again and writes
+their entries. Each list is in depth order whoever runs which block. No splats: all lists are empty. Rectangles are clamped to the image and
+`order` to splats that exist; a camera with more entries than the capacity is reported, and the rest of its entries are left out.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from ..region import Region
 from ..template import Template
 
 BLOCK = 4096  # splats of a program
+FEW = 512  # on a GPU, where a program is one thread
 LANES = 16
 CAPACITY = 9  # code in the error block
 
@@ -30,20 +31,21 @@ class SplatBinTemplate(Template):
     serves = (SplatBinOp,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        work = _Work(region)
-        return [work.count(), work.place(), work.fill()]
+        work = _Work(region, BLOCK if target.kind == "cpu" else FEW)
+        return [work.count(), work.lengths(), work.place(), work.fill()]
 
 
 class _Work:
-    """The three launches and what lies between them."""
+    """The four launches and what lies between them."""
 
-    def __init__(self, region: Region) -> None:
+    def __init__(self, region: Region, block: int) -> None:
+        self.block = block
         assert region.anchor is not None and isinstance(region.anchor.op, SplatBinOp)
         self.region, self.op = region, region.anchor.op
         self.columns, self.rows = tiles_of(self.op.width, self.op.height)
         self.lists = self.columns * self.rows
         self.cameras, self.splats = region.operands[1].type.shape
-        self.blocks: Dim = ceildiv(self.splats, BLOCK)
+        self.blocks: Dim = ceildiv(self.splats, block)
         rows = self.cameras * self.blocks
         self.table = Buffer(f"{region.name}.counts", "temp", rows * (self.lists * 4))
         self.sums = Buffer(f"{region.name}.sums", "temp", rows * 4)
@@ -64,8 +66,8 @@ class _Work:
         count, blocks = call.word("splats", self.splats), call.word("blocks", self.blocks)
         self._size(call)
         camera, block = b.pid // blocks, b.pid % blocks
-        start = block * BLOCK
-        return call, camera, block, start, b.minimum(start + BLOCK, count), order, count
+        start = block * self.block
+        return call, camera, block, start, b.minimum(start + self.block, count), order, count
 
     @staticmethod
     def _splat(call: Call, order: View, camera: Ix | int, at: Ix | int, count: Ix) -> Ix | int:
@@ -96,23 +98,37 @@ class _Work:
         b.store(sums, (camera, block), loop.results[0])
         return call.finish(self.cameras * self.blocks, bytes_=self.splats * self.cameras * 20, note="counting sort over tiles")
 
+    def lengths(self) -> Launch:
+        """Of every tile the counts of its blocks as places in its list; `starts` gets the length of the list."""
+        call = Call("splat_lengths", f"{self.region.name}.lengths")
+        b = call.b
+        table = call.view("counts", i32, self.table, self.table_layout, write=True)
+        out = self.region.results[2]
+        starts = call.view("starts", i32, out.buffer, out.layout, write=True)
+        blocks = call.word("blocks", self.blocks)
+        self._size(call)
+        parts = -(-self.lists // LANES)
+        each = call.word("parts", parts)
+        camera, first = b.pid // each, b.pid % each * LANES
+        left = self.tiles - first
+        with b.loop(0, blocks, 1, [b.full((LANES,), 0, i32)]) as loop:
+            own = b.load(table, (camera, loop.index, first), (LANES,), limit=(left,))
+            b.store(table, (camera, loop.index, first), loop.carried[0], limit=(left,))
+            loop.next(loop.carried[0] + own)
+        b.store(starts, (camera, first), loop.results[0], limit=(left,))
+        call.also_reads(self.table)
+        return call.finish(self.cameras * parts, bytes_=self.cameras * self.blocks * (self.lists * 8))
+
     def place(self) -> Launch:
+        """Where lists begin, and where the entries of a block do."""
         call = Call("splat_place", f"{self.region.name}.place")
         b, camera = call.b, call.b.pid
-        table = call.view("counts", i32, self.table, self.table_layout, write=True)
         sums = call.view("sums", i32, self.sums, self.sums_layout, write=True)
         out = self.region.results[2]
         starts = call.view("starts", i32, out.buffer, out.layout, write=True)
         blocks, capacity = call.word("blocks", self.blocks), call.word("capacity", self.op.capacity)
         error = call.error()
         self._size(call)
-        with b.loop(0, self.tiles, LANES) as part:
-            left = self.tiles - part.index
-            with b.loop(0, blocks, 1, [b.full((LANES,), 0, i32)]) as loop:
-                own = b.load(table, (camera, loop.index, part.index), (LANES,), limit=(left,))
-                b.store(table, (camera, loop.index, part.index), loop.carried[0], limit=(left,))
-                loop.next(loop.carried[0] + own)
-            b.store(starts, (camera, part.index), loop.results[0], limit=(left,))
         with b.loop(0, self.tiles, 1, [b.full((), 0, i32)]) as loop:
             own = b.load(starts, (camera, loop.index), ())
             b.store(starts, (camera, loop.index), loop.carried[0])
@@ -125,9 +141,9 @@ class _Work:
             own = b.load(sums, (camera, loop.index), ())
             b.store(sums, (camera, loop.index), loop.carried[0])
             loop.next(loop.carried[0] + own)
-        for buffer in (self.table, self.sums):
+        for buffer in (self.sums, out.buffer):
             call.also_reads(buffer)
-        return call.finish(self.cameras, bytes_=self.cameras * self.blocks * (self.lists * 8))
+        return call.finish(self.cameras, bytes_=self.cameras * (self.lists * 8))
 
     def fill(self) -> Launch:
         call, camera, block, start, stop, order, count = self._walk("fill")

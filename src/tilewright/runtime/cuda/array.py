@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Sequence
 from functools import cache, partial
 from math import prod
@@ -69,8 +70,9 @@ class Block:
 
 
 def _given_to(delete: Any, address: int, stream: int) -> int:
-    """Memory goes back to PyTorch's allocator, which knows its stream."""
-    delete(address)
+    """Memory goes back to PyTorch's allocator, which knows its stream; at the end of the process it goes by itself."""
+    if not sys.is_finalizing():
+        delete(address)
     return 0
 
 
