@@ -17,7 +17,7 @@ import pytest
 
 from tests.meta.source import ROOT
 from tilewright.core.errors import CheckpointError, FileError, MissingFileError, TilewrightError
-from tilewright.core.files import LEFTOVER, append_text, open_file, remove_leftovers, write_file
+from tilewright.core.files import LEFTOVER, append_text, open_file, read_file, remove_leftovers, write_file
 
 
 def names(folder: Path) -> list[str]:
@@ -185,3 +185,22 @@ def test_one_taken_for_a_leftover_is_written_again(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(fcntl, "flock", beaten)
     write_file(tmp_path / "a", b"x", subject="test")
     assert taken and names(tmp_path) == ["a"] and (tmp_path / "a").read_bytes() == b"x"
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\ud800"])
+def test_names_that_no_file_has(name: str, tmp_path: Path) -> None:
+    with pytest.raises(FileError, match=r"x: could not write .*; no file has such a name"):
+        write_file(tmp_path / name, b"", subject="x")
+    for read in (open_file, read_file):
+        with pytest.raises(FileError, match=r"x: could not read .*; no file has such a name"):
+            read(tmp_path / name, subject="x")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_whole_files_are_read(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"abc")
+    assert read_file(tmp_path / "a", subject="x") == b"abc"
+    os.mkfifo(tmp_path / "p")
+    for name, text in (("p", "it is no regular file"), (".", "it is a folder"), ("none", "No such file")):
+        with pytest.raises(FileError, match=f"x: could not read .*: {text}"):
+            read_file(tmp_path / name, subject="x")

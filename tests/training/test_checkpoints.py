@@ -154,8 +154,11 @@ def test_a_lost_page_is_noticed(tmp_path: Path) -> None:
     (length,) = struct.unpack("<Q", whole[:8])
     header = json.loads(whole[8 : 8 + length])
     note = json.loads(header["__metadata__"]["tilewright"])
-    for sums, message in ((None, ""), ({"other": "00"}, "the checksum of 'other' has 2 digits"), (3, "written as version 1")):
-        changed = {**note, "sums": sums} if sums is not None else {k: v for k, v in note.items() if k != "sums"}
+    without = {k: v for k, v in note.items() if k != "sums"}
+    for changed, message in ((without, ""), (note | {"sums": note["sums"] | {"other": "00"}}, "the checksum of 'other' has 2 digits"),
+                             (note | {"sums": {"other": note["sums"]["other"]}}, "there must be a checksum of every tensor"),
+                             (note | {"sums": 3}, "its notes are damaged"), (without | {"Sums": note["sums"]}, "its notes are damaged"),
+                             (note | {"version": 9}, "written as version 9, this is version 1")):
         text = json.dumps({**header, "__metadata__": {"tilewright": json.dumps(changed)}}).encode()
         path.write_bytes(struct.pack("<Q", len(text)) + text + whole[8 + length :])
         if message:

@@ -150,8 +150,8 @@ def test_the_line_is_named(case: int) -> None:
     (lambda: tw.jit(lambda x: x, donate="x"), InputError, "jit: donate names arguments by their positions, got 'x'"),
     (lambda: tw.jit(lambda x, s: x, static=1)(A, A), InputError, "must be hashable, got a ndarray"),
     (lambda: tw.jit(lambda x, s: x)(A, memoryview(bytearray(4))), InputError, "must be hashable, got a memoryview"),
-    (lambda: tw.jit(lambda x, s: x)(A, Unhashable([1])), InputError, r"must be hashable, got a Unhashable \(unhashable type: 'list'\)"),
-    (lambda: tw.jit(lambda x: x)(ENDLESS), InputError, "pytree: a list holds itself"),
+    (lambda: tw.jit(lambda x, s: x)(A, Unhashable([1])), InputError, "must be hashable, got a Unhashable (unhashable type: 'list')"),
+    (lambda: tw.jit(lambda x: x)(ENDLESS), InputError, "pytree: an argument holds itself"),
     (lambda: tw.jit(lambda x: x)(np.ma.masked_array([1.0, 2.0], [False, True])), InputError, "jit: a masked array would lose its mask"),
     (lambda: tw.jit(lambda x: x)(torch.ones(3, device="meta")), InputError,
      "dense and in the CPU's memory, got a tensor on meta; pass x.cpu()"),
@@ -159,7 +159,7 @@ def test_the_line_is_named(case: int) -> None:
     (lambda: tw.jit(lambda x: x)(np.array(["a"])), InputError, "jit: an array must have one of the dtypes"),
     (lambda: tw.astype(A, "f8"), ParseError, "the number counts bits, not bytes as NumPy's codes do"),
     (lambda: tw.optim.sgd(-1.0).update(A, A, tw.optim.sgd(-1.0).init(A)), InputError, "optim: the rate must be a number of at least 0"),
-], ids=range(10))
+], ids=range(13))
 def test_arguments_that_jit_and_optimizers_refuse(call: Any, kind: type[TilewrightError], text: str) -> None:
     with pytest.raises(kind) as caught:
         call()

@@ -84,6 +84,8 @@ def open_file(path: str | os.PathLike[str], *, subject: str, error: type[Tilewri
     """A descriptor of a regular file, for reading: a pipe would wait for ever, a device may have no end."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except ValueError as e:
+        raise error(f"{subject}: could not read {os.fspath(path)!r}: {e}; no file has such a name") from e
     except OSError as e:
         kind_of_error = MissingFileError if error is FileError and isinstance(e, FileNotFoundError) else error
         raise kind_of_error(f"{subject}: could not read {os.fspath(path)}: {e.strerror or e}{_hint(e)}") from e
@@ -99,8 +101,8 @@ def read_file(path: str | os.PathLike[str], *, subject: str) -> bytes:
     try:
         with os.fdopen(open_file(path, subject=subject), "rb") as handle:
             return handle.read()
-    except (ValueError, MemoryError) as e:  # a name that no file can have; more than there is memory for
-        raise FileError(f"{subject}: could not read {os.fspath(path)!r}: {e or 'it is larger than the memory'}") from e
+    except MemoryError as e:
+        raise FileError(f"{subject}: could not read {os.fspath(path)}: it is larger than the memory") from e
 
 
 def remove_leftovers(folder: Path, name: str | re.Pattern[str]) -> None:
@@ -136,6 +138,8 @@ def _replaceable(path: Path, subject: str, error: type[TilewrightError]) -> int 
         info = path.lstat()
     except FileNotFoundError:
         return None
+    except ValueError as e:
+        raise error(f"{subject}: could not write {str(path)!r}: {e}; no file has such a name") from e
     if stat.S_ISLNK(info.st_mode):
         return None
     if not stat.S_ISREG(info.st_mode):

@@ -98,7 +98,7 @@ def flatten(tree: Any) -> tuple[list[Any], Spec]:
     try:
         return leaves, _flatten(tree, leaves)
     except RecursionError:
-        raise InputError(f"pytree: a {type(tree).__name__} holds itself, or too many structures in one another; flatten it first") from None
+        raise InputError("pytree: an argument holds itself, or too many structures in one another; flatten it first") from None
 
 
 def _flatten(tree: Any, leaves: list[Any]) -> Spec:

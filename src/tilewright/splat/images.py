@@ -82,8 +82,8 @@ def _png(data: bytes) -> Array:
         raise ValueError(f"a picture has 1 to {SIDE:,} pixels along a side and at most {MOST:,} bytes, got {width}x{height}")
     raw = np.frombuffer(zlib.decompressobj().decompress(chunks[b"IDAT"], size), np.uint8).reshape(height, 1 + width * step)
     pixels = _unfilter(raw[:, 0], raw[:, 1:].reshape(height, width, step))
-    values = (pixels if depth == 8 else pixels[..., ::2]).astype(np.float32)
-    values /= 255
+    values: Array = (pixels if depth == 8 else pixels[..., ::2]).astype(np.float32)
+    np.divide(values, np.float32(255), out=values)
     if kind_ == 3:
         palette = np.zeros((256, 3), np.float32)  # indices beyond the palette are black
         named = np.frombuffer(chunks[b"PLTE"], np.uint8).reshape(-1, 3)[:256]

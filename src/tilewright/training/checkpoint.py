@@ -72,6 +72,8 @@ def load_checkpoint(path: str | os.PathLike[str], like: Any = None) -> Checkpoin
             entries, strings, base = read_header(handle, path)
             note = _note(strings, path)
             values, sums = note["values"], note.get("sums", {})
+            if "sums" in note and set(sums) != set(entries):
+                raise FormatError(f"checkpoint: there must be a checksum of every tensor; the file is damaged, use another copy ({path})")
             spec, names = _structure(note, path)
             if like is not None:
                 leaves, spec = flatten(like)
@@ -151,10 +153,13 @@ def _note(strings: dict[str, str], path: Path) -> dict[str, Any]:
         sums = note.get("sums", {})  # older files have none
         whole = all(isinstance(note[key], kind) for key, kind in kinds.items()) and all(isinstance(n, str) for n in note["names"])
         whole = whole and isinstance(sums, dict) and all(isinstance(s, str) for s in sums.values())
+        whole = whole and set(note) <= {*kinds, "version", "sums"}  # a damaged "sums" would leave the arrays without checksums
     except (ValueError, TypeError, KeyError, RecursionError) as e:
         raise FormatError(f"checkpoint: its notes cannot be read: {type(e).__name__} {e} ({path})") from e
-    if version != VERSION or not whole:
-        raise FormatError(f"checkpoint: written as version {version}, this is version {VERSION} ({path})")
+    if version != VERSION:
+        raise FormatError(f"checkpoint: written as version {version!s:.40}, this is version {VERSION} ({path})")
+    if not whole:
+        raise FormatError(f"checkpoint: its notes are damaged, a field is missing, unknown or of another type; use another copy ({path})")
     found: dict[str, Any] = note
     return found
 

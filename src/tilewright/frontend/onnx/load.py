@@ -48,8 +48,8 @@ class Source:
         self._name, self._what, self._given = "", "the given bytes", model
         if isinstance(model, (str, os.PathLike)):
             path = Path(model)
-            self.folder, self._name, self._what = path.resolve().parent, path.stem, str(path)
             self.data = read_file(path, subject="onnx")
+            self.folder, self._name, self._what = path.resolve().parent, path.stem, str(path)
         elif isinstance(model, (bytes, bytearray, memoryview)):
             self.data = bytes(model)
         elif type(model).__name__ == "ModelProto":
