@@ -18,7 +18,7 @@ from ..runtime.arguments import solve
 from ..runtime.fastcall import GENERATED
 from ..runtime.outputs import is_recycled, recycler
 from ..runtime.session import FREE, Session
-from .fragment import COMPARED, Argument, Fixed, Fragment, Result, Size, Slot, ViewOf
+from .fragment import COMPARED, Argument, Fixed, Fragment, Laid, Result, Size, Slot, ViewOf
 
 Call = Callable[[list[Any]], list[Any]]
 _HOLDS = {text: fn for fn, text in COMPARED.items()}
@@ -36,10 +36,15 @@ class Writer:
         self.names = {name: f"s{k}" for k, name in enumerate(sorted({s.name for s in (*session.interface.symbols, *fragment.shown())}))}
         self.lines: list[str] = []
         self.scope: dict[str, Any] = {}
+        plain = all(s.trusted and s.layout is not None for s in fragment.sources) and not self.names
+        # the arguments are the graph's inputs, in order, as they are: their addresses are read in one go
+        self.together = plain and [s.arg for s in fragment.sources] == list(range(fragment.arity)) and fragment.arity > 2
 
     def arguments(self) -> None:
-        used = {s.arg for s in self.fragment.sources} | set(self.fragment.sizes.values()) | {i for i, _ in self.fragment.copies}
-        for r in self.fragment.results:
+        f = self.fragment
+        used = set(f.sizes.values()) | {i for i, _ in f.copies} | {f.sources[t.donor].arg for t in f.targets if t.donor is not None}
+        used |= set() if self.together else {s.arg for s in f.sources}
+        for r in f.results:
             base = r.base if isinstance(r, ViewOf) else r
             used |= {base.arg} if isinstance(base, Argument) else set()
         if len(used) == self.fragment.arity and used:
@@ -124,6 +129,8 @@ class Writer:
             self.scope[key] = r.value
             return key
         base = self.result(r.base)
+        if isinstance(r, Laid):
+            return f"laid({base}, {r.shape!r}, {r.strides!r})"
         start = f"{base}.storage_offset() + " if isinstance(r.base, Argument) else ""
         shape, strides = _tuple(r.shape, self.names), _tuple(r.strides, self.names)
         return f"{base}.as_strided({shape}, {strides}, {start}{dim_source(r.offset, self.names)})"
@@ -140,12 +147,15 @@ class Writer:
         if session.shared:
             add("stale()")
         pointers = [f"{'a' if s.trusted and s.layout is not None else 'c'}{s.arg}.data_ptr()" for s in f.sources]
+        count = len(pointers) + f.seeded + len(f.targets)
+        if self.together:
+            pointers = ["*map(address, args)"]
         pointers += ["seed.ctypes.data"] if f.seeded else []
         pointers += self.outputs()
         if pointers:
             add("try: w = take()")
             add("except IndexError: w = grow()")
-            add(f"w.io[:{len(pointers)}] = ({', '.join(pointers)},)")
+            add(f"w.io[:{count}] = ({', '.join(pointers)},)")
             key = "(" + "".join(f"{self.names[s.name]}, " for s in session.interface.symbols) + ")"
             add(f"if todo: check(w, {key})")
             add(f"status = run({f'w.job({key})' if session.interface.symbols else 'w.fixed'})")
@@ -176,10 +186,13 @@ def make_call(fragment: Fragment, session: Any) -> Call:
         session._check(workspace, key)
         todo.clear()
 
-    free = session._free
+    import torch
+
+    free, address = session._free, torch._C.TensorBase.data_ptr
     names = writer.scope | {"free": free, "take": free.pop, "give": free.append, "most": FREE, "run": session.pool.run, "draw": _draw,
                             "grow": session.grow, "settle": session.settle, "fail": session.fail, "stale": session._check_weights,
-                            "alloc": allocator()[0], "laid": laid, "store": store, "exceeded": exceeded, "todo": todo, "check": check}
+                            "alloc": allocator()[0], "laid": laid, "store": store, "exceeded": exceeded, "todo": todo, "check": check,
+                            "address": address}
     exec(compile(text, GENERATED, "exec"), names)
     found: Call = names.pop("call")
     return found
@@ -269,6 +282,8 @@ class Plain:
             if isinstance(r, Size):
                 return evaluate(r.dim, env)
             base = result(r.base)
+            if isinstance(r, Laid):
+                return laid(base, r.shape, r.strides)
             start = base.storage_offset() if isinstance(r.base, Argument) else 0
             shape, strides = (tuple(evaluate(d, env) for d in dims) for dims in (r.shape, r.strides))
             return torch.as_strided(base, shape, strides, start + evaluate(r.offset, env))

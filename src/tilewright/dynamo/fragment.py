@@ -73,6 +73,15 @@ class ViewOf:
 
 
 @dataclass(frozen=True)
+class Laid:
+    """A result: a copy of a graph output in memory with gaps, whose strides the graph asked for."""
+
+    base: Slot
+    shape: tuple[Dim, ...]
+    strides: tuple[Dim, ...]
+
+
+@dataclass(frozen=True)
 class Fixed:
     value: Any
 
@@ -83,7 +92,7 @@ class Size:
 
 
 COMPARED = {operator.ge: ">=", operator.le: "<=", operator.gt: ">", operator.lt: "<", operator.eq: "==", operator.ne: "!="}
-Result = Argument | Slot | ViewOf | Fixed | Size
+Result = Argument | Slot | ViewOf | Laid | Fixed | Size
 
 
 @dataclass(eq=False)
@@ -108,7 +117,8 @@ class Fragment:
         dims += [d for a, _, b, _ in self.asserts for d in (a, b)]
         dims += [d for t in self.targets for d in (*t.shape, *t.strides)]
         for r in self.results:
-            dims += [*r.shape, *r.strides, r.offset] if isinstance(r, ViewOf) else [r.dim] if isinstance(r, Size) else []
+            dims += [*r.shape, *r.strides] if isinstance(r, (ViewOf, Laid)) else []
+            dims += [r.offset] if isinstance(r, ViewOf) else [r.dim] if isinstance(r, Size) else []
         return sorted({s for d in dims for s in symbols(d)}, key=lambda s: s.name)
 
 
@@ -323,6 +333,8 @@ class Reader:
 
     def _slot(self, node: Any, value: Value) -> Slot:
         fake = node.meta["val"]
+        if value.dtype is not dtype_of(fake.dtype):  # the statistics of a norm, say, which we hold in f32: what reads them expects torch's dtype
+            value = self.graph.add(Cast(dtype=dtype_of(fake.dtype)), value).value
         if self.bounded.padded(fake):
             self.graph.outputs.append(value)
             self.fragment.targets.append(Target(value.shape, _contiguous(value.shape)))
@@ -400,7 +412,8 @@ class Reader:
                 what = value.what if isinstance(value, Missing) else f"a result of kind {type(value).__name__}"
                 raise UnsupportedError(what)
             slots[node] = self._slot(node, value)
-        return slots[node]
+        gaps = root is node and layout_of(self.symbols.shape(fake.shape), self.symbols.shape(fake.stride()), self._hint) is None
+        return Laid(slots[node], tuple(fake.shape), tuple(fake.stride())) if gaps and _apart(fake) else slots[node]
 
     def _rows(self, walk: Walk, values: dict[Any, Any], node: Any, slots: dict[Any, Slot]) -> Result:
         """The first rows of a padded value: as many as there are."""
@@ -453,6 +466,18 @@ def _root(v: Value) -> Value:
     while v.node.op.traits.view and v.node.operands:
         v = v.node.operands[0]
     return v
+
+
+def _apart(fake: Any) -> bool:
+    """Whether the elements of a tensor of known strides all lie at places of their own."""
+    if not all(type(d) is int for d in (*fake.shape, *fake.stride())):
+        return False
+    reach = 0  # of the axes with smaller steps
+    for step, n in sorted((s, n) for s, n in zip(fake.stride(), fake.shape, strict=True) if n > 1):
+        if step <= reach:
+            return False
+        reach += step * (n - 1)
+    return True
 
 
 def _contiguous(shape: Sequence[Dim]) -> tuple[Dim, ...]:
