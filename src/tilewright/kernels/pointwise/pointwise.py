@@ -215,11 +215,16 @@ def emit_row(b: KernelBuilder, region: Region, ins: dict[Value, View], ramps: di
                 value = value + p * s
             return b.iota((tile,), 0) * b.from_index(steps[-1]) + b.from_index(value)
 
+        def moved(v: Value) -> Tile | None:
+            """An operand that is a result as it stands: its elements are not widened on the way."""
+            o = region.operand(v)
+            return None if o is None else leaf(v, o)
+
         evaluate = Evaluator(b, region, leaf, ramp=ramp, checks=bool(checks))
         if checks:
             checks.emit(evaluate, (*position, i), tile, left)
-        tiles = [b.broadcast(evaluate(v), (tile,)) for v in region.body.outputs]
-        stored = [narrow(b, x, r.type.dtype) for x, r in zip(tiles, region.results, strict=True)]
+        stored = [b.broadcast(moved(v) or narrow(b, evaluate(v), r.type.dtype), (tile,))
+                  for v, r in zip(region.body.outputs, region.results, strict=True)]
         for view, which in stores:
             if len(which) == 1:
                 b.store(view, (*position, i), stored[which[0]], limit=limit)

@@ -49,7 +49,8 @@ def turning_copy(name: str, source: Operand, result: Operand, target: TargetSpec
     shape = result.type.shape
     along = [next((i for i, (d, s) in enumerate(zip(shape, o.layout.strides, strict=True)) if s in (1, -1) and d != 1), None)
              for o in (source, result)]
-    if None in along or along[0] == along[1] or not all(at_least(shape[i], SMALLEST) for i in along if i is not None):
+    if along[0] is None or along[1] is None or along[0] == along[1] or source.layout.strides[along[1]] == 0 or not all(
+            at_least(shape[i], SMALLEST) for i in along if i is not None):  # what is repeated along the result needs no turning
         return None
     order = (*(i for i in range(len(shape)) if i not in along), *(i for i in along if i is not None))
     turned = tuple(shape[i] for i in order)

@@ -109,16 +109,21 @@ class Divisor(Binary):
 
     @staticmethod
     def euclid(t: Any, x: Any, y: Any) -> Any:
-        """Euclid's algorithm, as many steps as the longest pair of its width takes (neighbouring Fibonacci numbers)."""
+        """Euclid's algorithm, four steps at a time while a pair needs more; neighbouring Fibonacci numbers of a width take the most."""
         a, b = (v if v.dtype.kind == "u" else t.select(t.cmp("lt", v, 0), 0 - v, v) for v in (x, y))
         shape = t.broadcast_shape(a.shape, b.shape)
         a, b = t.broadcast(a, shape), t.broadcast(b, shape)
-        with t.loop(0, {1: 13, 2: 24, 4: 47, 8: 93}[x.dtype.itemsize], 1, carried=(a, b)) as loop:
-            p, q = loop.carried
-            done = t.cmp("eq", q, 0)
-            rest = t.binary("rem", p, t.select(done, t.full((), 1, q.dtype), q))
-            loop.next(t.select(done, p, q), t.select(done, q, rest))
-        out = loop.results[0]
+        with t.loop(0, {1: 13, 2: 24, 4: 47, 8: 93}[x.dtype.itemsize], 4, carried=(a, b)) as steps:
+            left = t.select(t.cmp("ne", steps.carried[1], 0), t.full((), 4, dt.i32), 0)
+            for axis in range(len(shape)):
+                left = t.reduce("max", left, axis)
+            with t.loop(0, t.to_index(left), 1, carried=steps.carried) as loop:
+                p, q = loop.carried
+                done = t.cmp("eq", q, 0)
+                rest = t.binary("rem", p, t.select(done, t.full((), 1, q.dtype), q))
+                loop.next(t.select(done, p, q), t.select(done, q, rest))
+            steps.next(*loop.results)
+        out = steps.results[0]
         return out if out.dtype.kind == "u" else t.select(t.cmp("lt", out, 0), 0 - out, out)  # the least integer has no absolute value
 
 
