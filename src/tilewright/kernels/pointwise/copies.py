@@ -52,12 +52,14 @@ def copy_launch(name: str, source: Operand, target: Operand, spec: TargetSpec, n
     return launch
 
 
-def _merged(*ends: Operand) -> list[Operand]:
+def _merged(source: Operand, target: Operand) -> tuple[Operand, Operand]:
     """Both ends of a copy with neighbouring axes merged: what is long enough to turn may be two short axes."""
-    sizes, strides = collapse(ends[0].type.shape, [o.layout for o in ends])
-    shape = tuple(sizes)
-    return [replace(o, type=o.type.with_shape(shape), layout=Layout(shape, tuple(s), o.layout.offset))
-            for o, s in zip(ends, strides, strict=True)]
+    sizes, strides = collapse(target.type.shape, [source.layout, target.layout])
+
+    def end(o: Operand, steps: list[Dim]) -> Operand:
+        return replace(o, type=o.type.with_shape(tuple(sizes)), layout=Layout(tuple(sizes), tuple(steps), o.layout.offset))
+
+    return end(source, strides[0]), end(target, strides[1])
 
 
 def fill_launch(name: str, value: float, target: Operand, spec: TargetSpec) -> Launch:
