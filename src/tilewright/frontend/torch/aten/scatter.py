@@ -10,7 +10,7 @@ from typing import Any
 
 from .... import ops as O
 from ....core import dtypes as dt
-from ....core.dims import Dim, product
+from ....core.dims import Dim, bounds, product
 from ....core.errors import UnsupportedError
 from ....ir.graph import Value
 from .index import nonnegative
@@ -204,6 +204,8 @@ def _masked_put(c: Context, x: Value, indices: Sequence[Value | None], values: V
 
 def _by_order(c: Context, mask: Value, rows: Value) -> Value:
     """For the k-th True of the mask the k-th row; some row elsewhere. The mask's axes are merged."""
+    if bounds(rows.shape[0])[0] < 1:  # where no element is True there may be no row to read
+        rows = c.emit(O.Concat(axis=0), rows, c.expand(c.scalar(0, rows.dtype), (1, *rows.shape[1:])))
     flat = c.reshape(mask, (mask.type.numel,))
     place = c.emit(O.Sub(), c.emit(O.CumSum(axis=0), c.cast(flat, dt.i64)), c.scalar(1, dt.i64))
     return c.emit(O.Gather(axis=0), rows, c.emit(O.Where(), flat, place, c.scalar(0, dt.i64)))
