@@ -13,7 +13,8 @@ def describe(name: str, value: Any) -> str:
     if inspect.isclass(value):
         if issubclass(value, Exception):
             return f"class {name}({value.__bases__[0].__name__})"
-        members = sorted(m for m in vars(value) if not m.startswith("_"))
+        own = [c for c in value.__mro__ if c.__module__.startswith("tilewright")]  # a member may come from a base of ours
+        members = sorted({m for c in own for m in vars(c) if not m.startswith("_")})
         return f"class {name}: {' '.join(members)}"
     if callable(value):
         return f"def {name}{inspect.signature(value)}"

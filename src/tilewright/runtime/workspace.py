@@ -18,7 +18,7 @@ from .native import layout as L
 
 KEPT = 32  # instances of one workspace
 WAKE_NS = 50_000  # from a sleeping worker to its first instruction
-LONG_NS = 1_000_000  # calls that take longer by the estimate look out for Ctrl-C (see interrupt.py); the shorter ones just finish
+LONG_NS = 1_000_000  # calls that take longer by the estimate look out for Ctrl-C (see native/walker.py); the shorter ones just finish
 Key = tuple[int, ...]
 
 

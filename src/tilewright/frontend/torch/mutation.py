@@ -1,7 +1,7 @@
 """In-place ops in an exported graph: which names see the new value, and when that is not enough.
 
 Export keeps `y.add_(1)`. When no other view of y's memory is read afterwards, the op is simply `y = y + 1` under all names of
-that whole tensor. Otherwise the program is functionalised by torch first; so is one that writes to an input or a buffer (state.py).
+that whole tensor. Otherwise the program is functionalised by torch first; so is one that writes to an input or a buffer (importer.py).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The values alone, and small matrices, are one program a matrix, all in local memory, where matrix and vectors lie in rows, so that
 reflections and rotations run along registers. Larger ones with vectors keep reflections and rotations and apply them afterwards, to slices
-of all vectors on all threads (`eigh_vectors.py`). The tridiagonal numbers are f64. Matrices of no rows take no launch.
+of all vectors on all threads. The tridiagonal numbers are f64. Matrices of no rows take no launch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The regularised incomplete gamma functions as ops; their formulas are in `vector_igamma.py`."""
+"""The regularised incomplete gamma functions: their formulas in tile operations, and the ops."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 program whose code is in the cache needs nothing else of it.
 
 It knows what LLVM writes for our modules on x86-64: code, read-only data, zeroed data, 32-bit distances. `link_elf` gives None for
-anything else, and LLVM's own linker is used. Sections of all objects are gathered by what may be done with them (`code_memory.py`).
+anything else, and LLVM's own linker is used. Sections of all objects are gathered by what may be done with them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Normalisation layers. Training forms of batch norm give new running statistics as results (state.py says what becomes of them)."""
+"""Normalisation layers. Training forms of batch norm give new running statistics as results (importer.py says what becomes of them)."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def native_group_norm(c: Context, x: Value, weight: Value | None, bias: Value | 
 @aten("instance_norm.default")
 def instance_norm(c: Context, x: Value, weight: Value | None, bias: Value | None, mean: Value | None, var: Value | None,
                   use_input_stats: bool, momentum: float, eps: float, cudnn_enabled: bool = False) -> Value:
-    """Every channel of every case by its own mean and variance: a group norm with as many groups as channels. (state.py spells out the
+    """Every channel of every case by its own mean and variance: a group norm with as many groups as channels. (importer.py spells out the
     form that writes to running statistics.)"""
     if not use_input_stats:
         return batch_norm(c, x, weight, bias, mean, var, False, momentum, eps)

@@ -1,7 +1,7 @@
 """Barrier safety of PTX text: can a thread leave, or go another way, before a barrier that others of its block still wait at?
 
 A branch is harmless when all threads of a block take it together: its predicate comes from block-wide values only (parameters, block
-numbers, constants, loads at such addresses; `divergence.py`), or the author says so with `.uni`. For every other branch, and every exit
+numbers, constants, loads at such addresses), or the author says so with `.uni`. For every other branch, and every exit
 under a predicate, the instructions that only a part of the threads may be executing are those between it and the point where the ways meet
 again (its immediate post-dominator). A block-wide barrier in there is a finding: a loop whose trip count differs between threads around a
 barrier, a barrier under an `if`, an early exit. Exits and branches after the last barrier are not, and neither is `trap`, which ends the
