@@ -126,3 +126,19 @@ def test_a_damaged_entry_is_compiled_again(damage: Any, compiles: list[str], req
     CodeCache().put(key, damage(CodeCache().get(key) or b""))
     for _ in range(2):
         assert np.array_equal(tw.compile(proto)(X), want) and len(compiles) == 2
+
+
+def test_weights_of_winograd_are_made_anew_from_the_file(compiles: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are larger than the weights, so the cache holds what they are made of."""
+    x, w = (RNG.standard_normal(s).astype(np.float32) for s in ((1, 16, 9, 8), (64, 16, 3, 3)))
+    proto = model([helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])], [info("x", x)], ["y"], {"w": w})
+    first = tw.compile(proto)
+    want = first(x)
+    np.testing.assert_allclose(want, peer(proto, {"x": x})[0], rtol=1e-4, atol=1e-4)
+    assert first.model.passes["winograd"] == {"winograd": 1}
+    entry = CodeCache().get(key_of(Source(proto), host_target(), None, (), None) or "")
+    assert entry is not None and b"transformed" in entry and w.tobytes()[:64] not in entry
+    with monkeypatch.context() as patch:
+        patch.setattr(Source, "proto", property(lambda self: pytest.fail("the model was parsed")))
+        assert np.array_equal(tw.compile(proto)(x), want)
+    assert len(compiles) == 1

@@ -6,9 +6,10 @@ from typing import Any, ClassVar
 
 from .. import ops as o
 from ..core.dtypes import f32
+from ..core.winograd import transformed
 from ..ir.graph import Graph, Value
 from ..ir.rewrite import Match, P, Such, X, rule
-from ..ops.matmul.winograd import transformed
+from ..ops.matmul.winograd import Transformed
 from .base import Log, Pass, apply_rules
 
 LEAST = 16  # channels and results: fewer do not pay for the transforms
@@ -29,7 +30,10 @@ def winograd(x: Value, c: Value, conv: Any, m: Match) -> Value | None:
         return None
     assert isinstance(c.op, o.Constant)
     tile = 4 if size // 9 < LARGE else 2
-    u = m.graph.constant(transformed(c.op.data.array, tile), c.node.name)
+    made: Any = Transformed(c.op.data, tile)
+    if c.op.data.array.flags.writeable:  # its owner may change it later
+        made = transformed(c.op.data.array, tile)
+    u = m.graph.constant(made, c.node.name)
     whole = o.WinogradConv(tile=tile, padding=op.padding, outer=tuple(kernel[:-2]), groups=op.groups)
     out: Value = whole(x, u, name=conv.name, place=conv.place)
     return out

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from ...ir.graph import Graph
     from .session import Imported
 
-VERSION = 2
+VERSION = 3
 SHARE = 8  # an entry takes at most this part of the cache
 FORMS = ("plain", "panels", "words", "taps", "folded", "filters")  # that are packed without kernels of their own
 
@@ -192,6 +192,7 @@ class _Places:
 
 def _described(data: Any, places: _Places, blobs: list[bytes]) -> Data:
     """How to make a constant again."""
+    from ...ops.matmul.winograd import Transformed
     from ...ops.structure import Joined, Seen
 
     kind: Data = {"dtype": data.type.dtype.name, "shape": list(data.type.shape)}
@@ -199,6 +200,8 @@ def _described(data: Any, places: _Places, blobs: list[bytes]) -> Data:
         return {**kind, "seen": _described(data.of, places, blobs)}
     if isinstance(data, Joined):
         return {"joined": [_described(p, places, blobs) for p in data.parts], "axis": data.axis}
+    if isinstance(data, Transformed):
+        return {**kind, "transformed": _described(data.of, places, blobs), "tile": data.tile}
     array = data.array
     place = places.of(array)
     if place is not None:
@@ -213,6 +216,10 @@ def _array(entry: Data, source: Source, blobs: list[memoryview]) -> np.ndarray[A
     kind, shape = dtype(entry["dtype"]).np, tuple(entry["shape"])
     if "seen" in entry:
         return _array(entry["seen"], source, blobs).view(kind).reshape(shape)
+    if "transformed" in entry:
+        from ...core.winograd import transformed
+
+        return transformed(_array(entry["transformed"], source, blobs), entry["tile"])
     if "blob" in entry:
         return np.frombuffer(blobs[entry["blob"]], np.uint8).copy().view(kind).reshape(shape)
     name, offset, strides = entry["place"]

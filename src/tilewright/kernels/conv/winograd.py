@@ -14,9 +14,10 @@ from math import prod
 from ...core.dims import Dim, ceildiv, product
 from ...core.dtypes import compute_dtype
 from ...core.target_spec import TargetSpec
+from ...core.winograd import PAIRS, TAPS
 from ...ir.graph import Value
 from ...ir.layout import Layout
-from ...ops.matmul.winograd import PAIRS, TAPS, WinogradConv
+from ...ops.matmul.winograd import WinogradConv
 from ...tile.builder import Ix, KernelBuilder, Tile
 from ..call import Call
 from ..launch import Launch, Packed

@@ -6,6 +6,7 @@ The transforms evaluate polynomials at 0, at pairs ±p and at infinity, so that 
 """
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any
 
 import numpy as np
@@ -13,39 +14,31 @@ import numpy as np
 from ...core.dims import Dim, ceildiv, product
 from ...core.errors import require
 from ...core.needs import require_room
+from ...core.winograd import PAIRS, TAPS, matrices, transformed
 from ...ir.types import TensorType
 from ..base import E, NotSupported, S, register
 from ..families import Contraction, M, N, f32, f64, require_kind, require_one_dtype
+from ..structure import ConstantData, Derived
 from .contractions import Pairs
 
-PAIRS: dict[int, tuple[float, ...]] = {2: (1.0,), 4: (0.6875, 1.5)}  # by results of a tile along an axis
-TAPS = 3
 LATE = NotSupported("a compiled convolution becomes it; differentiate and batch the convolution")
 
 
-def points(tile: int) -> list[float]:
-    """The finite ones, in the order of the transformed elements: 0, then p and -p of every pair. Infinity comes last."""
-    return [0.0, *(q for p in PAIRS[tile] for q in (p, -p))]
+class Transformed(Derived):
+    """Weights for tiles of this size, made of those of a convolution."""
 
+    def __init__(self, of: ConstantData, tile: int) -> None:
+        results, *others = of.type.shape
+        rows = (tile + TAPS - 1) ** 2 * product(others) // TAPS**2
+        super().__init__(of.name, TensorType(of.type.dtype, (rows, results)))
+        self.of, self.tile = of, tile
 
-def matrices(tile: int) -> tuple[Any, Any, Any]:
-    """A [n, tile] of results, G [n, 3] of weights and B [n, n] of pixels, n = tile + 2: out = Aᵀ ((G w) · (B x))."""
-    at, n = points(tile), tile + TAPS - 1
-    end = np.eye(n)[-1:]
-    a = np.array([[p**j for j in range(tile)] for p in at])
-    norms = [np.prod([p - q for q in at if q != p]) for p in at]
-    g = np.array([[p**j / norm for j in range(TAPS)] for p, norm in zip(at, norms, strict=True)])
-    b = np.array([np.polynomial.polynomial.polyfromroots([q for q in at if q != p]) for p in at])
-    b = np.concatenate([np.pad(b, ((0, 0), (0, n - b.shape[1]))), np.polynomial.polynomial.polyfromroots(at)[None]])
-    return np.concatenate([a, end[:, -tile:]]), np.concatenate([g, end[:, -TAPS:]]), b
+    def make(self) -> Any:
+        return transformed(self.of.array, self.tile)
 
-
-def transformed(w: Any, tile: int) -> Any:
-    """Weights [O, C/g, outer taps…, 3, 3] as [(tile + 2)² · outer taps · C/g, O], rounded once."""
-    _, g, _ = matrices(tile)
-    last = np.moveaxis(w.astype(np.float64), 1, -3)  # [O, outer taps…, C, 3, 3]
-    u = np.einsum("ij,ocjk,lk->ilco", g, last.reshape(w.shape[0], -1, TAPS, TAPS), g, optimize=True)
-    return np.ascontiguousarray(u.reshape(-1, w.shape[0]).astype(w.dtype))
+    @property
+    def place(self) -> Hashable:
+        return "transformed", self.of.place, self.of.type, self.tile
 
 
 @register
