@@ -150,8 +150,8 @@ def _plus(b: KernelBuilder, x: Tile, y: Tile, total: Tile | None) -> Tile:
     return x * y if total is None else b.fma(x, y, total)
 
 
-def sums_of_slots(region: Region, records: Buffer, layout: Layout, *, each: int = EACH, parts: int = 1) -> Launch:
-    """Slots of each splat added in order, and the cotangents that follow from them. A program has `each` splats, a slot `parts` records."""
+def sums_of_slots(region: Region, records: Buffer, layout: Layout, *, each: int = EACH, bands: int = 1) -> Launch:
+    """Slots of each splat added in order, and the cotangents that follow from them. A program has `each` splats, a slot `bands` records."""
     call = Call("splat_sums", f"{region.name}.sums")
     b = call.b
     operands = [region.operands[i] for i in (1, 2, 8)]
@@ -168,8 +168,8 @@ def sums_of_slots(region: Region, records: Buffer, layout: Layout, *, each: int 
     with b.loop(start, b.minimum(start + each, total)) as loop:
         splat = loop.index
         begin, count = (b.to_index(b.load(spans, (camera, splat, i), ())) for i in range(2))
-        first = b.minimum(b.maximum(begin, 0) * parts, capacity)
-        with b.loop(first, b.minimum(first + b.maximum(count, 0) * parts, capacity), 1, [b.full((LANES,), 0.0)]) as slot:
+        first = b.minimum(b.maximum(begin, 0) * bands, capacity)
+        with b.loop(first, b.minimum(first + b.maximum(count, 0) * bands, capacity), 1, [b.full((LANES,), 0.0)]) as slot:
             slot.next(slot.carried[0] + b.load(source, (camera, slot.index, 0), (LANES,), limit=(RECORD,)))
         b.store(found, (0,), slot.results[0])
         one, x, xx, y, xy, yy, *paint, depth = (b.load(found, (i,), ()) for i in range(RECORD))

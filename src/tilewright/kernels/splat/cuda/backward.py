@@ -33,7 +33,7 @@ class CudaSplatRasterizeBackward(Template):
         slots = capacity * BANDS
         records = Buffer(f"{region.name}.records", "temp", cameras * slots * (RECORD * 4))
         layout = Layout.contiguous((cameras, slots, RECORD))
-        sums = sums_of_slots(region, records, layout, each=1, parts=BANDS)
+        sums = sums_of_slots(region, records, layout, each=1, bands=BANDS)
         return [_bands(region, records, layout), shared_launch(sums)]
 
 

@@ -61,15 +61,15 @@ class Pixels:
         one = b.reduce("any", b.reduce("any", found, 0), 1)
         return b.to_index(b.cast(b.reshape(one, ()), i32))
 
-    def splat(self, entry: Ix | int) -> Ix:
+    def splat(self, entry: Ix | int) -> Ix | int:
         """The splat of an entry of the list."""
         b = self.b
         return b.minimum(b.maximum(b.to_index(b.load(self.views["ids"], (self.camera, entry), ())), 0), self.splats - 1)
 
-    def number(self, name: str, splat: Ix, *at: int) -> Tile:
+    def number(self, name: str, splat: Ix | int, *at: int) -> Tile:
         return self.b.load(self.views[name], (self.camera, splat, *at), ())
 
-    def alphas(self, splat: Ix) -> tuple[Tile, Tile, Tile, Tile]:
+    def alphas(self, splat: Ix | int) -> tuple[Tile, Tile, Tile, Tile]:
         """dx, dy, opacity times falloff, and which pixels draw the splat."""
         b = self.b
         dx, dy = self.px - self.number("means", splat, 0), self.py - self.number("means", splat, 1)
