@@ -99,7 +99,8 @@ def run(case: Case) -> None:
             b = np.asarray(a)
             if b.dtype.kind == "b":
                 assert b.size == 0 or b.view(np.uint8).max() <= 1
-            assert (a == a).shape == b.shape
+            if b.dtype == np.float32:  # one kernel is compiled, not one for each dtype
+                np.testing.assert_array_equal(np.asarray(a + a), b + b)
 
 
 CAMPAIGN = Campaign(draw=draw, check=run, quick=200, memory=1024 * MB, keep=("kind",))

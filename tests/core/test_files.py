@@ -204,3 +204,6 @@ def test_whole_files_are_read(tmp_path: Path) -> None:
     for name, text in (("p", "it is no regular file"), (".", "it is a folder"), ("none", "No such file")):
         with pytest.raises(FileError, match=f"x: could not read .*: {text}"):
             read_file(tmp_path / name, subject="x")
+    with pytest.raises(FileError, match="File name too long") as found:  # a name that a file gives for another one
+        read_file(tmp_path / ("x" * 4000), subject="x")
+    assert len(str(found.value)) < 1200

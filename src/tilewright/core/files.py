@@ -88,7 +88,7 @@ def open_file(path: str | os.PathLike[str], *, subject: str, error: type[Tilewri
         raise error(f"{subject}: could not read {os.fspath(path)!r}: {e}; no file has such a name") from e
     except OSError as e:
         kind_of_error = MissingFileError if error is FileError and isinstance(e, FileNotFoundError) else error
-        raise kind_of_error(f"{subject}: could not read {os.fspath(path)}: {e.strerror or e}{_hint(e)}") from e
+        raise kind_of_error(f"{subject}: could not read {os.fspath(path)!s:.1000}: {e.strerror or e}{_hint(e)}") from e
     kind = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(kind):
         os.close(descriptor)
