@@ -108,8 +108,9 @@ class Bitcast(Unary):
     """The bits of x as another dtype of the same size."""
 
     dtype: DType
-    samples = [S(f32(3, 5), dtype=dt.i32), S(i32(4), dtype=dt.f32, low=1 << 29, high=1 << 30), S(f64(7), dtype=dt.i64), S(f16(5), dtype=dt.i16),
-               S(bf16(2, 3), dtype=dt.i16), S(u8(6), dtype=dt.i8, low=0, high=255), S(f32(0), dtype=dt.i32), S(f32(), dtype=dt.u32)]
+    samples = [S(f32(3, 5), dtype=dt.i32), S(i32(4), dtype=dt.f32, low=1 << 29, high=1 << 30), S(f64(7), dtype=dt.i64),
+               S(f16(5), dtype=dt.i16), S(bf16(2, 3), dtype=dt.i16),
+               S(u8(6), dtype=dt.i8, low=0, high=255), S(f32(0), dtype=dt.i32), S(f32(), dtype=dt.u32)]
     errors = [E(f32(3), dtype=dt.i64, match="needs a dtype of the operand's size, got dtype=i64"),
               E(boolean(3), dtype=dt.u8, match="needs integer or float operands")]
 

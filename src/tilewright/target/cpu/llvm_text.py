@@ -200,7 +200,9 @@ class FunctionText:
     def _not_ternary(self, ty: str, x: str) -> str:
         """A selected value such that LLVM does not join the selection with a ternary bitwise op: for AVX-512, LLVM 22 swaps operands of the
         masked `vpternlog` and keeps its table, where the other selected value is one of them."""
-        if self._logic.get(x, 0) < 2 or not self.features.has_avx512 or lanes(ty) < 2 or element(ty) not in ("i32", "i64", "float", "double"):
+        if self._logic.get(x, 0) < 2 or not self.features.has_avx512 or lanes(ty) < 2:
+            return x
+        if element(ty) not in ("i32", "i64", "float", "double"):
             return x
         real = like(ty, {"i32": "float", "i64": "double"}.get(element(ty), element(ty)))
         fenced = self.intrinsic(f"llvm.arithmetic.fence.{mangle(real)}", real, [(real, self.cast("bitcast", ty, x, real))])
