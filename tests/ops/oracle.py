@@ -57,6 +57,7 @@ ACTIVATIONS: dict[str, Oracle] = {
     "leaky_relu": lambda a, x: tf.leaky_relu(x, a["slope"]),
     "elu": lambda a, x: tf.elu(x, a["alpha"]),
     "cast": lambda a, x: x.to(DTYPES[a["dtype"].name]),
+    "bitcast": lambda a, x: x.view(getattr(torch, a["dtype"].np.name)),
 }
 
 

@@ -77,8 +77,8 @@ class Laid:
     """A result: a copy of a graph output in memory with gaps, whose strides the graph asked for."""
 
     base: Slot
-    shape: tuple[Dim, ...]
-    strides: tuple[Dim, ...]
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from ..ir.types import TensorType
 from ..ops.base import Op
 from ..ops.families import Elementwise
 from ..ops.packed.quant_dot import QuantizeRows
-from ..ops.pointwise.casts import Bitcast, Cast
+from ..ops.pointwise.casts import Cast
 from ..ops.sources import DimValue, Iota, Positions
 from ..ops.structure import Constant, ConstantData
 from ..tile.builder import KernelBuilder, Tile
@@ -151,8 +151,6 @@ class Evaluator:
             raise CompileError(f"{op.name}: the operands must be checked, which only pointwise regions do, not {self.region.name}")
         # Cast is the only elementwise op that changes between float widths; its target is a compute dtype here.
         tiles = [self.rounded(v) if jumps(op) else self(v) for v in value.node.operands]
-        if isinstance(op, Bitcast):
-            tiles = [narrow(b, tiles[0], value.node.operands[0].dtype)]
         return b.cast(self.lower(op, tiles), compute_dtype(value.dtype))
 
     def rounded(self, value: Value) -> Tile:

@@ -18,7 +18,8 @@ class TorchOptimizer:
         import torch
 
         self.optimizer = optimizer
-        self._step = torch.compile(optimizer.step, backend="tilewright", options=dict(options or {}))
+        compiled: Any = torch.compile
+        self._step = compiled(optimizer.step, backend="tilewright", options=dict(options or {}))
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update the parameters from their gradients, in their own memory; the closure, if any, is called first and its loss returned."""

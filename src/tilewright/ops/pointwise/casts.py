@@ -105,26 +105,30 @@ class Cast(Unary):
 
 @register
 class Bitcast(Unary):
-    """The bits of x as another dtype of the same size."""
+    """The bits of x, of dtype `source`, as another dtype of the same size."""
 
     dtype: DType
-    samples = [S(f32(3, 5), dtype=dt.i32), S(i32(4), dtype=dt.f32, low=1 << 29, high=1 << 30), S(f64(7), dtype=dt.i64),
-               S(f16(5), dtype=dt.i16), S(bf16(2, 3), dtype=dt.i16),
-               S(u8(6), dtype=dt.i8, low=0, high=255), S(f32(0), dtype=dt.i32), S(f32(), dtype=dt.u32)]
-    errors = [E(f32(3), dtype=dt.i64, match="needs a dtype of the operand's size, got dtype=i64"),
-              E(boolean(3), dtype=dt.u8, match="needs integer or float operands")]
+    source: DType
+    samples = [S(f32(3, 5), dtype=dt.i32, source=dt.f32), S(i32(4), dtype=dt.f32, source=dt.i32, low=1 << 29, high=1 << 30),
+               S(f64(7), dtype=dt.i64, source=dt.f64), S(f16(5), dtype=dt.i16, source=dt.f16), S(bf16(2, 3), dtype=dt.i16, source=dt.bf16),
+               S(u8(6), dtype=dt.i8, source=dt.u8, low=0, high=255), S(f32(0), dtype=dt.i32, source=dt.f32),
+               S(f32(), dtype=dt.u32, source=dt.f32)]
+    errors = [E(f32(3), dtype=dt.i64, source=dt.f32, match="needs a dtype of the operand's size, got dtype=i64"),
+              E(boolean(3), dtype=dt.u8, source=dt.bool_, match="needs integer or float operands"),
+              E(f32(3), dtype=dt.i64, source=dt.f64, match="needs operands of dtype f64")]
 
     def infer(self, *types: TensorType) -> TensorType:
         x, = types
         require(x.dtype.kind in "iuf" and self.dtype.kind in "iuf", "needs integer or float operands and results", x=x, dtype=self.dtype)
+        require(x.dtype is self.source, f"needs operands of dtype {self.source}", x=x)
         require(x.dtype.itemsize == self.dtype.itemsize, "needs a dtype of the operand's size", dtype=self.dtype, x=x)
         return x.with_dtype(self.dtype)
 
     def ref(self, x: Any) -> Any:
-        return np.ascontiguousarray(x).view(self.dtype.np).reshape(np.shape(x))
+        return np.ascontiguousarray(x, self.source.np).view(self.dtype.np).reshape(np.shape(x))
 
     def lower(self, t: TileBuilder, x: Any) -> Any:
-        return t.bitcast(x, self.dtype)
+        return t.bitcast(t.cast(x, self.source), self.dtype)  # small floats come in a wider dtype
 
     def derivative(self, x: Value, y: Value) -> None:
         return None

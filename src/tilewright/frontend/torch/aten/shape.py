@@ -46,9 +46,9 @@ def view_dtype(c: Context, x: Value, dtype: Any) -> Value:
         raise UnsupportedError(f"memory of {x.dtype} cannot be seen as {c.dtype}")
     before, after = x.dtype.itemsize, c.dtype.itemsize
     if before == after:
-        return c.emit(O.Bitcast(dtype=c.dtype), x)
+        return c.emit(O.Bitcast(dtype=c.dtype, source=x.dtype), x)
     bits = {n: dt.dtype(f"u{8 * n}") for n in (1, 2, 4, 8)}
-    x = x if x.dtype is bits[before] else c.emit(O.Bitcast(dtype=bits[before]), x)
+    x = x if x.dtype is bits[before] else c.emit(O.Bitcast(dtype=bits[before], source=x.dtype), x)
     parts, wide = max(before, after) // min(before, after), bits[max(before, after)]
     shifts = c.emit(O.Mul(), c.emit(O.Iota(shape=(parts,), axis=0, dtype=wide)), c.scalar(8 * min(before, after), wide))
     if before > after:  # the lowest bits come first
@@ -57,7 +57,7 @@ def view_dtype(c: Context, x: Value, dtype: Any) -> Value:
         x = c.emit(O.BitwiseLeftShift(), c.cast(c.reshape(x, (*c.shape, parts)), wide), shifts)
         x = c.emit(O.Sum(axes=(len(c.shape),)), x)
     x = c.reshape(x, c.shape)
-    return x if c.dtype is x.dtype else c.emit(O.Bitcast(dtype=c.dtype), x)
+    return x if c.dtype is x.dtype else c.emit(O.Bitcast(dtype=c.dtype, source=x.dtype), x)
 
 
 @aten("expand.default", "expand_as.default", "broadcast_to.default", "expand_copy.default")
