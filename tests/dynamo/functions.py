@@ -72,7 +72,8 @@ def dividing(a: Any, b: Any) -> Any:
 
 row("elementwise", "int constants", lambda a: (a + 1, torch.add(a, 1, alpha=2)), lambda: (torch.arange(32),))
 row("elementwise", "int constants i32", lambda a: (a + 1, torch.add(a, 1, alpha=2)), lambda: (torch.arange(32, dtype=i32),))
-row("elementwise", "permuted in place", lambda x, y: x.add_(y), lambda: (torch.ones(2, 12, 13, 17).transpose(1, 2), r(2, 13, 1, 17)), grad=False)
+row("elementwise", "permuted in place", lambda x, y: x.add_(y), lambda: (torch.ones(2, 12, 13, 17).transpose(1, 2), r(2, 13, 1, 17)),
+    grad=False)
 row("elementwise", "cat in place", lambda x, y, t: torch.cat([x, y], 1).add_(t), lambda: (r(2, 3, 4), r(2, 3, 4), r(2, 6, 4)))
 row("elementwise", "angle", lambda a, b, c: (a.angle(), b.angle(), c.angle()),
     lambda: (torch.tensor([1 + 1j, -1 + 1j, 3 - 3j, 0, 1j, 1, -1, nan]), torch.tensor([-1.0, 0.0, 1.0, nan]), torch.tensor([-1, 0, 1])))
@@ -80,31 +81,40 @@ row("elementwise", "sgn", lambda a: (torch.sgn(a), torch.sgn(a + 1) - 1), lambda
 row("elementwise", "sgn of infinities", lambda a: torch.sgn(a), lambda: (torch.tensor([nan, inf, -inf, 0]),))
 row("elementwise", "maximum with nan", lambda a, b: (torch.maximum(a, b), torch.minimum(a, b), torch.fmin(a, b), torch.fmax(a, b)),
     lambda: (torch.tensor([nan, 1.0, 2, 3]), torch.tensor([1.0, nan, 3, 2])))
-row("elementwise", "neg of u8", lambda a, b: torch.maximum(b, -a), lambda: (ints(1, low=0, high=256, dtype=u8), ints(839, low=0, high=256, dtype=u8)))
-row("elementwise", "compare with floats", lambda x: (x.gt(3.5), x.ge(3.5), x.eq(3.5), x.le(2.5), x.lt(3.5), x.ne(3.5)), lambda: (torch.tensor([3, 4]),))
+row("elementwise", "neg of u8", lambda a, b: torch.maximum(b, -a), lambda: (ints(1, low=0, high=256, dtype=u8), ints(839, low=0, high=256,
+    dtype=u8)))
+row("elementwise", "compare with floats", lambda x: (x.gt(3.5), x.ge(3.5), x.eq(3.5), x.le(2.5), x.lt(3.5), x.ne(3.5)),
+    lambda: (torch.tensor([3, 4]),))
 row("elementwise", "tiny coefficients", lambda s, c, p: 1.0 / (q := -3.1e-7 + c * (-2e-8 + -1.1e-11 * c) + 1.6e-10 * s) + q * p,
     lambda: (r(20, 24, 26), r(20, 24, 26), r(26)))
 row("elementwise", "clamp", lambda a, b: (a.clamp(-0.1, 0.1), b.clamp(0), torch.clamp(a + b, max=0)), lambda: (r(8, 8), r(8, 8)))
-row("elementwise", "clamp promotes", lambda a: a.clamp(min=torch.tensor(1.0, dtype=f64), max=torch.full((4,), 2)), lambda: (ints(4, low=0, high=4),))
-row("elementwise", "round", lambda a, b: (torch.round(a), torch.round(b + 1), torch.round(a, decimals=2)), lambda: (r(8, 8) * 100, r(8, 8) * 10))
+row("elementwise", "clamp promotes", lambda a: a.clamp(min=torch.tensor(1.0, dtype=f64), max=torch.full((4,), 2)), lambda: (ints(4, low=0,
+    high=4),))
+row("elementwise", "round", lambda a, b: (torch.round(a), torch.round(b + 1), torch.round(a, decimals=2)), lambda: (r(8, 8) * 100, r(8,
+    8) * 10))
 row("elementwise", "round halves", torch.round, lambda: (torch.arange(-10, 10, 0.5, dtype=f64),))
-row("elementwise", "nan_to_num", lambda a: [torch.nan_to_num(a, *v) for v in ((), (3.0,), (None,), (0.0, 4.0), (0.0, None, 5.0), (3.0, 4.0, 5.0))],
+row("elementwise", "nan_to_num", lambda a: [torch.nan_to_num(a, *v) for v in ((), (3.0,), (None,), (0.0, 4.0), (0.0, None, 5.0), (3.0, 4.0,
+    5.0))],
     lambda: (torch.tensor([nan, inf, -inf, 1.0]),))
 row("elementwise", "nan_to_num f16", lambda a: torch.nan_to_num(a), lambda: (torch.tensor([nan, inf, -inf, 1.0], dtype=f16),))
-for _name, _a, _b in (("floats", lambda: r(8, 8) * 100, lambda: r(8, 8) * 100), ("int by float", lambda: ints(8, 8, low=-100, high=100), lambda: 100 * r(8, 8)),
-                      ("ints", lambda: ints(8, 8, low=-100, high=0), lambda: ints(8, 8, low=1, high=10)), ("a number", lambda: ints(8, 8, low=-100, high=0), lambda: 16),
+for _name, _a, _b in (("floats", lambda: r(8, 8) * 100, lambda: r(8, 8) * 100), ("int by float", lambda: ints(8, 8, low=-100, high=100),
+    lambda: 100 * r(8, 8)),
+                      ("ints", lambda: ints(8, 8, low=-100, high=0), lambda: ints(8, 8, low=1, high=10)), ("a number", lambda: ints(8, 8,
+                          low=-100, high=0), lambda: 16),
                       ("bool by int", lambda: torch.ones(8, 8, dtype=torch.bool), lambda: ints(8, 8, low=-100, high=-1)),
                       ("large ints", lambda: torch.randint(2**32, 2**40, (50, 50)), lambda: ints(50, 50, low=-10, high=-1)),
                       ("rank 0", lambda: r(10), lambda: r(())), ("rank 0 above", lambda: ints(), lambda: ints(10, low=1))):
     row("elementwise", f"div {_name}", dividing, lambda a=_a, b=_b: (a(), b()), grad=False)
-row("elementwise", "div of numbers", lambda a, b: (aten.div(a, b), aten.div(a * 0.5, b), aten.div(a, b, rounding_mode="floor"), aten.add(a, b), aten.mul(b, a)),
+row("elementwise", "div of numbers", lambda a, b: (aten.div(a, b), aten.div(a * 0.5, b), aten.div(a, b, rounding_mode="floor"), aten.add(a,
+    b), aten.mul(b, a)),
     lambda: (1024, 100), dynamic=False)
 row("elementwise", "both numbers", lambda a, b: (aten.add(a, b), aten.sub(b, a), aten.mul(a, b)), lambda: (4, 3.3), dynamic=False)
 row("elementwise", "number by tensor", lambda x: (torch.div(42, x), aten.true_divide(42, x), 42 // x), lambda: (r(8) + 3,), grad=False)
 row("elementwise", "prims.div", lambda a, b: prims.div(a, b), lambda: (r(100), r(100)), grad=False)
 row("elementwise", "prims.div of ints", lambda a, b: prims.div(a, b), lambda: (ints(100), ints(100, low=1)))
 row("elementwise", "div by a tiny number", lambda x, y: F.softmax(x.div(y), -1), lambda: (r(1, 10, 2), 1e-6))
-row("elementwise", "division by zero", lambda x, a, b: (o := torch.zeros_like(x), (x / 0.0, x / -0.0, o / 0.0, x / o, x / -o, o / o, x / a, x / b, a / b))[1],
+row("elementwise", "division by zero", lambda x, a, b: (o := torch.zeros_like(x), (x / 0.0, x / -0.0, o / 0.0, x / o, x / -o, o / o, x / a,
+    x / b, a / b))[1],
     lambda: (r(10), z(10), -z(10)), grad=False)
 row("elementwise", "infinities", lambda a: (a + inf, a - inf, a * -inf), lambda: (r(8),))
 row("elementwise", "pow", lambda x: [aten.pow(x, e) for e in range(-8, 9)], lambda: (r(16, 16),), rtol=3e-6)
@@ -112,30 +122,39 @@ row("elementwise", "large powers", lambda x: (aten.pow(1000, x), aten.pow(x, 100
 row("elementwise", "pow of rank 0", lambda x: torch.pow(torch.tensor(0.123) + x, 0.5), lambda: (u(()),))
 for _d in (u8, i8, i16, i32, i64):
     row("elementwise", f"pow {_d}", lambda x, y: (torch.pow(x, 0x57), torch.pow(x, y)),
-        lambda d=_d: (torch.testing.make_tensor(16, 16, dtype=d, device="cpu"), torch.testing.make_tensor(16, 16, dtype=d, device="cpu", low=0, high=torch.iinfo(d).max)))
-row("elementwise", "remainder and fmod", lambda a, b: (torch.remainder(a, b), torch.remainder(a - 1, b + 1), torch.fmod(a, b), torch.fmod(3.0 * a, b) - 2),
+        lambda d=_d: (torch.testing.make_tensor(16, 16, dtype=d, device="cpu"), torch.testing.make_tensor(16, 16, dtype=d, device="cpu",
+            low=0, high=torch.iinfo(d).max)))
+row("elementwise", "remainder and fmod", lambda a, b: (torch.remainder(a, b), torch.remainder(a - 1, b + 1), torch.fmod(a, b),
+    torch.fmod(3.0 * a, b) - 2),
     lambda: (r(64), r(64)), grad=False)
 row("elementwise", "expm1 and log1p", lambda x: (torch.expm1(x), torch.log1p(x) * 2), lambda: (torch.arange(-1e-5, 1e-5, 1e-7),))
 row("elementwise", "expm1 of ints", lambda x: (torch.expm1(x), torch.log1p(x.abs())), lambda: (ints(64, dtype=i32),))
 row("elementwise", "expm1 f16", lambda x: (torch.expm1(x), torch.log1p(x.abs())), lambda: (r(64).half(),))
 row("elementwise", "log f64", lambda x: (torch.log(x), torch.log2(x), torch.log10(x)), lambda: (r(1024, dtype=f64).abs() + 10,))
 row("elementwise", "signbit", lambda x: (torch.signbit(x), ~torch.signbit(-x) & 1), lambda: (r(2, 6, 6),))
-row("elementwise", "bitwise", lambda x, y: (~x, x | y, x ^ y, x & y, x << 2, x >> 1), lambda: (ints(64, low=0, high=2**30, dtype=i32), ints(64, low=0, high=2**30, dtype=i32)))
+row("elementwise", "bitwise", lambda x, y: (~x, x | y, x ^ y, x & y, x << 2, x >> 1), lambda: (ints(64, low=0, high=2**30, dtype=i32),
+    ints(64, low=0, high=2**30, dtype=i32)))
 row("elementwise", "bitwise bool", lambda x, y: (~x, x | y, x ^ y, x & y), lambda: (r(2, 20) > 0, r(2, 20) > 0))
 row("elementwise", "bitwise i8", lambda x, y: (torch.max(x & y, y), torch.clamp_max(x | y, y), torch.clamp_min(x ^ y, y)),
     lambda: (ints(5, 10, 1, dtype=i8), ints(10, 1, dtype=i8)))
-row("elementwise", "activations", lambda x: [f(x + 1) for f in (F.hardswish, F.hardtanh, F.leaky_relu, F.silu, F.gelu, F.elu, F.hardsigmoid, F.mish, F.selu, F.softplus)],
+row("elementwise", "activations", lambda x: [f(x + 1) for f in (F.hardswish, F.hardtanh, F.leaky_relu, F.silu, F.gelu, F.elu, F.hardsigmoid,
+    F.mish, F.selu, F.softplus)],
     lambda: (r(64) * 3,))
 row("elementwise", "activations in place", lambda x: [f(x + 1) for f in (aten.hardswish_, aten.hardtanh_, aten.leaky_relu_, aten.silu_)]
-    + [aten.masked_fill_(x + 1, torch.zeros_like(x, dtype=torch.bool), 99.0), aten.masked_fill_(x + 1, torch.ones_like(x, dtype=torch.bool), 99.0)], lambda: (r(64) * 10,))
+    + [aten.masked_fill_(x + 1, torch.zeros_like(x, dtype=torch.bool), 99.0), aten.masked_fill_(x + 1, torch.ones_like(x, dtype=torch.bool),
+        99.0)], lambda: (r(64) * 10,))
 row("elementwise", "elu with factors", lambda x: (aten.elu(x, 1.67, 1.05) + 2, aten.elu(x + 1, 2, 3, 4)), lambda: (r(16, 16),))
 row("elementwise", "glu", lambda x: (F.glu(x, -1), F.glu(x, 1), F.glu(x, 2)), lambda: (r(4, 6, 8, 2),))
-row("elementwise", "erf and others", lambda x: (torch.erfc(x), torch.erfinv(x), torch.lgamma(x + 2), torch.tan(x), torch.asinh(x)), lambda: (u(8, 8) * 1.8 - 0.9,))
+row("elementwise", "erf and others", lambda x: (torch.erfc(x), torch.erfinv(x), torch.lgamma(x + 2), torch.tan(x), torch.asinh(x)),
+    lambda: (u(8, 8) * 1.8 - 0.9,))
 row("elementwise", "full truncates", lambda a: a + torch.full_like(a, 7.777), lambda: (ints(8),))
 row("elementwise", "full of a bool", lambda n: (x := torch.full((1,), n >= 1024), x + 1), lambda: (1024,), dynamic=False)
-row("elementwise", "isinf, isnan", lambda x: (x.isinf(), x.isnan(), x == torch.tensor([1, inf, 2, -inf, nan]), x.isfinite()), lambda: (torch.tensor([1, inf, 2, -inf, nan]),))
-row("elementwise", "lerp", lambda a, b: (torch.lerp(b, a.transpose(-2, -3), 70000), torch.lerp(b, b + 1, 0.3)), lambda: (u(10, 3, 10), u(3, 10, 10)))
-row("elementwise", "where with numbers", lambda x, y: (torch.where(torch.logical_and(x, y), 1.0, 0.0), torch.where(torch.logical_or(x, y), x, 0)), lambda: (r(32), r(32)))
+row("elementwise", "isinf, isnan", lambda x: (x.isinf(), x.isnan(), x == torch.tensor([1, inf, 2, -inf, nan]), x.isfinite()),
+    lambda: (torch.tensor([1, inf, 2, -inf, nan]),))
+row("elementwise", "lerp", lambda a, b: (torch.lerp(b, a.transpose(-2, -3), 70000), torch.lerp(b, b + 1, 0.3)), lambda: (u(10, 3, 10), u(3,
+    10, 10)))
+row("elementwise", "where with numbers", lambda x, y: (torch.where(torch.logical_and(x, y), 1.0, 0.0), torch.where(torch.logical_or(x, y),
+    x, 0)), lambda: (r(32), r(32)))
 row("elementwise", "where broadcasts", torch.where, lambda: (torch.tensor([[True]]), u(13, 7, 3), u(1, 1)))
 row("elementwise", "where promotes", lambda c, a, b: torch.where(c, a, b), lambda: (r(4) > 0, ints(4), r(4)))
 row("elementwise", "masked_fill promotes", lambda m, v: aten.masked_fill(v, m, torch.tensor(3.5)), lambda: (r(1, 16) > 0, ints(16, 16)))
@@ -143,78 +162,126 @@ row("elementwise", "float index promotes", lambda x: x + 1.0 / x.size(0), lambda
 row("elementwise", "float16 mix", lambda x, y: (x + y, x * 2.5, x / y, torch.where(x > 0, x, y)), lambda: (r(9).half(), r(9)))
 row("elementwise", "bf16 chain", lambda x, y: (x + y) * x - y / 3, lambda: (r(64).bfloat16(), r(64).bfloat16()), rtol=2e-2, atol=2e-2)
 row("elementwise", "in place, mixed dtypes", lambda x, y: (x + y.float()).add_(y).mul_(y), lambda: (r(4, 4), r(4, 4, dtype=f64)))
-row("elementwise", "to dtypes", lambda a, b: (aten._to_copy(a, dtype=f32), b.to(f64), b.to(torch.bool), b.to(i32), a.to(bf16), b.to(f16)), lambda: (r(2, 2, 10), r(2, 2, 10, dtype=f64)))
-row("elementwise", "numbers as tensors", lambda a: (torch.LongTensor([294]) - a, torch.as_tensor([295]) + a, torch.tensor(5), torch.tensor([]), torch.tensor([1, 2]) + 1), lambda: (ints(8, 8),))
-row("elementwise", "arange", lambda x: (torch.arange(64, dtype=f32).view(8, 8) * x, torch.arange(10, 18) + x, torch.arange(512, -512, -128.0) - x), lambda: (r(8, 8),))
-row("elementwise", "arange of fractions", lambda x: (torch.arange(0.1, 8.0001, 1, dtype=x.dtype), aten.arange.start_step(0, 53, 4)), lambda: (ints(1),))
+row("elementwise", "to dtypes", lambda a, b: (aten._to_copy(a, dtype=f32), b.to(f64), b.to(torch.bool), b.to(i32), a.to(bf16), b.to(f16)),
+    lambda: (r(2, 2, 10), r(2, 2, 10, dtype=f64)))
+row("elementwise", "numbers as tensors", lambda a: (torch.LongTensor([294]) - a, torch.as_tensor([295]) + a, torch.tensor(5),
+    torch.tensor([]), torch.tensor([1, 2]) + 1), lambda: (ints(8, 8),))
+row("elementwise", "arange", lambda x: (torch.arange(64, dtype=f32).view(8, 8) * x, torch.arange(10, 18) + x, torch.arange(512, -512,
+    -128.0) - x), lambda: (r(8, 8),))
+row("elementwise", "arange of fractions", lambda x: (torch.arange(0.1, 8.0001, 1, dtype=x.dtype), aten.arange.start_step(0, 53, 4)),
+    lambda: (ints(1),))
 row("elementwise", "arange f32 fractions", lambda x: torch.arange(0.1, 8.0001, 1, dtype=x.dtype), lambda: (r(1),))
-row("elementwise", "linspace", lambda x: (torch.linspace(0.125, 0.875, 7) + x, torch.linspace(0, 2, 1), torch.linspace(0, 2, 0), torch.linspace(3, -2, 9, dtype=f64)), lambda: (r(1, 7),))
-row("elementwise", "special functions", lambda x: [getattr(torch.special, n)(x) for n in ("i0", "i0e", "i1", "i1e", "erfcx", "ndtr", "log_ndtr", "entr", "digamma", "expit", "sinc",
-    "bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1", "modified_bessel_i0", "modified_bessel_k0", "scaled_modified_bessel_k1", "spherical_bessel_j0", "airy_ai")],
+row("elementwise", "linspace", lambda x: (torch.linspace(0.125, 0.875, 7) + x, torch.linspace(0, 2, 1), torch.linspace(0, 2, 0),
+    torch.linspace(3, -2, 9, dtype=f64)), lambda: (r(1, 7),))
+row("elementwise", "special functions", lambda x: [getattr(torch.special, n)(x) for n in ("i0", "i0e", "i1", "i1e", "erfcx", "ndtr",
+    "log_ndtr", "entr", "digamma", "expit", "sinc",
+    "bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1", "modified_bessel_i0", "modified_bessel_k0", "scaled_modified_bessel_k1",
+        "spherical_bessel_j0", "airy_ai")],
     lambda: (u(8, 8) * 3 + 0.1,), rtol=1e-4, atol=1e-4, grad=False)
-row("elementwise", "polynomials", lambda x: [getattr(torch.special, n)(x, 2) for n in ("chebyshev_polynomial_t", "hermite_polynomial_h", "laguerre_polynomial_l", "legendre_polynomial_p",
+row("elementwise", "polynomials", lambda x: [getattr(torch.special, n)(x, 2) for n in ("chebyshev_polynomial_t", "hermite_polynomial_h",
+    "laguerre_polynomial_l", "legendre_polynomial_p",
     "shifted_chebyshev_polynomial_w")], lambda: (r(8, 8),), rtol=1e-4, atol=1e-4, grad=False)
-row("elementwise", "two-argument functions", lambda x, y: (torch.special.xlog1py(x, y), torch.xlogy(x, y), torch.special.zeta(y + 1, y), torch.special.gammainc(y, y), torch.polygamma(1, y),
+row("elementwise", "two-argument functions", lambda x, y: (torch.special.xlog1py(x, y), torch.xlogy(x, y), torch.special.zeta(y + 1, y),
+    torch.special.gammainc(y, y), torch.polygamma(1, y),
     torch.special.multigammaln(y, 2)), lambda: (r(8, 8), u(8, 8) + 1), rtol=1e-4, atol=1e-4, grad=False)
-row("elementwise", "copysign, hypot, atan2", lambda x, y: (torch.copysign(x, y), torch.hypot(x, y), torch.atan2(x, y), torch.nextafter(x, y), torch.heaviside(x, y)), lambda: (r(8), r(8)), grad=False)
-row("elementwise", "gcd, lcm, shifts of i16", lambda x, y: (torch.gcd(x, y), torch.lcm(x, y), x << 1, x // 3, x % 5), lambda: (ints(30, dtype=i16), ints(30, low=1, dtype=i16)))
-row("elementwise", "logical ops of numbers", lambda x, y: (torch.logical_not(x), torch.logical_xor(x, y), x.bool() & y.bool()), lambda: (ints(9, low=0, high=2), r(9)))
+row("elementwise", "copysign, hypot, atan2", lambda x, y: (torch.copysign(x, y), torch.hypot(x, y), torch.atan2(x, y), torch.nextafter(x,
+    y), torch.heaviside(x, y)), lambda: (r(8), r(8)), grad=False)
+row("elementwise", "gcd, lcm, shifts of i16", lambda x, y: (torch.gcd(x, y), torch.lcm(x, y), x << 1, x // 3, x % 5), lambda: (ints(30,
+    dtype=i16), ints(30, low=1, dtype=i16)))
+row("elementwise", "logical ops of numbers", lambda x, y: (torch.logical_not(x), torch.logical_xor(x, y), x.bool() & y.bool()),
+    lambda: (ints(9, low=0, high=2), r(9)))
 row("elementwise", "rank 0 mix", lambda x, y: (x + y, x * y, y / x), lambda: (r(3), torch.tensor(2, dtype=f64)))
 row("elementwise", "rank 0 i64 and i32", lambda x, y: (x + y, x * y, x > y), lambda: (ints(3, dtype=i32), torch.tensor(2**40)))
 row("elementwise", "many operands", lambda *a: sum(a), lambda: tuple(r(64) for _ in range(50)))
 row("elementwise", "frexp, ldexp", lambda x: (torch.frexp(x), torch.ldexp(x, torch.tensor([3]))), lambda: (r(9),), grad=False)
-row("elementwise", "float8", lambda x: (x.to(torch.float8_e4m3fn).float(), x.to(torch.float8_e5m2).float()), lambda: (r(50) * 9,), grad=False)
+row("elementwise", "float8", lambda x: (x.to(torch.float8_e4m3fn).float(), x.to(torch.float8_e5m2).float()), lambda: (r(50) * 9,),
+    grad=False)
+
+row("elementwise", "step functions of f16", lambda x: (torch.ceil(x * 64.1), (x * 3.1).long(), (x * 3.1) > 1, x * 3.1 // 0.5,
+    torch.sign(x * 3.1 - 3.1)), lambda: (r(64).half(),), grad=False)
+row("elementwise", "copysign selected, bf16", lambda x: (torch.where(x > 0, torch.copysign(x + 1, x), x), torch.frexp(x)),
+    lambda: (r(64).bfloat16(),), grad=False)
+row("elementwise", "bits selected", lambda a, b: (torch.where(a > 3, (a & 7) | (b & ~7), a), torch.where(a > 3, b, (a & 7) | (b & ~7))),
+    lambda: (ints(64, dtype=i32), ints(64, dtype=i32)))
 
 # ---- reductions
-row("reductions", "of infinities", lambda a: (a.sum(), a.max(), a.min(), a.argmax(), a.argmin()), lambda: (torch.tensor([-inf, 0.0, inf]),), grad=False)
-row("reductions", "all infinite", lambda a: (a.sum(), a.max(), a.min(), a.argmin(), a.argmax()), lambda: (torch.full((4,), inf),), grad=False)
-row("reductions", "all -infinite", lambda a: (a.sum(), a.max(), a.min(), a.argmax(), a.logsumexp(0), a.softmax(0)), lambda: (torch.full((4,), -inf),), grad=False)
+row("reductions", "of infinities", lambda a: (a.sum(), a.max(), a.min(), a.argmax(), a.argmin()), lambda: (torch.tensor([-inf, 0.0, inf]),),
+    grad=False)
+row("reductions", "all infinite", lambda a: (a.sum(), a.max(), a.min(), a.argmin(), a.argmax()), lambda: (torch.full((4,), inf),),
+    grad=False)
+row("reductions", "all -infinite", lambda a: (a.sum(), a.max(), a.min(), a.argmax(), a.logsumexp(0), a.softmax(0)),
+    lambda: (torch.full((4,), -inf),), grad=False)
 row("reductions", "prod", lambda a: (a.prod(0), a.prod(1), a.prod()), lambda: (u(10, 10) + 0.5,), rtol=1e-5)
 row("reductions", "prod of many", lambda a: (a.prod(0), a.prod(1), a.prod()), lambda: (u(1, 2050),), grad=False)
-row("reductions", "short axis", lambda x: (x.min(-1), x.max(-1), x.sum(-1), (x > 1).any(-1), (x > 0).all(-1), x.argmin(-1), x.amax(-1), x.aminmax()), lambda: (r(8, 3),))
+row("reductions", "short axis", lambda x: (x.min(-1), x.max(-1), x.sum(-1), (x > 1).any(-1), (x > 0).all(-1), x.argmin(-1), x.amax(-1),
+    x.aminmax()), lambda: (r(8, 3),))
 row("reductions", "large ints", lambda a: (a.max(), a.sum()), lambda: (torch.cat([z(39997, dtype=i64), torch.ones(1, dtype=i64)]),))
 row("reductions", "var of many", torch.var, lambda: (u(300, 352),), rtol=1e-3, atol=1e-3)
 row("reductions", "var f16", torch.var, lambda: (u(14923).half(),))
-row("reductions", "min, max with nan", lambda a: (a.max(), a.min(), a.amax(), a.argmax(), a.max(0)), lambda: (r(32).index_fill(0, torch.tensor([16]), nan),), grad=False)
-row("reductions", "argmax with nan", lambda x: (x.argmax(0), x.argmin(0), x.argmax(1), x.argmin(1)), lambda: (r(32, 32).index_fill(1, torch.tensor([4, 8]), nan),))
-row("reductions", "argmax of equals", lambda x: (x.argmax(0), x.argmin(0), x.argmax(1), x.argmin(1)), lambda: (ints(32, 32, low=0, high=8),))
+row("reductions", "min, max with nan", lambda a: (a.max(), a.min(), a.amax(), a.argmax(), a.max(0)), lambda: (r(32).index_fill(0,
+    torch.tensor([16]), nan),), grad=False)
+row("reductions", "argmax with nan", lambda x: (x.argmax(0), x.argmin(0), x.argmax(1), x.argmin(1)), lambda: (r(32, 32).index_fill(1,
+    torch.tensor([4, 8]), nan),))
+row("reductions", "argmax of equals", lambda x: (x.argmax(0), x.argmin(0), x.argmax(1), x.argmin(1)), lambda: (ints(32, 32, low=0,
+    high=8),))
 row("reductions", "argmax of large", lambda x: (x.argmax(), x.argmin()), lambda: (r(8, 56, 56),))
 row("reductions", "argmax and min of i32", lambda a, b: torch.min(b, a.argmax(3)), lambda: (u(3, 4, 2, 1).int(), u(2, 2, 1, 4, 1).int()))
-row("reductions", "f16 and bf16", lambda a, b: ((a + b).max(), (a + b).min(), torch.amax(a + 1, keepdim=True), b.bfloat16().amin()), lambda: (r(8, 8).half(), r(8, 8).half()))
-row("reductions", "sums of bool and u8", lambda a, b: (2 * a.sum(-1) + a.sum(), 2 * b.sum(-1) + b.sum(), b.prod(), a.float().mean()), lambda: (r(64) > 0, ints(64, low=0, high=255, dtype=u8)))
+row("reductions", "f16 and bf16", lambda a, b: ((a + b).max(), (a + b).min(), torch.amax(a + 1, keepdim=True), b.bfloat16().amin()),
+    lambda: (r(8, 8).half(), r(8, 8).half()))
+row("reductions", "sums of bool and u8", lambda a, b: (2 * a.sum(-1) + a.sum(), 2 * b.sum(-1) + b.sum(), b.prod(), a.float().mean()),
+    lambda: (r(64) > 0, ints(64, low=0, high=255, dtype=u8)))
 row("reductions", "sum dtype", lambda x: x * x.sum(-1, dtype=f64) + x.sum(dtype=f64), lambda: (torch.ones(32, 32) * 70,))
 row("reductions", "sum i32 dtype", lambda x: (x.sum(dtype=i32), x.sum(0, dtype=f32), x.mean(dtype=f32)), lambda: (ints(5, 6),))
 row("reductions", "chained", lambda a: (b := a + 1, c := b.sum(-1), d := c + 3, e := d.sum(-1), e + 5), lambda: (r(1, 16, 8, 8),))
-row("reductions", "axes", lambda a, b: ((a + b).sum([1, 2]), (a + b).sum(-1), a.sum((-1, 0), keepdim=True), a.mean([0, 3]), a.sum([])), lambda: (r(8, 9, 3, 21), r(8, 9, 3, 21)))
+row("reductions", "axes", lambda a, b: ((a + b).sum([1, 2]), (a + b).sum(-1), a.sum((-1, 0), keepdim=True), a.mean([0, 3]), a.sum([])),
+    lambda: (r(8, 9, 3, 21), r(8, 9, 3, 21)))
 row("reductions", "expanded", lambda x, y: (x * y).sum((0, 1)), lambda: (r(2, 97, 56), r(2, 1, 56)))
-row("reductions", "nothing to reduce", lambda a: (a.sum(-1), torch.amax(a + 1, 1, keepdim=True), a.mean(1), a.var(1, correction=0)), lambda: (r(8, 1, 1),))
-row("reductions", "zero sizes", lambda x: (x.sum(1), x.prod(1), x.any(1), x.all(1), x.sum(), x.mean(1), x.std(1), x.logsumexp(1)), lambda: (z(2, 0),), grad=False)
-row("reductions", "zero sizes f16", lambda x: (x.sum(1, keepdim=True), x.prod(1), x.any(1), x.all(1)), lambda: (z(2, 0, dtype=f16),), grad=False)
-row("reductions", "rank 0", lambda x: (x.mean(0), x.sum(), x.max(), x.argmax(), x.cumsum(0), x.cumprod(-1), x.logcumsumexp(0), x.softmax(0), x.sort(), x.std(correction=0)), lambda: (u(()),))
-row("reductions", "var corrections", lambda x: [torch.var(x, dim=-1, correction=c) for c in (0, 1, 1.3, 3, 10)], lambda: (r(2, 8),), grad=False)
-row("reductions", "std forms", lambda x: (torch.var(x, True), torch.var(x, False), torch.var(x, -1, True), torch.std(x, False), torch.std(x, [0, 1], True), torch.std(x, -2, True, keepdim=True)),
+row("reductions", "nothing to reduce", lambda a: (a.sum(-1), torch.amax(a + 1, 1, keepdim=True), a.mean(1), a.var(1, correction=0)),
+    lambda: (r(8, 1, 1),))
+row("reductions", "zero sizes", lambda x: (x.sum(1), x.prod(1), x.any(1), x.all(1), x.sum(), x.mean(1), x.std(1), x.logsumexp(1)),
+    lambda: (z(2, 0),), grad=False)
+row("reductions", "zero sizes f16", lambda x: (x.sum(1, keepdim=True), x.prod(1), x.any(1), x.all(1)), lambda: (z(2, 0, dtype=f16),),
+    grad=False)
+row("reductions", "rank 0", lambda x: (x.mean(0), x.sum(), x.max(), x.argmax(), x.cumsum(0), x.cumprod(-1), x.logcumsumexp(0), x.softmax(0),
+    x.sort(), x.std(correction=0)), lambda: (u(()),))
+row("reductions", "var corrections", lambda x: [torch.var(x, dim=-1, correction=c) for c in (0, 1, 1.3, 3, 10)], lambda: (r(2, 8),),
+    grad=False)
+row("reductions", "std forms", lambda x: (torch.var(x, True), torch.var(x, False), torch.var(x, -1, True), torch.std(x, False), torch.std(x,
+    [0, 1], True), torch.std(x, -2, True, keepdim=True)),
     lambda: (r(2, 4, 4, 8),))
 row("reductions", "var_mean", lambda x: (*torch.var_mean(x, -1), *torch.std_mean(x, [1, 3])), lambda: (r(1, 2, 4, 8),))
-row("reductions", "dist", lambda a, b: (torch.dist(a, b), torch.dist(a, b, p=1.2), torch.dist(a, b, p=inf), torch.dist(a, b, p=0)), lambda: (r(4, 4), r(4, 4)), grad=False)
-row("reductions", "norms", lambda x: [torch.linalg.vector_norm(x, p, d) for p in (0, 1, 2, 3.5, inf, -inf) for d in (None, 1, (0, 2))], lambda: (r(3, 4, 5),), grad=False)
-row("reductions", "any and all", lambda x: (x.any(-1), x.isinf().any(), torch.all(x.isinf(), dim=0), torch.all(torch.logical_not(x.isinf())), x.count_nonzero(0)), lambda: (r(16, 8),))
+row("reductions", "dist", lambda a, b: (torch.dist(a, b), torch.dist(a, b, p=1.2), torch.dist(a, b, p=inf), torch.dist(a, b, p=0)),
+    lambda: (r(4, 4), r(4, 4)), grad=False)
+row("reductions", "norms", lambda x: [torch.linalg.vector_norm(x, p, d) for p in (0, 1, 2, 3.5, inf, -inf) for d in (None, 1, (0, 2))],
+    lambda: (r(3, 4, 5),), grad=False)
+row("reductions", "any and all", lambda x: (x.any(-1), x.isinf().any(), torch.all(x.isinf(), dim=0),
+    torch.all(torch.logical_not(x.isinf())), x.count_nonzero(0)), lambda: (r(16, 8),))
 row("reductions", "logsumexp", lambda x: (x.logsumexp(-1), x.logsumexp(0) - 2, x.logsumexp((0, 1))), lambda: (r(8, 8) + 10,))
 row("reductions", "median, mode, kthvalue", lambda x: (x.median(), x.median(1), x.nanmedian(), x.kthvalue(3, 1)), lambda: (r(7, 9),))
-row("reductions", "quantile", lambda x: (x.quantile(0.3), x.quantile(torch.tensor([0.1, 0.5]), 1), x.nanquantile(0.5, 0)), lambda: (r(7, 9),))
-row("reductions", "trace, cross, cov", lambda x: (x.trace(), torch.cross(x[:, :3], x[:, 1:4], dim=1), x.cov(), x.corrcoef()), lambda: (r(5, 5),))
-row("reductions", "softmaxes", lambda a, b: (torch.softmax(a + b, -1), torch.softmax(a, 0), F.log_softmax(a + b, -1), F.log_softmax(b, 1), F.softmin(a, 0), a.softmax(1, dtype=f64)), lambda: (r(8, 8), r(8, 8)))
-row("reductions", "softmax of a masked row", lambda x, m: x.masked_fill(m, -inf).softmax(-1), lambda: (r(3, 5), torch.tensor([[True] * 5, [False] * 5, [True, False] * 2 + [True]])), grad=False)
+row("reductions", "quantile", lambda x: (x.quantile(0.3), x.quantile(torch.tensor([0.1, 0.5]), 1), x.nanquantile(0.5, 0)), lambda: (r(7,
+    9),))
+row("reductions", "trace, cross, cov", lambda x: (x.trace(), torch.cross(x[:, :3], x[:, 1:4], dim=1), x.cov(), x.corrcoef()), lambda: (r(5,
+    5),))
+row("reductions", "softmaxes", lambda a, b: (torch.softmax(a + b, -1), torch.softmax(a, 0), F.log_softmax(a + b, -1), F.log_softmax(b, 1),
+    F.softmin(a, 0), a.softmax(1, dtype=f64)), lambda: (r(8, 8), r(8, 8)))
+row("reductions", "softmax of a masked row", lambda x, m: x.masked_fill(m, -inf).softmax(-1), lambda: (r(3, 5), torch.tensor([[True] * 5,
+    [False] * 5, [True, False] * 2 + [True]])), grad=False)
 row("reductions", "cauchy", lambda x, y: torch.sum(1 / (x.unsqueeze(-1) - y)), lambda: (r(32), r(32)), rtol=5e-5, atol=5e-3, grad=False)
-row("reductions", "unsafe softmax by hand", lambda x: (e := torch.exp(x - x.amax(1, keepdim=True))) / e.sum(1, keepdim=True), lambda: (r(16, 32),))
-row("reductions", "bincount, histc", lambda x: (torch.histc(x, 7, -2, 2), torch.bucketize(x, torch.tensor([-1.0, 0, 1])), torch.bucketize(x, torch.tensor([-1.0, 0, 1]), out_int32=True, right=True)), lambda: (r(50),))
-row("reductions", "bucketize ints", lambda x, o: (torch.bucketize(x, o, right=True), torch.bucketize(x, o, out_int32=True)), lambda: (ints(64, low=0, high=102), torch.arange(10, dtype=i32) ** 2 + 1))
-row("reductions", "searchsorted", lambda s, v: (torch.searchsorted(s, v), torch.searchsorted(s, v, right=True, out_int32=True)), lambda: (r(3, 9).sort(-1).values, r(3, 4)))
+row("reductions", "unsafe softmax by hand", lambda x: (e := torch.exp(x - x.amax(1, keepdim=True))) / e.sum(1, keepdim=True), lambda: (r(16,
+    32),))
+row("reductions", "bincount, histc", lambda x: (torch.histc(x, 7, -2, 2), torch.bucketize(x, torch.tensor([-1.0, 0, 1])), torch.bucketize(x,
+    torch.tensor([-1.0, 0, 1]), out_int32=True, right=True)), lambda: (r(50),))
+row("reductions", "bucketize ints", lambda x, o: (torch.bucketize(x, o, right=True), torch.bucketize(x, o, out_int32=True)),
+    lambda: (ints(64, low=0, high=102), torch.arange(10, dtype=i32) ** 2 + 1))
+row("reductions", "searchsorted", lambda s, v: (torch.searchsorted(s, v), torch.searchsorted(s, v, right=True, out_int32=True)),
+    lambda: (r(3, 9).sort(-1).values, r(3, 4)))
 row("reductions", "histogramdd", lambda x, y: torch.histogramdd(x, bins=[3, 3], weight=y), lambda: (r(4, 2), r(4)), grad=False)
 row("reductions", "count of rows", lambda x: (x > 0).sum(-1) - 1, lambda: (r(4, 100),))
 
 # ---- cumulative, sorting
 row("scans", "cumsum", lambda x: (x.cumsum(0), x.cumsum(1)), lambda: (u(20, 400),), rtol=1e-5, atol=1e-5)
-row("scans", "cumsum of ints and bools", lambda a, b, c: (a.cumsum(-1), b.cumsum(-1), c.cumsum(0), a.cumsum(0, dtype=f32)), lambda: (ints(4, 50, dtype=i32), r(60) > 0, ints(60, dtype=u8, low=0)))
+row("scans", "cumsum of ints and bools", lambda a, b, c: (a.cumsum(-1), b.cumsum(-1), c.cumsum(0), a.cumsum(0, dtype=f32)), lambda: (ints(4,
+    50, dtype=i32), r(60) > 0, ints(60, dtype=u8, low=0)))
 row("scans", "cumsum of infinities", lambda x: x.cumsum(-1), lambda: (torch.full((2, 30), inf, dtype=f64),), grad=False)
 row("scans", "cumsum f16", lambda x: (x.cumsum(0), x.cumprod(0)), lambda: (u(40).half(),), rtol=4e-3)
 row("scans", "cumsum of ones", lambda x: torch.cumsum(torch.ones(2, x.shape[1]).long(), 1), lambda: (r(2, 7),))
@@ -224,11 +291,15 @@ row("scans", "logcumsumexp", lambda x: (x.logcumsumexp(0), x.logcumsumexp(1)), l
 row("scans", "cummax, cummin", lambda x: (x.cummax(0), x.cummin(1)), lambda: (r(6, 9),))
 row("scans", "cummax with nan", lambda x: (x.cummax(0), x.cummin(0)), lambda: (torch.tensor([1.0, nan, 3, 2, nan, 9]),), grad=False)
 row("scans", "offsets index data", lambda n, x: x[torch.cumsum(n, 0)], lambda: (torch.full((64,), 4), r(512)))
-row("scans", "sort", lambda a: (torch.sort(a), torch.sort(a, descending=True), a.sort(0)), lambda: (torch.randperm(128).view(8, 16).float(),))
-row("scans", "stable sort", lambda a: (a.sort(dim=-1, stable=True), a.sort(dim=-1, stable=True, descending=True)), lambda: (ints(10, 120, low=0, high=5).float(),))
-row("scans", "sort bools and i8", lambda a: (torch.sort(a.to(i8), stable=True), torch.sort(a.to(i8), stable=True, descending=True), torch.sort(a, stable=True)), lambda: (r(10, 33) > 0,))
+row("scans", "sort", lambda a: (torch.sort(a), torch.sort(a, descending=True), a.sort(0)), lambda: (torch.randperm(128).view(8,
+    16).float(),))
+row("scans", "stable sort", lambda a: (a.sort(dim=-1, stable=True), a.sort(dim=-1, stable=True, descending=True)), lambda: (ints(10, 120,
+    low=0, high=5).float(),))
+row("scans", "sort bools and i8", lambda a: (torch.sort(a.to(i8), stable=True), torch.sort(a.to(i8), stable=True, descending=True),
+    torch.sort(a, stable=True)), lambda: (r(10, 33) > 0,))
 row("scans", "sort transposed", lambda a: torch.sort(a, stable=True), lambda: (r(128, 10).t(),))
-row("scans", "sort with nan", lambda a: (a.sort(), a.sort(descending=True), a.argsort(), a.msort()), lambda: (torch.tensor([3.0, nan, -inf, 1, inf]),), grad=False)
+row("scans", "sort with nan", lambda a: (a.sort(), a.sort(descending=True), a.argsort(), a.msort()), lambda: (torch.tensor([3.0, nan, -inf,
+    1, inf]),), grad=False)
 row("scans", "topk", lambda a: (a.topk(2, -1), a.topk(3, 0, largest=False), a.topk(0)), lambda: (torch.randperm(64).view(8, 8).float(),))
 row("scans", "sort f16", lambda a: (a.sort(0).values, a.topk(3, 0).values), lambda: (r(20, 3).half(),))
 row("scans", "sort zero sizes", lambda a: (a.sort(), a.sort(0), a.topk(0, 0)), lambda: (r(0, 3),))
@@ -236,134 +307,214 @@ row("scans", "unique_consecutive of sizes", lambda a: a.diff(), lambda: (ints(20
 
 # ---- indexing and scatters
 i_ = lambda n, *s: torch.randint(n, s)
-row("indexing", "arange index", lambda x: (x[torch.arange(x.size(0))], x[torch.arange(x.size(0) - 1, -1, -1)], x[(torch.arange(x.size(0)) - 3).abs()]), lambda: (r(8),))
+row("indexing", "arange index", lambda x: (x[torch.arange(x.size(0))], x[torch.arange(x.size(0) - 1, -1, -1)],
+    x[(torch.arange(x.size(0)) - 3).abs()]), lambda: (r(8),))
 row("indexing", "interleave by index", lambda x: (x[torch.arange(24) // 3], x[torch.arange(24) % 8]), lambda: (r(8, 16),))
-row("indexing", "negative", lambda a, b: (a[b - 1], a[-1], a[torch.tensor([-2])], a[:, -1], aten._unsafe_index(a, (b,))), lambda: (u(24, 3), z(6, dtype=i64)))
+row("indexing", "negative", lambda a, b: (a[b - 1], a[-1], a[torch.tensor([-2])], a[:, -1], aten._unsafe_index(a, (b,))), lambda: (u(24, 3),
+    z(6, dtype=i64)))
 row("indexing", "negative arange", lambda a: a[torch.arange(-1, -a.numel() - 1, -1)], lambda: (u(24),))
 row("indexing", "float arange to int", lambda a: a[(1.0 * torch.arange(-1, -a.numel() - 1, -1)).int()], lambda: (u(24),))
 row("indexing", "padded index", lambda a: a[torch.constant_pad_nd(torch.arange(a.size(0)), (10, 0))], lambda: (r(24),))
-row("indexing", "masked index", lambda a, m, i: aten._unsafe_masked_index(a, m, [i], 1), lambda: (r(8), torch.tensor([True, False, True]), torch.tensor([3, 9, -2])), grad=False)
-row("indexing", "masked index put", lambda a, m, i, v: aten._unsafe_masked_index_put_accumulate(a, m, [i], v), lambda: (r(8), torch.tensor([True, False, True]), torch.tensor([3, 9, -2]), r(3)), grad=False)
-row("indexing", "masked index of a row", lambda x: aten._unsafe_masked_index(x, torch.arange(64).view(1, 1, 64) < 63, [None, None, torch.arange(64)], 7), lambda: (u(12, 3, 63),))
-row("indexing", "two indices", lambda a, b, c: aten.index(a, [b, c]), lambda: (r(8, 8, 12), torch.tensor([[0, 0, 2, 2]]), torch.tensor([[3], [4], [4], [3]])))
-row("indexing", "None between", lambda a, b: (aten.index(a, [b]), aten.index(a, [None, b])), lambda: (r(8, 8, 8), torch.tensor([[0, 0, 2, 2]])))
-row("indexing", "mixed with slices", lambda x, a, b: x[:, a, None, b, 0], lambda: (r(3, 4, 4, 4, 3), torch.tensor([0, 2, 1]), torch.tensor([0, 2, 1])))
+row("indexing", "masked index", lambda a, m, i: aten._unsafe_masked_index(a, m, [i], 1), lambda: (r(8), torch.tensor([True, False, True]),
+    torch.tensor([3, 9, -2])), grad=False)
+row("indexing", "masked index put", lambda a, m, i, v: aten._unsafe_masked_index_put_accumulate(a, m, [i], v), lambda: (r(8),
+    torch.tensor([True, False, True]), torch.tensor([3, 9, -2]), r(3)), grad=False)
+row("indexing", "masked index of a row", lambda x: aten._unsafe_masked_index(x, torch.arange(64).view(1, 1, 64) < 63, [None, None,
+    torch.arange(64)], 7), lambda: (u(12, 3, 63),))
+row("indexing", "two indices", lambda a, b, c: aten.index(a, [b, c]), lambda: (r(8, 8, 12), torch.tensor([[0, 0, 2, 2]]), torch.tensor([[3],
+    [4], [4], [3]])))
+row("indexing", "None between", lambda a, b: (aten.index(a, [b]), aten.index(a, [None, b])), lambda: (r(8, 8, 8), torch.tensor([[0, 0, 2,
+    2]])))
+row("indexing", "mixed with slices", lambda x, a, b: x[:, a, None, b, 0], lambda: (r(3, 4, 4, 4, 3), torch.tensor([0, 2, 1]),
+    torch.tensor([0, 2, 1])))
 _x, _y, _xx, _yy = torch.tensor([1, 2]), torch.tensor([2, 3]), torch.tensor([[1, 2]]), torch.tensor([[1], [2], [3]])
-_PLACES = ((_x, _y), (slice(None), _x, _y), (_x, slice(None), _y), (slice(None), _x, slice(None), _y, slice(None)), (_xx, _yy), (slice(None), _xx, _yy), (_xx, slice(None), _yy),
+_PLACES = ((_x, _y), (slice(None), _x, _y), (_x, slice(None), _y), (slice(None), _x, slice(None), _y, slice(None)), (_xx, _yy),
+    (slice(None), _xx, _yy), (_xx, slice(None), _yy),
            (slice(None), _xx, slice(None), _yy))
 row("indexing", "tensors and slices", lambda a: [a[p] for p in _PLACES], lambda: (torch.arange(3 * 4 * 5 * 6 * 2).view(3, 4, 5, 6, 2),))
 for _k, _p in enumerate(_PLACES):
-    row("indexing", f"put at tensors and slices {_k}", lambda a, p=_p: inside(lambda a: a.__setitem__(p, torch.zeros_like(a[p])), lambda a: a + 0)(a),
+    row("indexing", f"put at tensors and slices {_k}", lambda a, p=_p: inside(lambda a: a.__setitem__(p, torch.zeros_like(a[p])),
+        lambda a: a + 0)(a),
         lambda: (torch.arange(3 * 4 * 5 * 6 * 2, dtype=i32).view(3, 4, 5, 6, 2),), dynamic=False)
-row("indexing", "index_select", lambda a, b: (a.index_select(0, b), a.index_select(1, b), a.index_select(2, b).index_select(1, b)), lambda: (r(8, 8, 8), torch.tensor([0, 0, 2, 1], dtype=i32)))
-row("indexing", "gather", lambda a, b: (torch.gather(a.expand(4, 5, 10, 6), 3, b + 1), torch.gather(a.expand(4, 5, 10, 6), -1, b)), lambda: (r(1, 1, 10, 6), i_(5, 4, 5, 10, 1)))
-row("indexing", "gather rank 0", lambda a, b: torch.gather(a, 0, b) + torch.gather(a, -1, b), lambda: (torch.tensor(123.0), torch.tensor(0)))
+row("indexing", "index_select", lambda a, b: (a.index_select(0, b), a.index_select(1, b), a.index_select(2, b).index_select(1, b)),
+    lambda: (r(8, 8, 8), torch.tensor([0, 0, 2, 1], dtype=i32)))
+row("indexing", "gather", lambda a, b: (torch.gather(a.expand(4, 5, 10, 6), 3, b + 1), torch.gather(a.expand(4, 5, 10, 6), -1, b)),
+    lambda: (r(1, 1, 10, 6), i_(5, 4, 5, 10, 1)))
+row("indexing", "gather rank 0", lambda a, b: torch.gather(a, 0, b) + torch.gather(a, -1, b), lambda: (torch.tensor(123.0),
+    torch.tensor(0)))
 row("indexing", "gather transposed index", lambda a, b, c: torch.gather(b, 0, c) + a, lambda: (r(32, 1), r(51, 21), i_(51, 21, 32).t()))
-row("indexing", "take, take_along_dim", lambda a, i: (a.take(i), torch.take_along_dim(a, i[:, :1] % 3, 0), a.put(i, a[:4, :3])), lambda: (r(5, 6), torch.randperm(30)[:12].view(4, 3)), grad=False)
-row("indexing", "gather and scatter of edges", lambda x, e: torch.zeros_like(x).scatter_add_(0, e[1].unsqueeze(-1).expand(-1, x.shape[1]), x[e[0]] - x[e[1]] + 1), lambda: (r(16, 32), i_(16, 2, 80)))
-row("indexing", "bool index", lambda a, m: inside(lambda a, m: a.__setitem__(m, -1.0), lambda a, m: a * 2)(a, m), lambda: (r(4, 5), r(4, 5) > 0), dynamic=False, grad=False)
-row("indexing", "index_put", lambda a, b, c: (torch.index_put(a, [b], c), torch.index_put_(a + 1, [b + 1], c + 1) + 1), lambda: (r(80, 25, 7), torch.randperm(60), r(60, 25, 7)))
+row("indexing", "take, take_along_dim", lambda a, i: (a.take(i), torch.take_along_dim(a, i[:, :1] % 3, 0), a.put(i, a[:4, :3])),
+    lambda: (r(5, 6), torch.randperm(30)[:12].view(4, 3)), grad=False)
+row("indexing", "gather and scatter of edges", lambda x, e: torch.zeros_like(x).scatter_add_(0, e[1].unsqueeze(-1).expand(-1, x.shape[1]),
+    x[e[0]] - x[e[1]] + 1), lambda: (r(16, 32), i_(16, 2, 80)))
+row("indexing", "bool index", lambda a, m: inside(lambda a, m: a.__setitem__(m, -1.0), lambda a, m: a * 2)(a, m), lambda: (r(4, 5), r(4,
+    5) > 0), dynamic=False, grad=False)
+row("indexing", "index_put", lambda a, b, c: (torch.index_put(a, [b], c), torch.index_put_(a + 1, [b + 1], c + 1) + 1), lambda: (r(80, 25,
+    7), torch.randperm(60), r(60, 25, 7)))
 row("indexing", "index_put broadcast", lambda a, b, c: torch.index_put(a, [b], c), lambda: (r(24, 4, 2), torch.arange(4), r(4, 1, 1)))
-row("indexing", "index_put accumulate", lambda a, b, c: torch.index_put(a, [b], c, True), lambda: (r(10, 25, 7), i_(10, 60), r(60, 25, 7)), rtol=1e-5)
-row("indexing", "index_put with None", lambda a, b, c: inside(lambda a, b, c: aten.index_put_(a, (None, b, None), c), lambda a, b, c: (a, aten.index_put_(a + 1, (None, b + 1, None), c + 1)))(a, b, c),
+row("indexing", "index_put accumulate", lambda a, b, c: torch.index_put(a, [b], c, True), lambda: (r(10, 25, 7), i_(10, 60), r(60, 25, 7)),
+    rtol=1e-5)
+row("indexing", "index_put with None", lambda a, b, c: inside(lambda a, b, c: aten.index_put_(a, (None, b, None), c), lambda a, b, c: (a,
+    aten.index_put_(a + 1, (None, b + 1, None), c + 1)))(a, b, c),
     lambda: (r(24, 4, 2), torch.arange(3), r(24, 1, 2)), grad=False)
 row("indexing", "index_put by row mask", lambda a, b, c: torch.index_put(a, [b], c), lambda: (u(8, 2), u(8) > 0.5, u(())), grad=False)
-row("indexing", "index_put by mask", lambda a, b, c: (aten.index_put_(a.clone(), [b], c, False), aten.index_put_(a.clone(), [b], c, True)), lambda: (r(24, 4, 2), r(24, 4, 2) > 0, r(())), grad=False)
-row("indexing", "index_put mask with values", lambda a, b, c: (aten.index_put_(a.clone(), [b], c), aten.index_put_(a.clone(), [b], c, True)), lambda: (r(3), torch.tensor([True, True, False]), r(2)), dynamic=False, grad=False)
-row("indexing", "index_put index and mask", lambda a, b, c, d: (aten.index_put_(a.clone(), [None, b, c], d), aten.index_put_(a.clone(), [None, b, c], d, True)),
+row("indexing", "index_put by mask", lambda a, b, c: (aten.index_put_(a.clone(), [b], c, False), aten.index_put_(a.clone(), [b], c, True)),
+    lambda: (r(24, 4, 2), r(24, 4, 2) > 0, r(())), grad=False)
+row("indexing", "index_put mask with values", lambda a, b, c: (aten.index_put_(a.clone(), [b], c), aten.index_put_(a.clone(), [b], c,
+    True)), lambda: (r(3), torch.tensor([True, True, False]), r(2)), dynamic=False, grad=False)
+row("indexing", "index_put index and mask", lambda a, b, c, d: (aten.index_put_(a.clone(), [None, b, c], d), aten.index_put_(a.clone(),
+    [None, b, c], d, True)),
     lambda: (r(1, 2, 3), torch.tensor([0, 1]), torch.tensor([True, True, False]), r(())), dynamic=False, grad=False)
-row("indexing", "index_put then index", lambda i, x, s: aten.index.Tensor(aten.index_put.default(x, [i], s), [i]), lambda: (torch.tensor([1]), r(8, 4), r(4)))
-row("indexing", "index_put into an argument", lambda x, i: x.index_put_((i,), torch.ones(i.size(0))).expand(2, x.shape[0]), lambda: (r(24), torch.arange(10)), grad=False)
-row("indexing", "index_add", lambda t, i, s: (t.index_add(0, i, s, alpha=2.0) / 2, t.index_copy(0, i, s), t.index_fill(0, i, 7)), lambda: (u(5, 3, dtype=f64), torch.tensor([3, 0]), u(2, 3, dtype=f64)))
-row("indexing", "index_reduce", lambda t, i, s: [t.index_reduce(0, i, s, k, include_self=b) for k in ("prod", "mean", "amax", "amin") for b in (True, False)], lambda: (r(5, 3), torch.tensor([3, 0, 3]), r(3, 3)), grad=False)
-row("indexing", "scatter, short index", lambda a, i, b: aten.scatter(a, -1, i, b), lambda: (z(2, 3), torch.tensor([[0]]), torch.ones(2, 3)), grad=False)
-row("indexing", "scatter a number", lambda a, i: (aten.scatter(a, 2, i, 0.8), aten.scatter(a, 2, i, 0.8, reduce="add"), aten.scatter(a, 2, i, 0.8, reduce="multiply")), lambda: (r(5, 8, 13), torch.tensor([[[3, 5, 7, 9]]])), grad=False)
-row("indexing", "scatter reduce=", lambda a, i, b: [inside(lambda c: c.scatter_(0, i, b, reduce=k), lambda c: (c, c + 1.0))(a.clone()) for k in ("add", "multiply")], lambda: (torch.ones(4, 5), torch.tensor([[1], [2], [3]]), r(4, 5)), grad=False)
+row("indexing", "index_put then index", lambda i, x, s: aten.index.Tensor(aten.index_put.default(x, [i], s), [i]),
+    lambda: (torch.tensor([1]), r(8, 4), r(4)))
+row("indexing", "index_put into an argument", lambda x, i: x.index_put_((i,), torch.ones(i.size(0))).expand(2, x.shape[0]), lambda: (r(24),
+    torch.arange(10)), grad=False)
+row("indexing", "index_add", lambda t, i, s: (t.index_add(0, i, s, alpha=2.0) / 2, t.index_copy(0, i, s), t.index_fill(0, i, 7)),
+    lambda: (u(5, 3, dtype=f64), torch.tensor([3, 0]), u(2, 3, dtype=f64)))
+row("indexing", "index_reduce", lambda t, i, s: [t.index_reduce(0, i, s, k, include_self=b) for k in ("prod", "mean", "amax",
+    "amin") for b in (True, False)], lambda: (r(5, 3), torch.tensor([3, 0, 3]), r(3, 3)), grad=False)
+row("indexing", "scatter, short index", lambda a, i, b: aten.scatter(a, -1, i, b), lambda: (z(2, 3), torch.tensor([[0]]), torch.ones(2, 3)),
+    grad=False)
+row("indexing", "scatter a number", lambda a, i: (aten.scatter(a, 2, i, 0.8), aten.scatter(a, 2, i, 0.8, reduce="add"), aten.scatter(a, 2,
+    i, 0.8, reduce="multiply")), lambda: (r(5, 8, 13), torch.tensor([[[3, 5, 7, 9]]])), grad=False)
+row("indexing", "scatter reduce=", lambda a, i, b: [inside(lambda c, k=k: c.scatter_(0, i, b, reduce=k), lambda c: (c,
+    c + 1.0))(a.clone()) for k in ("add", "multiply")], lambda: (torch.ones(4, 5), torch.tensor([[1], [2], [3]]), r(4, 5)), grad=False)
 row("indexing", "scatter rows", lambda x, i, s: torch.scatter(x, 0, i, s), lambda: (r(19, 92), i_(19, 1, 92), r(1, 92)))
-row("indexing", "scatter all to one", lambda a, i, b: (aten.scatter.reduce(a, 0, i, b, reduce="add"), a.scatter_add(0, i, b)), lambda: (z(6, 51), z(6, 51, dtype=i64), torch.ones(6, 51)), grad=False)
-row("indexing", "scatter_add", lambda a, i, b: (aten.scatter_add(a, 0, i, b), a.scatter_add(1, i, b)), lambda: (r(2, 3), torch.tensor([[0, 0, 0], [1, 1, 1]]), r(2, 3)))
-row("indexing", "scatter_add short", lambda a, i, b: aten.scatter_add(a, 2, i, b), lambda: (r(5, 9, 13), torch.tensor([[[3, 5, 7, 9]]]), r(1, 1, 10)), grad=False)
+row("indexing", "scatter all to one", lambda a, i, b: (aten.scatter.reduce(a, 0, i, b, reduce="add"), a.scatter_add(0, i, b)), lambda: (z(6,
+    51), z(6, 51, dtype=i64), torch.ones(6, 51)), grad=False)
+row("indexing", "scatter_add", lambda a, i, b: (aten.scatter_add(a, 0, i, b), a.scatter_add(1, i, b)), lambda: (r(2, 3), torch.tensor([[0,
+    0, 0], [1, 1, 1]]), r(2, 3)))
+row("indexing", "scatter_add short", lambda a, i, b: aten.scatter_add(a, 2, i, b), lambda: (r(5, 9, 13), torch.tensor([[[3, 5, 7, 9]]]),
+    r(1, 1, 10)), grad=False)
 for _d in (i64, torch.bool, bf16):
-    row("indexing", f"scatter_add {_d}", lambda a, i, b: a.scatter_add(0, i, b), lambda d=_d: (z(3, 5, dtype=d), torch.tensor([[0, 1, 2, 0, 0]]), torch.ones(2, 5, dtype=d)), grad=False)
-row("indexing", "scatter_reduce", lambda a, i, b: [aten.scatter_reduce(a, 0, i, b, k, include_self=s) for k in ("sum", "prod", "mean", "amax", "amin") for s in (True, False)], lambda: (r(4, 5), i_(4, 3, 5), r(4, 5)), grad=False)
-row("indexing", "scatter_reduce in place", lambda a, i, b: [a.clone().scatter_reduce_(0, i, b, reduce=k) + 1 for k in ("sum", "prod")], lambda: (torch.ones(4, 5), torch.tensor([[1], [2], [3]]), r(4, 5)), grad=False)
+    row("indexing", f"scatter_add {_d}", lambda a, i, b: a.scatter_add(0, i, b), lambda d=_d: (z(3, 5, dtype=d), torch.tensor([[0, 1, 2, 0,
+        0]]), torch.ones(2, 5, dtype=d)), grad=False)
+row("indexing", "scatter_reduce", lambda a, i, b: [aten.scatter_reduce(a, 0, i, b, k, include_self=s) for k in ("sum", "prod", "mean",
+    "amax", "amin") for s in (True, False)], lambda: (r(4, 5), i_(4, 3, 5), r(4, 5)), grad=False)
+row("indexing", "scatter_reduce in place", lambda a, i, b: [a.clone().scatter_reduce_(0, i, b, reduce=k) + 1 for k in ("sum", "prod")],
+    lambda: (torch.ones(4, 5), torch.tensor([[1], [2], [3]]), r(4, 5)), grad=False)
 row("indexing", "masked_scatter", torch.masked_scatter, lambda: (r(10, 10), r(10, 10) > 0, r(100)))
-row("indexing", "select_scatter", lambda x, a, b: (aten.select_scatter(x, a, 1, 0), aten.select_scatter(x, b, 0, 1)), lambda: (r(8, 17, 38), r(8, 38), r(17, 38)))
-row("indexing", "slice_scatter", lambda x, a: (aten.slice_scatter(x, a, 2, 10, -10), aten.slice_scatter(x, a[:, :, :40], 2, 10, -10, 2)), lambda: (r(4, 8, 100), r(4, 8, 80)))
-row("indexing", "slice_scatter to the end", lambda a, b: (aten.slice_scatter(a, b, 1, 1, 2**63 - 1, 2), aten.slice_scatter(a, b[:, :1], 1, 2, 2**63 - 1, 3)), lambda: (r(1, 4), r(1, 2)))
-row("indexing", "slice_scatter of nothing", lambda a, b: [aten.slice_scatter(a, b, 0, *p, 1) for p in ((2, 0), (10, 20), (-20, 0), (-20, -16))], lambda: (torch.arange(10.0), torch.empty(0)), grad=False)
-row("indexing", "as_strided_scatter", lambda a, b: aten.as_strided_scatter(a * 8 + 10, b * 2 - 4, (10, 12), (24, 2), 0), lambda: (r(10, 24), r(10, 12)), dynamic=False)
-row("indexing", "diagonal_scatter", lambda a, b: (a.diagonal_scatter(b), a.diagonal_scatter(b[:3], 1), torch.diagonal_copy(a), torch.diag_embed(b), torch.diag(b)), lambda: (r(4, 4), r(4)))
+row("indexing", "select_scatter", lambda x, a, b: (aten.select_scatter(x, a, 1, 0), aten.select_scatter(x, b, 0, 1)), lambda: (r(8, 17, 38),
+    r(8, 38), r(17, 38)))
+row("indexing", "slice_scatter", lambda x, a: (aten.slice_scatter(x, a, 2, 10, -10), aten.slice_scatter(x, a[:, :, :40], 2, 10, -10, 2)),
+    lambda: (r(4, 8, 100), r(4, 8, 80)))
+row("indexing", "slice_scatter to the end", lambda a, b: (aten.slice_scatter(a, b, 1, 1, 2**63 - 1, 2), aten.slice_scatter(a, b[:, :1], 1,
+    2, 2**63 - 1, 3)), lambda: (r(1, 4), r(1, 2)))
+row("indexing", "slice_scatter of nothing", lambda a, b: [aten.slice_scatter(a, b, 0, *p, 1) for p in ((2, 0), (10, 20), (-20, 0), (-20,
+    -16))], lambda: (torch.arange(10.0), torch.empty(0)), grad=False)
+row("indexing", "as_strided_scatter", lambda a, b: aten.as_strided_scatter(a * 8 + 10, b * 2 - 4, (10, 12), (24, 2), 0), lambda: (r(10, 24),
+    r(10, 12)), dynamic=False)
+row("indexing", "diagonal_scatter", lambda a, b: (a.diagonal_scatter(b), a.diagonal_scatter(b[:3], 1), torch.diagonal_copy(a),
+    torch.diag_embed(b), torch.diag(b)), lambda: (r(4, 4), r(4)))
 row("indexing", "embedding", lambda w, i: F.relu(F.embedding(i, w, padding_idx=0)), lambda: (r(10, 4), i_(10, 2, 8)))
 row("indexing", "embedding options", lambda w, i: F.embedding(i.int(), w), lambda: (r(10, 4), i_(10, 2, 8)))
 row("indexing", "embedding renorm", lambda w, i: F.embedding(i, w, max_norm=1.0), lambda: (r(10, 4), i_(10, 2, 8)), grad=False)
-row("indexing", "embedding_bag op", lambda w, i, o: aten._embedding_bag(w, i, o, False, 0, False, None)[0], lambda: (r(10, 4), i_(10, 8), torch.tensor([0, 2, 6])), grad=False)
+row("indexing", "embedding_bag op", lambda w, i, o: aten._embedding_bag(w, i, o, False, 0, False, None)[0], lambda: (r(10, 4), i_(10, 8),
+    torch.tensor([0, 2, 6])), grad=False)
 for _m in ("sum", "mean", "max"):
-    row("indexing", f"embedding_bag {_m}", lambda w, i, o, m=_m: F.embedding_bag(i, w, o, mode=m), lambda: (r(10, 4), i_(10, 8), torch.tensor([0, 2, 6])))
+    row("indexing", f"embedding_bag {_m}", lambda w, i, o, m=_m: F.embedding_bag(i, w, o, mode=m), lambda: (r(10, 4), i_(10, 8),
+        torch.tensor([0, 2, 6])))
     row("indexing", f"embedding_bag 2d {_m}", lambda w, i, m=_m: F.embedding_bag(i, w, mode=m), lambda: (r(10, 4), i_(10, 3, 5)))
-row("indexing", "embedding_bag weighted", lambda w, i, o, p: F.embedding_bag(i, w, o, mode="sum", per_sample_weights=p), lambda: (r(10, 4), i_(10, 8), torch.tensor([0, 2, 6]), r(8)))
-row("indexing", "embedding_bag padding", lambda w, i, o: (F.embedding_bag(i, w, o, mode="mean", padding_idx=1), F.embedding_bag(i, w, torch.cat([o, torch.tensor([8])]), mode="sum", include_last_offset=True)),
+row("indexing", "embedding_bag weighted", lambda w, i, o, p: F.embedding_bag(i, w, o, mode="sum", per_sample_weights=p), lambda: (r(10, 4),
+    i_(10, 8), torch.tensor([0, 2, 6]), r(8)))
+row("indexing", "embedding_bag padding", lambda w, i, o: (F.embedding_bag(i, w, o, mode="mean", padding_idx=1), F.embedding_bag(i, w,
+    torch.cat([o, torch.tensor([8])]), mode="sum", include_last_offset=True)),
     lambda: (r(10, 4), i_(4, 8), torch.tensor([0, 2, 2])))
 row("indexing", "one_hot", lambda a: F.one_hot(a, 8) + 1, lambda: (torch.arange(100).view(4, 25) % 8,))
-row("indexing", "tril_indices", lambda x: (x[torch.tril_indices(4, 4)[0]], x.tril(-1), x.triu(1), torch.ones(4, 4).tril().bool()), lambda: (r(4, 4),))
+row("indexing", "tril_indices", lambda x: (x[torch.tril_indices(4, 4)[0]], x.tril(-1), x.triu(1), torch.ones(4, 4).tril().bool()),
+    lambda: (r(4, 4),))
 row("indexing", "out of range is an error elsewhere", lambda x, i: x[i.clamp(0, 3)], lambda: (r(4, 4), ints(7)))
-row("indexing", "meshgrid, cartesian", lambda x, y: (torch.meshgrid(x, y, indexing="ij"), torch.cartesian_prod(x, y), torch.combinations(x)), lambda: (r(3), r(4)))
-row("indexing", "renorm, rot90, vander", lambda x: (x.renorm(2, 0, 1.0), x.rot90(), torch.vander(x[0]), x.tensor_split(3, 1), torch.block_diag(x, x)), lambda: (r(4, 5),), grad=False)
+row("indexing", "meshgrid, cartesian", lambda x, y: (torch.meshgrid(x, y, indexing="ij"), torch.cartesian_prod(x, y),
+    torch.combinations(x)), lambda: (r(3), r(4)))
+row("indexing", "renorm, rot90, vander", lambda x: (x.renorm(2, 0, 1.0), x.rot90(), torch.vander(x[0]), x.tensor_split(3, 1),
+    torch.block_diag(x, x)), lambda: (r(4, 5),), grad=False)
 
 # ---- shapes, views, layouts
-row("views", "reshape up and down", lambda x, y: ((x.view(2, 3, 4, 5, 6) + y).view(-1), (x + 1).view(6, 4, 30) * 2), lambda: (r(720), r(2, 3, 4, 5, 6)))
+row("views", "reshape up and down", lambda x, y: ((x.view(2, 3, 4, 5, 6) + y).view(-1), (x + 1).view(6, 4, 30) * 2), lambda: (r(720), r(2,
+    3, 4, 5, 6)))
 row("views", "view with ones", lambda x: ((x * 2).view(10, -1), x.view(1, 100, 1).squeeze() + 1), lambda: (r(10, 1, 10, 1, 1),))
-row("views", "views of an index", lambda a, b: aten.view(aten.view(aten.index(a, [b]), [1, 32, 64]), [1, 4, 8, 64]), lambda: (r(64, 64), i_(64, 32)))
-row("views", "empty slice viewed", lambda x: (x[:, 4:].view(4, -1, 4), F.relu(x)[:, :, :, 0:0].view(4, 2, -1) if x.shape[1] == 2 else x), lambda: (r(4, 4, 4, 4),), dynamic=False)
-row("views", "view of a dtype", lambda x, y: ((x + 1).view(i32), (y + 1).view(f32)), lambda: (u(2, 3), ints(2, 3, low=0, dtype=i32)), grad=False)
+row("views", "views of an index", lambda a, b: aten.view(aten.view(aten.index(a, [b]), [1, 32, 64]), [1, 4, 8, 64]), lambda: (r(64, 64),
+    i_(64, 32)))
+row("views", "empty slice viewed", lambda x: (x[:, 4:].view(4, -1, 4), F.relu(x)[:, :, :, 0:0].view(4, 2, -1) if x.shape[1] == 2 else x),
+    lambda: (r(4, 4, 4, 4),), dynamic=False)
+row("views", "view of a dtype", lambda x, y: ((x + 1).view(i32), (y + 1).view(f32)), lambda: (u(2, 3), ints(2, 3, low=0, dtype=i32)),
+    grad=False)
 row("views", "view f16 as i16", lambda x: (x.view(i16).mul(2), (x + 1).view(i16) * 2), lambda: (r(24).half(),), grad=False)
 row("views", "view bf16 as i16", lambda a, b: (a + b).view(i16).mul(2), lambda: (r(4).bfloat16(), r(4).bfloat16()), grad=False)
-row("views", "view u8 as wider", lambda x: [x.view(d).view(u8) for d in (i16, i32, i64)] + [x.view(i32) + 1], lambda: (ints(64, 64, low=0, high=16, dtype=u8),), dynamic=False)
+row("views", "view u8 as wider", lambda x: [x.view(d).view(u8) for d in (i16, i32, i64)] + [x.view(i32) + 1], lambda: (ints(64, 64, low=0,
+    high=16, dtype=u8),), dynamic=False)
 row("views", "view i64 as smaller", lambda x: (x.view(i32) + 1, x.view(u8) + 1, x.view(f64) * 2), lambda: (ints(4, 6),), dynamic=False)
-row("views", "slices", lambda a: (a[:, :10, 0] + a[:, 10:, 0], (a + 1)[:, :10, 0] * 2, a[:, -30:, 0], a[:, :-30, 0], a[:-1, ::2, -1] + a[-1:, 1::2, -2]), lambda: (r(2, 20, 2),))
-row("views", "empty slices", lambda a: [aten.slice.Tensor(a, 0, *p, 1) + 1 for p in ((2, 0), (10, 20), (-20, 0), (-20, -16))], lambda: (u(10),))
-row("views", "split", lambda a: ([t + 1 for t in torch.split(a * 2.0, [3, 3, 4], -1)], torch.split(a, 3, -1), (a + 1).split(4, -1), a.unbind(-1)), lambda: (r(2, 2, 10),))
+row("views", "slices", lambda a: (a[:, :10, 0] + a[:, 10:, 0], (a + 1)[:, :10, 0] * 2, a[:, -30:, 0], a[:, :-30, 0], a[:-1, ::2,
+    -1] + a[-1:, 1::2, -2]), lambda: (r(2, 20, 2),))
+row("views", "empty slices", lambda a: [aten.slice.Tensor(a, 0, *p, 1) + 1 for p in ((2, 0), (10, 20), (-20, 0), (-20, -16))],
+    lambda: (u(10),))
+row("views", "split", lambda a: ([t + 1 for t in torch.split(a * 2.0, [3, 3, 4], -1)], torch.split(a, 3, -1), (a + 1).split(4, -1),
+    a.unbind(-1)), lambda: (r(2, 2, 10),))
 row("views", "narrow", lambda x: (x.narrow(1, 10, 16), (x + 2).narrow(0, 10, 16) + 1, aten.narrow_copy(x, 1, 10, 16)), lambda: (r(64, 64),))
 row("views", "permute", lambda a: ((a + 1).permute(2, 1, 4, 0, 3) + 2, a.permute(2, 1, 4, 0, 3) + 2), lambda: (r(2, 2, 2, 2, 2),))
 row("views", "unfold", lambda a: (a.unfold(0, 2, 1).unsqueeze(1).permute(0, 2, 3, -3), a.unfold(1, 3, 2) * 2), lambda: (r(4, 7),))
 row("views", "unfold of nothing", lambda x: torch.unfold_copy(x, 1, 0, 7), lambda: (u(1, 0),), dynamic=False, grad=False)
-row("views", "expand", lambda a: ((a + 1).expand(3, 4, 2, 3, 2) + 2, a.expand(2, 1, 2, 3, 2) + 2, a.expand(2, -1, 3, -1)), lambda: (r(2, 3, 2),))
-row("views", "squeeze", lambda a: ((a + 1).squeeze() + 2, a.squeeze(-1).squeeze(2) + 2, a.squeeze((0, 2)).clone(), a.unsqueeze(-1) + 1), lambda: (r(1, 2, 1, 2, 2, 1),))
+row("views", "expand", lambda a: ((a + 1).expand(3, 4, 2, 3, 2) + 2, a.expand(2, 1, 2, 3, 2) + 2, a.expand(2, -1, 3, -1)), lambda: (r(2, 3,
+    2),))
+row("views", "squeeze", lambda a: ((a + 1).squeeze() + 2, a.squeeze(-1).squeeze(2) + 2, a.squeeze((0, 2)).clone(), a.unsqueeze(-1) + 1),
+    lambda: (r(1, 2, 1, 2, 2, 1),))
 row("views", "unsqueeze_", lambda a: (aten.unsqueeze_(a + 1, 2), aten.unsqueeze_(a + 1, 0) + 2), lambda: (r(2, 2, 2, 2),))
-row("views", "repeat", lambda x: (x.repeat(0, 1, 1, 1), x.repeat(2, 2, 3, 1), x.repeat(2, 1, 1, 1, 1, 1), x.tile(2)), lambda: (r(1, 2, 4, 8),))
+row("views", "repeat", lambda x: (x.repeat(0, 1, 1, 1), x.repeat(2, 2, 3, 1), x.repeat(2, 1, 1, 1, 1, 1), x.tile(2)), lambda: (r(1, 2, 4,
+    8),))
 row("views", "repeat, as_strided", lambda x: (v := x.repeat(3, 2).as_strided((3, 2), (2, 1))) + v, lambda: (r(1, 1),), dynamic=False)
-row("views", "repeat_interleave", lambda x: (x.repeat_interleave(2), x.repeat_interleave(3, dim=0), x.repeat_interleave(x.size(1), dim=1)), lambda: (r(1, 2, 4, 8),))
+row("views", "repeat_interleave", lambda x: (x.repeat_interleave(2), x.repeat_interleave(3, dim=0), x.repeat_interleave(x.size(1), dim=1)),
+    lambda: (r(1, 2, 4, 8),))
 row("views", "repeat_interleave sizes", lambda x: aten.repeat_interleave.Tensor(x, output_size=12), lambda: (torch.tensor([2, 4, 6]),))
-row("views", "as_strided", lambda x: (x.as_strided((8, 8, 64), (512, 64, 1), 0), (x + 1).as_strided((8, 8, 64), (512, 64, 1), 0) + 2), lambda: (r(64, 64),), dynamic=False)
-row("views", "as_strided of channels last", lambda x: (x + 1).as_strided((2, 24, 2, 10, 5), (24 * 100, 1, 24 * 50, 24, 240), 0) + 2, lambda: (r(2, 24, 10, 10).to(memory_format=CL),), dynamic=False)
-row("views", "as_strided overlapping", lambda x: (x.as_strided((5, 4), (2, 1), 1) * 2, (x * 3).as_strided((5, 4), (2, 1)).sum(1)), lambda: (r(16),), dynamic=False)
-row("views", "strided result", lambda x: torch.empty_strided(x.size(), x.stride()).copy_(x + x), lambda: (r(16, 16)[:, :8],), dynamic=False, grad=False)
-row("views", "transposed operands keep strides", lambda x, y: x + y, lambda: (r(1, 4, 5, 6).permute(0, 2, 3, 1), r(4, 5, 6).permute(1, 2, 0)))
+row("views", "as_strided", lambda x: (x.as_strided((8, 8, 64), (512, 64, 1), 0), (x + 1).as_strided((8, 8, 64), (512, 64, 1), 0) + 2),
+    lambda: (r(64, 64),), dynamic=False)
+row("views", "as_strided of channels last", lambda x: (x + 1).as_strided((2, 24, 2, 10, 5), (24 * 100, 1, 24 * 50, 24, 240), 0) + 2,
+    lambda: (r(2, 24, 10, 10).to(memory_format=CL),), dynamic=False)
+row("views", "as_strided overlapping", lambda x: (x.as_strided((5, 4), (2, 1), 1) * 2, (x * 3).as_strided((5, 4), (2, 1)).sum(1)),
+    lambda: (r(16),), dynamic=False)
+row("views", "strided result", lambda x: torch.empty_strided(x.size(), x.stride()).copy_(x + x), lambda: (r(16, 16)[:, :8],), dynamic=False,
+    grad=False)
+row("views", "transposed operands keep strides", lambda x, y: x + y, lambda: (r(1, 4, 5, 6).permute(0, 2, 3, 1), r(4, 5, 6).permute(1, 2,
+    0)))
 row("views", "permuted operand", lambda a, b: a + b, lambda: (r(2, 3, 4, 5), r(4, 2, 3, 5).permute(1, 2, 0, 3)))
-row("views", "memory formats", lambda a, b: (a.to(memory_format=CL), b.contiguous(), a.contiguous(memory_format=CL) * 2, torch.zeros_like(b), torch.empty_like(b).fill_(1), b.clone()),
+row("views", "memory formats", lambda a, b: (a.to(memory_format=CL), b.contiguous(), a.contiguous(memory_format=CL) * 2,
+    torch.zeros_like(b), torch.empty_like(b).fill_(1), b.clone()),
     lambda: (r(2, 2, 6, 6), r(2, 2, 6, 6).to(memory_format=CL)))
 row("views", "pad and view", lambda a: (y := F.pad(a, (0, 0, 0, 1))).view(*y.size()[:-2], y.size(-1), y.size(-2)), lambda: (u(4, 3, 8, 8),))
 row("views", "flip, roll", lambda x: (x.flip(-1), x.flip(0, 2) - 2, x.roll([-3, 10], [1, 2]), x.roll(5)), lambda: (r(2, 6, 6, 3),))
 row("views", "insignificant strides", lambda x: (x + 1).view(-1, 1, 2), lambda: (torch.arange(8.0),))
-row("views", "pixel_shuffle", lambda x: (F.relu(F.pixel_shuffle(x, 2)), F.pixel_unshuffle(x, 2), F.channel_shuffle(x, 4).clone()), lambda: (r(1, 16, 6, 8).to(memory_format=CL),))
-row("views", "cat", lambda a: (t := a * 2, torch.cat((a, a[:, :4] + 1, a + 2), -1), torch.cat((t, t), 0), torch.cat((t, t.double()), 0))[1:], lambda: (r(8, 16),))
-row("views", "cat channels last", lambda a: (torch.cat((a, a + 1), 1), torch.cat((a, a), -1)), lambda: (r(1, 3, 3, 16).to(memory_format=CL),))
-row("views", "cat with empty", lambda a, e, b: (torch.cat([a, e, b]), torch.cat([e, a]), torch.cat([e]), torch.cat([a, e, b], -1)), lambda: (r(1, 3, 6), torch.ones(0), r(1, 3, 6)))
+row("views", "pixel_shuffle", lambda x: (F.relu(F.pixel_shuffle(x, 2)), F.pixel_unshuffle(x, 2), x.flatten(1)), lambda: (r(1, 16, 6,
+    8).to(memory_format=CL),))
+row("views", "cat", lambda a: (t := a * 2, torch.cat((a, a[:, :4] + 1, a + 2), -1), torch.cat((t, t), 0), torch.cat((t, t.double()),
+    0))[1:], lambda: (r(8, 16),))
+row("views", "cat channels last", lambda a: (torch.cat((a, a + 1), 1), torch.cat((a, a), -1)), lambda: (r(1, 3, 3,
+    16).to(memory_format=CL),))
+row("views", "cat with empty", lambda a, e, b: (torch.cat([a, e, b]), torch.cat([e, a]), torch.cat([e]), torch.cat([a, e, b], -1)),
+    lambda: (r(1, 3, 6), torch.ones(0), r(1, 3, 6)))
 row("views", "cat u8", lambda x: torch.cat([x.new_zeros(1).expand(3, 1), x], -1), lambda: (ints(3, 25, low=0, high=256, dtype=u8),))
 row("views", "cat promotes", lambda a, b: torch.cat([a, b], 1), lambda: (r(8, 16), r(8, 20).half()))
-row("views", "cat of a product", lambda a, b, c: torch.cat((torch.mm(torch.mm(b, c).narrow(1, 0, 10), a[:10]), a[:20]), 1), lambda: (r(25, 26), r(20, 24), r(24, 16)), rtol=1e-4, atol=1e-4)
-row("views", "stack", lambda a, b: (torch.stack([a.expand(12, 16), b.expand(12, 16)], 2), torch.hstack([a, a]), torch.dstack([a, a]), torch.column_stack([b, b])), lambda: (r(1, 16), r(12, 1)))
-row("views", "aliased buffers", lambda x, y: (x := 2 * x, c := torch.cat([x, 2 * y], -1), d := 1 + c, torch.mm(d, d)[:, :2] + x)[-1], lambda: (r(4, 2), r(4, 2)), rtol=1e-5)
-row("views", "movedim, flatten", lambda x: (x.movedim(0, 2) + 1, x.flatten(1), x.unflatten(1, (2, 3)), x.swapaxes(0, 1).reshape(-1), x.mT, x.ravel()), lambda: (r(4, 6, 5),))
+row("views", "cat of a product", lambda a, b, c: torch.cat((torch.mm(torch.mm(b, c).narrow(1, 0, 10), a[:10]), a[:20]), 1), lambda: (r(25,
+    26), r(20, 24), r(24, 16)), rtol=1e-4, atol=1e-4)
+row("views", "stack", lambda a, b: (torch.stack([a.expand(12, 16), b.expand(12, 16)], 2), torch.hstack([a, a]), torch.dstack([a, a]),
+    torch.column_stack([b, b])), lambda: (r(1, 16), r(12, 1)))
+row("views", "aliased buffers", lambda x, y: (x := 2 * x, c := torch.cat([x, 2 * y], -1), d := 1 + c, torch.mm(d, d)[:, :2] + x)[-1],
+    lambda: (r(4, 2), r(4, 2)), rtol=1e-5)
+row("views", "movedim, flatten", lambda x: (x.movedim(0, 2) + 1, x.flatten(1), x.unflatten(1, (2, 3)), x.swapaxes(0, 1).reshape(-1), x.mT,
+    x.ravel()), lambda: (r(4, 6, 5),))
 row("views", "strided inputs", lambda x, y: x + y, lambda: (strided((8, 16), (32, 2)), strided((8, 16), (16, 1))))
-row("views", "gaps and overlaps", lambda x, y: (x * 2 + y, x.sum(0), y.softmax(0)), lambda: (strided((6, 5), (3, 1)), strided((6, 5), (1, 7))))
-row("views", "zero sizes", lambda x, y: (x + 1, x @ y, torch.cat([x, x]), x.t(), x.sum(0), x.expand(2, 0, 3)), lambda: (r(0, 3), r(3, 0)), dynamic=False)
-row("views", "negative and conjugate views", lambda x: (x.conj() * 2, x.conj().imag, torch.resolve_neg(x.conj().imag) + 1, x.mH @ x), lambda: (r(4, 4, dtype=c64),), grad=False)
+row("views", "gaps and overlaps", lambda x, y: (x * 2 + y, x.sum(0), y.softmax(0)), lambda: (strided((6, 5), (3, 1)), strided((6, 5), (1,
+    7))))
+row("views", "zero sizes", lambda x, y: (x + 1, x @ y, torch.cat([x, x]), x.t(), x.sum(0), x.expand(2, 0, 3)), lambda: (r(0, 3), r(3, 0)),
+    dynamic=False)
+row("views", "negative and conjugate views", lambda x: (x.conj() * 2, x.conj().imag, torch.resolve_neg(x.conj().imag) + 1, x.mH @ x),
+    lambda: (r(4, 4, dtype=c64),), grad=False)
 row("views", "real and imaginary", lambda x: (torch.view_as_real(x) + 1, x.real * 2, x.imag + x.abs()), lambda: (r(4, dtype=c64),))
-row("views", "view_as_complex", lambda x: (q := torch.view_as_complex(x + 1), torch.view_as_real(q) + 1, torch.view_as_real(q + 1))[1:], lambda: (z(4, 2),))
-row("views", "view_as_complex strided", lambda x: torch.view_as_complex(x.clone(memory_format=torch.contiguous_format)), lambda: (strided((8, 4, 3, 2), (1, 8, 64, 32)),))
+row("views", "view_as_complex", lambda x: (q := torch.view_as_complex(x + 1), torch.view_as_real(q) + 1, torch.view_as_real(q + 1))[1:],
+    lambda: (z(4, 2),))
+row("views", "view_as_complex strided", lambda x: torch.view_as_complex(x.clone(memory_format=torch.contiguous_format)),
+    lambda: (strided((8, 4, 3, 2), (1, 8, 64, 32)),))
 row("views", "polar, complex", lambda d, a: (torch.polar(d, a), torch.complex(d, a)), lambda: (u(5, dtype=f64), r(5, dtype=f64)))
-row("views", "complex sums", lambda a, b: (torch.add(a, b, alpha=2), a * b + 10, -a, a / b, a.sum(), a.mean(0), (a + b) + (a + b), a.exp(), a.pow(2)), lambda: (r(4, 8, dtype=c64), r(4, 1, dtype=c64)))
+row("views", "complex sums", lambda a, b: (torch.add(a, b, alpha=2), a * b + 10, -a, a / b, a.sum(), a.mean(0), (a + b) + (a + b), a.exp(),
+    a.pow(2)), lambda: (r(4, 8, dtype=c64), r(4, 1, dtype=c64)))
 row("views", "complex128", lambda a: (a.sqrt(), a.sin(), a.tanh(), a.log(), a.prod(0)), lambda: (r(4, 3, dtype=torch.complex128),))
 row("views", "to complex", lambda x: (x + x + 12).to(c64), lambda: (u(1, 2, 4, 8),))
 
@@ -441,7 +592,8 @@ row("writes", "shifted slices", shifted, lambda: (r(1, 64),), grad=False)
 row("writes", "slice filled", lambda a: a[:2, :2].fill_(10), lambda: (r(8, 8),), grad=False)
 row("writes", "flip onto itself", lambda a: a.copy_(a.flip(0)), lambda: (u(20),), grad=False)
 row("writes", "copy_ broadcasts", lambda x, y: x.cos().copy_(y).sin(), lambda: (r(8, 8), r(8)))
-row("writes", "element set", lambda a, b: inside(lambda a, b: b.__setitem__(0, a.abs().max().to(a.dtype)), lambda a, b: b * 1)(a, b), lambda: (r(8, 8).half(), r(8)), grad=False)
+row("writes", "element set", lambda a, b: inside(lambda a, b: b.__setitem__(0, a.abs().max().to(a.dtype)), lambda a, b: b * 1)(a, b),
+    lambda: (r(8, 8).half(), r(8)), grad=False)
 row("writes", "columns swapped", lambda x: swap(x) + x, lambda: (r(2, 4),))
 row("writes", "cat of what changes", lambda x: (t := torch.cat([x]), x.sin_(), t)[-1], lambda: (torch.ones(2),), grad=False)
 row("writes", "cache update", cached, lambda: (z(2, 8, 3, 4), r(1, 4, 3, 4)), grad=False)
@@ -452,138 +604,245 @@ row("writes", "nothing written", lambda x: F.leaky_relu(x, 5.29, inplace=True), 
 row("writes", "strided argument", lambda x, y: x.mul_(y).sum(), lambda: (strided((4, 6), (13, 2)), r(4, 1)), grad=False)
 row("writes", "bf16 argument", lambda x, y: (x.add_(y), x.mul_(2))[-1] + 1, lambda: (r(9).bfloat16(), r(9)), grad=False)
 row("writes", "bool argument", lambda x, y: (x.logical_or_(y), x.sum())[-1], lambda: (r(9) > 0, r(9) > 0))
-row("writes", "fill_ and zero_", lambda x, y: (x.fill_(3), y.zero_(), x + y)[-1], lambda: (r(3, 4), r(3, 4).t().contiguous().t()), grad=False)
-row("writes", "fill of a tensor", lambda x: (t := torch.ones_like(x), aten.fill.Scalar(t, 2), aten.fill.Tensor(t, torch.tensor(3.0))), lambda: (r(4, 4),))
+row("writes", "fill_ and zero_", lambda x, y: (x.fill_(3), y.zero_(), x + y)[-1], lambda: (r(3, 4), r(3, 4).t().contiguous().t()),
+    grad=False)
+row("writes", "fill of a tensor", lambda x: (t := torch.ones_like(x), aten.fill.Scalar(t, 2), aten.fill.Tensor(t, torch.tensor(3.0))),
+    lambda: (r(4, 4),))
 row("writes", "transposed argument", lambda x: x.t().add_(1).mul_(x.t()), lambda: (r(4, 6),), grad=False)
 row("writes", "argument and its view are results", lambda x: (x.add_(1), x.view(-1), x[0]), lambda: (r(4, 6),), grad=False)
 row("writes", "out= of several ops", lambda x, o: (torch.add(x, 1, out=o), torch.mul(o, 2, out=o))[-1], lambda: (r(4), r(4)), grad=False)
-row("writes", "set then read in a loop", lambda x: inside(*[lambda x, k=k: x.__setitem__(k, x[k - 1] * 2) for k in range(1, 5)], lambda x: x.sum())(x), lambda: (r(5, 2),), grad=False)
+row("writes", "set then read in a loop", lambda x: inside(*[lambda x, k=k: x.__setitem__(k, x[k - 1] * 2) for k in range(1, 5)],
+    lambda x: x.sum())(x), lambda: (r(5, 2),), grad=False)
 row("writes", "complex argument", lambda x: (x.mul_(2j), x.real.add_(1), x + 0)[-1], lambda: (r(4, dtype=c64),), grad=False)
 row("writes", "squeeze_ and t_", lambda x: (x + 1).squeeze_().t_(), lambda: (r(1, 3, 4),))
 row("writes", "masked_fill_ of an argument", lambda x, m: x.masked_fill_(m, 0).sum(), lambda: (r(4, 4), r(4, 1) > 0), grad=False)
 row("writes", "scatter_ into an argument", lambda x, i: x.scatter_(1, i, 1.0).sum(), lambda: (r(4, 4), i_(4, 4, 2)), grad=False)
-row("writes", "index_add_ into an argument", lambda x, i, s: x.index_add_(0, i, s), lambda: (r(5, 3), torch.tensor([1, 1, 4]), r(3, 3)), grad=False)
+row("writes", "index_add_ into an argument", lambda x, i, s: x.index_add_(0, i, s), lambda: (r(5, 3), torch.tensor([1, 1, 4]), r(3, 3)),
+    grad=False)
 row("writes", "resize", lambda x: aten.resize(x, (1, 3, 2, 3)), lambda: (r(100),), dynamic=False, grad=False)
 
 # ---- products
 row("products", "addmm", lambda a, b, c: torch.addmm(a + 1, b + 2, c + 3) + 4, lambda: (r(8, 8), r(8, 8), r(8, 8)), rtol=1e-5)
-row("products", "bmm", lambda a, b: (torch.bmm(a, b), torch.bmm(a + 1, b + 2) + 3, torch.bmm(a.permute(0, 2, 1), b)), lambda: (r(2, 8, 8), r(2, 8, 8)), rtol=1e-5)
-row("products", "with i8 weights", lambda a, b, s: torch.mm(a, b.to(a.dtype)) * s + s, lambda: (r(8, 8), ints(8, 8, low=-128, high=127, dtype=i8), r(8)), rtol=1e-5, atol=1e-4)
-row("products", "packed nibbles", lambda a, b: torch.mm(a, torch.cat((b & 0xF, b >> 4), 1).reshape(-1, 8).to(a.dtype).sub(8)), lambda: (r(8, 8), ints(4, 8, low=0, high=255, dtype=u8)), rtol=1e-5, atol=1e-4)
+row("products", "bmm", lambda a, b: (torch.bmm(a, b), torch.bmm(a + 1, b + 2) + 3, torch.bmm(a.permute(0, 2, 1), b)), lambda: (r(2, 8, 8),
+    r(2, 8, 8)), rtol=1e-5)
+row("products", "with i8 weights", lambda a, b, s: torch.mm(a, b.to(a.dtype)) * s + s, lambda: (r(8, 8), ints(8, 8, low=-128, high=127,
+    dtype=i8), r(8)), rtol=1e-5, atol=1e-4)
+row("products", "packed nibbles", lambda a, b: torch.mm(a, torch.cat((b & 0xF, b >> 4), 1).reshape(-1, 8).to(a.dtype).sub(8)), lambda: (r(8,
+    8), ints(4, 8, low=0, high=255, dtype=u8)), rtol=1e-5, atol=1e-4)
 row("products", "ints", lambda a, b: (a @ b, a.mv(b[:, 0]), torch.einsum("ij,jk->ik", a, b)), lambda: (ints(3, 4), ints(4, 5)))
 row("products", "i8 and i32", lambda a, b: (a @ b, a.int() @ b.int()), lambda: (ints(3, 4, dtype=i8), ints(4, 5, dtype=i8)))
-row("products", "baddbmm beta", lambda a, b, c: (aten.baddbmm(a, b, c, beta=0.0), aten.baddbmm(a, b, c, beta=1.0)), lambda: (torch.full((6, 1, 10), nan), r(6, 12, 6), r(6, 6, 10)), grad=False, rtol=1e-5)
-row("products", "views of operands", lambda a, b: torch.mm(a.view(32, 32), b.view(32, 32)), lambda: (r(32, 32).t(), r(1, 32, 32).transpose(0, 1)), dynamic=False, rtol=1e-5, atol=1e-4)
-row("products", "vectors", lambda a, b, c: (a @ b, c @ a, torch.dot(a, b), torch.outer(a, b), torch.addmv(c[:, 0], c, a), torch.addr(c, c[:, 0], a)), lambda: (r(6), r(6), r(4, 6)), rtol=1e-5)
-row("products", "broadcast batches", lambda a, b: (a @ b, torch.einsum("aij,bjk->abik", a[:, 0], b[0])), lambda: (r(2, 1, 3, 4), r(1, 5, 4, 6)), rtol=1e-5)
+row("products", "baddbmm beta", lambda a, b, c: (aten.baddbmm(a, b, c, beta=0.0), aten.baddbmm(a, b, c, beta=1.0)), lambda: (torch.full((6,
+    1, 10), nan), r(6, 12, 6), r(6, 6, 10)), grad=False, rtol=1e-5)
+row("products", "views of operands", lambda a, b: torch.mm(a.view(32, 32), b.view(32, 32)), lambda: (r(32, 32).t(), r(1, 32,
+    32).transpose(0, 1)), dynamic=False, rtol=1e-5, atol=1e-4)
+row("products", "vectors", lambda a, b, c: (a @ b, c @ a, torch.dot(a, b), torch.outer(a, b), torch.addmv(c[:, 0], c, a), torch.addr(c, c[:,
+    0], a)), lambda: (r(6), r(6), r(4, 6)), rtol=1e-5)
+row("products", "broadcast batches", lambda a, b: (a @ b, torch.einsum("aij,bjk->abik", a[:, 0], b[0])), lambda: (r(2, 1, 3, 4), r(1, 5, 4,
+    6)), rtol=1e-5)
 row("products", "f16", lambda a, b: (a @ b, F.linear(a, b.t())), lambda: (r(5, 16).half(), r(16, 7).half()), rtol=2e-3, atol=2e-3)
-row("products", "bf16", lambda a, b: (a @ b, torch.baddbmm(a[None, :, :7], a[None], b[None])), lambda: (r(5, 16).bfloat16(), r(16, 7).bfloat16()), atol=2e-2)
+row("products", "bf16", lambda a, b: (a @ b, torch.baddbmm(a[None, :, :7], a[None], b[None])), lambda: (r(5, 16).bfloat16(), r(16,
+    7).bfloat16()), atol=2e-2)
 row("products", "f64 linear", lambda x, w, b: F.linear(x, w, b), lambda: (r(2, 8, dtype=f64), r(16, 8, dtype=f64), r(16, dtype=f64)))
-row("products", "rotations", lambda c, v, t: (th := v.norm(dim=-1), torch.einsum("...ij,...bj->...bi", torch.stack([1 - v[:, 0] * th, v[:, 1], v[:, 2]] * 3, -1).reshape(-1, 3, 3), c) + t)[1].sum(),
+row("products", "rotations", lambda c, v, t: (th := v.norm(dim=-1), torch.einsum("...ij,...bj->...bi", torch.stack([1 - v[:, 0] * th, v[:,
+    1], v[:, 2]] * 3, -1).reshape(-1, 3, 3), c) + t)[1].sum(),
     lambda: (torch.ones(2, 3), torch.ones(2, 3), torch.ones(2, 3)))
-row("products", "attention strided", lambda q, k, v: F.scaled_dot_product_attention(q.transpose(1, 2).contiguous(), k.transpose(1, 2), v.transpose(1, 2), scale=0.125)[:2], lambda: (r(4, 2, 4, 2), r(4, 2, 4, 2), r(4, 2, 4, 2)))
-row("products", "attention by hand", lambda q, k, v: ((q @ k.transpose(-2, -1)) / math.sqrt(q.size(-1))).softmax(-1) @ v, lambda: (r(2, 3, 5, 8), r(2, 3, 7, 8), r(2, 3, 7, 8)), rtol=1e-5)
-row("products", "attention bool mask, gqa", lambda q, k, v, m: (F.scaled_dot_product_attention(q, k, v, m), F.scaled_dot_product_attention(q, k[:, :1], v[:, :1], enable_gqa=True)),
+row("products", "attention strided", lambda q, k, v: F.scaled_dot_product_attention(q.transpose(1, 2).contiguous(), k.transpose(1, 2),
+    v.transpose(1, 2), scale=0.125)[:2], lambda: (r(4, 2, 4, 2), r(4, 2, 4, 2), r(4, 2, 4, 2)))
+row("products", "attention by hand", lambda q, k, v: ((q @ k.transpose(-2, -1)) / math.sqrt(q.size(-1))).softmax(-1) @ v, lambda: (r(2, 3,
+    5, 8), r(2, 3, 7, 8), r(2, 3, 7, 8)), rtol=1e-5)
+row("products", "attention bool mask, gqa", lambda q, k, v, m: (F.scaled_dot_product_attention(q, k, v, m),
+    F.scaled_dot_product_attention(q, k[:, :1], v[:, :1], enable_gqa=True)),
     lambda: (r(2, 4, 5, 8), r(2, 4, 7, 8), r(2, 4, 7, 8), r(5, 7) > -1), rtol=1e-5)
-row("products", "attention bf16", lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), lambda: (r(1, 2, 5, 8).bfloat16(), r(1, 2, 5, 8).bfloat16(), r(1, 2, 5, 8).bfloat16()), atol=2e-2)
-row("products", "zeros added", lambda x, y: (x @ y + torch.zeros(8, 8), (x @ y) * torch.ones(8, 8), x @ y + torch.zeros(3, 8, 8)), lambda: (u(8, 8), u(8, 8)), rtol=1e-5)
-row("products", "cdist, kron, tensordot", lambda x, y: (torch.cdist(x, y), torch.kron(x, y), torch.tensordot(x, y, ([1], [1]))), lambda: (r(3, 4), r(5, 4)), rtol=1e-4, atol=1e-5)
-row("products", "bilinear, cosine", lambda x, y, w: (F.bilinear(x, y, w), F.cosine_similarity(x, y[:, :4]), F.pairwise_distance(x, y[:, :4])), lambda: (r(3, 4), r(3, 5), r(6, 4, 5)), rtol=1e-5)
+row("products", "attention bf16", lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), lambda: (r(1, 2, 5,
+    8).bfloat16(), r(1, 2, 5, 8).bfloat16(), r(1, 2, 5, 8).bfloat16()), atol=2e-2)
+row("products", "zeros added", lambda x, y: (x @ y + torch.zeros(8, 8), (x @ y) * torch.ones(8, 8), x @ y + torch.zeros(3, 8, 8)),
+    lambda: (u(8, 8), u(8, 8)), rtol=1e-5)
+row("products", "cdist, kron, tensordot", lambda x, y: (torch.cdist(x, y), torch.kron(x, y), torch.tensordot(x, y, ([1], [1]))),
+    lambda: (r(3, 4), r(5, 4)), rtol=1e-4, atol=1e-5)
+row("products", "bilinear, cosine", lambda x, y, w: (F.bilinear(x, y, w), F.cosine_similarity(x, y[:, :4]), F.pairwise_distance(x, y[:,
+    :4])), lambda: (r(3, 4), r(3, 5), r(6, 4, 5)), rtol=1e-5)
 
 # ---- convolutions, pools, resizing, padding
-row("pictures", "conv and relu", lambda x, w, b: F.relu(F.conv2d(x, w, b)), lambda: (r(2, 5, 16, 16), r(6, 5, 3, 3), r(6)), rtol=1e-3, atol=6e-5)
-row("pictures", "conv transposed", lambda x, w, b: aten.convolution(x, w, b, [4], [0], [1], True, [0], 1), lambda: (r(2, 12, 30), r(12, 6, 8), r(6)), rtol=1e-5, atol=1e-4)
-row("pictures", "conv depthwise", lambda x, w: F.conv2d(x, w, groups=w.shape[0]).sum(), lambda: (r(2, 3, 16, 20), r(3, 1, 5, 5)), rtol=1e-5, atol=1e-3)
-row("pictures", "conv dilation from a size", lambda x, w: F.conv2d(x, w, dilation=[x.size(0)]).sum(), lambda: (r(2, 1, 16, 20), r(1, 1, 5, 5)), rtol=1e-5, atol=1e-3, dynamic=False)
+row("pictures", "conv and relu", lambda x, w, b: F.relu(F.conv2d(x, w, b)), lambda: (r(2, 5, 16, 16), r(6, 5, 3, 3), r(6)), rtol=1e-3,
+    atol=6e-5)
+row("pictures", "conv transposed", lambda x, w, b: aten.convolution(x, w, b, [4], [0], [1], True, [0], 1), lambda: (r(2, 12, 30), r(12, 6,
+    8), r(6)), rtol=1e-5, atol=1e-4)
+row("pictures", "conv depthwise", lambda x, w: F.conv2d(x, w, groups=w.shape[0]).sum(), lambda: (r(2, 3, 16, 20), r(3, 1, 5, 5)), rtol=1e-5,
+    atol=1e-3)
+row("pictures", "conv dilation from a size", lambda x, w: F.conv2d(x, w, dilation=[x.size(0)]).sum(), lambda: (r(2, 1, 16, 20), r(1, 1, 5,
+    5)), rtol=1e-5, atol=1e-3, dynamic=False)
 row("pictures", "conv3d", lambda x, w, b: F.conv3d(x, w, b), lambda: (r(1, 3, 8, 9, 10), r(3, 3, 5, 5, 5), r(3)), rtol=1e-3, atol=1e-4)
-row("pictures", "conv channels last", lambda x, w: F.conv2d(x, w), lambda: (r(2, 3, 8, 8).to(memory_format=CL), r(3, 3, 1, 1).to(memory_format=CL)), rtol=1e-4)
-row("pictures", "conv weight channels last", lambda x, w: F.conv2d(x, w, padding=1), lambda: (r(2, 3, 8, 8), r(4, 3, 3, 3).to(memory_format=CL)), rtol=1e-4, atol=1e-4)
-row("pictures", "conv3d channels last", lambda x, w: F.conv3d(x, w), lambda: (r(2, 3, 6, 6, 6).to(memory_format=CL3), r(3, 3, 1, 1, 1)), rtol=1e-4)
-row("pictures", "conv without a batch", lambda x, w: aten.convolution(x.unsqueeze(0), w, None, [4, 4], [2, 2], [1, 1], False, [0, 0], 1), lambda: (r(1, 3, 24, 24).to(memory_format=CL).squeeze(0), r(4, 3, 11, 11).to(memory_format=CL)), rtol=1e-3, atol=1e-3)
-row("pictures", "conv padding words", lambda x, w: (F.conv2d(x, w, padding="same"), F.conv1d(x[:, :, 0], w[:, :, 0], padding="valid", stride=2)), lambda: (r(2, 3, 9, 8), r(4, 3, 3, 3)), rtol=1e-4, atol=1e-4)
-row("pictures", "conv backward op", lambda g, x, w: aten.convolution_backward(g, x, w, [4], [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [True, True, True]), lambda: (r(3, 4, 3, 3), r(3, 4, 5, 5), r(4, 4, 3, 3)), grad=False, rtol=1e-4, atol=1e-4)
-row("pictures", "conv backward masks", lambda g, x, w: aten.convolution_backward(g, x, w, [4], [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [True, False, False])[0], lambda: (r(3, 4, 3, 3), r(3, 4, 5, 5), r(4, 4, 3, 3)), grad=False, rtol=1e-4, atol=1e-4)
-row("pictures", "conv backward 3d", lambda g, x, w: aten.convolution_backward(g, x, w, [4], [1] * 3, [0] * 3, [1] * 3, False, [0] * 3, 1, [True, True, True]), lambda: (r(3, 4, 3, 3, 3), r(3, 4, 5, 5, 5), r(4, 4, 3, 3, 3)), grad=False, rtol=1e-4, atol=1e-4)
-row("pictures", "conv, pad, as_strided", lambda x, w: F.pad(F.conv2d(x, w), (2, 2, 2, 2)).as_strided((2, 6, 2, 20, 12), (2400, 400, 160, 1, 20)).clone(memory_format=torch.contiguous_format), lambda: (r(2, 4, 16, 16), r(6, 4, 1, 1)), rtol=1e-4, atol=1e-5, dynamic=False)
-row("pictures", "upsampled and joined", lambda x, y, w: F.conv2d(torch.cat([F.interpolate(x, scale_factor=2), y], 1), w), lambda: (r(2, 2, 6, 7), r(2, 6, 12, 14), r(5, 8, 1, 1)), rtol=1e-4, atol=1e-5)
-row("pictures", "adaptive averages", lambda x: (F.adaptive_avg_pool2d(x, (6, 6)), F.adaptive_avg_pool2d(x + 1, (2, 5)), F.adaptive_avg_pool2d(x, (4, 4)), F.adaptive_avg_pool1d(x[0], 3), F.adaptive_avg_pool2d(x, (None, 3))), lambda: (r(2, 4, 16, 13),))
-row("pictures", "adaptive averages small", lambda x: (F.adaptive_avg_pool2d(x, (6, 6)), F.adaptive_avg_pool2d(x, 3)), lambda: (r(2, 4, 3, 3),))
-row("pictures", "adaptive averages of size 0", lambda x, y: (F.adaptive_avg_pool1d(x, 0), F.adaptive_avg_pool2d(y, 0)), lambda: (r(1, 2), r(1, 2, 3)), dynamic=False, grad=False)
-row("pictures", "adaptive averages bf16", lambda x, y: (F.adaptive_avg_pool2d(x, 1), F.adaptive_avg_pool2d(y, 1)), lambda: (r(4, 3, 7, 7).bfloat16(), r(4, 3, 7, 7).half()))
-row("pictures", "adaptive maxima", lambda x: (F.adaptive_max_pool2d(x, (6, 6), return_indices=True), F.adaptive_max_pool2d(x, (4, 4)), F.adaptive_max_pool1d(x[0], 3)), lambda: (r(2, 4, 16, 13),))
+row("pictures", "conv channels last", lambda x, w: F.conv2d(x, w), lambda: (r(2, 3, 8, 8).to(memory_format=CL), r(3, 3, 1,
+    1).to(memory_format=CL)), rtol=1e-4)
+row("pictures", "conv weight channels last", lambda x, w: F.conv2d(x, w, padding=1), lambda: (r(2, 3, 8, 8), r(4, 3, 3,
+    3).to(memory_format=CL)), rtol=1e-4, atol=1e-4)
+row("pictures", "conv3d channels last", lambda x, w: F.conv3d(x, w), lambda: (r(2, 3, 6, 6, 6).to(memory_format=CL3), r(3, 3, 1, 1, 1)),
+    rtol=1e-4)
+row("pictures", "conv without a batch", lambda x, w: aten.convolution(x.unsqueeze(0), w, None, [4, 4], [2, 2], [1, 1], False, [0, 0], 1),
+    lambda: (r(1, 3, 24, 24).to(memory_format=CL).squeeze(0), r(4, 3, 11, 11).to(memory_format=CL)), rtol=1e-3, atol=1e-3)
+row("pictures", "conv padding words", lambda x, w: (F.conv2d(x, w, padding="same"), F.conv1d(x[:, :, 0], w[:, :, 0], padding="valid",
+    stride=2)), lambda: (r(2, 3, 9, 8), r(4, 3, 3, 3)), rtol=1e-4, atol=1e-4)
+row("pictures", "conv backward op", lambda g, x, w: aten.convolution_backward(g, x, w, [4], [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [True,
+    True, True]), lambda: (r(3, 4, 3, 3), r(3, 4, 5, 5), r(4, 4, 3, 3)), grad=False, rtol=1e-4, atol=1e-4)
+row("pictures", "conv backward masks", lambda g, x, w: aten.convolution_backward(g, x, w, [4], [1, 1], [0, 0], [1, 1], False, [0, 0], 1,
+    [True, False, False])[0], lambda: (r(3, 4, 3, 3), r(3, 4, 5, 5), r(4, 4, 3, 3)), grad=False, rtol=1e-4, atol=1e-4)
+row("pictures", "conv backward 3d", lambda g, x, w: aten.convolution_backward(g, x, w, [4], [1] * 3, [0] * 3, [1] * 3, False, [0] * 3, 1,
+    [True, True, True]), lambda: (r(3, 4, 3, 3, 3), r(3, 4, 5, 5, 5), r(4, 4, 3, 3, 3)), grad=False, rtol=1e-4, atol=1e-4)
+row("pictures", "conv, pad, as_strided", lambda x, w: F.pad(F.conv2d(x, w), (2, 2, 2, 2)).as_strided((2, 6, 2, 20, 12), (2400, 400, 160, 1,
+    20)).clone(memory_format=torch.contiguous_format), lambda: (r(2, 4, 16, 16), r(6, 4, 1, 1)), rtol=1e-4, atol=1e-5, dynamic=False)
+row("pictures", "upsampled and joined", lambda x, y, w: F.conv2d(torch.cat([F.interpolate(x, scale_factor=2), y], 1), w), lambda: (r(2, 2,
+    6, 7), r(2, 6, 12, 14), r(5, 8, 1, 1)), rtol=1e-4, atol=1e-5)
+row("pictures", "adaptive averages", lambda x: (F.adaptive_avg_pool2d(x, (6, 6)), F.adaptive_avg_pool2d(x + 1, (2, 5)),
+    F.adaptive_avg_pool2d(x, (4, 4)), F.adaptive_avg_pool1d(x[0], 3), F.adaptive_avg_pool2d(x, (None, 3))), lambda: (r(2, 4, 16, 13),))
+row("pictures", "adaptive averages small", lambda x: (F.adaptive_avg_pool2d(x, (6, 6)), F.adaptive_avg_pool2d(x, 3)), lambda: (r(2, 4, 3,
+    3),))
+row("pictures", "adaptive averages of size 0", lambda x, y: (F.adaptive_avg_pool1d(x, 0), F.adaptive_avg_pool2d(y, 0)), lambda: (r(1, 2),
+    r(1, 2, 3)), dynamic=False, grad=False)
+row("pictures", "adaptive averages bf16", lambda x, y: (F.adaptive_avg_pool2d(x, 1), F.adaptive_avg_pool2d(y, 1)), lambda: (r(4, 3, 7,
+    7).bfloat16(), r(4, 3, 7, 7).half()))
+row("pictures", "adaptive maxima", lambda x: (F.adaptive_max_pool2d(x, (6, 6), return_indices=True), F.adaptive_max_pool2d(x, (4, 4)),
+    F.adaptive_max_pool1d(x[0], 3)), lambda: (r(2, 4, 16, 13),))
 row("pictures", "adaptive average and argmax", lambda x: torch.argmax(F.adaptive_avg_pool1d(x, 2)), lambda: (u(4, 4, 3, dtype=f64),))
-row("pictures", "fractional maxima", lambda x, s: (aten.fractional_max_pool2d(x, (3, 3), (2, 2), s), aten.fractional_max_pool2d(x, (1, 1), (16, 16), s)), lambda: (r(1, 4, 16, 16), u(1, 4, 2)), grad=False)
-row("pictures", "max_pool2d", lambda x: (aten.max_pool2d_with_indices(x, [3, 3], [2, 2]), aten.max_pool2d_with_indices(x, [3, 3], [2, 2], [1, 1]), aten.max_pool2d_with_indices(x, [3], [2], [1]), aten.max_pool2d_with_indices(x, [3, 3], [])), lambda: (r(2, 4, 16, 16),), grad=False)
-row("pictures", "max_pool2d ceil", lambda x: (aten.max_pool2d_with_indices(x, [3, 3], [2, 2], [0, 0], [1, 1], True), F.max_pool2d(x, 1, 2, ceil_mode=True), aten.max_pool2d_with_indices(x, [13, 13], [])), lambda: (r(2, 2, 27, 28),), grad=False)
-row("pictures", "max_pool2d dilated", lambda x: aten.max_pool2d_with_indices(x, [3, 2], [2, 1], [1, 1], [1, 2]), lambda: (r(2, 2, 3, 6),), grad=False)
-row("pictures", "max_pool2d ties and nan", lambda x: (F.max_pool2d(x, 2, return_indices=True), F.max_pool2d(x.index_fill(3, torch.tensor([2]), nan), 3, 1)), lambda: (z(1, 2, 6, 6),), grad=False)
-row("pictures", "max_pool1d, 3d", lambda x: (F.max_pool1d(x[0, 0], 3, 2, 1), F.max_pool3d(x, 2), F.max_pool3d(x, 3, 2, 1, ceil_mode=True)), lambda: (r(2, 3, 5, 6, 7),))
+row("pictures", "fractional maxima", lambda x, s: (aten.fractional_max_pool2d(x, (3, 3), (2, 2), s), aten.fractional_max_pool2d(x, (1, 1),
+    (16, 16), s)), lambda: (r(1, 4, 16, 16), u(1, 4, 2)), grad=False)
+row("pictures", "max_pool2d", lambda x: (aten.max_pool2d_with_indices(x, [3, 3], [2, 2]), aten.max_pool2d_with_indices(x, [3, 3], [2, 2],
+    [1, 1]), aten.max_pool2d_with_indices(x, [3], [2], [1]), aten.max_pool2d_with_indices(x, [3, 3], [])), lambda: (r(2, 4, 16, 16),),
+    grad=False)
+row("pictures", "max_pool2d ceil", lambda x: (aten.max_pool2d_with_indices(x, [3, 3], [2, 2], [0, 0], [1, 1], True), F.max_pool2d(x, 1, 2,
+    ceil_mode=True), aten.max_pool2d_with_indices(x, [13, 13], [])), lambda: (r(2, 2, 27, 28),), grad=False)
+row("pictures", "max_pool2d dilated", lambda x: aten.max_pool2d_with_indices(x, [3, 2], [2, 1], [1, 1], [1, 2]), lambda: (r(2, 2, 3, 6),),
+    grad=False)
+row("pictures", "max_pool2d ties and nan", lambda x: (F.max_pool2d(x, 2, return_indices=True), F.max_pool2d(x.index_fill(3,
+    torch.tensor([2]), nan), 3, 1)), lambda: (z(1, 2, 6, 6),), grad=False)
+row("pictures", "max_pool1d, 3d", lambda x: (F.max_pool1d(x[0, 0], 3, 2, 1), F.max_pool3d(x, 2), F.max_pool3d(x, 3, 2, 1, ceil_mode=True)),
+    lambda: (r(2, 3, 5, 6, 7),))
 row("pictures", "max_pool channels last", lambda x: F.max_pool2d(x, 3, 2, 1), lambda: (r(2, 4, 9, 9).to(memory_format=CL),))
 row("pictures", "max_pool bf16", lambda x: F.max_pool2d(x, 3, 2, 1), lambda: (r(2, 4, 9, 9).bfloat16(),))
-row("pictures", "avg_pool2d", lambda x: (aten.avg_pool2d(x, [3, 3], [2, 2]), aten.avg_pool2d(x, [3, 3], [2, 2], [1, 1]), aten.avg_pool2d(x, [3], [2], [1]), aten.avg_pool2d(x, [3, 3], [2, 2], [0, 0], True), aten.avg_pool2d(x, [13, 13], [1, 1])), lambda: (r(2, 4, 16, 17),), grad=False)
-row("pictures", "avg_pool2d counts", lambda x: (aten.avg_pool2d(x, [3, 3], [2, 2], [1, 1], count_include_pad=False), aten.avg_pool2d(x, [3, 3], [2, 2], [1, 1], divisor_override=3), aten.avg_pool2d(x, 3, 2, 1, True), aten.avg_pool2d(x, 3, 2, 1, True, False)), lambda: (r(1, 3, 6, 8),))
-row("pictures", "avg_pool1d, 3d", lambda x: (F.avg_pool1d(x[0, 0], 3, 2, 1), F.avg_pool3d(x, 2), F.avg_pool3d(x, 3, 2, 1, True, False), F.lp_pool2d(x[0].abs(), 2, 2)), lambda: (r(2, 3, 5, 6, 7),), grad=False)
+row("pictures", "avg_pool2d", lambda x: (aten.avg_pool2d(x, [3, 3], [2, 2]), aten.avg_pool2d(x, [3, 3], [2, 2], [1, 1]), aten.avg_pool2d(x,
+    [3], [2], [1]), aten.avg_pool2d(x, [3, 3], [2, 2], [0, 0], True), aten.avg_pool2d(x, [13, 13], [1, 1])), lambda: (r(2, 4, 16, 17),),
+    grad=False)
+row("pictures", "avg_pool2d counts", lambda x: (aten.avg_pool2d(x, [3, 3], [2, 2], [1, 1], count_include_pad=False), aten.avg_pool2d(x, [3,
+    3], [2, 2], [1, 1], divisor_override=3), aten.avg_pool2d(x, 3, 2, 1, True), aten.avg_pool2d(x, 3, 2, 1, True, False)), lambda: (r(1, 3,
+    6, 8),))
+row("pictures", "avg_pool1d, 3d", lambda x: (F.avg_pool1d(x[0, 0], 3, 2, 1), F.avg_pool3d(x, 2), F.avg_pool3d(x, 3, 2, 1, True, False),
+    F.lp_pool2d(x[0].abs(), 2, 2)), lambda: (r(2, 3, 5, 6, 7),), grad=False)
 row("pictures", "max_pool backward", lambda g, x, i: aten.max_pool2d_with_indices_backward(g, x, [3, 3], [2, 2], [1, 1], [1, 1], True, i),
-    lambda: (lambda x: (r(2, 4, 6, 8), x, aten.max_pool2d_with_indices(x, [3, 3], [2, 2], [1, 1], [1, 1], True)[1]))(r(2, 4, 10, 14)), grad=False)
-row("pictures", "max_pool backward, gaps", lambda g, x, i: aten.max_pool2d_with_indices_backward(g, x, [1, 1], [2, 2], [0, 0], [1, 1], False, i),
+    lambda: (lambda x: (r(2, 4, 6, 8), x, aten.max_pool2d_with_indices(x, [3, 3], [2, 2], [1, 1], [1, 1], True)[1]))(r(2, 4, 10, 14)),
+        grad=False)
+row("pictures", "max_pool backward, gaps", lambda g, x, i: aten.max_pool2d_with_indices_backward(g, x, [1, 1], [2, 2], [0, 0], [1, 1],
+    False, i),
     lambda: (lambda x: (r(2, 4, 5, 7), x, aten.max_pool2d_with_indices(x, [1, 1], [2, 2])[1]))(r(2, 4, 10, 14)), grad=False)
-row("pictures", "max_pool backward, dilated", lambda g, x, i: aten.max_pool2d_with_indices_backward(g, x, [3, 2], [2, 1], [1, 1], [1, 2], False, i),
+row("pictures", "max_pool backward, dilated", lambda g, x, i: aten.max_pool2d_with_indices_backward(g, x, [3, 2], [2, 1], [1, 1], [1, 2],
+    False, i),
     lambda: (lambda x: (r(2, 2, 2, 6), x, aten.max_pool2d_with_indices(x, [3, 2], [2, 1], [1, 1], [1, 2])[1]))(r(2, 2, 3, 6)), grad=False)
-row("pictures", "avg_pool backward", lambda g, x: aten.avg_pool2d_backward(g, x, [2, 2], [2, 2], [0, 0], True, False, None), lambda: (r(2, 4, 7, 7), r(2, 4, 14, 14)), grad=False)
-row("pictures", "avg_pool backward, overlaps", lambda g, x: aten.avg_pool2d_backward(g, x, [3, 3], [1, 1], [1, 1], True, False, None), lambda: (r(1, 1, 20, 15), r(1, 1, 20, 15)), grad=False)
-row("pictures", "avg_pool backward, gaps", lambda g, x: (aten.avg_pool2d_backward(g, x, [1, 1], [2, 2], [0, 0], False, False, None)), lambda: (r(1, 6, 11, 11), r(1, 6, 21, 21)), grad=False)
-row("pictures", "avg_pool3d backward", lambda g, x: aten.avg_pool3d_backward(g, x, [3] * 3, [1] * 3, [1] * 3, True, False, None), lambda: (r(1, 1, 6, 7, 8), r(1, 1, 6, 7, 8)), grad=False)
-row("pictures", "nearest", lambda a: (aten.upsample_nearest1d(a[0], [74], None), aten.upsample_nearest2d(a, [14, 16]), aten.upsample_nearest2d(a, [5, 9]), aten.upsample_nearest2d(a, None, [2.0, 2.0]), F.interpolate(a, (9, 5), mode="nearest-exact")), lambda: (r(2, 4, 7, 8),))
-row("pictures", "nearest 3d", lambda a: (aten.upsample_nearest3d(a, [8, 9, 10], None), aten.upsample_nearest3d(a, None, [2.0, 2.0, 2.0])), lambda: (r(2, 2, 4, 3, 5),))
-row("pictures", "nearest backward", lambda a: [aten.upsample_nearest2d_backward(a, output_size=[6, 12], input_size=[3, 3, *s]) for s in ((3, 6), (4, 5), (2, 8), (4, 7))], lambda: (r(3, 3, 6, 12),), grad=False)
-row("pictures", "bilinear", lambda a: (aten.upsample_bilinear2d(a, [45, 45], False, None), aten.upsample_bilinear2d(a, None, True, [2.0, 2.0]), F.interpolate(a, (5, 6), mode="bilinear", antialias=True)), lambda: (r(2, 4, 17, 18),), atol=2.5e-5)
-row("pictures", "linear, trilinear, area", lambda a: (F.interpolate(a[0, 0], 9, mode="linear"), F.interpolate(a, (3, 4, 9), mode="trilinear"), F.interpolate(a, (3, 4, 2), mode="area"), F.interpolate(a, scale_factor=1.5, mode="trilinear", align_corners=True)), lambda: (r(2, 2, 5, 6, 7),), atol=2.5e-5)
-row("pictures", "bicubic", lambda a: (aten.upsample_bicubic2d(a, (28, 28), True), aten.upsample_bicubic2d(a, (28, 56), False)), lambda: (r(2, 3, 14, 12),), rtol=1e-3, atol=2e-5)
-row("pictures", "grid_sample", lambda a, g: [F.grid_sample(a, g, m, p, c) for m in ("bilinear", "nearest") for p in ("zeros", "border", "reflection") for c in (False, True)], lambda: (r(2, 3, 12, 12), u(2, 10, 10, 2) * 2.4 - 1.2), atol=2e-4, grad=False)
-row("pictures", "grid_sample with gradients", lambda a, g: F.grid_sample(a, g, align_corners=False), lambda: (r(2, 3, 12, 12), u(2, 5, 5, 2) * 2 - 1), rtol=1e-4, atol=2e-4)
+row("pictures", "avg_pool backward", lambda g, x: aten.avg_pool2d_backward(g, x, [2, 2], [2, 2], [0, 0], True, False, None), lambda: (r(2,
+    4, 7, 7), r(2, 4, 14, 14)), grad=False)
+row("pictures", "avg_pool backward, overlaps", lambda g, x: aten.avg_pool2d_backward(g, x, [3, 3], [1, 1], [1, 1], True, False, None),
+    lambda: (r(1, 1, 20, 15), r(1, 1, 20, 15)), grad=False)
+row("pictures", "avg_pool backward, gaps", lambda g, x: (aten.avg_pool2d_backward(g, x, [1, 1], [2, 2], [0, 0], False, False, None)),
+    lambda: (r(1, 6, 11, 11), r(1, 6, 21, 21)), grad=False)
+row("pictures", "avg_pool3d backward", lambda g, x: aten.avg_pool3d_backward(g, x, [3] * 3, [1] * 3, [1] * 3, True, False, None),
+    lambda: (r(1, 1, 6, 7, 8), r(1, 1, 6, 7, 8)), grad=False)
+row("pictures", "nearest", lambda a: (aten.upsample_nearest1d(a[0], [74], None), aten.upsample_nearest2d(a, [14, 16]),
+    aten.upsample_nearest2d(a, [5, 9]), aten.upsample_nearest2d(a, None, [2.0, 2.0]), F.interpolate(a, (9, 5), mode="nearest-exact")),
+    lambda: (r(2, 4, 7, 8),))
+row("pictures", "nearest 3d", lambda a: (aten.upsample_nearest3d(a, [8, 9, 10], None), aten.upsample_nearest3d(a, None, [2.0, 2.0, 2.0])),
+    lambda: (r(2, 2, 4, 3, 5),))
+row("pictures", "nearest backward", lambda a: [aten.upsample_nearest2d_backward(a, output_size=[6, 12], input_size=[3, 3, *s]) for s in ((3,
+    6), (4, 5), (2, 8), (4, 7))], lambda: (r(3, 3, 6, 12),), grad=False)
+row("pictures", "bilinear", lambda a: (aten.upsample_bilinear2d(a, [45, 45], False, None), aten.upsample_bilinear2d(a, None, True, [2.0,
+    2.0]), F.interpolate(a, (5, 6), mode="bilinear", antialias=True)), lambda: (r(2, 4, 17, 18),), atol=2.5e-5)
+row("pictures", "linear, trilinear, area", lambda a: (F.interpolate(a[0, 0], 9, mode="linear"), F.interpolate(a, (3, 4, 9),
+    mode="trilinear"), F.interpolate(a, (3, 4, 2), mode="area"), F.interpolate(a, scale_factor=1.5, mode="trilinear", align_corners=True)),
+    lambda: (r(2, 2, 5, 6, 7),), atol=2.5e-5)
+row("pictures", "bicubic", lambda a: (aten.upsample_bicubic2d(a, (28, 28), True), aten.upsample_bicubic2d(a, (28, 56), False)),
+    lambda: (r(2, 3, 14, 12),), rtol=1e-3, atol=2e-5)
+row("pictures", "grid_sample", lambda a, g: [F.grid_sample(a, g, m, p, c) for m in ("bilinear", "nearest") for p in ("zeros", "border",
+    "reflection") for c in (False, True)], lambda: (r(2, 3, 12, 12), u(2, 10, 10, 2) * 2.4 - 1.2), atol=2e-4, grad=False)
+row("pictures", "grid_sample with gradients", lambda a, g: F.grid_sample(a, g, align_corners=False), lambda: (r(2, 3, 12, 12), u(2, 5, 5,
+    2) * 2 - 1), rtol=1e-4, atol=2e-4)
 row("pictures", "affine_grid", lambda t: F.affine_grid(t, [2, 3, 5, 6], align_corners=False), lambda: (r(2, 2, 3),))
-row("pictures", "reflection_pad", lambda a: (F.pad(a, (5, 2, 3, 4), mode="reflect"), F.pad(a[0], (1, 1), mode="reflect"), F.pad(a, (1, 2, 3, 4), mode="replicate"), F.pad(a, (1, 2, 3, 4), mode="circular")), lambda: (r(1, 2, 8, 8),))
+row("pictures", "reflection_pad", lambda a: (F.pad(a, (5, 2, 3, 4), mode="reflect"), F.pad(a[0], (1, 1), mode="reflect"), F.pad(a, (1, 2, 3,
+    4), mode="replicate"), F.pad(a, (1, 2, 3, 4), mode="circular")), lambda: (r(1, 2, 8, 8),))
 for _p in ((0, 0, 0, 0), (1, 2, 3, 4), (0, -1, 2, 2), (2, 2, -1, 0)):
-    row("pictures", f"reflection_pad backward {_p}", lambda g, x, p=_p: aten.reflection_pad2d_backward(g, x, p), lambda p=_p: (lambda x: (torch.randn_like(aten.reflection_pad2d(x, p)), x))(r(1, 1, 8, 8)), grad=False)
-row("pictures", "constant pads", lambda a: (F.pad(a, (0, 1), value=6.0), F.pad(a, (1, 2, 3, 4), value=99.0), F.pad(a, (0, 0, 3, 4, 0, 0), value=6.0), F.pad(a, (-1, 2)), F.pad(a, (0, 0)), F.pad(a, (-2, -1, 1, -1))), lambda: (r(2, 4, 4, 4),))
-row("pictures", "pads of bools", lambda a, b: (aten.constant_pad_nd(a, (1, 1), 1.0) & b, aten.constant_pad_nd(a, (1, 1), 0.0) & b), lambda: (r(4) > 0, torch.ones(6, dtype=torch.bool)))
+    row("pictures", f"reflection_pad backward {_p}", lambda g, x, p=_p: aten.reflection_pad2d_backward(g, x, p),
+        lambda p=_p: (lambda x: (torch.randn_like(aten.reflection_pad2d(x, p)), x))(r(1, 1, 8, 8)), grad=False)
+row("pictures", "constant pads", lambda a: (F.pad(a, (0, 1), value=6.0), F.pad(a, (1, 2, 3, 4), value=99.0), F.pad(a, (0, 0, 3, 4, 0, 0),
+    value=6.0), F.pad(a, (-1, 2)), F.pad(a, (0, 0)), F.pad(a, (-2, -1, 1, -1))), lambda: (r(2, 4, 4, 4),))
+row("pictures", "pads of bools", lambda a, b: (aten.constant_pad_nd(a, (1, 1), 1.0) & b, aten.constant_pad_nd(a, (1, 1), 0.0) & b),
+    lambda: (r(4) > 0, torch.ones(6, dtype=torch.bool)))
 row("pictures", "pads of ints", lambda x: F.pad(x.to(f32), (0, 3, 0, 0)), lambda: (torch.ones(1, 1, 13, dtype=i32),))
 row("pictures", "pad and compare f64", lambda x: torch.gt(F.pad(x, (1, 0)), x), lambda: (u(1, 2, 2, 1, dtype=f64),))
 row("pictures", "pad and softmax", lambda x: F.pad(x, (0, 1)).softmax(-1), lambda: (u(12, 32, 63),))
-row("pictures", "unfold, fold", lambda x: (c := F.unfold(x, 4, stride=4), F.fold(F.unfold(x, 3, padding=1), (16, 16), 3, padding=1)), lambda: (r(2, 3, 16, 16),), rtol=1e-5)
+row("pictures", "unfold, fold", lambda x: (F.unfold(x, 4, stride=4), F.fold(F.unfold(x, 3, padding=1), (16, 16), 3, padding=1)),
+    lambda: (r(2, 3, 16, 16),), rtol=1e-5)
 row("pictures", "local_response_norm", lambda x: F.local_response_norm(x, 3), lambda: (r(2, 6, 5, 5),))
 row("pictures", "max_unpool", lambda x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2), lambda: (r(2, 3, 6, 6),))
 
 # ---- norms, losses, transforms
-row("losses", "layer_norm", lambda x, w, b: (F.relu(F.layer_norm(x, (32,), w, b)), F.group_norm(x, 4), F.rms_norm(x, (32,)), F.normalize(x)), lambda: (r(16, 32), r(32), r(32)), rtol=1e-5)
-row("losses", "batch_norm eval", lambda x, m, v, w, b: F.relu(F.batch_norm(x, m, v, w, b)), lambda: (r(2, 10, 8, 8), r(10), u(10) + 0.5, r(10), r(10)), rtol=1e-5, grad=False)
-row("losses", "batch_norm training", lambda x, w, b: (F.batch_norm(x, None, None, w, b, True), F.instance_norm(x)), lambda: (r(2, 10, 8, 8), r(10), r(10)), rtol=1e-5, atol=1e-4)
-row("losses", "batch_norm updates", lambda x, m, v: F.batch_norm(x, m, v, training=True, momentum=0.3), lambda: (r(4, 10, 3), r(10), u(10) + 0.5), rtol=1e-5, grad=False)
-row("losses", "batch_norm bf16", lambda x, m, v, w: F.batch_norm(x, m, v, w, w, training=True), lambda: (r(4, 10, 3).bfloat16(), r(10), u(10) + 0.5, r(10)), grad=False, atol=2e-2)
-row("losses", "nll_loss op", lambda a, b: aten.nll_loss_forward(a, b, None, 1, -100), lambda: (r(5, 5), torch.tensor([-100, -100, 3, -100, -100])), grad=False)
-row("losses", "nll_loss backward op", lambda g, a, b: aten.nll_loss_backward(g, a, b, None, 1, -100, torch.tensor(1.0)), lambda: (r(()), r(5, 5), torch.tensor([-100, 1, 3, -100, -100])), grad=False)
-row("losses", "cross_entropy forms", lambda x, t, w: (F.cross_entropy(x, t), F.cross_entropy(x, t, w), F.cross_entropy(x, t, label_smoothing=0.1), F.cross_entropy(x, t, ignore_index=2, reduction="sum"), F.cross_entropy(x, x.softmax(1))), lambda: (r(6, 5), i_(5, 6), u(5)), rtol=1e-5, grad=False)
-row("losses", "cross_entropy and logsumexp", lambda x, t: (F.cross_entropy(x / 64.0, t, ignore_index=5), (x / 64.0).logsumexp(-1)), lambda: (r(51, 40), i_(40, 51)), rtol=1e-5)
-row("losses", "cross_entropy of pictures", lambda x, t: (F.cross_entropy(x, t), F.nll_loss(x, t, reduction="none")), lambda: (r(2, 5, 3, 4), i_(5, 2, 3, 4)), rtol=1e-5)
-row("losses", "others", lambda a, b: (F.l1_loss(a, b), F.mse_loss(a, b), F.smooth_l1_loss(a, b), F.huber_loss(a, b), F.kl_div(a, b.softmax(-1)), F.soft_margin_loss(a, b.sign()), F.poisson_nll_loss(a, b.abs()), F.gaussian_nll_loss(a, b, b.abs() + 1)), lambda: (r(2, 3, 6), r(2, 3, 6)), rtol=1e-5, grad=False)
-row("losses", "binary", lambda a, b: (F.binary_cross_entropy(a.sigmoid(), b), F.binary_cross_entropy_with_logits(a, b), F.binary_cross_entropy_with_logits(a, b, pos_weight=b + 1)), lambda: (r(4, 5), u(4, 5)), rtol=1e-5, grad=False)
-row("losses", "margins", lambda a, b, t: (F.multi_margin_loss(a, t), F.triplet_margin_loss(a, b, a + b), F.margin_ranking_loss(a, b, (a - b).sign()), F.hinge_embedding_loss(a, b.sign()), F.cosine_embedding_loss(a, b, torch.ones(4)), F.multilabel_soft_margin_loss(a, (b > 0).float())), lambda: (r(4, 5), r(4, 5), i_(5, 4)), rtol=1e-5)
-row("losses", "ctc_loss", lambda x, t: F.ctc_loss(x.log_softmax(2), t, torch.full((2,), 6), torch.full((2,), 3)), lambda: (r(6, 2, 5), torch.randint(1, 5, (2, 3))), grad=False)
-row("losses", "fft", lambda x: (torch.fft.fftn(x), torch.fft.fftn(x).real + 1, torch.fft.rfft(x), torch.fft.irfft(torch.fft.rfft(x)), torch.fft.ifft2(x), torch.fft.fftshift(x)), lambda: (r(8, 6, 8),), rtol=1e-4, atol=1e-4)
-row("losses", "fft of norms", lambda x: (torch.fft.fft(x, n=5, norm="ortho"), torch.fft.hfft(x), torch.fft.ihfft(x.real), torch.fft.irfft2(x)), lambda: (r(6, 8, dtype=c64),), rtol=1e-4, atol=1e-4, grad=False)
-row("losses", "stft", lambda x: torch.stft(x, 16, 4, window=torch.hann_window(16), return_complex=True), lambda: (r(2, 100),), rtol=1e-4, atol=1e-4)
-row("losses", "istft", lambda x: torch.istft(torch.stft(x, 16, 4, window=torch.hann_window(16), return_complex=True), 16, 4, window=torch.hann_window(16)), lambda: (r(2, 100),), rtol=1e-4, atol=1e-4)
-row("losses", "gumbel by hand", lambda x, e: (y := ((x + e) / 0.5).softmax(-1), torch.zeros_like(y).scatter_(-1, y.argmax(-1, keepdim=True), 1.0) - y.detach() + y)[1], lambda: (r(4, 6), r(4, 6)))
-row("losses", "detach and no_grad", lambda x: (x[0].detach(), (x * x.detach()).sum(), torch.no_grad()(lambda t: t * 2)(x) + x), lambda: (r(4, 4),))
-row("losses", "dropout of 0 and 1", lambda a: (F.dropout(a, 0.0, True) + a, F.dropout(a, 1.0, True) + a, F.dropout(a, 0.5, False) * 2), lambda: (r(55),))
+row("losses", "layer_norm", lambda x, w, b: (F.relu(F.layer_norm(x, (32,), w, b)), F.group_norm(x, 4), F.rms_norm(x, (32,)),
+    F.normalize(x)), lambda: (r(16, 32), r(32), r(32)), rtol=1e-5)
+row("losses", "batch_norm eval", lambda x, m, v, w, b: F.relu(F.batch_norm(x, m, v, w, b)), lambda: (r(2, 10, 8, 8), r(10), u(10) + 0.5,
+    r(10), r(10)), rtol=1e-5, grad=False)
+row("losses", "batch_norm training", lambda x, w, b: (F.batch_norm(x, None, None, w, b, True), F.instance_norm(x)), lambda: (r(2, 10, 8, 8),
+    r(10), r(10)), rtol=1e-5, atol=1e-4)
+row("losses", "batch_norm updates", lambda x, m, v: F.batch_norm(x, m, v, training=True, momentum=0.3), lambda: (r(4, 10, 3), r(10),
+    u(10) + 0.5), rtol=1e-5, grad=False)
+row("losses", "batch_norm bf16", lambda x, m, v, w: F.batch_norm(x, m, v, w, w, training=True), lambda: (r(4, 10, 3).bfloat16(), r(10),
+    u(10) + 0.5, r(10)), grad=False, atol=2e-2)
+row("losses", "batch_norm bf16 gradients", lambda x, w: F.batch_norm(x, None, None, w, w, training=True), lambda: (r(4, 5, 3).bfloat16(),
+    r(5).bfloat16()), atol=3e-2)
+row("losses", "batch_norm f16 gradients", lambda x, w: F.batch_norm(x, None, None, w, w, training=True), lambda: (r(4, 5, 3).half(),
+    r(5).half()), atol=5e-3)
+row("losses", "nll_loss op", lambda a, b: aten.nll_loss_forward(a, b, None, 1, -100), lambda: (r(5, 5), torch.tensor([-100, -100, 3, -100,
+    -100])), grad=False)
+row("losses", "nll_loss backward op", lambda g, a, b: aten.nll_loss_backward(g, a, b, None, 1, -100, torch.tensor(1.0)), lambda: (r(()),
+    r(5, 5), torch.tensor([-100, 1, 3, -100, -100])), grad=False)
+row("losses", "cross_entropy forms", lambda x, t, w: (F.cross_entropy(x, t), F.cross_entropy(x, t, w), F.cross_entropy(x, t,
+    label_smoothing=0.1), F.cross_entropy(x, t, ignore_index=2, reduction="sum"), F.cross_entropy(x, x.softmax(1))), lambda: (r(6, 5), i_(5,
+    6), u(5)), rtol=1e-5, grad=False)
+row("losses", "cross_entropy and logsumexp", lambda x, t: (F.cross_entropy(x / 64.0, t, ignore_index=5), (x / 64.0).logsumexp(-1)),
+    lambda: (r(51, 40), i_(40, 51)), rtol=1e-5)
+row("losses", "cross_entropy of pictures", lambda x, t: (F.cross_entropy(x, t), F.nll_loss(x, t, reduction="none")), lambda: (r(2, 5, 3, 4),
+    i_(5, 2, 3, 4)), rtol=1e-5)
+row("losses", "others", lambda a, b: (F.l1_loss(a, b), F.mse_loss(a, b), F.smooth_l1_loss(a, b), F.huber_loss(a, b), F.kl_div(a,
+    b.softmax(-1)), F.soft_margin_loss(a, b.sign()), F.poisson_nll_loss(a, b.abs()), F.gaussian_nll_loss(a, b, b.abs() + 1)), lambda: (r(2,
+    3, 6), r(2, 3, 6)), rtol=1e-5, grad=False)
+row("losses", "binary", lambda a, b: (F.binary_cross_entropy(a.sigmoid(), b), F.binary_cross_entropy_with_logits(a, b),
+    F.binary_cross_entropy_with_logits(a, b, pos_weight=b + 1)), lambda: (r(4, 5), u(4, 5)), rtol=1e-5, grad=False)
+row("losses", "margins", lambda a, b, t: (F.multi_margin_loss(a, t), F.triplet_margin_loss(a, b, a + b), F.margin_ranking_loss(a, b,
+    (a - b).sign()), F.hinge_embedding_loss(a, b.sign()), F.cosine_embedding_loss(a, b, torch.ones(4)), F.multilabel_soft_margin_loss(a,
+    (b > 0).float())), lambda: (r(4, 5), r(4, 5), i_(5, 4)), rtol=1e-5)
+row("losses", "ctc_loss", lambda x, t: F.ctc_loss(x.log_softmax(2), t, torch.full((2,), 6), torch.full((2,), 3)), lambda: (r(6, 2, 5),
+    torch.randint(1, 5, (2, 3))), grad=False)
+row("losses", "fft", lambda x: (torch.fft.fftn(x), torch.fft.fftn(x).real + 1, torch.fft.rfft(x), torch.fft.irfft(torch.fft.rfft(x)),
+    torch.fft.ifft2(x), torch.fft.fftshift(x)), lambda: (r(8, 6, 8),), rtol=1e-4, atol=1e-4)
+row("losses", "fft of norms", lambda x: (torch.fft.fft(x, n=5, norm="ortho"), torch.fft.hfft(x), torch.fft.ihfft(x.real),
+    torch.fft.irfft2(x)), lambda: (r(6, 8, dtype=c64),), rtol=1e-4, atol=1e-4, grad=False)
+row("losses", "stft", lambda x: torch.stft(x, 16, 4, window=torch.hann_window(16), return_complex=True), lambda: (r(2, 100),), rtol=1e-4,
+    atol=1e-4)
+row("losses", "istft", lambda x: torch.istft(torch.stft(x, 16, 4, window=torch.hann_window(16), return_complex=True), 16, 4,
+    window=torch.hann_window(16)), lambda: (r(2, 100),), rtol=1e-4, atol=1e-4)
+row("losses", "gumbel by hand", lambda x, e: (y := ((x + e) / 0.5).softmax(-1), torch.zeros_like(y).scatter_(-1, y.argmax(-1, keepdim=True),
+    1.0) - y.detach() + y)[1], lambda: (r(4, 6), r(4, 6)))
+row("losses", "detach and no_grad", lambda x: (x[0].detach(), (x * x.detach()).sum(), torch.no_grad()(lambda t: t * 2)(x) + x),
+    lambda: (r(4, 4),))
+row("losses", "dropout of 0 and 1", lambda a: (F.dropout(a, 0.0, True) + a, F.dropout(a, 1.0, True) + a, F.dropout(a, 0.5, False) * 2),
+    lambda: (r(55),))
 row("losses", "numpy", lambda x: torch.from_numpy(np.arange(4.0)) + x, lambda: (r(4, dtype=f64),), dynamic=False)
 
 # ---- random numbers: shapes, dtypes
-row("random", "like", lambda x: (torch.rand_like(x), torch.randn_like(x), torch.randint_like(x, 10), torch.empty_like(x), torch.bernoulli(x.sigmoid())), lambda: (r(4, 3, 5, 5).to(memory_format=CL),), random=True, grad=False)
-row("random", "sizes", lambda x: (torch.rand(3, x.shape[0]), torch.randn(4), torch.randint(-4, 7, (9,), dtype=i32), torch.randperm(8), torch.empty(2, 3), aten.new_empty(x, [1, 2]), aten.empty_strided([2, 3], [1, 2])), lambda: (r(5),), random=True, grad=False)
-row("random", "in place", lambda x: (x.bernoulli_(0.3), torch.empty(5).uniform_(-1, 1), torch.empty(5).normal_(2, 3), torch.empty(5).exponential_(), torch.empty(5).log_normal_(), torch.empty(5).geometric_(0.3), torch.empty(5).cauchy_()), lambda: (r(5),), random=True, grad=False)
-row("random", "dropouts", lambda x: (F.dropout(x), F.dropout2d(x), F.alpha_dropout(x, training=True), F.feature_alpha_dropout(x, training=True), F.rrelu(x, training=True)), lambda: (r(4, 3, 5, 5),), random=True, grad=False)
+row("random", "like", lambda x: (torch.rand_like(x), torch.randn_like(x), torch.randint_like(x, 10), torch.empty_like(x),
+    torch.bernoulli(x.sigmoid())), lambda: (r(4, 3, 5, 5).to(memory_format=CL),), random=True, grad=False)
+row("random", "sizes", lambda x: (torch.rand(3, x.shape[0]), torch.randn(4), torch.randint(-4, 7, (9,), dtype=i32), torch.randperm(8),
+    torch.empty(2, 3), aten.new_empty(x, [1, 2]), aten.empty_strided([2, 3], [1, 2])), lambda: (r(5),), random=True, grad=False)
+row("random", "in place", lambda x: (x.bernoulli_(0.3), torch.empty(5).uniform_(-1, 1), torch.empty(5).normal_(2, 3),
+    torch.empty(5).exponential_(), torch.empty(5).log_normal_(), torch.empty(5).geometric_(0.3), torch.empty(5).cauchy_()), lambda: (r(5),),
+    random=True, grad=False)
+row("random", "dropouts", lambda x: (F.dropout(x), F.dropout2d(x), F.alpha_dropout(x, training=True), F.feature_alpha_dropout(x,
+    training=True), F.rrelu(x, training=True)), lambda: (r(4, 3, 5, 5),), random=True, grad=False)
 row("random", "bernoulli of 0 and 1", lambda a: torch.bernoulli(a), lambda: (torch.tensor([1.0, 1, 0, 0, 1]),))
-row("random", "multinomial", lambda x: (x.multinomial(3), x.multinomial(9, replacement=True), torch.normal(x, 1.0), torch.poisson(x)), lambda: (u(4, 6),), random=True, grad=False, splits=1)
+row("random", "multinomial", lambda x: (x.multinomial(3), x.multinomial(9, replacement=True), torch.normal(x, 1.0), torch.poisson(x)),
+    lambda: (u(4, 6),), random=True, grad=False, splits=1)
 row("random", "of nothing", lambda x: torch.randn_like(x.min(dim=1).values), lambda: (u(10, 3, 0),), random=True, grad=False)
 row("random", "gumbel_softmax", lambda x: F.gumbel_softmax(x, hard=True), lambda: (r(4, 6),), random=True, grad=False)

@@ -29,7 +29,7 @@ def compare(row: Row, got: Any, want: Any, what: str) -> None:
             continue
         torch.testing.assert_close(a.detach(), b.detach(), rtol=row.rtol if row.rtol is not None or row.atol is None else 1.3e-6,
                                    atol=row.atol if row.atol is not None or row.rtol is None else 1e-5, equal_nan=True,
-                                   msg=lambda m: f"{what} {i}: {m}")
+                                   msg=lambda m, i=i: f"{what} {i}: {m}")
 
 
 def strides(tree: Any) -> list[Any]:
@@ -40,7 +40,8 @@ def run_row(row: Row, mode: str) -> None:
     """`mode`: plain, dynamic (symbolic sizes) or grad."""
     args = row.make()
     if mode == "grad":
-        return gradients(row, args)
+        gradients(row, args)
+        return
     call = torch.compile(row.fn, backend="tilewright", dynamic=True if mode == "dynamic" else None)
     with torch.no_grad(), watching() as found:
         for _ in range(2):
@@ -59,7 +60,8 @@ def gradients(row: Row, args: Any) -> None:
     call = torch.compile(row.fn, backend="tilewright")
 
     def leaves(tree: Any) -> Any:
-        return _pytree.tree_map(lambda t: t.detach().requires_grad_() if isinstance(t, torch.Tensor) and (t.is_floating_point() or t.is_complex()) else t, tree)
+        return _pytree.tree_map(lambda t: t.detach().requires_grad_() if isinstance(t,
+            torch.Tensor) and (t.is_floating_point() or t.is_complex()) else t, tree)
 
     ours, theirs = leaves(again(args)), leaves(again(args))
     want = [t for t in tensors(row.fn(*theirs)) if t.requires_grad]
@@ -82,6 +84,6 @@ def gradients(row: Row, args: Any) -> None:
         scale = float(b[torch.isfinite(b)].abs().max()) if torch.isfinite(b).any() else 1.0
         tol = 3e-2 if b.dtype == torch.bfloat16 else 5e-3 if wide else 1e-9 if double else 1e-5
         tol = max(tol, row.rtol or 0, row.atol or 0)
-        torch.testing.assert_close(a, b, rtol=tol, atol=tol * max(1.0, scale), equal_nan=True, msg=lambda m: f"gradient {i}: {m}")
+        torch.testing.assert_close(a, b, rtol=tol, atol=tol * max(1.0, scale), equal_nan=True, msg=lambda m, i=i: f"gradient {i}: {m}")
     refused = [(c.kind, str(n.target), v.reason) for c in found for n, v in c.refusals.items()]
     assert sum(c.splits for c in found) == row.splits, f"splits {sum(c.splits for c in found)} {refused}"

@@ -9,6 +9,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
+import tilewright as tw
 from tilewright.dynamo.backend import SplitWarning, watching
 
 from .check import check
@@ -121,6 +122,32 @@ def test_schedules_are_seen(rate: Any, graphs: int) -> None:
     assert len(found) == graphs and rates[0] == pytest.approx(rates[1])
     for a, b in zip(*steps, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_from_torch() -> None:
+    module, x = nn.Linear(4, 3), torch.randn(5, 4)
+    other = copy.deepcopy(module)
+    mine = tw.optim.from_torch(torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9))
+    theirs = torch.optim.SGD(other.parameters(), lr=0.1, momentum=0.9)
+    with watching() as found:
+        for _ in range(3):
+            for m, o in ((module, mine), (other, theirs)):
+                o.zero_grad()
+                loss = o.step(lambda m=m: (lambda y: (y.backward(), y)[1])(m(x).square().mean()))
+                assert loss.requires_grad
+    assert found and sum(c.splits for c in found) == 0
+    assert mine.param_groups is mine.optimizer.param_groups
+    torch.testing.assert_close(module.weight, other.weight)
+
+
+def test_from_torch_errors() -> None:
+    weights = [torch.nn.Parameter(torch.zeros(2, 2))]
+    with pytest.raises(tw.InputError, match=r"from_torch: needs a torch\.optim\.Optimizer, got a Linear"):
+        tw.optim.from_torch(nn.Linear(2, 2))
+    with pytest.raises(tw.InputError, match="from_torch: LBFGS calls its closure several times a step; use it as it is"):
+        tw.optim.from_torch(torch.optim.LBFGS(weights))
+    with pytest.raises(tw.InputError, match="from_torch: a fused optimizer is one kernel of PyTorch's already"):
+        tw.optim.from_torch(torch.optim.Adam(weights, fused=True))
 
 
 def test_weights_that_change_are_seen_without_a_compile() -> None:

@@ -77,8 +77,8 @@ class Laid:
     """A result: a copy of a graph output in memory with gaps, whose strides the graph asked for."""
 
     base: Slot
-    shape: tuple[Dim, ...]
-    strides: tuple[Dim, ...]
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -333,7 +333,7 @@ class Reader:
 
     def _slot(self, node: Any, value: Value) -> Slot:
         fake = node.meta["val"]
-        if value.dtype is not dtype_of(fake.dtype):  # the statistics of a norm, say, which we hold in f32: what reads them expects torch's dtype
+        if value.dtype is not dtype_of(fake.dtype):  # statistics of a norm, which we hold in f32: what reads them expects torch's dtype
             value = self.graph.add(Cast(dtype=dtype_of(fake.dtype)), value).value
         if self.bounded.padded(fake):
             self.graph.outputs.append(value)

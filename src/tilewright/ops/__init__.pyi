@@ -59,8 +59,8 @@ from .pointwise.binary import (
     Mul as Mul, Pow as Pow, Remainder as Remainder, Sub as Sub, Where as Where
 )
 from .pointwise.casts import (
-    BitwiseNot as BitwiseNot, Cast as Cast, IsInf as IsInf, IsNan as IsNan,
-    LogicalNot as LogicalNot
+    Bitcast as Bitcast, BitwiseNot as BitwiseNot, Cast as Cast,
+    IsInf as IsInf, IsNan as IsNan, LogicalNot as LogicalNot
 )
 from .pointwise.compare import (
     Compare as Compare, Equal as Equal, Greater as Greater,

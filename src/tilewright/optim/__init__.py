@@ -9,11 +9,13 @@ from __future__ import annotations
 from .adaptive import adafactor, adam, adamw, lamb, lion
 from .base import Optimizer
 from .clipping import clip_by_global_norm, clip_by_value, clipped, global_norm
+from .from_torch import TorchOptimizer, from_torch
 from .schedules import constant, cosine, exponential, linear, one_cycle, piecewise, warmup
 from .sgd import sgd
 
 __all__ = [
     "Optimizer",
+    "TorchOptimizer",
     "adafactor",
     "adam",
     "adamw",
@@ -23,6 +25,7 @@ __all__ = [
     "constant",
     "cosine",
     "exponential",
+    "from_torch",
     "global_norm",
     "lamb",
     "linear",

@@ -159,7 +159,8 @@ class Converter:
         import torch
 
         metas = c.meta if isinstance(c.meta, (tuple, list)) else (c.meta,)
-        if not metas or not all(isinstance(m, torch.Tensor) and any(type(d) is int and d == 0 for d in m.shape) for m in metas) or node.target._schema.is_mutable:
+        empty = [isinstance(m, torch.Tensor) and any(type(d) is int and d == 0 for d in m.shape) for m in metas]
+        if not empty or not all(empty) or node.target._schema.is_mutable:
             return None
         made = tuple(c.expand(c.scalar(0, dtype_of(m.dtype)), self.symbols.shape(m.shape)) for m in metas)
         return made if isinstance(c.meta, (tuple, list)) else made[0]

@@ -146,7 +146,8 @@ def _layer_by_layer(found: Callable[..., Any], x: Any, state: Any, params: Any, 
 OWN: dict[str, Callable[..., Any]] = {  # of ops for which torch has none
     "grid_sampler_2d_backward.default": _grid_sampler_backward,
     "masked_scatter_backward.default": _masked_scatter_backward,
-    **{f"{kind}{n}d_backward.default": _nearest_backward(f"{kind}{n}d") for kind in ("upsample_nearest", "_upsample_nearest_exact") for n in (1, 2, 3)},
+    **{f"{kind}{n}d_backward.default": _nearest_backward(f"{kind}{n}d") for n in (1, 2, 3)
+       for kind in ("upsample_nearest", "_upsample_nearest_exact")},
     "_transformer_encoder_layer_fwd.default": _encoder_layer,
 }
 

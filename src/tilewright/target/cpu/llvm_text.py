@@ -113,6 +113,7 @@ class FunctionText:
         self._lines: list[str] = ["entry:"]
         self.block = "entry"  # the label instructions now go to, for phi nodes
         self._names = 0
+        self._logic: dict[str, int] = {}  # vectors that bitwise ops give -> how many of those stand behind one another
 
     # -- text ---------------------------------------------------------------------------------------------------------
     def fresh(self, stem: str = "v") -> str:
@@ -158,7 +159,10 @@ class FunctionText:
 
     # -- arithmetic ---------------------------------------------------------------------------------------------------
     def op(self, name: str, ty: str, a: str, b: str) -> str:
-        return self.value(f"{name} {ty} {a}, {b}")
+        out = self.value(f"{name} {ty} {a}, {b}")
+        if name in ("and", "or", "xor"):
+            self._logic[out] = 1 + max(self._logic.get(a, 0), self._logic.get(b, 0))
+        return out
 
     def mulhi(self, ty: str, a: str, b: str, *, signed: bool) -> str:
         """The upper half of the product of integers, which has twice their bits."""
@@ -186,10 +190,27 @@ class FunctionText:
         return self.value(call)
 
     def cast(self, name: str, source: str, x: str, target: str) -> str:
-        return x if source == target else self.value(f"{name} {source} {x} to {target}")
+        if source == target:
+            return x
+        out = self.value(f"{name} {source} {x} to {target}")
+        if name == "bitcast" and x in self._logic:
+            self._logic[out] = self._logic[x]
+        return out
 
     def select(self, ty: str, condition: str, a: str, b: str) -> str:
+        a, b = self._not_ternary(ty, a), self._not_ternary(ty, b)
         return self.value(f"select {like(ty, 'i1')} {condition}, {ty} {a}, {ty} {b}")
+
+    def _not_ternary(self, ty: str, x: str) -> str:
+        """A selected value such that LLVM does not join the selection with a ternary bitwise op: for AVX-512, LLVM 22 swaps operands of the
+        masked `vpternlog` and keeps its table, where the other selected value is one of them."""
+        if self._logic.get(x, 0) < 2 or not self.features.has_avx512 or lanes(ty) < 2:
+            return x
+        if element(ty) not in ("i32", "i64", "float", "double"):
+            return x
+        real = like(ty, {"i32": "float", "i64": "double"}.get(element(ty), element(ty)))
+        fenced = self.intrinsic(f"llvm.arithmetic.fence.{mangle(real)}", real, [(real, self.cast("bitcast", ty, x, real))])
+        return self.cast("bitcast", real, fenced, ty)
 
     def icmp(self, predicate: str, ty: str, a: str, b: str) -> str:
         return self.value(f"icmp {predicate} {ty} {a}, {b}")

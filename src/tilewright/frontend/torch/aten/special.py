@@ -96,7 +96,8 @@ def rrelu(c: Context, x: Value, *args: Any, **options: Any) -> Any:
 
 
 @aten("rrelu_with_noise_functional.default")
-def rrelu_with_noise(c: Context, x: Value, noise: Value, lower: float = 0.125, upper: float = 1 / 3, training: bool = False, *_: Any) -> Any:
+def rrelu_with_noise(c: Context, x: Value, noise: Value, lower: float = 0.125, upper: float = 1 / 3, training: bool = False,
+                     *_: Any) -> Any:
     """The slopes are a result too: the backward pass reads them."""
     if training:
         return random_slopes(c, x, lower, upper)
