@@ -32,6 +32,7 @@ from .index.gather import GatherTemplate
 from .index.index_rows import IndexRows
 from .index.scatter import ScatterAddTemplate
 from .launch import Buffer, ConstBuffer, Item, Launch, Packed, Program, flatten, roots
+from .matmul.columns import ColumnProducts
 from .matmul.matmul import MatmulTemplate
 from .memo import Memo
 from .pointwise.complex import computed_in_place, part
@@ -53,7 +54,7 @@ from .state import computed_in_window, in_place_updates, land_states, updated
 from .template import Template, Unserved
 
 TEMPLATES: list[Template] = [
-    *CATALOGUE, MatmulTemplate(), QDotTemplate(), QExpertsDotTemplate(), QuantizeRowsTemplate(), AttentionTemplate(),
+    *CATALOGUE, ColumnProducts(), MatmulTemplate(), QDotTemplate(), QExpertsDotTemplate(), QuantizeRowsTemplate(), AttentionTemplate(),
     AttentionBackwardTemplate(), NormBackwardTemplate(), Q8BlocksTemplate(), Reduce(), Rows(), GatherTemplate(), IndexRows(),
     Pointwise(), QMatmulTemplate(), QGatherTemplate(), QExpertsTemplate(), UpdateSliceTemplate(), ScatterAddTemplate(),
     SampleTemplate(), ConvTemplate(), Winograd(), RopeTemplate(), ConcatTemplate(), Elements(),
