@@ -63,6 +63,9 @@ CASES: dict[str, tuple[Any, tuple[Any, ...], int]] = {
     "cdist": (torch.cdist, (R(2, 70, 67), R(2, 33, 67)), 2),
     "cdist of one side": (lambda x, y: torch.cdist(x, y, 1.0), (R(2, 1, 30, 5), R(3, 9, 5)), 1),
     "largest distance": (lambda x, y: torch.cdist(x, y, float("inf")), (R(7, 130).double(), R(9, 130).double()), 1),
+    "matrix and vector": (torch.mv, (R(77, 300), R(300)), 1),
+    "transposed matrix and vector": (lambda x, y: x.mT @ y, (R(90, 77), R(90)), 1),
+    "matrices and vectors": (lambda x, y: torch.relu(x @ y) + 1, (R(3, 7, 45).double(), R(3, 45, 1).double()), 1),
     "stft": (pairs, (R(500).double(),), 8),
     **{f"depthwise backward {i}": (*depthwise(*options), 11)
        for i, options in enumerate([(3,), (3, 2), (5, 1, 2), (3, 1, 2, 2), (4, 3, 0), (2, 2, 0, 3)])},

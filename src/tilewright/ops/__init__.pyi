@@ -25,10 +25,13 @@ from .index.indexing import (
     Concat as Concat, Gather as Gather, GatherAlongAxis as GatherAlongAxis,
     Index as Index, Pad as Pad, TopK as TopK
 )
+from .index.pad_edges import PadEdges as PadEdges
 from .index.sampling import Sample as Sample
 from .index.scatter import Scatter as Scatter, ScatterAdd as ScatterAdd
 from .index.scatter_along import ScatterAlong as ScatterAlong
 from .index.sorting import ArgSort as ArgSort, Sort as Sort
+from .index.strided_add import StridedAdd as StridedAdd
+from .index.weighted import WeightedGather as WeightedGather
 from .linalg.derived import Det as Det, Pinv as Pinv
 from .linalg.eigenvalues import Eig as Eig
 from .linalg.factors import Cholesky as Cholesky, Qr as Qr
@@ -36,11 +39,13 @@ from .linalg.reflections import Geqrf as Geqrf
 from .linalg.spectra import Eigh as Eigh, Svd as Svd
 from .linalg.systems import Lu as Lu, Solve as Solve, TriangularSolve as TriangularSolve
 from .matmul.contractions import Conv as Conv, Matmul as Matmul
+from .matmul.distances import PairSums as PairSums
 from .matmul.grouped import GroupedGemm as GroupedGemm, GroupedMatmul as GroupedMatmul, GroupedOuter as GroupedOuter
 from .matmul.int_products import (
     IntConv as IntConv, IntDot as IntDot, IntMatmul as IntMatmul,
     PackWords as PackWords, Requantize as Requantize
 )
+from .matmul.tap_products import TapProducts as TapProducts
 from .matmul.winograd import WinogradConv as WinogradConv
 from .packed.affine_quant import Dequantize as Dequantize, LoraMatmul as LoraMatmul, Quantize as Quantize
 from .packed.backward import QExpertsBack as QExpertsBack, QMatmulBack as QMatmulBack
@@ -85,7 +90,10 @@ from .pointwise.rounding import Ceil as Ceil, Floor as Floor, Round as Round, Tr
 from .pointwise.shifts import BitwiseLeftShift as BitwiseLeftShift, BitwiseRightShift as BitwiseRightShift
 from .random.philox import RandomBits as RandomBits, RandomNormal as RandomNormal, RandomUniform as RandomUniform
 from .row_map import RowMap as RowMap
-from .rows.cumulative import CumProd as CumProd, CumSum as CumSum
+from .rows.cumulative import (
+    CumMax as CumMax, CumMin as CumMin, CumProd as CumProd, CumSum as CumSum,
+    LogCumSumExp as LogCumSumExp
+)
 from .rows.losses import SoftmaxCrossEntropy as SoftmaxCrossEntropy
 from .rows.norm_backward import NormBackward as NormBackward
 from .rows.norms import (
@@ -127,7 +135,7 @@ from .structure import (
 )
 from .views import (
     Expand as Expand, Flip as Flip, Reshape as Reshape, Slice as Slice, Split as Split,
-    Transpose as Transpose
+    Strided as Strided, Transpose as Transpose
 )
 from .functions import (
     abs_ as abs_, add as add, apply as apply, broadcast_batch as broadcast_batch,

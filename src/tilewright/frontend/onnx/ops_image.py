@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from ... import ops as O
 from ...core import dtypes as dt
 from ...core.dims import Dim, Expr
 from ...core.dtypes import compute_dtype
@@ -312,7 +311,7 @@ def _largest_at(image: Value, at: list[Value], sizes: Any) -> Value:
     for corner in cartesian((0, 1), repeat=2):
         near = spots([F.add(f, 1.0) if b else f for f, b in zip(floors, corner, strict=True)], sizes)
         parts = [s if b else F.sub(1.0, s) for s, b in zip(shares, corner, strict=True)]
-        part = O.WeightedGather()(image, near, F.mul(*parts))
+        part = F.one("weighted_gather", image, near, F.mul(*parts))
         total = part if total is None else F.maximum(total, part)
     assert total is not None
     return total

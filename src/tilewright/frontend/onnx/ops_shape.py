@@ -308,7 +308,7 @@ def padded(c: Context, x: Value, pads: list[Dim], mode: str, value: Value | None
         inside = F.pad(c.full(x.shape, True, dt.bool_), lo, hi, False)
         return F.where(inside, F.pad(x, lo, hi), F.reshape(value, ()))
     if mode in ("reflect", "edge", "wrap") and _within(x.shape, lo, hi, mode):
-        return O.PadEdges(lo=tuple(lo), hi=tuple(hi), mode=mode)(x)
+        return F.one("pad_edges", x, lo=tuple(lo), hi=tuple(hi), mode=mode)
     for a in range(n):
         if lo[a] == 0 and hi[a] == 0:
             continue

@@ -47,7 +47,7 @@ class TapProductsTemplate(Template):
         def sums(taps: range) -> None:
             zeros = [b.full((tile,), 0.0, dtype)] * len(taps)
 
-            def step(at: list[Ix | int], i: Ix, limit: tuple[Ix] | None, carried: list[Tile]) -> list[Tile]:
+            def step(at: list[Ix | int], i: Ix, limit: tuple[Ix | int] | None, carried: list[Tile]) -> list[Tile]:
                 spots = [o * s + k * d for o, s, k, d in zip(at[1:], op.stride, tap, op.dilation, strict=False)]
                 share = widen(b, b.load(given, (at[0], channel, *at[1:], i), (tile,), limit=limit))
                 along = (at[0], channel, *spots, i)

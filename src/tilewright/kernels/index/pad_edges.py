@@ -74,7 +74,7 @@ class PadEdgesTemplate(Template):
                 b.store(y, (*to[:-1], to[-1] + part.index), found, limit=limit)
 
 
-def _source(b: KernelBuilder, mode: str, i: Ix, n: Ix) -> Ix:
+def _source(b: KernelBuilder, mode: str, i: Ix | int, n: Ix) -> Ix | int:
     """Which element stands at i, counted from the operand's first."""
     if mode == "edge":
         return b.minimum(b.maximum(i, 0), n - 1)

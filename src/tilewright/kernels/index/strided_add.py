@@ -52,7 +52,8 @@ class StridedAddTemplate(Template):
             if not rank:
                 b.store(goal, place, b.load(source, place, ()))
             else:
-                n, below = counts[-1], 0
+                n = counts[-1]
+                below: Ix | int = 0
                 for tile in (together * WIDE, together) if together > 1 else (1,):
                     high = n // tile * tile if tile != together else n
                     with b.loop(below, high, tile) as part:

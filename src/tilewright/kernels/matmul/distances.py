@@ -64,7 +64,7 @@ class PairSumsTemplate(Template):
                     found = widen(b, b.load(second, (*at, source, chain.index + part.index), (lanes,), limit=limit))
                     b.store(panel, (part.index, row.index), found, axes=(0,), limit=limit)
 
-            def rows(start: Ix | int, count: int, chain_at: Ix = chain.index, steps: Ix = steps) -> None:
+            def rows(start: Ix | int, count: int, chain_at: Ix | int = chain.index, steps: Ix | int = steps) -> None:
                 with b.loop(0, steps, 1, [zero] * count) as loop:
                     across_b = b.load(panel, (loop.index, 0), (width,))
                     ones = [widen(b, b.load(first, (*at, top + start + r, chain_at + loop.index), (1,))) for r in range(count)]

@@ -97,14 +97,16 @@ def _leaves(region: Region, roots: list[Value], stop: Node | None) -> list[Value
 
 
 def _vector_axis(region: Region) -> int:
-    """The axis of the anchor's operand along which most of what is read lies side by side."""
+    """The axis of the anchor's operand along which most of what is read lies side by side; what is repeated along an axis counts less."""
     node = region.anchor
     assert node is not None
     shape = node.operands[0].shape
     layouts = [o.layout.expand(shape) for v in _leaves(region, [node.operands[0]], None) if (o := region.operand(v)) is not None]
 
-    def score(axis: int) -> tuple[int, int]:
-        return sum(lay.strides[axis] == 1 for lay in layouts), axis
+    whole = [lay for lay in layouts if all(s != 0 or d == 1 for s, d in zip(lay.strides, shape, strict=True))]
+
+    def score(axis: int) -> tuple[int, int, int]:
+        return sum(lay.strides[axis] == 1 for lay in whole), sum(lay.strides[axis] == 1 for lay in layouts), axis
 
     return max((a for a, d in enumerate(shape) if d != 1), key=score, default=_axes(node)[0] if _axes(node) else 0)
 

@@ -48,7 +48,7 @@ class StridedAdd(Composite):
         require(0 in sizes or last < self.size, "reaches element {last} of {size}", last=last, size=self.size)
         return x.with_shape((*x.shape[:lead], self.size))
 
-    def view(self, x: TensorType) -> Strided:
+    def reading(self, x: TensorType) -> Strided:
         """What reads the places that x is added to."""
         sizes = tuple(int(d) for d in x.shape[x.ndim - len(self.strides) :] if isinstance(d, int))
         return Strided(shape=sizes, strides=self.strides, offset=self.offset)
@@ -62,7 +62,7 @@ class StridedAdd(Composite):
 
     def decompose(self, x: Value) -> Value:
         lead = x.shape[: len(x.shape) - len(self.strides)]
-        places = self.view(x.type).places().reshape(-1)
+        places = self.reading(x.type).places().reshape(-1)
         rows = F.transpose(F.reshape(x, (product(lead), places.size)), (1, 0))
         start = F.full(x.node.graph, (self.size, product(lead)), 0, x.dtype)
         out = F.one("scatter_add", start, x.node.graph.constant(places, "places"), rows)
@@ -74,7 +74,7 @@ class StridedAdd(Composite):
     def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
         g = cotangents[0]
         assert g is not None
-        return (self.view(inputs[0].type)(g),)
+        return (self.reading(inputs[0].type)(g),)
 
     def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
         return (self(inputs[0]),)

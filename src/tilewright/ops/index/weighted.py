@@ -119,7 +119,7 @@ def sample(x: Value, at: list[Value], sizes: Shape, *, mode: str = "linear", pad
         at = [bounded(v, s, padding, align) for v, s in zip(at, sizes, strict=True)]
     if mode == "nearest":
         index = spots([F.one("round", v) for v in at], sizes)
-        return WeightedGather()(x, index, F.full(x.node.graph, index.shape, 1.0, wide))
+        return F.one("weighted_gather", x, index, F.full(x.node.graph, index.shape, 1.0, wide))
     graph = x.node.graph
     steps = np.array(list(cartesian((0, 1) if mode == "linear" else (-1, 0, 1, 2), repeat=rank)), wide.np).reshape(-1, rank)
     places, weight = [], None
@@ -134,7 +134,7 @@ def sample(x: Value, at: list[Value], sizes: Shape, *, mode: str = "linear", pad
         weight = part if weight is None else F.mul(weight, part)
         places.append(near)
     assert weight is not None
-    return WeightedGather()(x, spots(places, sizes), weight)
+    return F.one("weighted_gather", x, spots(places, sizes), weight)
 
 
 def _cubic(d: Value, a: float = -0.75) -> Value:

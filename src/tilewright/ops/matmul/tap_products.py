@@ -53,7 +53,8 @@ class TapProducts(Composite):
         for tap in cartesian(*(range(k) for k in self.kernel)):
             steps = zip(tap, g.shape[2:], self.stride, self.dilation, strict=True)
             window = x[(slice(None), slice(None), *(slice(k * d, k * d + (o - 1) * s + 1, s) for k, o, s, d in steps))]
-            out[(slice(None), *tap)] = (window.astype(np.float64) * g).sum((0, *range(2, g.ndim)))
+            place: Any = (slice(None), *tap)
+            out[place] = (window.astype(np.float64) * g).sum((0, *range(2, g.ndim)))
         return out.astype(x.dtype)
 
     def decompose(self, x: Value, g: Value) -> Value:
