@@ -34,7 +34,7 @@ def numbers(*shape: int) -> Any:
     return fresh_rng().standard_normal(shape).astype(bf16.np)
 
 
-def near(got: Any, a: Any, b: Any) -> None:
+def check_near(got: Any, a: Any, b: Any) -> None:
     """Sums in f32, rounded once."""
     a, b = a.astype(np.float64), b.astype(np.float64)
     sums = 2.0**-20 * (np.abs(a) @ np.abs(b))
@@ -61,7 +61,7 @@ def test_products(left: tuple[int, ...], right: tuple[int, ...], flags: tuple[bo
     x, y = (np.ascontiguousarray(m.swapaxes(-1, -2)) if turned else m for m, turned in zip((a, b), flags, strict=True))
     graph = product(x, y, transpose_a=flags[0], transpose_b=flags[1])
     (got,), _ = interpret_graph(graph, [x, y], with_pairs())
-    near(got, a, b)
+    check_near(got, a, b)
 
 
 @pytest.mark.parametrize("flag", [False, True])
@@ -70,7 +70,7 @@ def test_generated_code(left: tuple[int, ...], right: tuple[int, ...], flag: boo
     a, b = numbers(*left), numbers(*right)
     y = np.ascontiguousarray(b.swapaxes(-1, -2)) if flag else b
     (got,), _ = run_graph(product(a, y, transpose_b=flag), [a, y], level="native", parts=3)
-    near(got, a, b)
+    check_near(got, a, b)
 
 
 def kernels(graph: Graph) -> str:
@@ -110,7 +110,7 @@ def test_symbolic_rows() -> None:
     for m in (1, 6, 7, 41):
         a = numbers(m, 40)
         (got,), _ = interpret_graph(graph, [a, b], with_pairs())
-        near(got, a, b.T)
+        check_near(got, a, b.T)
 
 
 @pytest.mark.parametrize("flag", [False, True])
