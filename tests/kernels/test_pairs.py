@@ -182,3 +182,15 @@ def test_a_channel_without_a_partner_meets_zeros() -> None:
     expected = np.zeros(got.shape, bool)
     expected[0, :, 1, 2], expected[0, 1] = True, True
     np.testing.assert_array_equal(bad, expected)
+
+
+@pytest.mark.parametrize("longest", [8192, 8])
+def test_windows_too_long_for_squares(longest: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a weight's gradient, whose window is a whole image."""
+    from tilewright.kernels.conv import conv
+
+    monkeypatch.setattr(conv, "LONGEST_LINE", longest)
+    x, w = numbers(1, 3, 9, 8), numbers(5, 3, 6, 7)
+    (got,), _ = interpret_graph(convolution(x, w), [x, w], with_pairs())
+    want = torch.nn.functional.conv2d(*(torch.from_numpy(a.astype(np.float64)) for a in (x, w))).numpy()
+    assert np.all(np.abs(got.astype(np.float64) - want) <= 2.0**-8 * np.abs(want) + 1e-4)

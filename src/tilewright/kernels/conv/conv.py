@@ -33,7 +33,8 @@ from .depthwise import TAPS, Depthwise, is_depthwise, taps_first
 from .direct import direct_launch
 from .parts import AnyConv, Plain, int_of, plain_parts, spread, weights_of
 
-PACKED, PACKED_LINE = 16, 2048  # the most channels (or words), and elements of a result's window, that a program packs
+PACKED, PACKED_LINE = 16, 2048  # the most channels (or words) that a program packs, and elements of a result's window for several of them
+LONGEST_LINE = 8192  # elements of a window that a program transposes in its own memory
 
 
 class ConvTemplate(Template):
@@ -165,8 +166,9 @@ def panels_of(name: str, op: AnyConv, w: Operand, width: int, per: int, target: 
     b = call.b
     source = call.view("w", kind, w.buffer, raw)
     out = call.view("panels", made, buffer, panels, write=True)
-    run = Layout((channels, *window[1:]), raw.strides[2:]).is_contiguous  # of all channels and taps of a result
     taken, line = _product_of(window[1:]), channels * _product_of(window[1:])
+    run = Layout((channels, *window[1:]), raw.strides[2:]).is_contiguous  # of all channels and taps of a result
+    run = run and target.kind == "cpu" and kind.itemsize in MOVED and 0 < per * taken <= LONGEST_LINE
     side = target.vector_bits // (8 * max(kind.itemsize, 4))  # results and elements of their windows that are transposed at once
     at_once = max(1, min(PACKED, window[0], PACKED_LINE // (per * taken))) if run else 1  # words of channels that a program packs
     chunks = -(-window[0] // at_once)

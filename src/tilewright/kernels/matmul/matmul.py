@@ -115,7 +115,7 @@ class MatmulTemplate(Template):
             return [product_launch(region, p, config, p.b.buffer, panels, target)]
         if p.b_view.strides[-1] == 1 and not _collides(p):
             return [_read_in_place(region, replace(p, b_way="rows"), config, target)]
-        if p.b_view.strides[-2] == 1 and at_most(p.m, IN_PLACE_ROWS):
+        if target.kind == "cpu" and p.b_view.strides[-2] == 1 and at_most(p.m, IN_PLACE_ROWS):
             return [_read_in_place(region, replace(p, b_way="columns"), config, target)]
         note = "run-time right operand packed into panels"
         pack, buffer, panels = pack_panels(region.name, p.b, p.b_view, p.n, config.width, target, note)

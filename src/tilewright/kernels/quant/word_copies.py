@@ -75,7 +75,8 @@ def planes_to_words(name: str, x: Operand, padding: Sequence[tuple[int, int]], p
     around = sum(one << (bits * j) for j in range(per))
     around -= (1 << 32) if around >> 31 else 0
     side = target.vector_bits // 32  # pixels and words that are transposed at once
-    if words >= side:
+    squared = target.kind == "cpu" and words >= side
+    if squared:
         split = Layout((n, words, per, *sizes), (x.layout.strides[0], x.layout.strides[1] * per, *x.layout.strides[1:]), x.layout.offset)
         parts = call.view("words", kind, x.buffer, split, sizes=(n, 1, channels, *sizes))
 
@@ -98,7 +99,7 @@ def planes_to_words(name: str, x: Operand, padding: Sequence[tuple[int, int]], p
         squares(0, edge, empty)
         squares(edge, edge + count, None)
         squares(edge + count, end, empty)
-    for w in range(words if words < side else 0):
+    for w in range(0 if squared else words):
         given = min(per, channels - w * per)
         rest = sum(one << (bits * j) for j in range(given, per))
         rest -= (1 << 32) if rest >> 31 else 0
