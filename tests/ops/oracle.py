@@ -59,7 +59,6 @@ ACTIVATIONS: dict[str, Oracle] = {
     "elu": lambda a, x: tf.elu(x, a["alpha"]),
     "bitcast": lambda a, x: x.view(DTYPES[a["dtype"].name]),
     "cast": lambda a, x: x.to(DTYPES[a["dtype"].name]),
-    "bitcast": lambda a, x: x.view(getattr(torch, a["dtype"].np.name)),
 }
 
 

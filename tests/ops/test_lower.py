@@ -15,6 +15,7 @@ from tilewright.ops import REGISTRY, FloorDivide, Op, Remainder
 from tilewright.ops.families import Elementwise, i32, i64
 
 SPECIAL = (np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 2.5, -2.5, 0.5, 1e30, -1e30, 19.5, 20.5, -30.0, 100.0)
+EXACT = ("bitcast", "cast", "where")  # what they give for special values depends on their dtypes
 
 
 @pytest.mark.parametrize("case", cases(only=lambda op: issubclass(op, Elementwise)))
@@ -25,7 +26,7 @@ def test_lowering_is_the_reference(case: Case) -> None:
 
 
 @pytest.mark.parametrize(
-    "op", [op for op in REGISTRY.values() if issubclass(op, Elementwise) and "f" in op.kinds and op.name not in ("cast", "bitcast", "where")]
+    "op", [op for op in REGISTRY.values() if issubclass(op, Elementwise) and "f" in op.kinds and op.name not in EXACT]
 )
 def test_special_values(op: type[Op]) -> None:
     pairs = np.array(list(product(SPECIAL, SPECIAL)), np.float64)
