@@ -20,7 +20,7 @@ from .families import (
 from .fourier.rows import DftRows as DftRows, RealDft as RealDft, RealDftBack as RealDftBack
 from .fourier.transforms import Dft as Dft, DftColumns as DftColumns
 from .fused import Fused as Fused
-from .index.bags import BagSum as BagSum
+from .index.counting import BagSum as BagSum
 from .index.indexing import (
     Concat as Concat, Gather as Gather, GatherAlongAxis as GatherAlongAxis,
     Index as Index, Pad as Pad, TopK as TopK
@@ -32,9 +32,9 @@ from .index.scatter_along import ScatterAlong as ScatterAlong
 from .index.sorting import ArgSort as ArgSort, Sort as Sort
 from .index.strided_add import StridedAdd as StridedAdd
 from .index.weighted import WeightedGather as WeightedGather
-from .linalg.derived import Det as Det, Pinv as Pinv
 from .linalg.eigenvalues import Eig as Eig
 from .linalg.factors import Cholesky as Cholesky, Qr as Qr
+from .linalg.functions import Det as Det, Pinv as Pinv
 from .linalg.reflections import Geqrf as Geqrf
 from .linalg.spectra import Eigh as Eigh, Svd as Svd
 from .linalg.systems import Lu as Lu, Solve as Solve, TriangularSolve as TriangularSolve
@@ -59,7 +59,8 @@ from .pointwise.activations import (
     Softplus as Softplus
 )
 from .pointwise.binary import (
-    Add as Add, BitwiseAnd as BitwiseAnd, BitwiseOr as BitwiseOr,
+    Add as Add, BitwiseAnd as BitwiseAnd,
+    BitwiseLeftShift as BitwiseLeftShift, BitwiseOr as BitwiseOr, BitwiseRightShift as BitwiseRightShift,
     BitwiseXor as BitwiseXor, Div as Div, FloorDivide as FloorDivide, Maximum as Maximum, Minimum as Minimum,
     Mul as Mul, Pow as Pow, Remainder as Remainder, Sub as Sub, Where as Where
 )
@@ -87,7 +88,6 @@ from .pointwise.hyperbolic import (
     Sinh as Sinh
 )
 from .pointwise.rounding import Ceil as Ceil, Floor as Floor, Round as Round, Trunc as Trunc
-from .pointwise.shifts import BitwiseLeftShift as BitwiseLeftShift, BitwiseRightShift as BitwiseRightShift
 from .random.philox import RandomBits as RandomBits, RandomNormal as RandomNormal, RandomUniform as RandomUniform
 from .row_map import RowMap as RowMap
 from .rows.cumulative import (
