@@ -7,6 +7,8 @@ as in `matmul.py`, so the two agree bit for bit. Rows past M and columns of A pa
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ...core.dims import at_least, ceildiv, maximum, minimum, product
 from ...core.dtypes import compute_dtype, f32
 from ...core.target_spec import TargetSpec
@@ -35,7 +37,7 @@ def narrow_launch(region: Region, p: Problem, b_buffer: Buffer, panels: Layout, 
     assert region.anchor is not None and isinstance(p.n, int)
     n, lanes = p.n, target.lanes(4)
     width = lanes * (4 if target.registers >= 32 else 2)
-    frame = Frame.of(region, p, b_buffer, panels, name="matmul_narrow", in_place=True)
+    frame = Frame.of(region, replace(p, b_way="rows"), b_buffer, panels, name="matmul_narrow")
     call, m, b = frame.call, frame.rows, frame.call.b
     count = ceildiv(m, width)
     each = minimum(BLOCKS, maximum(1, ceildiv(count * product(frame.lead), 4 * target.cores)))
