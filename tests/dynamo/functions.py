@@ -195,8 +195,8 @@ row("elementwise", "frexp, ldexp", lambda x: (torch.frexp(x), torch.ldexp(x, tor
 row("elementwise", "float8", lambda x: (x.to(torch.float8_e4m3fn).float(), x.to(torch.float8_e5m2).float()), lambda: (r(50) * 9,),
     grad=False)
 
-row("elementwise", "step functions of f16", lambda x: (torch.ceil(x * 64.1), (x * 3.1).long(), (x * 3.1) > 1, x * 3.1 // 0.5,
-    torch.sign(x * 3.1 - 3.1)), lambda: (r(64).half(),), grad=False)
+row("elementwise", "step functions of f16", lambda x: (torch.ceil(x * 64.125), (x * 3.125).long(), (x * 3.125) > 1, x * 3.125 // 0.5,
+    torch.sign(x * 3.125 - 3.125)), lambda: (r(64).half(),), grad=False)
 row("elementwise", "copysign selected, bf16", lambda x: (torch.where(x > 0, torch.copysign(x + 1, x), x), torch.frexp(x)),
     lambda: (r(64).bfloat16(),), grad=False)
 row("elementwise", "bits selected", lambda a, b: (torch.where(a > 3, (a & 7) | (b & ~7), a), torch.where(a > 3, b, (a & 7) | (b & ~7))),
