@@ -36,7 +36,7 @@ def strides(tree: Any) -> list[Any]:
     return [tuple(s for s, n in zip(t.stride(), t.shape, strict=True) if n != 1) for t in tensors(tree) if t.numel() > 1]
 
 
-def run_row(row: Row, mode: str) -> None:
+def check_row(row: Row, mode: str) -> None:
     """`mode`: plain, dynamic (symbolic sizes) or grad."""
     args = row.make()
     if mode == "grad":

@@ -5,8 +5,9 @@ import warnings
 
 import pytest
 
+from . import functions_more  # noqa: F401  enters its rows
 from .functions import ROWS
-from .run_row import run_row
+from .run_row import check_row
 
 QUICK = {
     "plain": ("elementwise/step functions of f16", "elementwise/copysign selected, bf16", "elementwise/bits selected",
@@ -22,16 +23,16 @@ QUICK = {
 }
 
 
-def run(mode: str, name: str) -> None:
+def check(mode: str, name: str) -> None:
     kind, _, rest = name.partition("/")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # splits, and what torch says about the inputs
-        run_row(ROWS[kind][rest], mode)
+        check_row(ROWS[kind][rest], mode)
 
 
 @pytest.mark.parametrize(("mode", "name"), [(mode, name) for mode, names in QUICK.items() for name in names])
 def test_quick(mode: str, name: str) -> None:
-    run(mode, name)
+    check(mode, name)
 
 
 CASES = [(mode, f"{kind}/{name}") for kind, rows in ROWS.items() for name, row in rows.items() for mode in QUICK
@@ -41,4 +42,4 @@ CASES = [(mode, f"{kind}/{name}") for kind, rows in ROWS.items() for name, row i
 @pytest.mark.slow
 @pytest.mark.parametrize(("mode", "name"), CASES)
 def test_row(mode: str, name: str) -> None:
-    run(mode, name)
+    check(mode, name)

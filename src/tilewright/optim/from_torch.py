@@ -44,7 +44,7 @@ def from_torch(optimizer: Any, *, options: Mapping[str, Any] | None = None) -> T
     """
     import torch
 
-    from .. import dynamo  # noqa: F401  tells torch the backend's name
+    from ..core import torch_context  # noqa: F401  tells torch the backend's name
 
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise InputError(f"from_torch: needs a torch.optim.Optimizer, got a {type(optimizer).__name__}")
