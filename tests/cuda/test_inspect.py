@@ -28,7 +28,7 @@ def session(name: str) -> CudaSession:
 def test_everything_about_a_program_is_written(tmp_path: Path) -> None:
     s = session("softmax_long")
     (kernel,) = s.executable.code
-    count = inspect_cuda(s, tmp_path)
+    count, _ = inspect_cuda(s, tmp_path)
     assert count == len([p for p in tmp_path.rglob("*") if p.is_file()])
     assert ".visible .entry" in (tmp_path / f"kernels/{kernel}.ptx").read_text()
     assert "reduce" in (tmp_path / f"kernels/{kernel}.tile").read_text()

@@ -76,7 +76,7 @@ def grid(dtype: DType, count: int) -> list[Array]:
     return [rng.choice(some, 600) for _ in range(count)]
 
 
-ELEMENTWISE = sorted(n for n, c in o.REGISTRY.items() if c.traits.elementwise and n in ORACLES and n != "cast" and c.samples
+ELEMENTWISE = sorted(n for n, c in o.REGISTRY.items() if c.traits.elementwise and n in ORACLES and n not in ("bitcast", "cast") and c.samples
                      and any(t.dtype.is_float for t in c.samples[0].types))
 
 

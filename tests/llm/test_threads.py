@@ -178,14 +178,13 @@ def test_threads_that_share_a_stream_get_each_piece_once(llm: LLM, switching: ra
 def test_a_batch_program_is_compiled_once_whoever_asks_first(switching: random.Random) -> None:
     with model(seed=1) as llm:
         compiled = []
-        plain = llm._compile_for
-        assert plain is not None
+        plain = llm._call._compile_for
 
         def counted(wanted: Any) -> Any:
             compiled.append(wanted)
             return plain(wanted)
 
-        llm._compile_for = counted
+        llm._call._compile_for = counted
         want = ["".join(llm.generate(p, max_tokens=5)) for p in PROMPTS[:2]]
         results: dict[int, list[str]] = {}
         together(lambda n: results.update({n: llm.generate_batch(PROMPTS[:2], max_tokens=5)}))

@@ -297,8 +297,8 @@ def _shuffle(i: Instr) -> list[Type]:
     only_attrs(i, "order")
     a, b = [tile_type(x) for x in i.operands]
     order = i.attrs.get("order", ())
-    need(a == b and len(a.shape) == 1, f"needs two rank-1 tiles of one type, got {a} and {b}")
-    need(bool(order) and all(0 <= k < 2 * a.shape[0] for k in order), f"order must name elements of {a} twice, got {order}")
+    need(a.dtype is b.dtype and len(a.shape) == len(b.shape) == 1, f"needs two rank-1 tiles of one dtype, got {a} and {b}")
+    need(bool(order) and all(0 <= k < a.shape[0] + b.shape[0] for k in order), f"order must name elements of {a} and {b}, got {order}")
     return [TileType((len(order),), a.dtype)]
 
 

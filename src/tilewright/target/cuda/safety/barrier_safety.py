@@ -1,4 +1,4 @@
-"""Barrier safety of PTX text: can a thread leave, or go another way, before a barrier that others of its block still wait at?
+r"""Barrier safety of PTX text: can a thread leave, or go another way, before a barrier that others of its block still wait at?
 
 A branch is harmless when all threads of a block take it together: its predicate comes from block-wide values only (parameters, block
 numbers, constants, loads at such addresses), or the author says so with `.uni`. For every other branch, and every exit
