@@ -68,7 +68,7 @@ def test_dtypes(name: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", slow_unless("mlp", "llama", "vit", "gpt2", "convnet"))
 def test_dtype_option(name: str, dtype: str) -> None:
     """`dtype=` stores small floats and computes in f32: the interface stays f32, the error is that of the storage."""
     family, module = FAMILIES[name], module_of(name)
@@ -98,7 +98,7 @@ LEVELS: list[CpuLevel] = ["baseline", "avx2", "avx512"]
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("name", slow_unless("mlp", "block-manual-causal", "llama-block", "gpt2", "convnet"))
+@pytest.mark.parametrize("name", slow_unless("mlp", "llama-block", "convnet"))
 def test_cpu_levels(name: str, level: CpuLevel) -> None:
     try:
         target = host_target(level=level)

@@ -53,7 +53,7 @@ def test_scans_are_single_nodes(name: str) -> None:
     assert len(names) < 130, "nothing is unrolled"
 
 
-@pytest.mark.parametrize("name", ["mamba", "mamba2", "falcon_h1", "qwen3_next"])
+@pytest.mark.parametrize("name", ["mamba", "mamba2", *(pytest.param(n, marks=pytest.mark.slow) for n in ("falcon_h1", "qwen3_next"))])
 def test_any_length(name: str) -> None:
     model = module(name)
     session = tw.compile(model, (torch.zeros(2, 9, dtype=torch.int64),), dynamic={"x": {1: "L"}})

@@ -8,7 +8,7 @@ from tests.llm.families import make, ours
 PROMPTS = [[3, 1, 4], [20], [7, 7, 7, 7, 7, 99, 100], [50, 60], [11, 12, 13]]
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma3", "gpt2", "mixtral"])
+@pytest.mark.parametrize("name", ["llama", "mixtral", *(pytest.param(n, marks=pytest.mark.slow) for n in ("gemma3", "gpt2"))])
 def test_a_batch_is_its_sequences_alone(name: str) -> None:
     llm = ours(make(name))
     for count in (2, 3, 5):

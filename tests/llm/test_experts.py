@@ -19,7 +19,7 @@ def notes(llm: LLM) -> set[str]:
     return {launch.note for launch in llm.session.executable.launches}
 
 
-@pytest.mark.parametrize("name", ["Q8_0", "Q4_1", "Q4_0"])
+@pytest.mark.parametrize("name", ["Q4_1", *(pytest.param(n, marks=pytest.mark.slow) for n in ("Q8_0", "Q4_0"))])
 def test_packed_experts_are_close_to_f32(name: str, tmp_path: Path) -> None:
     packed = tw.load_llm(write_tiny_model(tmp_path / "packed.gguf", format=name, experts=5), cache_dtype="f32")
     plain = tw.load_llm(write_tiny_model(tmp_path / "plain.gguf", format="F32", experts=5), cache_dtype="f32")

@@ -11,7 +11,7 @@ from tests.llm.families import VOCAB, configs, make, ours, reference, relative
 NAMES = list(configs())
 
 
-@pytest.fixture(scope="module", params=NAMES)
+@pytest.fixture(scope="module", params=[n if i % 2 == 0 else pytest.param(n, marks=pytest.mark.slow) for i, n in enumerate(NAMES)])
 def pair(request: Any) -> Any:
     model = make(request.param)
     return request.param, model, ours(model)

@@ -69,7 +69,7 @@ HONOURED: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("kind", "fields"), [  # a part of them in every run
-    pytest.param(k, f, id=f"{k}-{'-'.join(f)}-{i}", marks=pytest.mark.slow if i % 3 else ()) for i, (k, f) in enumerate(HONOURED)
+    pytest.param(k, f, id=f"{k}-{'-'.join(f)}-{i}", marks=pytest.mark.slow if i % 6 else ()) for i, (k, f) in enumerate(HONOURED)
 ])  # fmt: skip
 def test_a_field_does_what_it_does_in_transformers(kind: str, fields: dict[str, Any]) -> None:
     import transformers as tf

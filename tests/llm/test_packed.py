@@ -28,7 +28,10 @@ def test_bits_do_not_depend_on_the_company(name: str, cache: str, tmp_path: Path
     assert llm.generate_batch(prompts, max_tokens=7) == ["".join(llm.generate(p, max_tokens=7)) for p in prompts]
 
 
-@pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "F16", "BF16"])
+OFTEN = ("Q4_1", "Q8_0", "BF16")
+
+
+@pytest.mark.parametrize("name", [*OFTEN, *(pytest.param(n, marks=pytest.mark.slow) for n in ("Q4_0", "Q5_0", "Q5_1", "F16"))])
 def test_a_packed_model_is_close_to_its_numbers(name: str, tmp_path: Path) -> None:
     """The same random weights in F32: what remains is the rounding of weights and activations."""
     packed, plain = (tw.load_llm(write_tiny_model(tmp_path / f"{n}.gguf", format=n, layers=1), cache_dtype="f32") for n in (name, "F32"))

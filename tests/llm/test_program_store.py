@@ -71,7 +71,7 @@ def test_other_weights_of_the_same_shapes_use_the_same_program(compiles: list[st
     assert same(ours, fresh) and not same(ours, before)
 
 
-@pytest.mark.parametrize("kind", ["float16", "float32"])
+@pytest.mark.parametrize("kind", ["float16", pytest.param("float32", marks=pytest.mark.slow)])
 def test_plain_matrices_are_named_not_stored(kind: str, compiles: list[str]) -> None:
     """They become ordinary products, some of them joined; an entry of the cache still holds no matrix."""
     plain = {n: plain_tensor(n, t.dequantize().astype(kind)) if len(t.shape) == 2 else t for n, t in tensors(0).items()}
@@ -104,6 +104,7 @@ def test_what_is_part_of_the_key() -> None:
     assert len(set(keys)) == len(keys)
 
 
+@pytest.mark.slow
 def test_an_entry_that_makes_no_sense_is_compiled_again(compiles: list[str]) -> None:
     want = logits(model())
     cache = CodeCache()

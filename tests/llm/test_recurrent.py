@@ -87,6 +87,7 @@ def test_sequences_side_by_side(pair: Any) -> None:
     assert llm.generate_batch(prompts, **hot) == ["".join(llm.generate(p, **hot)) for p in prompts]
 
 
+@pytest.mark.slow
 def test_a_program_is_not_shared_with_other_numbers() -> None:
     """Programs are stored with small tensors as constants: a model that differs in these alone has one of its own."""
     model = make("mamba")
@@ -99,7 +100,7 @@ def test_a_program_is_not_shared_with_other_numbers() -> None:
         assert relative(after.feed(after.start(), PROMPT[:9]), want) < 2e-5 < relative(before.feed(before.start(), PROMPT[:9]), want)
 
 
-@pytest.mark.parametrize("kind", ["mamba", "mamba2", "qwen3next", "falcon_h1"])
+@pytest.mark.parametrize("kind", ["mamba", "qwen3next", *(pytest.param(n, marks=pytest.mark.slow) for n in ("mamba2", "falcon_h1"))])
 def test_folders(kind: str, tmp_path: Path) -> None:
     model = make_folder(tmp_path, kind)
     llm = tw.load_llm(tmp_path, cache_dtype="f32", context_length=64)
