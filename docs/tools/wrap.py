@@ -1,4 +1,5 @@
-"""Wrap the prose of Markdown files at 100 columns: `python docs/tools/wrap.py FILE…` (all of docs/ without files; --check only names them).
+"""Wrap the prose of Markdown files at 100 columns: `python docs/tools/wrap.py FILE…` (without files all of docs/ that people write;
+--check only names them).
 
 Tables, code, headings, HTML and pictures stay as they are, and so does a paragraph whose lines are short enough.
 """
@@ -47,7 +48,8 @@ def wrapped(text: str) -> str:
 
 def main() -> int:
     check = "--check" in sys.argv
-    files = [Path(a) for a in sys.argv[1:] if a != "--check"] or sorted(DOCS.rglob("*.md"))
+    written = (f for f in DOCS.rglob("*.md") if "never by hand" not in f.read_text())
+    files = [Path(a) for a in sys.argv[1:] if a != "--check"] or sorted(written)
     long = [f for f in files if wrapped(f.read_text()) != f.read_text()]
     for file in long:
         print(file)

@@ -19,6 +19,7 @@ from tilewright.target.cuda.safety.barrier_safety import check
 # Products with packed integers want constants that only `lower_quantized` makes; docs/internals/cuda.md names all of these.
 NO_KERNEL = {"qdot", "qexperts_dot"}
 NEEDS_UNITS = {"int_matmul"}  # `wgmma` is not emulated: the kernel of the other chips
+SUMS = {"splat_rasterize_backward"}  # of terms that cancel: errors are relative to the largest result
 
 
 def first_cases() -> list[Any]:
@@ -44,6 +45,9 @@ def test_an_op_gives_its_reference(case: Case, rng: np.random.Generator) -> None
         want = run(case.graph(), arrays, case.env)
     emulated = Emulated(case.graph(), "sm_80" if case.op.name in NEEDS_UNITS else "sm_90a")
     for got, w, v in zip(emulated(*arrays, env=case.env), want, case.graph().outputs, strict=True):
+        if case.op.name in SUMS:
+            size = max(1, np.abs(w).max(initial=0))
+            got, w = got / size, w / size
         assert_close(got, np.asarray(w), v.dtype.name, 2.0)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ...core.dims import Dim
+from ...core.dtypes import compute_dtype
 from ...core.errors import require
 from ...core.needs import require_room
 from ...core.target_spec import TargetSpec
@@ -58,13 +59,14 @@ class TapProducts(Composite):
         return out.astype(x.dtype)
 
     def decompose(self, x: Value, g: Value) -> Value:
-        sums, axes = [], (0, *range(2, len(x.shape)))
+        sums, axes, dtype = [], (0, *range(2, len(x.shape))), x.dtype
+        x, g = (F.cast(v, compute_dtype(dtype)) for v in (x, g))  # sums of small floats are rounded once
         for tap in cartesian(*(range(k) for k in self.kernel)):
             window = x
             for axis, (k, o, s, d) in enumerate(zip(tap, g.shape[2:], self.stride, self.dilation, strict=True), 2):
                 window = F.slice_(window, axis, k * d, o, s)
             sums.append(F.reshape(F.sum_(F.mul(window, g), axes), (x.shape[1], 1)))
-        return F.reshape(F.concat(sums, 1), (x.shape[1], *self.kernel))
+        return F.cast(F.reshape(F.concat(sums, 1), (x.shape[1], *self.kernel)), dtype)
 
     def decomposes(self, operands: Values, target: TargetSpec | None) -> bool:
         return target is not None and target.kind == "cuda"
