@@ -38,18 +38,15 @@ NONE = b"none"
 _FOLDERS = ("core", "ir", "ops", "transform", "passes", "tile", "kernels", "target/cpu")
 _OTHERS = {"__pycache__", "cuda", "attention", "control", "conv", "fft", "fourier", "index", "linalg", "matmul", "packed", "quant",
            "random", "sort", "splat"}  # folders of ops that no function here is made of
-# Traced functions whose special cases are not those of the array API, or that report errors: of integers NumPy's loops serve them.
+# Traced functions that report errors: of integers NumPy's loops serve them.
 WITHOUT = frozenset({"floor_divide", "remainder", "pow", "fmod", "float_power", "gcd", "lcm"})
-# Functions of floats as expressions of traced ones, with the special cases of the array API: the sign of NaN, zeros with the sign of the
-# divisor or the quotient, infinities divided.
+# Functions of floats as expressions of traced ones.
 MADE_OF = {
-    "sign": "where(isnan(i0),i0,sign(i0))",
     "sinc": f"where(equal(i0,0.0),1.0,div(sin(mul(i0,{math.pi!r})),mul(i0,{math.pi!r})))",
     "pow": "pow(i0,i1)",
     "fmod": "copysign(remainder(abs(i0),abs(i1)),i0)",
-    "remainder": "copysign(remainder(i0,i1),i1)",
-    "floor_divide": "where(logical_and(isfinite(div(i0,i1)),logical_and(isfinite(i0),isfinite(i1))),"
-                    "copysign(floor_divide(i0,i1),div(i0,i1)),div(i0,i1))",
+    "remainder": "remainder(i0,i1)",
+    "floor_divide": "floor_divide(i0,i1)",
 }
 _local = threading.local()
 _keep: list[Any] = []  # linked code and tables, for as long as the process lives
