@@ -116,9 +116,10 @@ def test_long_operands_with_odd_rows_are_read_as_they_lie() -> None:
 
 
 @pytest.mark.parametrize("layer", ["GRU", "LSTM"])
-@pytest.mark.parametrize("half", [False, True], ids=["f32", "bf16"])
-def test_a_step_of_a_recurrent_layer_is_one_launch(layer: str, half: bool) -> None:
-    """The product of the state and all gates of a step, with rows and columns that end inside a tile."""
+@pytest.mark.parametrize("numbers", ["f32", "tf32", "bf16"])
+def test_a_step_of_a_recurrent_layer_is_one_launch(layer: str, numbers: str) -> None:
+    """The product of the state and all gates of a step, with rows and columns that end inside a tile. Where convolutions round f32 to tf32,
+    a recurrent layer does; the linear layer behind it does not."""
     import torch
 
     from tilewright.frontend.torch import import_torch
@@ -126,19 +127,23 @@ def test_a_step_of_a_recurrent_layer_is_one_launch(layer: str, half: bool) -> No
     class Model(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.inner = getattr(torch.nn, layer)(24, 72, 1, batch_first=True)
+            self.inner, self.last = getattr(torch.nn, layer)(24, 72, 1, batch_first=True), torch.nn.Linear(72, 40)
 
         def forward(self, x: Any) -> Any:
-            return self.inner(x)[0]
+            return self.last(self.inner(x)[0])
 
+    half = numbers == "bf16"
     model = Model().eval().to(torch.bfloat16 if half else torch.float32)
     x = torch.randn(5, 4, 24).to(torch.bfloat16 if half else torch.float32)
-    e = Emulated(import_torch(model, (x,)).graph, "sm_90a" if layer == "GRU" and not half else "sm_80")
+    e = Emulated(import_torch(model, (x,)).graph, "sm_90a" if layer == "GRU" and numbers == "f32" else "sm_80",
+                 features=("tf32-conv",) if numbers == "tf32" else ())
     names = [launch.kernel.name.partition("_")[0] for launch in e.program.launches]
     assert names.count("gates") == 3  # the first step starts from zeros
     given = x.view(torch.int16).numpy().view(ml_dtypes.bfloat16) if half else x.numpy()
     want = model.double()(x.double()).detach().numpy()
-    np.testing.assert_allclose(e(given)[0].astype(np.float64), want, rtol=0, atol=2e-2 if half else 1e-6)
+    np.testing.assert_allclose(e(given)[0].astype(np.float64), want, rtol=0, atol={"f32": 1e-6, "tf32": 1e-3, "bf16": 2e-2}[numbers])
+    rounded = {launch.name: ".tf32" in e.texts[launch.kernel.name] for launch in e.program.launches}
+    assert rounded["matmul_region"] == rounded["pointwise_1_gates"] == (numbers == "tf32") and not rounded["linear_region"]
     if e.target.cpu == "sm_90a":  # weights are on their way before the step before has ended
         text = next(t for name, t in e.texts.items() if name.startswith("gates"))
         assert 0 < text.index("cp.async.cg") < text.index("griddepcontrol.wait") < text.rindex("cp.async.cg")

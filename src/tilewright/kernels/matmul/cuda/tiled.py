@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from ....core.dims import Dim, Shape, at_least, ceildiv, divisible, product
 from ....core.dtypes import DType, bf16, compute_dtype, f8e4m3, f8e5m2, f16, f32, f64, i8, i32, u8
 from ....core.target_spec import TargetSpec
-from ....ir.graph import Value
+from ....ir.graph import Node, Value
 from ....ir.layout import Layout
 from ....ops.matmul.contractions import Matmul as MatmulOp
 from ....tile.builder import Ix, Tile, View
@@ -108,6 +108,12 @@ def sums_of(a: DType, b: DType, out: DType) -> DType | None:
     return compute_dtype(a) if a is b is out and a in (bf16, f16, f32, f64) else None
 
 
+def rounds(node: Node, target: TargetSpec) -> bool:
+    """Whether a product rounds its f32 operands to tf32: those of recurrent layers do where convolutions do, as cuDNN's."""
+    assert isinstance(node.op, MatmulOp)
+    return node.operands[0].dtype is f32 and (target.has("tf32") or (node.op.recurrent and target.has("tf32-conv")))
+
+
 class UnalignedMatmul(TiledMatmul):
     """Products of 16-bit floats whose long operand has rows that no tensor map describes: read as they lie instead of copied first."""
 
@@ -138,7 +144,7 @@ class MatmulKernel:
         self.wide: DType = wide
         self.widened = self.dtype in (f8e4m3, f8e5m2) and target.cpu == "sm_80"  # whose tensor cores do not take eight-bit floats
         self.doubles = target.cpu in ("sm_80", "sm_90a")  # chips with tensor cores of f64
-        self.precision = "tf32" if self.dtype is f32 and target.has("tf32") else None
+        self.precision = "tf32" if rounds(node, target) else None
         out = region.results[0].type.shape
         self.leaves = leaves_of_epilogue(region, node.values[0])
         others = [self._operand(v).layout.expand(out) for v in self.leaves]
