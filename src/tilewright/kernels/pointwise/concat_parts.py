@@ -2,7 +2,8 @@
 
 On a CPU: channels of pixels that lie channels last, also all channels of a value whose slices are joined in order. On a GPU: results that a
 kernel stores through any strides (the backward pass of attention on tensor cores) and that reach the concatenation as [B, H, S, D] ->
-[B, S, H, D] -> [B·S, H·D]: the cotangents of q, k and v, which together are that of one projection.
+[B, S, H, D] -> [B·S, H·D]: the cotangents of q, k and v, which together are that of one projection; and what products and elementwise
+kernels compute where it is one contiguous run of the concatenation (the steps of a recurrent layer).
 """
 
 from __future__ import annotations
@@ -10,31 +11,39 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ...core.dims import Dim, product
 from ...core.target_spec import TargetSpec
 from ...ir.graph import Graph, Node, Value
 from ...ir.layout import Layout
 from ...ops.attention.backward import AttentionBackward
+from ...ops.fused import Fused
 from ...ops.index.indexing import Concat
+from ...ops.matmul.contractions import Matmul
 from ...ops.views import Reshape, Transpose
 from ..conv.channels_last import behind_views, seen_through
 
 
 @dataclass(frozen=True)
 class Part:
-    """A value that lies in a concatenation's result, from a column on."""
+    """A value that lies in a concatenation's result, from a column on (`run`: from an element on, as one contiguous run)."""
 
     node: Node  # the concatenation
     start: int
+    run: bool = False
 
 
-def computed_in_concat(graph: Graph, target: TargetSpec, channels_last: Mapping[Value, Layout]) -> dict[Value, Part]:
-    """value -> its place."""
+def computed_in_concat(graph: Graph, target: TargetSpec, others: Mapping[Value, Layout]) -> dict[Value, Part]:
+    """value -> its place. `others`: values that do not lie contiguous."""
     if target.kind != "cuda":
-        return _channels(graph, channels_last)
+        return _channels(graph, others)
     found: dict[Value, Part] = {}
     users = graph.users()
     for n in graph.nodes:
-        if not isinstance(n.op, Concat) or n.op.axis != 1 or len(n.value.shape) != 2:
+        if not isinstance(n.op, Concat):
+            continue
+        if n.value not in others and all(d == 1 for d in n.value.shape[: n.op.axis]):
+            _runs(n, graph, others, found)
+        if n.op.axis != 1 or len(n.value.shape) != 2:
             continue
         roots = [_root(v, users, graph) for v in n.operands]
         if any(r is None for r in roots) or len(set(roots)) != len(roots):
@@ -45,6 +54,26 @@ def computed_in_concat(graph: Graph, target: TargetSpec, channels_last: Mapping[
             found[r] = Part(n, start)
             start += int(v.shape[1])
     return found
+
+
+def _runs(n: Node, graph: Graph, others: Mapping[Value, Layout], found: dict[Value, Part]) -> None:
+    """Enter what regions of elementwise ops and products compute contiguous, at multiples of 16 bytes of the concatenation."""
+    start: Dim = 0
+    for v in n.operands:
+        root, chain = behind_views(v)
+        layout = seen_through(chain, Layout.contiguous(root.shape))
+        whole = layout is not None and layout.is_contiguous and root.type.nbytes == v.type.nbytes and root not in others
+        if isinstance(start, int) and start * v.dtype.itemsize % 16 == 0 and whole and root not in found and _plain(root.node):
+            if not any(behind_views(x)[0] is root for x in graph.outputs):
+                found[root] = Part(n, start, run=True)
+        start = start + product(v.shape)
+
+
+def _plain(n: Node) -> bool:
+    """A region of elementwise ops, perhaps around products: its kernels store through any offset."""
+    inside = n.op.body.nodes if isinstance(n.op, Fused) else [n]
+    known = all(x.op.traits.elementwise or x.op.traits.view or x.op.traits.source or isinstance(x.op, Matmul) for x in inside)
+    return known and all(v.dtype.kind != "c" for v in n.values) and not n.op.traits.source and not n.op.traits.view
 
 
 def _channels(graph: Graph, channels_last: Mapping[Value, Layout]) -> dict[Value, Part]:
@@ -87,7 +116,10 @@ def _root(v: Value, users: dict[Value, list[Node]], graph: Graph) -> Value | Non
 
 
 def layout_in(part: Part, v: Value, whole: Layout) -> Layout:
-    """Channels in those of the concatenation, or [B, H, S, D] in its rows."""
+    """One run of elements, channels in those of the concatenation, or [B, H, S, D] in its rows."""
+    if part.run:
+        plain = Layout.contiguous(v.shape)
+        return Layout(v.shape, plain.strides, whole.offset + part.start)
     if len(v.shape) == len(whole.shape):
         return whole.slice(1, part.start, v.shape[1])
     width = part.node.value.shape[1]

@@ -42,8 +42,8 @@ Pairs = tuple[tuple[int, int], ...]
 @register
 class Matmul(Contraction):
     """alpha * a @ b over the last two axes; leading axes broadcast. A flag says that the operand is stored transposed. Operands of eight
-    bits may have a result of another dtype: floats (of both eight-bit formats) f32, f16 or bf16, integers (u8 or i8 by i8) i32. `recurrent`: a
-    product of a recurrent layer, whose f32 operands are rounded where those of convolutions are."""
+    bits may have a result of another dtype: floats (of both eight-bit formats) f32, f16 or bf16, integers (u8 or i8 by i8) i32.
+    `recurrent`: of a recurrent layer, whose f32 operands are rounded where those of convolutions are."""
 
     complex, fusion = "rule", "contraction"
     transpose_a: bool = False
