@@ -11,7 +11,7 @@ import pytest
 import tilewright.ops as o
 from tests.cuda.launching import Emulated, graph, reference
 from tests.fresh import fresh_rng
-from tilewright.core.dtypes import DType, bf16, f16, f32, f64
+from tilewright.core.dtypes import DType, bf16, f16, f32, f64, i32
 from tilewright.kernels.conv.cuda.tiled import TiledConv
 from tilewright.kernels.cuda import templates
 from tilewright.kernels.cuda.tiled import TiledKernel
@@ -147,6 +147,25 @@ def test_a_step_of_a_recurrent_layer_is_one_launch(layer: str, numbers: str) -> 
     if e.target.cpu == "sm_90a":  # weights are on their way before the step before has ended
         text = next(t for name, t in e.texts.items() if name.startswith("gates"))
         assert 0 < text.index("cp.async.cg") < text.index("griddepcontrol.wait") < text.rindex("cp.async.cg")
+
+
+@pytest.mark.parametrize(
+    ("arch", "dtype", "turned", "features"),
+    [("sm_90a", bf16, True, ()), ("sm_80", f16, False, ()), ("sm_90a", f32, False, ()), ("sm_80", f32, True, ("tf32",))], ids=str)
+def test_grouped_products(arch: str, dtype: DType, turned: bool, features: tuple[str, ...]) -> None:
+    """Groups of no rows, of a few and of more than a tile, rows of no group, and an epilogue with a factor for each row."""
+    rng, (groups, m, k, n) = fresh_rng(), (5, 102, 40, 24)
+    stack = (groups, n, k) if turned else (groups, k, n)
+
+    def build(x: Any, w: Any, ends: Any, scale: Any) -> Any:
+        return o.Mul()(o.Relu()(o.GroupedGemm(transpose_b=turned)(x, w, ends)), scale)
+
+    g = graph(build, (dtype, (m, k)), (dtype, stack), (i32, (groups,)), (dtype, (m, 1)))
+    arrays = [rng.standard_normal(s).astype(NUMPY[dtype]) for s in ((m, k), stack, (m, 1))]
+    arrays.insert(2, np.array([3, 3, 75, 90, 98], np.int32))
+    e = Emulated(g, arch, features=features)
+    assert isinstance(e.program.launches[-1].kernel, TiledKernel)
+    assert_close(e(*arrays)[0], reference(g, arrays)[0], dtype, features)
 
 
 def test_what_is_one_run_of_a_concatenation_is_computed_there() -> None:

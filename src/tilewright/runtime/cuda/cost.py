@@ -16,7 +16,7 @@ from ...tile.ir import Kernel
 from ..cost import Cost, numbers
 
 LAUNCH_US = 2.0  # of a kernel in a graph that does next to nothing
-PRODUCTS = ("gemm", "matmul", "conv", "attention", "flash", "gates")  # what kernels of products are called
+PRODUCTS = ("gemm", "matmul", "grouped_matmul", "conv", "attention", "flash", "gates")  # what kernels of products are called
 
 
 @dataclass(frozen=True)
