@@ -168,6 +168,18 @@ def test_grouped_products(arch: str, dtype: DType, turned: bool, features: tuple
     assert_close(e(*arrays)[0], reference(g, arrays)[0], dtype, features)
 
 
+@pytest.mark.parametrize(("arch", "dtype", "long"), [("sm_90a", f32, 70), ("sm_90a", bf16, 520)], ids=str)
+def test_the_longer_axis_of_transposed_rows_is_the_rows(arch: str, dtype: DType, long: int) -> None:
+    """[S, B, K] that lies as [B, S, K], as attention layers see it: tiles of S, no copy."""
+    rng = fresh_rng()
+    g = graph(lambda x, w: Matmul(transpose_b=True)(o.Transpose(perm=(1, 0, 2))(x), w), (dtype, (3, long, 16)), (dtype, (24, 16)))
+    arrays = [rng.standard_normal(s).astype(NUMPY[dtype]) for s in ((3, long, 16), (24, 16))]
+    e = Emulated(g, arch)
+    (launch,) = e.program.launches
+    assert launch.grid == 3 * -(-long // 64)
+    assert_close(e(*arrays)[0], reference(g, arrays)[0], dtype)
+
+
 def test_what_is_one_run_of_a_concatenation_is_computed_there() -> None:
     """A sum that others read too, a product and a reshaped region land in the result; what an input or an output is, what starts at an odd
     place and what is joined twice are copied."""

@@ -192,6 +192,8 @@ class MatmulKernel:
         sizes, strides = collapse(out[:-1], lays)
         if not sizes:
             sizes, strides = [1], [[0] for _ in lays]
+        order = sorted(range(len(sizes)), key=lambda i: sizes[i] if isinstance(sizes[i], int) else 1 << 30)  # the longest axis is the rows
+        sizes, strides = [sizes[i] for i in order], [[s[i] for i in order] for s in strides]
         first, *rest = [tuple(s) for s in strides]
         return sizes[:-1], sizes[-1], [first, (0,) * (len(sizes) - 1), *rest]
 
