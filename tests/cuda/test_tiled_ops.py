@@ -11,7 +11,7 @@ import pytest
 import tilewright.ops as o
 from tests.cuda.launching import Emulated, graph, reference
 from tests.fresh import fresh_rng
-from tilewright.core.dtypes import DType, bf16, f16, f32, f64, i32
+from tilewright.core.dtypes import DType, bf16, f16, f32, f64, i32, i64
 from tilewright.kernels.conv.cuda.tiled import TiledConv
 from tilewright.kernels.cuda import templates
 from tilewright.kernels.cuda.tiled import TiledKernel
@@ -178,6 +178,20 @@ def test_the_longer_axis_of_transposed_rows_is_the_rows(arch: str, dtype: DType,
     (launch,) = e.program.launches
     assert launch.grid == 3 * -(-long // 64)
     assert_close(e(*arrays)[0], reference(g, arrays)[0], dtype)
+
+
+def test_one_number_added_at_every_second_index() -> None:
+    """Updates that are expanded and indices with a stride, as counts of neighbours are written, take the sort by counting too."""
+    rng = fresh_rng()
+
+    def build(x: Any, ids: Any, one: Any) -> Any:
+        return o.ScatterAdd(axis=0)(x, o.Slice(starts=(0,), sizes=(20,), steps=(2,))(ids), o.Expand(shape=(20, 1))(one))
+
+    g = graph(build, (f32, (7, 1)), (i64, (40,)), (f32, (1, 1)))
+    arrays = [rng.standard_normal((7, 1)).astype(np.float32), rng.integers(0, 7, 40), rng.standard_normal((1, 1)).astype(np.float32)]
+    e = Emulated(g)
+    assert any(launch.kernel.name.startswith("scatter_rows") for launch in e.program.launches)
+    assert_close(e(*arrays)[0], reference(g, arrays)[0], f32)
 
 
 def test_what_is_one_run_of_a_concatenation_is_computed_there() -> None:
