@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -178,6 +179,26 @@ def test_the_longer_axis_of_transposed_rows_is_the_rows(arch: str, dtype: DType,
     (launch,) = e.program.launches
     assert launch.grid == 3 * -(-long // 64)
     assert_close(e(*arrays)[0], reference(g, arrays)[0], dtype)
+
+
+def test_blocks_share_k(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three parts of K, the last one shorter, added in order; rows and columns end inside a tile, the epilogue reads a tensor."""
+    from tilewright.kernels.matmul.cuda import tiled
+
+    assert tiled.fastest(tiled.HOPPER, 2048, 768, 3072, 1, 132).parts > 1  # 96 tiles for 132 SMs
+    assert tiled.fastest(tiled.HOPPER, 4096, 4096, 4096, 1, 132).parts == 1
+    rng, chosen = fresh_rng(), tiled.fastest
+    monkeypatch.setattr(tiled, "fastest", lambda *problem: replace(chosen(*problem), parts=3))
+
+    def build(x: Any, w: Any, z: Any) -> Any:
+        return o.Add()(o.Relu()(Matmul(transpose_b=True, alpha=0.5)(x, w)), z)
+
+    shapes = (2, 35, 168), (36, 168), (2, 35, 36)
+    g = graph(build, *((f32, s) for s in shapes))
+    arrays = [rng.standard_normal(s).astype(np.float32) for s in shapes]
+    e = Emulated(g)
+    assert [launch.kernel.name.rpartition("_")[0] for launch in e.program.launches] == ["matmul", "matmul_sums"]
+    assert_close(e(*arrays)[0], reference(g, arrays)[0], f32)
 
 
 def test_one_number_added_at_every_second_index() -> None:
