@@ -201,6 +201,26 @@ def test_blocks_share_k(monkeypatch: pytest.MonkeyPatch) -> None:
     assert_close(e(*arrays)[0], reference(g, arrays)[0], f32)
 
 
+def test_rows_of_a_concatenation_are_computed_there() -> None:
+    """Looked-up rows, a product and sums side by side; a sum that something else reads is copied."""
+    rng = fresh_rng()
+    x, table, ids = rng.standard_normal((6, 8)).astype(np.float32), rng.standard_normal((9, 8)).astype(np.float32), rng.integers(0, 9, 6)
+
+    def build(x: Any, table: Any, ids: Any) -> Any:
+        one, total = lambda v: o.Reshape(shape=(6, 1, 8))(v), o.Add()(x, x)
+        square = o.Concat(axis=0)(x, o.Slice(starts=(0, 0), sizes=(2, 8), steps=(1, 1))(x))
+        stack = o.Concat(axis=1)(one(o.Gather(axis=0)(table, ids)), one(x), one(Matmul(transpose_b=True)(x, square)))
+        flat = o.Concat(axis=2)(one(o.Exp()(x)), one(o.Sqrt()(o.Abs()(x))))
+        return stack, o.Concat(axis=1)(o.Exp()(x), total, o.Neg()(x)), o.Relu()(total), flat
+
+    g = graph(build, (f32, (6, 8)), (f32, (9, 8)), (i64, (6,)))
+    e = Emulated(g)
+    copies = [launch.name for launch in e.program.launches if launch.name.startswith("concat")]
+    assert copies == ["concat.0", "concat.1", "concat_1.1"]  # parts of inputs
+    for got, want in zip(e(x, table, ids), reference(g, [x, table, ids]), strict=True):
+        assert_close(got, want, f32)
+
+
 def test_one_number_added_at_every_second_index() -> None:
     """Updates that are expanded and indices with a stride, as counts of neighbours are written, take the sort by counting too."""
     rng = fresh_rng()

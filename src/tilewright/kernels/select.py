@@ -427,7 +427,7 @@ class Selector:
         for i, v in enumerate(node.operands):
             size = v.shape[node.op.axis]
             part = self.joined.get(behind_views(v)[0])
-            twice = part is not None and part.run and part.start != start * product(v.shape[node.op.axis + 1 :])
+            twice = part is not None and part.kind != "channels" and part.start != start
             if part is None or part.node is not node or twice:
                 there = Operand(v.type, whole.buffer, whole.layout.slice(node.op.axis, start, size))
                 self.add(copy_launch(f"{node.name}.{i}", self.place(v), there, self.target))
