@@ -22,7 +22,7 @@ from ...template import Reason, Template, region_bytes, region_flops
 from ..tiling import leaves_of_epilogue
 from .tiled import rounds
 
-UNITS, PLAIN = 16, 8  # columns of a gate that a program computes: on tensor cores, by multiply-adds
+COLUMNS = 8  # of a gate that a program computes; twice as many where there are more programs than SMs
 STAGES = 4
 DEPTH = 64
 
@@ -82,7 +82,7 @@ class GatesKernel:
         }
         self.precision = "tf32" if rounds(node, target) else None
         self.units = self.precision is not None or self.dtype.itemsize == 2
-        self.columns = UNITS if self.units else PLAIN
+        self.columns = COLUMNS if part <= COLUMNS * target.cores or not self.units else 2 * COLUMNS
         bound = self.m if isinstance(self.m, int) else 64
         self.rows = max(16, 1 << (bound - 1).bit_length())
 
