@@ -252,8 +252,9 @@ class MatmulKernel:
         area = down * across
         lead = [*([c.parts] if sums else []), *self.lead]
         z = unravel(b, b.pid // area, [call.word(f"d{i}", d) for i, d in enumerate(lead)])
+        part = z[:1] if sums else []
         start: Ix | int = 0
-        stop, part = k, z[:1] if sums else []
+        stop: Ix | int = k
         if part:
             each = ceildiv(ceildiv(p.k, c.depth), c.parts) * c.depth
             assert isinstance(each, int)
