@@ -25,6 +25,7 @@ from ..index.gather import GatherTemplate
 from ..linalg import lapack
 from ..matmul.cuda.gates import TiledGates
 from ..matmul.cuda.gemv import Gemv
+from ..matmul.cuda.grouped import TiledGrouped
 from ..matmul.cuda.hopper import HopperMatmul
 from ..matmul.cuda.row_products import CudaRowProducts
 from ..matmul.cuda.small import SmallMatmul
@@ -69,6 +70,7 @@ CUDA_TEMPLATES: list[Template] = [
     HaloConv(),
     TiledConv(),
     TiledMatmul(),
+    TiledGrouped(),
     DecodeAttention(),
     PagedDecodeAttention(),
     HopperAttention(),
