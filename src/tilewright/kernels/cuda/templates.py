@@ -42,6 +42,7 @@ from ..rows.cuda.norm_backward import CudaNormBackward
 from ..rows.cuda.rows import CudaRows
 from ..rows.rows import Rows
 from ..select import TEMPLATES
+from ..sort.cuda.radix import CudaSort
 from ..sort.cuda.sampling import CudaSample
 from ..splat.backward import SplatRasterizeBackwardTemplate
 from ..splat.cuda.backward import CudaSplatRasterizeBackward
@@ -88,6 +89,7 @@ CUDA_TEMPLATES: list[Template] = [
     CudaPool(),
     CudaGather(),
     CudaSample(),
+    CudaSort(),
     CudaSplatRasterize(),
     CudaSplatRasterizeBackward(),
     OnHost(),

@@ -1,0 +1,148 @@
+"""Tile lists of splats on a GPU: count, add up, expand, sort by tile, and find where lists begin.
+
+Splats are walked in depth order. Warps count the tiles of `CHUNK` splats each; running sums of the counts say where the entries of a splat
+stand; a thread for each splat writes them as words of tile and place in depth order, and a stable radix sort by tile leaves every list in
+depth order. No splats: all lists are empty. Rectangles are clamped to the image and `order` to splats that exist; a camera with more
+entries than the capacity is reported, and the rest of its entries are left out.
+"""
+
+from __future__ import annotations
+
+from ....core.dims import Dim, ceildiv
+from ....core.dtypes import i32, u64
+from ....core.target_spec import TargetSpec
+from ....ir.layout import Layout
+from ....ops.splats import SplatBin as SplatBinOp
+from ....ops.splats import tiles_of
+from ....tile.builder import Ix, View
+from ...call import Call, report
+from ...cuda.groups import on_threads
+from ...cuda.kernel import WARP
+from ...launch import Buffer, Launch
+from ...region import Region
+from ...sort.cuda.radix import Words, running
+from ...sort.keys import RADIX, index_of
+from ...template import Template
+from ..bins import CAPACITY
+
+CHUNK = 2048  # splats of a warp
+STEP = 1024  # entries of a warp
+PROGRAMS = 8  # warps of a block
+FIELDS = 4  # of a splat in depth order: first tile column and row, columns, the splat
+
+
+class CudaSplatBin(Template):
+    key = "splat_bin"
+    serves = (SplatBinOp,)
+
+    def build(self, region: Region, target: TargetSpec) -> list[Launch]:
+        w = _Work(region)
+        sorts = [launch for shift in range(0, max(1, (w.lists - 1).bit_length()), RADIX) for launch in w.words.sort(shift)]
+        return [w.count(), w.total(), w.first(), w.expand(), *sorts, w.finish(), w.starts()]
+
+
+class _Work:
+    """The launches and what lies between them."""
+
+    def __init__(self, region: Region) -> None:
+        assert isinstance(region.node.op, SplatBinOp)
+        self.region, self.op, name = region, region.node.op, region.name
+        self.columns, self.rows = tiles_of(self.op.width, self.op.height)
+        self.lists = self.columns * self.rows
+        self.cameras, self.splats = region.operands[1].type.shape
+        self.chunks: Dim = ceildiv(self.splats, CHUNK)
+        line, sums = (self.cameras, self.splats), (self.cameras, self.chunks)
+        self.counts = Buffer(f"{name}.counts", "temp", self.cameras * self.splats * 4), Layout.contiguous(line)
+        self.sums = Buffer(f"{name}.sums", "temp", self.cameras * self.chunks * 4), Layout.contiguous(sums)
+        self.sorted = Buffer(f"{name}.sorted", "temp", self.cameras * self.splats * (4 * FIELDS)), Layout.contiguous((*line, FIELDS))
+        self.lengths = Buffer(f"{name}.lengths", "temp", self.cameras * 4), Layout.contiguous((self.cameras,))
+        self.words = Words(name, self.cameras, self.op.capacity, self.lengths[0])
+
+    def _view(self, call: Call, what: str, *, write: bool = False) -> View:
+        buffer, layout = getattr(self, what)
+        return call.view(what, i32, buffer, layout, write=write)
+
+    def _result(self, call: Call, index: int, name: str) -> View:
+        out = self.region.results[index]
+        return call.view(name, i32, out.buffer, out.layout, write=True)
+
+    def _finish(self, call: Call, grid: Dim, threads: int, bytes_: Dim, note: str) -> Launch:
+        launch = call.finish(grid, bytes_=bytes_, note=note)
+        launch.kernel = on_threads(launch.kernel, threads, PROGRAMS if threads == WARP else WARP * PROGRAMS)
+        return launch
+
+    def _chunk(self, call: Call) -> tuple[Ix | int, Ix | int, Ix | int, Ix | int, Ix]:
+        """Camera, chunk, first splat, one past the last, and number of splats."""
+        b = call.b
+        count, chunks = call.word("splats", self.splats), call.word("chunks", self.chunks)
+        start = b.pid % chunks * CHUNK
+        return b.pid // chunks, b.pid % chunks, start, b.minimum(start + CHUNK, count), count
+
+    def count(self) -> Launch:
+        """Splats in depth order with their tiles, and the sum of their tiles."""
+        call = Call("splat_count", f"{self.region.name}.count")
+        b = call.b
+        rects, order = (call.view(n, i32, o.buffer, o.layout) for n, o in zip(("rects", "order"), self.region.operands, strict=True))
+        counts, found, sums = (self._view(call, n, write=True) for n in ("counts", "sorted", "sums"))
+        camera, chunk, start, stop, count = self._chunk(call)
+        ends = [b.from_index(call.word(n, v), i32) for n, v in (("across", self.columns), ("down", self.rows))]
+        with b.loop(start, stop, WARP, [b.full((WARP,), 0, i32)]) as loop:
+            limit = (stop - loop.index,)
+            splat = b.load(order, (camera, loop.index), (WARP,), limit=limit)
+            splat = b.binary("min", b.binary("max", splat, 0), b.from_index(count - 1, i32))
+            low, size = [], []
+            for axis, end in enumerate(ends):
+                first, last = (b.gather(rects, (camera, 0, 2 * axis + i), 1, splat) for i in range(2))
+                first = b.binary("min", b.binary("max", first, 0), end)
+                low.append(first)
+                size.append(b.binary("max", b.binary("min", last, end), first) - first)
+            area = b.select(b.cmp("lt", b.iota((WARP,), 0, i32), b.from_index(stop - loop.index, i32)), size[0] * size[1], 0)
+            b.store(counts, (camera, loop.index), area, limit=limit)
+            for i, x in enumerate((*low, size[0], splat)):
+                b.store(found, (camera, loop.index, i), x, limit=limit, axes=(1,))
+            loop.next(loop.carried[0] + area)
+        b.store(sums, (camera, chunk), b.reshape(b.reduce("sum", loop.results[0]), ()))
+        return self._finish(call, self.cameras * self.chunks, WARP, self.cameras * self.splats * 40, "tiles of splats in depth order")
+
+    def total(self) -> Launch:
+        """What lies before each chunk, and how many entries there are."""
+        call = Call("splat_total", f"{self.region.name}.total")
+        b, camera = call.b, call.b.pid
+        sums, lengths = self._view(call, "sums", write=True), self._view(call, "lengths", write=True)
+        starts = self._result(call, 2, "starts")
+        call.also_reads(self.sums[0])
+        error = call.error()
+        capacity = call.word("capacity", self.op.capacity)
+        found = running(b, sums, (camera,), call.word("chunks", self.chunks))
+        b.store(starts, (camera, call.word("tiles", self.lists)), found)
+        total = b.to_index(found)
+        b.store(lengths, (camera,), b.from_index(b.minimum(total, capacity), i32))
+        with b.if_(b.compare("gt", total, capacity)):
+            report(b, error, CAPACITY, camera, total)
+        return self._finish(call, self.cameras, WARP, self.cameras * self.chunks * 8, "sums of chunks")
+
+    def first(self) -> Launch:
+        """Where the entries of each splat begin."""
+        call = Call("splat_first", f"{self.region.name}.first")
+        b = call.b
+        counts, sums = self._view(call, "counts", write=True), self._view(call, "sums")
+        call.also_reads(self.counts[0])
+        camera, chunk, start, stop, _ = self._chunk(call)
+        running(b, counts, (camera,), stop, start, b.load(sums, (camera, chunk), ()))
+        return self._finish(call, self.cameras * self.chunks, WARP, self.cameras * self.splats * 8, "running sums")
+
+    def expand(self) -> Launch:
+        """A thread for each splat writes its entries."""
+        call = Call("splat_expand", f"{self.region.name}.expand")
+        b = call.b
+        counts, found = self._view(call, "counts"), self._view(call, "sorted")
+        words = call.view("words", u64, self.words.now, self.words.layout, write=True)
+        spans = self._result(call, 3, "spans")
+        count, capacity = call.word("splats", self.splats), call.word("capacity", self.op.capacity)
+        following, across = self._view(call, "sums"), call.word("across", self.columns)
+        del following
+        camera, at = b.pid // count, b.pid % count
+        x0, y0, wide, splat = (b.to_index(b.load(found, (camera, at, i), ())) for i in range(FIELDS))
+        first = b.load(counts, (camera, at), ())
+        begin = b.to_index(first)
+        raise NotImplementedError

@@ -1,0 +1,192 @@
+"""One pass of a radix sort by bytes, written as PTX: a block counts the bytes of its words, or moves them to their places.
+
+Words keep their order: a warp has neighbouring words, 32 at a time. The lanes with the same byte find one another by eight votes; the
+first of them adds their number to the warp's counter. Places in the block follow from the counters of all warps, places in memory from
+the counts of the blocks before. Words past the end of a row behave like words with the largest byte, behind all others, and are dropped.
+"""
+
+from __future__ import annotations
+
+from ....core.target_spec import TargetSpec
+from ....kernels.sort.cuda.radix import ITEMS, THREADS, RadixKernel
+from ....tile.ir import Var
+from ..ptx.text import KernelText, module_text
+from ..threads.access import Address
+from ..threads.emit import Emitter
+from ..threads.layout import Group
+
+WARPS = THREADS // 32
+EACH = ITEMS // THREADS  # words of a thread
+SPAN = 32 * EACH  # of a warp
+
+
+def emit_radix(kernel: RadixKernel, target: TargetSpec) -> str:
+    return _Pass(kernel).module(target)
+
+
+class _Pass:
+    def __init__(self, kernel: RadixKernel) -> None:
+        self.kernel, self.k = kernel, KernelText(kernel.name, [])
+        self.e, self.v = Emitter(kernel, Group(THREADS, 1), self.k), self.k.value
+        self.e.parameters()
+        v = self.v
+        self.tid, self.lane = v("i32", "mov.u32 {}, %tid.x;"), v("i32", "mov.u32 {}, %laneid;")
+        self.warp = v("i32", f"shr.u32 {{}}, {self.tid}, 5;")
+        self.blocks, self.n = (v("i32", f"cvt.u32.u64 {{}}, {self.e.env[p]};") for p in (kernel.blocks, kernel.n))  # type: ignore[index]
+        block = v("i32", "mov.u32 {}, %ctaid.x;")
+        self.row = v("i32", f"div.u32 {{}}, {block}, {self.blocks};")
+        self.own = v("i32", f"rem.u32 {{}}, {block}, {self.blocks};")
+        self.start = v("i32", f"mul.lo.u32 {{}}, {self.own}, {ITEMS};")
+        self.scratch = v("i32", "mov.u32 {}, scratch;")
+
+    def module(self, target: TargetSpec) -> str:
+        k, v = self.k, self.v
+        length = self.n
+        if self.kernel.lengths is not None:
+            found = v("i32", f"ld.global.b32 {{}}, [{self.at(self.pointer(self.kernel.lengths), self.row, 4)}];")
+            length = v("i32", f"min.u32 {{}}, {v('i32', f'max.s32 {{}}, {found}, 0;')}, {length};")
+        end = k.label("done")
+        k.emit(f"@{v('i1', f'setp.ge.u32 {{}}, {self.start}, {length};')} bra {end};")
+        self.here = v("i32", f"min.u32 {{}}, {v('i32', f'sub.u32 {{}}, {length}, {self.start};')}, {ITEMS};")  # words of the block
+        first = v("i64", f"mad.wide.u32 {{}}, {self.row}, {self.n}, {v('i64', f'cvt.u64.u32 {{}}, {self.start};')};")
+        self.source = v("i64", f"mad.lo.s64 {{}}, {first}, 8, {self.pointer(self.kernel.words)};")
+        if self.kernel.goal is None:
+            self._count()
+        else:
+            self._move()
+        k.place(end)
+        return module_text(target.cpu, k.text([f".maxntid {THREADS}, 1, 1"], target.cpu))
+
+    # --- pieces -------------------------------------------------------------------------------------------------------
+    def pointer(self, view: Var | None) -> str:
+        found = self.e.env[view]  # type: ignore[index]
+        assert isinstance(found, Address)
+        return found.pointer
+
+    def at(self, base: str, index: str, size: int) -> str:
+        return self.v("i64", f"mad.wide.u32 {{}}, {index}, {size}, {base};")
+
+    def room(self, nbytes: int) -> str:
+        return self.v("i32", f"add.u32 {{}}, {self.scratch}, {self.k.alloc_shared(nbytes)};")
+
+    def slot(self, base: str, index: str, size: int = 4) -> str:
+        return self.v("i32", f"mad.lo.u32 {{}}, {index}, {size}, {base};")
+
+    def digit(self, word: str) -> str:
+        high = self.v("i32", f"cvt.u32.u64 {{}}, {self.v('i64', f'shr.u64 {{}}, {word}, {32 + self.kernel.shift};')};")
+        return self.v("i32", f"and.b32 {{}}, {high}, {THREADS - 1};")
+
+    def barrier(self) -> None:
+        self.k.emit("bar.sync 0;")
+
+    def own_count(self) -> str:
+        """Where the count of this block and of this thread's digit stands."""
+        digit = self.v("i32", f"mad.lo.u32 {{}}, {self.row}, {THREADS}, {self.tid};")
+        place = self.v("i64", f"mad.wide.u32 {{}}, {digit}, {self.blocks}, {self.v('i64', f'cvt.u64.u32 {{}}, {self.own};')};")
+        return self.v("i64", f"mad.lo.s64 {{}}, {place}, 4, {self.pointer(self.kernel.counts)};")
+
+    def before(self, *values: str) -> list[str]:
+        """Of a number of every thread the sum of those of the threads before it."""
+        k, v = self.k, self.v
+        upto = list(values)
+        for reach in (1, 2, 4, 8, 16):
+            has = v("i1", f"setp.ge.u32 {{}}, {self.lane}, {reach};")
+            for i, x in enumerate(upto):
+                earlier = v("i32", f"shfl.sync.up.b32 {{}}, {x}, {reach}, 0, -1;")
+                upto[i] = v("i32", f"add.u32 {{}}, {x}, {v('i32', f'selp.u32 {{}}, {earlier}, 0, {has};')};")
+        last = v("i1", f"setp.eq.u32 {{}}, {self.lane}, 31;")
+        sums = self.room(4 * WARPS * len(values))
+        for i, x in enumerate(upto):
+            k.emit(f"@{last} st.shared.u32 [{self.slot(sums, self.warp)}+{4 * WARPS * i}], {x};")
+        self.barrier()
+        out = []
+        for i, x in enumerate(upto):
+            for w in range(WARPS - 1):
+                part = v("i32", f"ld.shared.u32 {{}}, [{sums}+{4 * (WARPS * i + w)}];")
+                behind = v("i1", f"setp.gt.u32 {{}}, {self.warp}, {w};")
+                x = v("i32", f"add.u32 {{}}, {x}, {v('i32', f'selp.u32 {{}}, {part}, 0, {behind};')};")
+            out.append(v("i32", f"sub.u32 {{}}, {x}, {values[i]};"))
+        return out
+
+    # --- the two kernels ----------------------------------------------------------------------------------------------
+    def _count(self) -> None:
+        k, v = self.k, self.v
+        counters = self.room(4 * THREADS)
+        mine = self.slot(counters, self.tid)
+        k.emit(f"st.shared.u32 [{mine}], 0;")
+        self.barrier()
+        address, found = self.at(self.source, self.tid, 8), []
+        for j in range(EACH):
+            inside = v("i1", f"setp.lt.u32 {{}}, {v('i32', f'add.u32 {{}}, {self.tid}, {j * THREADS};')}, {self.here};")
+            key = v("i32", "mov.u32 {}, 0;")
+            k.emit(f"@{inside} ld.global.b32 {key}, [{address}+{8 * j * THREADS + 4}];")
+            found.append((inside, key))
+        for inside, key in found:
+            digit = v("i32", f"and.b32 {{}}, {v('i32', f'shr.u32 {{}}, {key}, {self.kernel.shift};')}, {THREADS - 1};")
+            k.emit(f"@{inside} red.relaxed.cta.shared.add.u32 [{self.slot(counters, digit)}], 1;")
+        self.barrier()
+        k.emit(f"st.global.b32 [{self.own_count()}], {v('i32', f'ld.shared.u32 {{}}, [{mine}];')};")
+
+    def _move(self) -> None:
+        k, v = self.k, self.v
+        counters, ordered, places = self.room(4 * THREADS * WARPS), self.room(8 * ITEMS), self.room(4 * THREADS)
+        for w in range(WARPS):
+            k.emit(f"st.shared.u32 [{self.slot(counters, self.tid)}+{4 * THREADS * w}], 0;")
+        first = v("i32", f"mad.lo.u32 {{}}, {self.warp}, {SPAN}, {self.lane};")
+        address, words = self.at(self.source, first, 8), []
+        for j in range(EACH):
+            inside = v("i1", f"setp.lt.u32 {{}}, {v('i32', f'add.u32 {{}}, {first}, {32 * j};')}, {self.here};")
+            word = v("i64", "mov.b64 {}, -1;")
+            k.emit(f"@{inside} ld.global.b64 {word}, [{address}+{256 * j}];")
+            words.append(word)
+        base = self.at(self.pointer(self.kernel.totals), v("i32", f"mad.lo.u32 {{}}, {self.row}, {THREADS}, {self.tid};"), 4)
+        total = v("i32", f"ld.global.b32 {{}}, [{base}];")
+        earlier = v("i32", f"ld.global.b32 {{}}, [{self.own_count()}];")
+        self.barrier()
+        own = v("i32", f"mad.lo.u32 {{}}, {self.warp}, {4 * THREADS}, {counters};")
+        below = v("i32", f"sub.u32 {{}}, {v('i32', f'shl.b32 {{}}, 1, {self.lane};')}, 1;")
+        ranks = [self._rank(self.slot(own, self.digit(word)), self.digit(word), below) for word in words]
+        self.barrier()
+        # the counts of the warps before, of every digit; then the first place of the digit in the block
+        mine, sums = self.slot(counters, self.tid), v("i32", "mov.u32 {}, 0;")
+        counts = [v("i32", f"ld.shared.u32 {{}}, [{mine}+{4 * THREADS * w}];") for w in range(WARPS)]
+        for c in counts:
+            sums = v("i32", f"add.u32 {{}}, {sums}, {c};")
+        local, general = self.before(sums, total)
+        place = local
+        for w, c in enumerate(counts):
+            k.emit(f"st.shared.u32 [{mine}+{4 * THREADS * w}], {place};")
+            place = v("i32", f"add.u32 {{}}, {place}, {c};")
+        place = v("i32", f"sub.u32 {{}}, {v('i32', f'add.u32 {{}}, {general}, {earlier};')}, {local};")
+        k.emit(f"st.shared.u32 [{self.slot(places, self.tid)}], {place};")
+        self.barrier()
+        for word, rank in zip(words, ranks, strict=True):
+            here = v("i32", f"ld.shared.u32 {{}}, [{self.slot(own, self.digit(word))}];")
+            k.emit(f"st.shared.b64 [{self.slot(ordered, v('i32', f'add.u32 {{}}, {here}, {rank};'), 8)}], {word};")
+        self.barrier()
+        whole = v("i64", f"mul.wide.u32 {{}}, {self.row}, {self.n};")
+        goal = v("i64", f"mad.lo.s64 {{}}, {whole}, 8, {self.pointer(self.kernel.goal)};")
+        source = self.slot(ordered, self.tid, 8)
+        for j in range(EACH):
+            at = v("i32", f"add.u32 {{}}, {self.tid}, {j * THREADS};")
+            word = v("i64", f"ld.shared.b64 {{}}, [{source}+{8 * j * THREADS}];")
+            there = v("i32", f"ld.shared.u32 {{}}, [{self.slot(places, self.digit(word))}];")
+            to = self.at(goal, v("i32", f"add.u32 {{}}, {there}, {at};"), 8)
+            k.emit(f"@{v('i1', f'setp.lt.u32 {{}}, {at}, {self.here};')} st.global.b64 [{to}], {word};")
+
+    def _rank(self, counter: str, digit: str, below: str) -> str:
+        """How many words of the warp with the same byte come before; counts them."""
+        k, v = self.k, self.v
+        peers = v("i32", "mov.u32 {}, -1;")
+        for bit in range(8):
+            has = v("i1", f"setp.ne.u32 {{}}, {v('i32', f'and.b32 {{}}, {digit}, {1 << bit};')}, 0;")
+            votes = v("i32", f"vote.sync.ballot.b32 {{}}, {has}, -1;")
+            alike = v("i32", f"xor.b32 {{}}, {votes}, {v('i32', f'selp.b32 {{}}, 0, -1, {has};')};")
+            peers = v("i32", f"and.b32 {{}}, {peers}, {alike};")
+        ahead = v("i32", f"popc.b32 {{}}, {v('i32', f'and.b32 {{}}, {peers}, {below};')};")
+        old = v("i32", f"ld.shared.u32 {{}}, [{counter}];")
+        k.emit("bar.warp.sync -1;")
+        new = v("i32", f"add.u32 {{}}, {old}, {v('i32', f'popc.b32 {{}}, {peers};')};")
+        k.emit(f"@{v('i1', f'setp.eq.u32 {{}}, {ahead}, 0;')} st.shared.u32 [{counter}], {new};")
+        k.emit("bar.warp.sync -1;")
+        return v("i32", f"add.u32 {{}}, {old}, {ahead};")
