@@ -175,10 +175,10 @@ class Words:
         return launch
 
 
-def running(b: KernelBuilder, view: Any, lead: tuple[Ix | int, ...], count: Ix | int) -> Any:
-    """Turns `count` numbers of a row into the sums of those before them, in place, by a warp; gives the sum of all."""
-    with b.loop(0, count, WARP * AT_ONCE, [b.full((), 0, i32)]) as loop:
-        places = [(loop.index + i * WARP, (count - loop.index - i * WARP,)) for i in range(AT_ONCE)]
+def running(b: KernelBuilder, view: Any, lead: tuple[Ix | int, ...], stop: Ix | int, start: Ix | int = 0, total: Any = None) -> Any:
+    """Turns the numbers start..stop-1 of a row into `total` and the sums of those before them, in place, by a warp; gives the sum of all."""
+    with b.loop(start, stop, WARP * AT_ONCE, [b.full((), 0, i32) if total is None else total]) as loop:
+        places = [(loop.index + i * WARP, (stop - loop.index - i * WARP,)) for i in range(AT_ONCE)]
         owns = [b.load(view, (*lead, at), (WARP,), limit=limit) for at, limit in places]  # all loads are in flight at once
         before = loop.carried[0]
         for (at, limit), own in zip(places, owns, strict=True):

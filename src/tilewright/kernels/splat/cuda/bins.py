@@ -9,7 +9,7 @@ entries than the capacity is reported, and the rest of its entries are left out.
 from __future__ import annotations
 
 from ....core.dims import Dim, ceildiv
-from ....core.dtypes import i32, u64
+from ....core.dtypes import i32, u32, u64
 from ....core.target_spec import TargetSpec
 from ....ir.layout import Layout
 from ....ops.splats import SplatBin as SplatBinOp
@@ -27,8 +27,9 @@ from ..bins import CAPACITY
 
 CHUNK = 2048  # splats of a warp
 STEP = 1024  # entries of a warp
+HALVINGS = 31  # of lists of fewer than 2^31 entries
 PROGRAMS = 8  # warps of a block
-FIELDS = 4  # of a splat in depth order: first tile column and row, columns, the splat
+FIELDS = 4  # of a splat in depth order: its first tile, columns and rows of tiles, the splat
 
 
 class CudaSplatBin(Template):
@@ -37,8 +38,10 @@ class CudaSplatBin(Template):
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         w = _Work(region)
-        sorts = [launch for shift in range(0, max(1, (w.lists - 1).bit_length()), RADIX) for launch in w.words.sort(shift)]
-        return [w.count(), w.total(), w.first(), w.expand(), *sorts, w.finish(), w.starts()]
+        out = [w.count(), w.total(), w.first(), w.expand()]
+        for shift in range(0, (w.lists - 1).bit_length(), RADIX):
+            out += w.words.sort(shift)
+        return [*out, w.finish(), w.starts()]
 
 
 class _Work:
@@ -98,7 +101,7 @@ class _Work:
                 size.append(b.binary("max", b.binary("min", last, end), first) - first)
             area = b.select(b.cmp("lt", b.iota((WARP,), 0, i32), b.from_index(stop - loop.index, i32)), size[0] * size[1], 0)
             b.store(counts, (camera, loop.index), area, limit=limit)
-            for i, x in enumerate((*low, size[0], splat)):
+            for i, x in enumerate((low[1] * ends[0] + low[0], *size, splat)):
                 b.store(found, (camera, loop.index, i), x, limit=limit, axes=(1,))
             loop.next(loop.carried[0] + area)
         b.store(sums, (camera, chunk), b.reshape(b.reduce("sum", loop.results[0]), ()))
@@ -138,11 +141,60 @@ class _Work:
         counts, found = self._view(call, "counts"), self._view(call, "sorted")
         words = call.view("words", u64, self.words.now, self.words.layout, write=True)
         spans = self._result(call, 3, "spans")
-        count, capacity = call.word("splats", self.splats), call.word("capacity", self.op.capacity)
-        following, across = self._view(call, "sums"), call.word("across", self.columns)
-        del following
+        count, capacity, across = call.word("splats", self.splats), call.word("capacity", self.op.capacity), call.word("across", self.columns)
         camera, at = b.pid // count, b.pid % count
-        x0, y0, wide, splat = (b.to_index(b.load(found, (camera, at, i), ())) for i in range(FIELDS))
+        corner, wide, high, splat = (b.to_index(b.load(found, (camera, at, i), ())) for i in range(FIELDS))
         first = b.load(counts, (camera, at), ())
-        begin = b.to_index(first)
-        raise NotImplementedError
+        b.store(spans, (camera, splat, 0), first)
+        b.store(spans, (camera, splat, 1), b.from_index(wide * high, i32))
+        begin, own = b.to_index(first), b.from_index(at, u64)
+        with b.loop(0, high) as row:
+            line, tile = begin + row.index * wide, corner + row.index * across
+            with b.loop(0, b.minimum(wide, capacity - line)) as column:
+                key = b.binary("shl", b.from_index(tile + column.index, u64), 32)
+                b.store(words, (camera, line + column.index), b.binary("or", key, own))
+        return self._finish(call, self.cameras * self.splats, 1, self.cameras * (self.splats * 28 + self.op.capacity * 8), "entries of splats")
+
+    def finish(self) -> Launch:
+        """Splats and slots of the sorted entries."""
+        call = Call("splat_finish", f"{self.region.name}.finish")
+        b = call.b
+        counts, found = self._view(call, "counts"), self._view(call, "sorted")
+        words = call.view("words", u64, self.words.now, self.words.layout)
+        ids, slots = self._result(call, 0, "ids"), self._result(call, 1, "slots")
+        parts = ceildiv(self.op.capacity, STEP)
+        per_camera, last = call.word("parts", parts), call.word("last", self.splats - 1)
+        across = b.cast(b.from_index(call.word("across", self.columns), i32), u32)
+        camera, start = b.pid // per_camera, b.pid % per_camera * STEP
+        length = self.words.length(call, camera)
+        with b.loop(start, b.minimum(start + STEP, length), WARP) as loop:
+            limit = (length - loop.index,)
+            word = b.load(words, (camera, loop.index), (WARP,), limit=limit)
+            place = b.binary("min", b.cast(index_of(b, word), i32), b.from_index(last, i32))
+            tile = b.cast(b.binary("shr", word, 32), i32)
+            corner, wide, splat = (b.gather(found, (camera, 0, i), 1, place) for i in (0, 1, 3))
+            ahead = b.cast(tile - corner, u32)
+            row = b.binary("div", ahead, across)
+            column = b.cast(ahead - row * across, i32)
+            b.store(ids, (camera, loop.index), splat, limit=limit)
+            slot = b.gather(counts, (camera, 0), 1, place) + b.cast(row, i32) * wide + column
+            b.store(slots, (camera, loop.index), slot, limit=limit)
+        return self._finish(call, self.cameras * parts, WARP, self.cameras * self.op.capacity * 16, "splats of entries")
+
+    def starts(self) -> Launch:
+        """A thread for each tile looks for its first entry among the sorted ones."""
+        call = Call("splat_starts", f"{self.region.name}.starts")
+        b = call.b
+        words = call.view("words", u64, self.words.now, self.words.layout)
+        starts, tiles = self._result(call, 2, "starts"), call.word("tiles", self.lists)
+        camera, tile = b.pid // tiles, b.pid % tiles
+        wanted = b.binary("shl", b.from_index(tile, u64), 32)
+        with b.loop(0, HALVINGS, 1, [b.full((), 0, i32), b.from_index(self.words.length(call, camera), i32)]) as loop:
+            low, high = loop.carried
+            middle = b.binary("shr", low + high, 1)
+            some = b.cmp("lt", low, high)
+            found = b.load(words, (camera, b.to_index(middle)), (1,), limit=(b.to_index(b.cast(some, i32)),))
+            below = b.binary("and", some, b.cmp("lt", b.reshape(found, ()), wanted))
+            loop.next(b.select(below, middle + 1, low), b.select(below, high, middle))
+        b.store(starts, (camera, tile), loop.results[0])
+        return self._finish(call, self.cameras * self.lists, 1, self.cameras * self.lists * 128, "first entries of tiles")
