@@ -17,7 +17,7 @@ from ....ir.layout import Layout
 from ....ops.index.indexing import TopK as TopKOp
 from ....ops.index.sorting import ArgSort as ArgSortOp
 from ....ops.index.sorting import Sort as SortOp
-from ....tile.builder import Ix, KernelBuilder
+from ....tile.builder import Ix, KernelBuilder, Tile, View
 from ....tile.ir import Var
 from ...call import Call
 from ...cuda.groups import on_threads, shared_launch
@@ -120,7 +120,7 @@ class Words:
         self.blocks: Dim = ceildiv(n, ITEMS)
         self.layout = Layout((rows, n), (n, 1))
         self.now, self.other = (Buffer(f"{name}.words{i}", "temp", rows * n * 8) for i in range(2))
-        self.counts = Buffer(f"{name}.counts", "temp", rows * self.blocks * (4 * THREADS))
+        self.counts, self.places = (Buffer(f"{name}.{n}", "temp", rows * self.blocks * (4 * THREADS)) for n in ("digits", "places"))
         self.totals = Buffer(f"{name}.totals", "temp", rows * (4 * THREADS))
 
     def sort(self, shift: int) -> list[Launch]:
@@ -137,18 +137,13 @@ class Words:
         view = call.view("lengths", i32, self.lengths, Layout.contiguous((self.rows,)))
         return call.b.minimum(call.b.maximum(call.b.to_index(call.b.load(view, (row,), ())), 0), n)
 
-    def _tables(self, call: Call, *, write: bool) -> dict[str, Any]:
-        layout = Layout((self.rows, THREADS, self.blocks), (self.blocks * THREADS, self.blocks, 1))
-        return {"counts": call.view("counts", i32, self.counts, layout, write=write),
-                "totals": call.view("totals", i32, self.totals, Layout.contiguous((self.rows, THREADS)), write=write)}
-
     def _pass(self, shift: int, *, move: bool) -> Launch:
         call = Call("radix", f"{self.name}.{'move' if move else 'count'}")
         views: dict[str, Var] = {"words": call.view("words", u64, self.now, Layout.contiguous((self.rows * self.n,))).var}
         if move:
             views["goal"] = call.view("goal", u64, self.other, Layout.contiguous((self.rows * self.n,)), write=True).var
         flat = Layout.contiguous((self.rows * self.blocks * THREADS,))
-        views["counts"] = call.view("counts", i32, self.counts, flat, write=not move).var
+        views["counts"] = call.view("counts", i32, self.places if move else self.counts, flat, write=not move).var
         if move:
             views["totals"] = call.view("totals", i32, self.totals, Layout.contiguous((self.rows * THREADS,))).var
         if self.lengths is not None:
@@ -165,24 +160,26 @@ class Words:
         call = Call("radix_places", f"{self.name}.places")
         b = call.b
         row, digit = b.pid // THREADS, b.pid % THREADS
-        tables = self._tables(call, write=True)
-        call.also_reads(self.counts)
+        layout = Layout((self.rows, THREADS, self.blocks), (self.blocks * THREADS, self.blocks, 1))
+        counts, places = call.view("counts", i32, self.counts, layout), call.view("places", i32, self.places, layout, write=True)
+        totals = call.view("totals", i32, self.totals, Layout.contiguous((self.rows, THREADS)), write=True)
         blocks = b.ceildiv(self.length(call, row), ITEMS)
-        total = running(b, tables["counts"], (row, digit), blocks)
-        b.store(tables["totals"], (row, digit), total)
+        b.store(totals, (row, digit), running(b, counts, places, (row, digit), blocks))
         launch = call.finish(self.rows * THREADS, bytes_=self.rows * self.blocks * (8 * THREADS))
         launch.kernel = on_threads(launch.kernel, WARP, THREADS // WARP)
         return launch
 
 
-def running(b: KernelBuilder, view: Any, lead: tuple[Ix | int, ...], stop: Ix | int, start: Ix | int = 0, total: Any = None) -> Any:
-    """Turns the numbers start..stop-1 of a row into `total` and the sums of those before them, in place, by a warp; gives the sum of all."""
+def running(b: KernelBuilder, source: View, goal: View, lead: tuple[Ix | int, ...], stop: Ix | int, start: Ix | int = 0,
+            total: Tile | None = None) -> Tile:
+    """For each of the numbers start..stop-1 of a row `total` and the sum of those before it, by a warp; gives the sum of all."""
     with b.loop(start, stop, WARP * AT_ONCE, [b.full((), 0, i32) if total is None else total]) as loop:
         places = [(loop.index + i * WARP, (stop - loop.index - i * WARP,)) for i in range(AT_ONCE)]
-        owns = [b.load(view, (*lead, at), (WARP,), limit=limit) for at, limit in places]  # all loads are in flight at once
+        owns = [b.load(source, (*lead, at), (WARP,), limit=limit) for at, limit in places]  # all loads are in flight at once
         before = loop.carried[0]
         for (at, limit), own in zip(places, owns, strict=True):
-            b.store(view, (*lead, at), b.scan("sum", own) - own + before, limit=limit)
+            b.store(goal, (*lead, at), b.scan("sum", own) - own + before, limit=limit)
             before = before + b.reshape(b.reduce("sum", own), ())
         loop.next(before)
-    return loop.results[0]
+    found: Tile = loop.results[0]
+    return found

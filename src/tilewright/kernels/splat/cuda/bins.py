@@ -55,8 +55,10 @@ class _Work:
         self.cameras, self.splats = region.operands[1].type.shape
         self.chunks: Dim = ceildiv(self.splats, CHUNK)
         line, sums = (self.cameras, self.splats), (self.cameras, self.chunks)
-        self.counts = Buffer(f"{name}.counts", "temp", self.cameras * self.splats * 4), Layout.contiguous(line)
-        self.sums = Buffer(f"{name}.sums", "temp", self.cameras * self.chunks * 4), Layout.contiguous(sums)
+        self.counts, self.firsts = ((Buffer(f"{name}.{n}", "temp", self.cameras * self.splats * 4), Layout.contiguous(line))
+                                    for n in ("counts", "firsts"))
+        self.sums, self.before = ((Buffer(f"{name}.{n}", "temp", self.cameras * self.chunks * 4), Layout.contiguous(sums))
+                                  for n in ("sums", "before"))
         self.sorted = Buffer(f"{name}.sorted", "temp", self.cameras * self.splats * (4 * FIELDS)), Layout.contiguous((*line, FIELDS))
         self.lengths = Buffer(f"{name}.lengths", "temp", self.cameras * 4), Layout.contiguous((self.cameras,))
         self.words = Words(name, self.cameras, self.op.capacity, self.lengths[0])
@@ -111,12 +113,11 @@ class _Work:
         """What lies before each chunk, and how many entries there are."""
         call = Call("splat_total", f"{self.region.name}.total")
         b, camera = call.b, call.b.pid
-        sums, lengths = self._view(call, "sums", write=True), self._view(call, "lengths", write=True)
+        sums, before, lengths = self._view(call, "sums"), self._view(call, "before", write=True), self._view(call, "lengths", write=True)
         starts = self._result(call, 2, "starts")
-        call.also_reads(self.sums[0])
         error = call.error()
         capacity = call.word("capacity", self.op.capacity)
-        found = running(b, sums, (camera,), call.word("chunks", self.chunks))
+        found = running(b, sums, before, (camera,), call.word("chunks", self.chunks))
         b.store(starts, (camera, call.word("tiles", self.lists)), found)
         total = b.to_index(found)
         b.store(lengths, (camera,), b.from_index(b.minimum(total, capacity), i32))
@@ -128,23 +129,22 @@ class _Work:
         """Where the entries of each splat begin."""
         call = Call("splat_first", f"{self.region.name}.first")
         b = call.b
-        counts, sums = self._view(call, "counts", write=True), self._view(call, "sums")
-        call.also_reads(self.counts[0])
+        counts, firsts, before = self._view(call, "counts"), self._view(call, "firsts", write=True), self._view(call, "before")
         camera, chunk, start, stop, _ = self._chunk(call)
-        running(b, counts, (camera,), stop, start, b.load(sums, (camera, chunk), ()))
+        running(b, counts, firsts, (camera,), stop, start, b.load(before, (camera, chunk), ()))
         return self._finish(call, self.cameras * self.chunks, WARP, self.cameras * self.splats * 8, "running sums")
 
     def expand(self) -> Launch:
         """A thread for each splat writes its entries."""
         call = Call("splat_expand", f"{self.region.name}.expand")
         b = call.b
-        counts, found = self._view(call, "counts"), self._view(call, "sorted")
+        firsts, found = self._view(call, "firsts"), self._view(call, "sorted")
         words = call.view("words", u64, self.words.now, self.words.layout, write=True)
         spans = self._result(call, 3, "spans")
         count, capacity, across = call.word("splats", self.splats), call.word("capacity", self.op.capacity), call.word("across", self.columns)
         camera, at = b.pid // count, b.pid % count
         corner, wide, high, splat = (b.to_index(b.load(found, (camera, at, i), ())) for i in range(FIELDS))
-        first = b.load(counts, (camera, at), ())
+        first = b.load(firsts, (camera, at), ())
         b.store(spans, (camera, splat, 0), first)
         b.store(spans, (camera, splat, 1), b.from_index(wide * high, i32))
         begin, own = b.to_index(first), b.from_index(at, u64)
@@ -159,7 +159,7 @@ class _Work:
         """Splats and slots of the sorted entries."""
         call = Call("splat_finish", f"{self.region.name}.finish")
         b = call.b
-        counts, found = self._view(call, "counts"), self._view(call, "sorted")
+        firsts, found = self._view(call, "firsts"), self._view(call, "sorted")
         words = call.view("words", u64, self.words.now, self.words.layout)
         ids, slots = self._result(call, 0, "ids"), self._result(call, 1, "slots")
         parts = ceildiv(self.op.capacity, STEP)
@@ -170,14 +170,14 @@ class _Work:
         with b.loop(start, b.minimum(start + STEP, length), WARP) as loop:
             limit = (length - loop.index,)
             word = b.load(words, (camera, loop.index), (WARP,), limit=limit)
-            place = b.binary("min", b.cast(index_of(b, word), i32), b.from_index(last, i32))
+            place = b.binary("min", b.binary("max", b.cast(index_of(b, word), i32), 0), b.from_index(last, i32))
             tile = b.cast(b.binary("shr", word, 32), i32)
             corner, wide, splat = (b.gather(found, (camera, 0, i), 1, place) for i in (0, 1, 3))
             ahead = b.cast(tile - corner, u32)
             row = b.binary("div", ahead, across)
             column = b.cast(ahead - row * across, i32)
             b.store(ids, (camera, loop.index), splat, limit=limit)
-            slot = b.gather(counts, (camera, 0), 1, place) + b.cast(row, i32) * wide + column
+            slot = b.gather(firsts, (camera, 0), 1, place) + b.cast(row, i32) * wide + column
             b.store(slots, (camera, loop.index), slot, limit=limit)
         return self._finish(call, self.cameras * parts, WARP, self.cameras * self.op.capacity * 16, "splats of entries")
 
