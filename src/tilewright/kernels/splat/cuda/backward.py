@@ -1,7 +1,7 @@
 """The backward pass of compositing splats on a GPU, in two launches. A band's program walks its tile's list from the last entry that one of
 its pixels took; the transmittance in front of a pixel and what lies behind it are brought forward splat by splat, as on the CPU. The ten
 sums of a splat (`RECORD`) are added over the rows of the band in registers and over its columns by shuffles, and go to the entry's slot of
-this band. The second launch is the CPU's, with a thread for each splat: it adds the slots in order. No sum depends on threads.
+this band. The last launch is the CPU's, with 16 threads for each splat: it adds the slots in order. No sum depends on threads.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from ....ops.splats import RECORD, TILE
 from ....ops.splats import SplatRasterizeBackward as SplatRasterizeBackwardOp
 from ....tile.builder import KernelBuilder, Tile
 from ...call import Call
-from ...cuda.groups import on_threads, shared_launch
+from ...cuda.groups import on_threads
 from ...launch import Buffer, Launch
 from ...region import Region
 from ...template import Reason, Template, region_bytes, region_flops
 from ..backward import sums_of_slots
 from ..raster import splats_alone
 from ..shading import DEPTH, OPERANDS, RED
-from .pixels import BANDS, SHAPE, Pixels, packed
+from .pixels import BANDS, BLOCK, SHAPE, Pixels, packed
 
 CLEARED = 8192  # numbers of a warp
 
@@ -37,9 +37,10 @@ class CudaSplatRasterizeBackward(Template):
         slots = capacity * BANDS
         records = Buffer(f"{region.name}.records", "temp", cameras * slots * (RECORD * 4))
         layout = Layout.contiguous((cameras, slots, RECORD))
-        sums = sums_of_slots(region, records, layout, each=1, bands=BANDS)
+        sums = sums_of_slots(region, records, layout, each=1, bands=BANDS, space="shared")
+        sums.kernel = on_threads(sums.kernel, TILE, BLOCK // TILE)
         pack, numbers = packed(region)
-        return [pack, _clear(region, records), _bands(region, records, layout, numbers), shared_launch(sums)]
+        return [pack, _clear(region, records), _bands(region, records, layout, numbers), sums]
 
 
 def _clear(region: Region, records: Buffer) -> Launch:
