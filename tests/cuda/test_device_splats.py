@@ -16,8 +16,8 @@ pytestmark = pytest.mark.skipif(bool(WHY), reason=f"no GPU: {WHY}")
 
 
 def scene(rng: np.random.Generator, count: int, spread: float) -> list[Any]:
-    arrays = (rng.normal(size=(count, 3)) * spread, np.exp(rng.uniform(np.log(0.01), np.log(0.06), (count, 3))), rng.normal(size=(count, 4)),
-              rng.uniform(0.05, 1, count), rng.normal(size=(count, 16, 3)) * 0.2)
+    scales = np.exp(rng.uniform(np.log(0.01), np.log(0.06), (count, 3)))
+    arrays = (rng.normal(size=(count, 3)) * spread, scales, rng.normal(size=(count, 4)), rng.uniform(0.05, 1, count), rng.normal(size=(count, 16, 3)) * 0.2)
     return [a.astype(np.float32) for a in arrays]
 
 
@@ -49,8 +49,8 @@ def test_pictures_and_gradients_are_those_of_the_cpu(count: int, spread: float, 
                                       strict=True):
         assert torch.equal(got, again), name
         assert far_apart(got.cpu().numpy(), np.asarray(want)) < 2e-5, name
-    for name, got, again, want in zip(("means", "scales", "quats", "opacities", "sh", "views", "intrinsics"), grads(*on_gpu), grads(*on_gpu),
-                                      grads(cotangent, *given), strict=True):
+    names = ("means", "scales", "quats", "opacities", "sh", "views", "intrinsics")
+    for name, got, again, want in zip(names, grads(*on_gpu), grads(*on_gpu), grads(cotangent, *given), strict=True):
         assert torch.equal(got, again), name
         assert far_apart(got.cpu().numpy(), np.asarray(want)) < 1e-3, name
 

@@ -170,7 +170,8 @@ def sums_of_slots(region: Region, records: Buffer, layout: Layout, *, each: int 
         splat = loop.index
         begin, count = (b.to_index(b.load(spans, (camera, splat, i), ())) for i in range(2))
         first = b.minimum(b.maximum(begin, 0) * bands, capacity)
-        with b.loop(first, b.minimum(first + b.maximum(count, 0) * bands, capacity), 1, [b.full((LANES,), 0.0)], unroll=bands if bands > 1 else None) as slot:
+        last = b.minimum(first + b.maximum(count, 0) * bands, capacity)
+        with b.loop(first, last, 1, [b.full((LANES,), 0.0)], unroll=bands if bands > 1 else None) as slot:
             slot.next(slot.carried[0] + b.load(source, (camera, slot.index, 0), (LANES,), limit=(RECORD,)))
         b.store(found, (0,), slot.results[0])
         stored = [b.token()]

@@ -64,7 +64,7 @@ class CudaSort(Template):
         if (why := alone(region, type(op))) is not None:
             return why
         length = region.operands[0].type.shape[op.axis]
-        low, high = bounds(length)
+        high = bounds(length)[1]
         if isinstance(op, TopKOp) and op.k == 0:
             return Reason("nothing is kept")
         return None if high <= MOST and not (isinstance(length, int) and length <= RANKED) else Reason(f"more than {MOST} elements, or few")

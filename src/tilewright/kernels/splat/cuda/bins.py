@@ -141,7 +141,8 @@ class _Work:
         firsts, found = self._view(call, "firsts"), self._view(call, "sorted")
         words = call.view("words", u64, self.words.now, self.words.layout, write=True)
         spans = self._result(call, 3, "spans")
-        count, capacity, across = call.word("splats", self.splats), call.word("capacity", self.op.capacity), call.word("across", self.columns)
+        count, across = call.word("splats", self.splats), call.word("across", self.columns)
+        capacity = call.word("capacity", self.op.capacity)
         camera, at = b.pid // count, b.pid % count
         corner, wide, high, splat = (b.to_index(b.load(found, (camera, at, i), ())) for i in range(FIELDS))
         first = b.load(firsts, (camera, at), ())
@@ -153,7 +154,8 @@ class _Work:
             with b.loop(0, b.minimum(wide, capacity - line)) as column:
                 key = b.binary("shl", b.from_index(tile + column.index, u64), 32)
                 b.store(words, (camera, line + column.index), b.binary("or", key, own))
-        return self._finish(call, self.cameras * self.splats, 1, self.cameras * (self.splats * 28 + self.op.capacity * 8), "entries of splats")
+        moved = self.cameras * (self.splats * 28 + self.op.capacity * 8)
+        return self._finish(call, self.cameras * self.splats, 1, moved, "entries of splats")
 
     def finish(self) -> Launch:
         """Splats and slots of the sorted entries."""
