@@ -17,7 +17,8 @@ pytestmark = pytest.mark.skipif(bool(WHY), reason=f"no GPU: {WHY}")
 
 def scene(rng: np.random.Generator, count: int, spread: float) -> list[Any]:
     scales = np.exp(rng.uniform(np.log(0.01), np.log(0.06), (count, 3)))
-    arrays = (rng.normal(size=(count, 3)) * spread, scales, rng.normal(size=(count, 4)), rng.uniform(0.05, 1, count), rng.normal(size=(count, 16, 3)) * 0.2)
+    arrays = (rng.normal(size=(count, 3)) * spread, scales, rng.normal(size=(count, 4)), rng.uniform(0.05, 1, count),
+              rng.normal(size=(count, 16, 3)) * 0.2)
     return [a.astype(np.float32) for a in arrays]
 
 

@@ -350,7 +350,10 @@ class Emitter(Control):
         self.env[instr.results[0]] = Regs(type_, values)
 
     def do_extract(self, instr: Instr) -> None:
-        type_, x, starts = self._private(instr), self.tile(instr.operands[0]), instr.attrs["starts"]
+        type_, x, starts = instr.results[0].type, self.tile(instr.operands[0]), instr.attrs["starts"]
+        assert isinstance(type_, TileType)
+        if x.type.shape[-1] != type_.shape[-1]:  # else every thread keeps its columns
+            self._private(instr)
         self.env[instr.results[0]] = Regs(
             type_, {key: x.values[tuple(s + i for s, i in zip(starts, key, strict=True))] for key in self.keys(type_.shape)}
         )
