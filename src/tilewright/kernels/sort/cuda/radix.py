@@ -164,17 +164,19 @@ class Words:
         counts, places = call.view("counts", i32, self.counts, layout), call.view("places", i32, self.places, layout, write=True)
         totals = call.view("totals", i32, self.totals, Layout.contiguous((self.rows, THREADS)), write=True)
         blocks = b.ceildiv(self.length(call, row), ITEMS)
-        b.store(totals, (row, digit), running(b, counts, places, (row, digit), blocks))
+        b.store(totals, (row, digit), running(b, counts, places, (row, digit), blocks, most=self.blocks))
         launch = call.finish(self.rows * THREADS, bytes_=self.rows * self.blocks * (8 * THREADS))
         launch.kernel = on_threads(launch.kernel, WARP, THREADS // WARP)
         return launch
 
 
 def running(b: KernelBuilder, source: View, goal: View, lead: tuple[Ix | int, ...], stop: Ix | int, start: Ix | int = 0,
-            total: Tile | None = None) -> Tile:
-    """For each of the numbers start..stop-1 of a row `total` and the sum of those before it, by a warp; gives the sum of all."""
-    with b.loop(start, stop, WARP * AT_ONCE, [b.full((), 0, i32) if total is None else total]) as loop:
-        places = [(loop.index + i * WARP, (stop - loop.index - i * WARP,)) for i in range(AT_ONCE)]
+            total: Tile | None = None, most: Dim = AT_ONCE * WARP) -> Tile:
+    """For each of the numbers start..stop-1 of a row (`most` at most) `total` and the sum of those before it, by a warp; gives the sum of
+    all."""
+    at_once = min(AT_ONCE, -(-min(bounds(most)[1], AT_ONCE * WARP) // WARP)) or 1
+    with b.loop(start, stop, WARP * at_once, [b.full((), 0, i32) if total is None else total]) as loop:
+        places = [(loop.index + i * WARP, (stop - loop.index - i * WARP,)) for i in range(at_once)]
         owns = [b.load(source, (*lead, at), (WARP,), limit=limit) for at, limit in places]  # all loads are in flight at once
         before = loop.carried[0]
         for (at, limit), own in zip(places, owns, strict=True):

@@ -117,7 +117,7 @@ class _Work:
         starts = self._result(call, 2, "starts")
         error = call.error()
         capacity = call.word("capacity", self.op.capacity)
-        found = running(b, sums, before, (camera,), call.word("chunks", self.chunks))
+        found = running(b, sums, before, (camera,), call.word("chunks", self.chunks), most=self.chunks)
         b.store(starts, (camera, call.word("tiles", self.lists)), found)
         total = b.to_index(found)
         b.store(lengths, (camera,), b.from_index(b.minimum(total, capacity), i32))
@@ -131,7 +131,7 @@ class _Work:
         b = call.b
         counts, firsts, before = self._view(call, "counts"), self._view(call, "firsts", write=True), self._view(call, "before")
         camera, chunk, start, stop, _ = self._chunk(call)
-        running(b, counts, firsts, (camera,), stop, start, b.load(before, (camera, chunk), ()))
+        running(b, counts, firsts, (camera,), stop, start, b.load(before, (camera, chunk), ()), self.splats)
         return self._finish(call, self.cameras * self.chunks, WARP, self.cameras * self.splats * 8, "running sums")
 
     def expand(self) -> Launch:

@@ -89,8 +89,8 @@ def _across(e: Emitter, fn: str, dtype: DType, values: list[str]) -> list[str]:
 
 
 def scan_tile(e: Emitter, fn: str, x: Regs) -> Regs:
-    """Running sums of a tile with one element a thread, by doubling: within a warp by shuffles, beyond it through shared memory. Sums of
-    integers have no order: each warp then adds what the warps before it have."""
+    """Running sums of a tile with one element a thread, by doubling: within a warp by shuffles, in a block through shared memory. Sums of
+    integers have no order: warps find theirs by shuffles, and each adds what the warps before it have."""
     k, f, threads, dtype = e.k, e.f, e.layout.threads, x.type.dtype
     if x.type.shape[-1] != threads:
         raise CompileError(f"cuda: scan needs tiles of one element a thread, kernel {e.kernel.name} has {threads} threads for {x.type}")
@@ -99,7 +99,7 @@ def scan_tile(e: Emitter, fn: str, x: Regs) -> Regs:
     warps = threads // WARP
     out = {}
     for key, value in x.values.items():
-        reach = 1
+        reach = 1 if warps <= 1 or not dtype.is_float else WARP
         while reach < min(threads, WARP):
             within = k.value("i64", f"and.b64 {{}}, {place}, {min(threads, WARP) - 1};")
             has = k.value("i1", f"setp.ge.u64 {{}}, {within}, {reach};")
@@ -125,9 +125,9 @@ def scan_tile(e: Emitter, fn: str, x: Regs) -> Regs:
 
 
 def _doubled(e: Emitter, fn: str, dtype: DType, value: str, place: str, at: str) -> str:
-    """The steps of a scan that reach beyond a warp."""
+    """A scan by doubling through shared memory."""
     k, ty, item = e.k, elem_type(dtype), 8 if dtype.itemsize == 8 else 4
-    mine, reach = k.value("i64", f"mad.lo.s64 {{}}, {place}, {item}, {at};"), WARP
+    mine, reach = k.value("i64", f"mad.lo.s64 {{}}, {place}, {item}, {at};"), 1
     while reach < e.layout.threads:
         e.barrier()  # readers of the step before are done
         k.emit(f"st.shared.b{8 * item} [{mine}], {value};")
