@@ -1,4 +1,4 @@
-"""The radix sort of long rows on the CUDA target, emulated, against PyTorch's stable sorts: dtypes, NaN, ties, several blocks and rows."""
+"""Radix sorts and running sums of long rows on the CUDA target, emulated, against PyTorch and NumPy: dtypes, NaN, ties, several blocks."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import torch
 
 from tests.cuda.launching import Emulated, graph
 from tilewright.core.dtypes import dtype
+from tilewright.kernels.scan.cuda.running import CHUNK
 from tilewright.kernels.sort.cuda.radix import ITEMS, RadixKernel
 from tilewright.ops.index.indexing import TopK
 from tilewright.ops.index.sorting import ArgSort, Sort
+from tilewright.ops.rows.cumulative import CumProd, CumSum
 from tilewright.tile.builder import KernelBuilder
 
 slow = pytest.mark.slow
@@ -77,3 +79,20 @@ def test_scans_of_tiles_that_threads_share(kind: str, threads: int, rng: np.rand
     run(kernel, [x, want], 1)
     emulate(emit_cuda(kernel, cuda_target("sm_90a")), heap, [heap.add(x), heap.add(got)], 1, threads)
     np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize(("kind", "shape", "axis", "exclusive", "reverse"), [
+    ("i32", (2, CHUNK + 900), 1, False, False), ("f32", (CHUNK + 1,), 0, True, True), ("f16", (3, 40), 0, False, True)])
+def test_running_sums_of_long_rows(kind: str, shape: tuple[int, ...], axis: int, exclusive: bool, reverse: bool,
+                                   rng: np.random.Generator) -> None:
+    x = (rng.normal(size=shape) * 9).astype(dtype(kind).np)
+    op = CumSum(axis=axis, exclusive=exclusive, reverse=reverse)
+    emulated = Emulated(graph(lambda v: op(v), (dtype(kind), shape)))
+    assert any("by warps" in k.note for k in emulated.program.launches)
+    np.testing.assert_allclose(emulated(x)[0], op.ref(x), rtol=1e-6, atol=1e-6)
+
+
+def test_running_products_of_long_rows(rng: np.random.Generator) -> None:
+    x = rng.choice([0.5, 2.0, -1.0], CHUNK + 3).astype(np.float32)
+    got = Emulated(graph(lambda v: CumProd(axis=0)(v), (dtype("f32"), x.shape)))(x)[0]
+    np.testing.assert_array_equal(got, np.cumprod(x.astype(np.float64)).astype(np.float32))

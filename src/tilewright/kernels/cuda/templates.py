@@ -41,6 +41,7 @@ from ..rows.cuda.long_norm import LongNorm
 from ..rows.cuda.norm_backward import CudaNormBackward
 from ..rows.cuda.rows import CudaRows
 from ..rows.rows import Rows
+from ..scan.cuda.running import CudaRunning
 from ..select import TEMPLATES
 from ..sort.cuda.radix import CudaSort
 from ..sort.cuda.sampling import CudaSample
@@ -93,6 +94,7 @@ CUDA_TEMPLATES: list[Template] = [
     CudaPool(),
     CudaGather(),
     CudaSample(),
+    CudaRunning(),
     CudaSort(),
     CudaRowMap(),
     CudaSplatBin(),

@@ -17,7 +17,7 @@ from ....ir.layout import Layout
 from ....ops.index.indexing import TopK as TopKOp
 from ....ops.index.sorting import ArgSort as ArgSortOp
 from ....ops.index.sorting import Sort as SortOp
-from ....tile.builder import Ix, KernelBuilder, Tile, View
+from ....tile.builder import Ix
 from ....tile.ir import Var
 from ...call import Call
 from ...cuda.groups import on_threads, shared_launch
@@ -25,6 +25,7 @@ from ...cuda.kernel import WARP, SimtKernel, identified
 from ...launch import Buffer, Launch
 from ...pointwise.pointwise import unravel
 from ...region import Region
+from ...scan.cuda.running import sums_before
 from ...template import Reason, Template, alone
 from ..keys import index_of
 from ..sorting import RANKED, TILE, Job, Sorter, rounds_of, sort_launches
@@ -32,7 +33,6 @@ from ..sorting import RANKED, TILE, Job, Sorter, rounds_of, sort_launches
 THREADS = 256  # of a block, and buckets of a pass
 ITEMS = 4096  # words of a block
 STEP = 512  # elements of a program that makes words or puts results
-AT_ONCE = 8  # tiles of a warp in a step of a running sum
 MOST = 1 << 30  # elements of a row
 
 
@@ -164,24 +164,8 @@ class Words:
         counts, places = call.view("counts", i32, self.counts, layout), call.view("places", i32, self.places, layout, write=True)
         totals = call.view("totals", i32, self.totals, Layout.contiguous((self.rows, THREADS)), write=True)
         blocks = b.ceildiv(self.length(call, row), ITEMS)
-        b.store(totals, (row, digit), running(b, counts, places, (row, digit), blocks, most=self.blocks))
+        b.store(totals, (row, digit), sums_before(b, counts, places, (row, digit), blocks, most=self.blocks))
         launch = call.finish(self.rows * THREADS, bytes_=self.rows * self.blocks * (8 * THREADS))
         launch.kernel = on_threads(launch.kernel, WARP, THREADS // WARP)
         return launch
 
-
-def running(b: KernelBuilder, source: View, goal: View, lead: tuple[Ix | int, ...], stop: Ix | int, start: Ix | int = 0,
-            total: Tile | None = None, most: Dim = AT_ONCE * WARP) -> Tile:
-    """For each of the numbers start..stop-1 of a row (`most` at most) `total` and the sum of those before it, by a warp; gives the sum of
-    all."""
-    at_once = min(AT_ONCE, -(-min(bounds(most)[1], AT_ONCE * WARP) // WARP)) or 1
-    with b.loop(start, stop, WARP * at_once, [b.full((), 0, i32) if total is None else total]) as loop:
-        places = [(loop.index + i * WARP, (stop - loop.index - i * WARP,)) for i in range(at_once)]
-        owns = [b.load(source, (*lead, at), (WARP,), limit=limit) for at, limit in places]  # all loads are in flight at once
-        before = loop.carried[0]
-        for (at, limit), own in zip(places, owns, strict=True):
-            b.store(goal, (*lead, at), b.scan("sum", own) - own + before, limit=limit)
-            before = before + b.reshape(b.reduce("sum", own), ())
-        loop.next(before)
-    found: Tile = loop.results[0]
-    return found

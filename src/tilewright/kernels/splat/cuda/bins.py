@@ -20,7 +20,8 @@ from ...cuda.groups import on_threads
 from ...cuda.kernel import WARP
 from ...launch import Buffer, Launch
 from ...region import Region
-from ...sort.cuda.radix import Words, running
+from ...scan.cuda.running import sums_before
+from ...sort.cuda.radix import Words
 from ...sort.keys import RADIX, index_of
 from ...template import Template
 from ..bins import CAPACITY
@@ -117,7 +118,7 @@ class _Work:
         starts = self._result(call, 2, "starts")
         error = call.error()
         capacity = call.word("capacity", self.op.capacity)
-        found = running(b, sums, before, (camera,), call.word("chunks", self.chunks), most=self.chunks)
+        found = sums_before(b, sums, before, (camera,), call.word("chunks", self.chunks), most=self.chunks)
         b.store(starts, (camera, call.word("tiles", self.lists)), found)
         total = b.to_index(found)
         b.store(lengths, (camera,), b.from_index(b.minimum(total, capacity), i32))
@@ -131,7 +132,7 @@ class _Work:
         b = call.b
         counts, firsts, before = self._view(call, "counts"), self._view(call, "firsts", write=True), self._view(call, "before")
         camera, chunk, start, stop, _ = self._chunk(call)
-        running(b, counts, firsts, (camera,), stop, start, b.load(before, (camera, chunk), ()), self.splats)
+        sums_before(b, counts, firsts, (camera,), stop, start, b.load(before, (camera, chunk), ()), self.splats)
         return self._finish(call, self.cameras * self.chunks, WARP, self.cameras * self.splats * 8, "running sums")
 
     def expand(self) -> Launch:
