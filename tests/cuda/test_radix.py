@@ -89,7 +89,7 @@ def test_running_sums_of_long_rows(kind: str, shape: tuple[int, ...], axis: int,
     op = CumSum(axis=axis, exclusive=exclusive, reverse=reverse)
     emulated = Emulated(graph(lambda v: op(v), (dtype(kind), shape)))
     assert any("by warps" in k.note for k in emulated.program.launches)
-    np.testing.assert_allclose(emulated(x)[0], op.ref(x), rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(emulated(x)[0], op.ref(x), rtol=1e-3 if kind == "f16" else 1e-6, atol=1e-6)
 
 
 def test_running_products_of_long_rows(rng: np.random.Generator) -> None:
