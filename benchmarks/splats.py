@@ -76,7 +76,7 @@ def main() -> None:
         shown = " ".join(f"{t:9.3f}" for t in times)
         print(f"{count:10,} {entries:11,} {shown}    {times[2] * 1e6 / entries:8.2f} {times[3] * 1e6 / entries:8.2f}", flush=True)
     if args.profile:
-        print(raster.lower(view).profile(view))
+        print(raster.lower(view).profile(*view))
         print(both.lower(cotangent, *operands).profile(cotangent, *operands))
 
 

@@ -67,7 +67,8 @@ class CudaRunning(Template):
         return None if dtype.is_float or dtype.itemsize >= 4 else Reason(f"no running sums of {dtype} by warps")
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        length = region.operands[0].type.shape[region.node.op.axis]  # type: ignore[attr-defined]
+        op: Any = region.node.op
+        length = region.operands[0].type.shape[op.axis]
         if bounds(length)[1] <= CHUNK:
             return [_Rows(region, length).launch("")]
         rows = _Rows(region, CHUNK)
@@ -77,7 +78,8 @@ class CudaRunning(Template):
 class _Rows:
     def __init__(self, region: Region, each: Dim) -> None:
         self.region, self.each = region, each
-        self.op: Any = region.node.op
+        op: Any = region.node.op
+        self.op = op
         self.x = region.operands[0]
         self.fn = "sum" if isinstance(self.op, CumSum) else "prod"
         self.kind: DType = f64 if self.x.type.dtype.is_float else self.x.type.dtype

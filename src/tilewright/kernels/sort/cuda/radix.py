@@ -2,11 +2,13 @@
 
 A pass is three launches. Blocks of `ITEMS` words count their digits; a warp for each digit turns the counts into places; blocks move their
 words, ordered in shared memory first so that neighbours in a digit are neighbours in memory. A pass is stable and its result does not
-depend on blocks. Where `lengths` is given, a row has that many words (found on the device), else all.
+depend on blocks. Rows that one block holds are one launch for all digits. Where `lengths` is given, a row has that many words (found on
+the device), else all.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +29,7 @@ from ...pointwise.pointwise import unravel
 from ...region import Region
 from ...scan.cuda.running import sums_before
 from ...template import Reason, Template, alone
-from ..keys import index_of
+from ..keys import RADIX, index_of
 from ..sorting import RANKED, TILE, Job, Sorter, rounds_of, sort_launches
 
 THREADS = 256  # of a block, and buckets of a pass
@@ -38,7 +40,8 @@ MOST = 1 << 30  # elements of a row
 
 @dataclass(eq=False)
 class RadixKernel(SimtKernel):
-    """Counts (no `goal`) or moves the words of a block of a row by the digit at `shift`. All views are of contiguous memory."""
+    """Counts (no `goal`) or moves the words of a block of a row by the digit at a shift, or (no `counts`) sorts a row that one block holds
+    by all of them. All views are of contiguous memory."""
 
     words: Var | None = None  # u64 [rows, n]
     goal: Var | None = None
@@ -47,7 +50,8 @@ class RadixKernel(SimtKernel):
     lengths: Var | None = None  # i32 [rows], or all rows have n
     n: Var | None = None
     blocks: Var | None = None
-    shift: int = 0
+    shifts: tuple[int, ...] = ()
+    items: int = ITEMS  # words of a block
 
     @property
     def block(self) -> int:
@@ -97,8 +101,7 @@ def radix_launches(job: Job) -> list[Launch]:
             s.call.also_reads(words.now)
         s.words(at, view, (row,), start, s.b.minimum(start + STEP, s.n), upper=upper)
         out.append(shared_launch(s.finish(parts)))
-        for shift in shifts:
-            out += words.sort(shift)
+        out += words.sort(shifts)
     s, row, at, start = part("put", results=True)
     b = s.b
     view = s.call.view("w", u64, words.now, words.layout)
@@ -117,16 +120,22 @@ class Words:
 
     def __init__(self, name: str, rows: Dim, n: Dim, lengths: Buffer | None = None) -> None:
         self.name, self.rows, self.n, self.lengths = name, rows, n, lengths
-        self.blocks: Dim = ceildiv(n, ITEMS)
+        self.blocks: Dim = ceildiv(n, ITEMS) if bounds(n)[1] > ITEMS or lengths is not None else 1
         self.layout = Layout((rows, n), (n, 1))
         self.now, self.other = (Buffer(f"{name}.words{i}", "temp", rows * n * 8) for i in range(2))
         self.counts, self.places = (Buffer(f"{name}.{n}", "temp", rows * self.blocks * (4 * THREADS)) for n in ("digits", "places"))
         self.totals = Buffer(f"{name}.totals", "temp", rows * (4 * THREADS))
 
-    def sort(self, shift: int) -> list[Launch]:
-        """One pass over the byte at `shift` of the keys."""
-        out = [self._pass(shift, move=False), self._placed(), self._pass(shift, move=True)]
-        self.now, self.other = self.other, self.now
+    def sort(self, shifts: Sequence[int]) -> list[Launch]:
+        """By the bytes at these shifts of the keys, the first being the lowest."""
+        out = []
+        if self.blocks == 1 and self.lengths is None:
+            out.append(self._pass("row", shifts))
+            self.now, self.other = self.other, self.now
+            return out
+        for shift in shifts:
+            out += [self._pass("count", [shift]), self._placed(), self._pass("move", [shift])]
+            self.now, self.other = self.other, self.now
         return out
 
     def length(self, call: Call, row: Ix | int) -> Ix | int:
@@ -137,22 +146,26 @@ class Words:
         view = call.view("lengths", i32, self.lengths, Layout.contiguous((self.rows,)))
         return call.b.minimum(call.b.maximum(call.b.to_index(call.b.load(view, (row,), ())), 0), n)
 
-    def _pass(self, shift: int, *, move: bool) -> Launch:
-        call = Call("radix", f"{self.name}.{'move' if move else 'count'}")
-        views: dict[str, Var] = {"words": call.view("words", u64, self.now, Layout.contiguous((self.rows * self.n,))).var}
-        if move:
+    def _pass(self, what: str, shifts: Sequence[int]) -> Launch:
+        call = Call("radix", f"{self.name}.{what}")
+        views: dict[str, Any] = {"words": call.view("words", u64, self.now, Layout.contiguous((self.rows * self.n,))).var}
+        if what != "count":
             views["goal"] = call.view("goal", u64, self.other, Layout.contiguous((self.rows * self.n,)), write=True).var
         flat = Layout.contiguous((self.rows * self.blocks * THREADS,))
-        views["counts"] = call.view("counts", i32, self.places if move else self.counts, flat, write=not move).var
-        if move:
+        if what == "count":
+            views["counts"] = call.view("counts", i32, self.counts, flat, write=True).var
+        elif what == "move":
+            views["counts"] = call.view("counts", i32, self.places, flat).var
             views["totals"] = call.view("totals", i32, self.totals, Layout.contiguous((self.rows * THREADS,))).var
         if self.lengths is not None:
             views["lengths"] = call.view("lengths", i32, self.lengths, Layout.contiguous((self.rows,))).var
         views["n"], views["blocks"] = call.word("n", self.n).var, call.word("blocks", self.blocks).var
-        moved = self.rows * self.n * (16 if move else 8)
-        launch = call.finish(self.rows * self.blocks, flops=self.rows * self.n * 40, bytes_=moved, note=f"bits {shift} to {shift + 7}")
+        moved = self.rows * self.n * (8 if what == "count" else 16)
+        note = "one block a row" if what == "row" else f"bits {shifts[0]} to {shifts[0] + RADIX - 1}"
+        launch = call.finish(self.rows * self.blocks, flops=self.rows * self.n * (40 * len(shifts)), bytes_=moved, note=note)
+        items = -(-bounds(self.n)[1] // THREADS) * THREADS if what == "row" else ITEMS
         k = launch.kernel
-        launch.kernel = identified(RadixKernel(k.name, k.params, k.pid, k.body, shift=shift, **views))
+        launch.kernel = identified(RadixKernel(k.name, k.params, k.pid, k.body, shifts=tuple(shifts), items=items, **views))
         return launch
 
     def _placed(self) -> Launch:

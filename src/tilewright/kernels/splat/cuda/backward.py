@@ -1,7 +1,8 @@
-"""The backward pass of compositing splats on a GPU, in two launches. A band's program walks its tile's list from the last entry that one of
-its pixels took; the transmittance in front of a pixel and what lies behind it are brought forward splat by splat, as on the CPU. The ten
-sums of a splat (`RECORD`) are added over the rows of the band in registers and over its columns by shuffles, and go to the entry's slot of
-this band. The last launch is the CPU's, with 16 threads for each splat: it adds the slots in order. No sum depends on threads.
+"""The backward pass of compositing splats on a GPU. Numbers of splats are packed and the records of all entries cleared. A band's program
+then walks its tile's list from the last entry that one of its pixels took; the transmittance in front of a pixel and what lies behind it
+are brought forward splat by splat, as on the CPU. The ten sums of a splat (`RECORD`) are added over the rows of the band in registers and
+over its columns by shuffles, and go to the entry's slot of this band. The last launch is the CPU's, with 16 threads for each splat: it adds
+the slots in order. No sum depends on threads.
 """
 
 from __future__ import annotations

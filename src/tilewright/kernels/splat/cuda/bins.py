@@ -1,9 +1,9 @@
 """Tile lists of splats on a GPU: count, add up, expand, sort by tile, and find where lists begin.
 
 Splats are walked in depth order. Warps count the tiles of `CHUNK` splats each; running sums of the counts say where the entries of a splat
-stand; a thread for each splat writes them as words of tile and place in depth order, and a stable radix sort by tile leaves every list in
-depth order. No splats: all lists are empty. Rectangles are clamped to the image and `order` to splats that exist; a camera with more
-entries than the capacity is reported, and the rest of its entries are left out.
+stand. A warp writes the entries of 32 splats side by side, each lane looking for the splat of its entry, as words of tile and place in
+depth order; a stable radix sort by tile leaves every list in depth order. No splats: all lists are empty. Rectangles are clamped to the
+image and `order` to splats that exist; a camera with more entries than the capacity is reported, and the rest are left out.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ...cuda.groups import on_threads
 from ...cuda.kernel import WARP
 from ...launch import Buffer, Launch
 from ...region import Region
-from ...scan.cuda.running import sums_before
+from ...scan.cuda.running import scanned, sums_before
 from ...sort.cuda.radix import Words
 from ...sort.keys import RADIX, index_of
 from ...template import Template
@@ -28,9 +28,11 @@ from ..bins import CAPACITY
 
 CHUNK = 2048  # splats of a warp
 STEP = 1024  # entries of a warp
+AT_ONCE = 4  # tiles of them in a step
 HALVINGS = 31  # of lists of fewer than 2^31 entries
 PROGRAMS = 8  # warps of a block
-FIELDS = 4  # of a splat in depth order: its first tile, columns and rows of tiles, the splat
+FIELDS = 4  # of a splat in depth order: its first tile, columns of tiles, first entry, the splat
+FIRST = 2
 
 
 class CudaSplatBin(Template):
@@ -39,10 +41,9 @@ class CudaSplatBin(Template):
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         w = _Work(region)
-        out = [w.count(), w.total(), w.first(), w.expand()]
-        for shift in range(0, (w.lists - 1).bit_length(), RADIX):
-            out += w.words.sort(shift)
-        return [*out, w.finish(), w.starts()]
+        out = [w.count(), w.total(), w.first(), w.spans(), w.expand()]
+        sort = w.words.sort(range(0, (w.lists - 1).bit_length(), RADIX))
+        return [*out, *sort, w.finish(), w.starts()]
 
 
 class _Work:
@@ -56,8 +57,7 @@ class _Work:
         self.cameras, self.splats = region.operands[1].type.shape
         self.chunks: Dim = ceildiv(self.splats, CHUNK)
         line, sums = (self.cameras, self.splats), (self.cameras, self.chunks)
-        self.counts, self.firsts = ((Buffer(f"{name}.{n}", "temp", self.cameras * self.splats * 4), Layout.contiguous(line))
-                                    for n in ("counts", "firsts"))
+        self.counts = Buffer(f"{name}.counts", "temp", self.cameras * self.splats * 4), Layout.contiguous(line)
         self.sums, self.before = ((Buffer(f"{name}.{n}", "temp", self.cameras * self.chunks * 4), Layout.contiguous(sums))
                                   for n in ("sums", "before"))
         self.sorted = Buffer(f"{name}.sorted", "temp", self.cameras * self.splats * (4 * FIELDS)), Layout.contiguous((*line, FIELDS))
@@ -104,7 +104,7 @@ class _Work:
                 size.append(b.binary("max", b.binary("min", last, end), first) - first)
             area = b.select(b.cmp("lt", b.iota((WARP,), 0, i32), b.from_index(stop - loop.index, i32)), size[0] * size[1], 0)
             b.store(counts, (camera, loop.index), area, limit=limit)
-            for i, x in enumerate((low[1] * ends[0] + low[0], *size, splat)):
+            for i, x in ((0, low[1] * ends[0] + low[0]), (1, size[0]), (3, splat)):
                 b.store(found, (camera, loop.index, i), x, limit=limit, axes=(1,))
             loop.next(loop.carried[0] + area)
         b.store(sums, (camera, chunk), b.reshape(b.reduce("sum", loop.results[0]), ()))
@@ -130,39 +130,60 @@ class _Work:
         """Where the entries of each splat begin."""
         call = Call("splat_first", f"{self.region.name}.first")
         b = call.b
-        counts, firsts, before = self._view(call, "counts"), self._view(call, "firsts", write=True), self._view(call, "before")
+        counts, found, before = self._view(call, "counts"), self._view(call, "sorted", write=True), self._view(call, "before")
+        call.also_reads(self.sorted[0])
         camera, chunk, start, stop, _ = self._chunk(call)
-        sums_before(b, counts, firsts, (camera,), stop, start, b.load(before, (camera, chunk), ()), self.splats)
+        scanned(b, start, stop, b.load(before, (camera, chunk), ()), lambda p: b.load(counts, (camera, p[0]), (WARP,), limit=p[1]),
+                lambda p, own, upto: b.store(found, (camera, p[0], FIRST), upto - own, limit=p[1], axes=(1,)), most=self.splats)
         return self._finish(call, self.cameras * self.chunks, WARP, self.cameras * self.splats * 8, "running sums")
 
+    def spans(self) -> Launch:
+        """First entry and number of entries of every splat, in the order of the splats."""
+        call = Call("splat_spans", f"{self.region.name}.spans")
+        b = call.b
+        counts, found, spans = self._view(call, "counts"), self._view(call, "sorted"), self._result(call, 3, "spans")
+        count = call.word("splats", self.splats)
+        camera, at = b.pid // count, b.pid % count
+        splat = b.minimum(b.maximum(b.to_index(b.load(found, (camera, at, 3), ())), 0), count - 1)
+        b.store(spans, (camera, splat, 0), b.load(found, (camera, at, FIRST), ()))
+        b.store(spans, (camera, splat, 1), b.load(counts, (camera, at), ()))
+        return self._finish(call, self.cameras * self.splats, 1, self.cameras * self.splats * 20, "spans of splats")
+
     def expand(self) -> Launch:
-        """A thread for each splat writes its entries."""
+        """A warp for each 32 splats writes their entries."""
         call = Call("splat_expand", f"{self.region.name}.expand")
         b = call.b
-        firsts, found = self._view(call, "firsts"), self._view(call, "sorted")
+        found, counts = self._view(call, "sorted"), self._view(call, "counts")
         words = call.view("words", u64, self.words.now, self.words.layout, write=True)
-        spans = self._result(call, 3, "spans")
-        count, across = call.word("splats", self.splats), call.word("across", self.columns)
+        parts = ceildiv(self.splats, WARP)
+        count, per_camera = call.word("splats", self.splats), call.word("parts", parts)
+        across = b.from_index(call.word("across", self.columns), i32)
         capacity = call.word("capacity", self.op.capacity)
-        camera, at = b.pid // count, b.pid % count
-        corner, wide, high, splat = (b.to_index(b.load(found, (camera, at, i), ())) for i in range(FIELDS))
-        first = b.load(firsts, (camera, at), ())
-        b.store(spans, (camera, splat, 0), first)
-        b.store(spans, (camera, splat, 1), b.from_index(wide * high, i32))
-        begin, own = b.to_index(first), b.from_index(at, u64)
-        with b.loop(0, high) as row:
-            line, tile = begin + row.index * wide, corner + row.index * across
-            with b.loop(0, b.minimum(wide, capacity - line)) as column:
-                key = b.binary("shl", b.from_index(tile + column.index, u64), 32)
-                b.store(words, (camera, line + column.index), b.binary("or", key, own))
-        moved = self.cameras * (self.splats * 28 + self.op.capacity * 8)
-        return self._finish(call, self.cameras * self.splats, 1, moved, "entries of splats")
+        camera, base = b.pid // per_camera, b.pid % per_camera * WARP
+        last = b.minimum(base + WARP, count) - 1
+        begin = b.maximum(b.to_index(b.load(found, (camera, base, FIRST), ())), 0)
+        behind = b.to_index(b.load(found, (camera, last, FIRST), ()) + b.load(counts, (camera, last), ()))
+        end, final = b.minimum(behind, capacity), b.from_index(last, i32)
+        with b.loop(begin, end, WARP) as loop:
+            entry = b.iota((WARP,), 0, i32) + b.from_index(loop.index, i32)
+            place = b.broadcast(b.from_index(base, i32), (WARP,))
+            for step in (16, 8, 4, 2, 1):  # the last splat that begins no later
+                next_ = b.binary("min", place + step, final)
+                place = b.select(b.cmp("le", b.gather(found, (camera, 0, FIRST), 1, next_), entry), next_, place)
+            corner, wide, first = (b.gather(found, (camera, 0, i), 1, place) for i in (0, 1, FIRST))
+            ahead, wide = b.cast(entry - first, u32), b.cast(b.binary("max", wide, 1), u32)
+            row = b.binary("div", ahead, wide)
+            tile = corner + b.cast(row, i32) * across + b.cast(ahead - row * wide, i32)
+            word = b.binary("or", b.binary("shl", b.cast(tile, u64), 32), b.cast(place, u64))
+            b.store(words, (camera, loop.index), word, limit=(end - loop.index,))
+        moved = self.cameras * (self.splats * 20 + self.op.capacity * 8)
+        return self._finish(call, self.cameras * parts, WARP, moved, "entries of splats")
 
     def finish(self) -> Launch:
         """Splats and slots of the sorted entries."""
         call = Call("splat_finish", f"{self.region.name}.finish")
         b = call.b
-        firsts, found = self._view(call, "firsts"), self._view(call, "sorted")
+        found = self._view(call, "sorted")
         words = call.view("words", u64, self.words.now, self.words.layout)
         ids, slots = self._result(call, 0, "ids"), self._result(call, 1, "slots")
         parts = ceildiv(self.op.capacity, STEP)
@@ -170,18 +191,16 @@ class _Work:
         across = b.cast(b.from_index(call.word("across", self.columns), i32), u32)
         camera, start = b.pid // per_camera, b.pid % per_camera * STEP
         length = self.words.length(call, camera)
-        with b.loop(start, b.minimum(start + STEP, length), WARP) as loop:
-            limit = (length - loop.index,)
-            word = b.load(words, (camera, loop.index), (WARP,), limit=limit)
-            place = b.binary("min", b.binary("max", b.cast(index_of(b, word), i32), 0), b.from_index(last, i32))
-            tile = b.cast(b.binary("shr", word, 32), i32)
-            corner, wide, splat = (b.gather(found, (camera, 0, i), 1, place) for i in (0, 1, 3))
-            ahead = b.cast(tile - corner, u32)
-            row = b.binary("div", ahead, across)
-            column = b.cast(ahead - row * across, i32)
-            b.store(ids, (camera, loop.index), splat, limit=limit)
-            slot = b.gather(firsts, (camera, 0), 1, place) + b.cast(row, i32) * wide + column
-            b.store(slots, (camera, loop.index), slot, limit=limit)
+        with b.loop(start, b.minimum(start + STEP, length), WARP * AT_ONCE) as loop:
+            places = [(loop.index + i * WARP, (length - loop.index - i * WARP,)) for i in range(AT_ONCE)]
+            found_words = [b.load(words, (camera, at), (WARP,), limit=limit) for at, limit in places]
+            for (at, limit), word in zip(places, found_words, strict=True):
+                place = b.binary("min", b.binary("max", b.cast(index_of(b, word), i32), 0), b.from_index(last, i32))
+                corner, wide, first, splat = (b.gather(found, (camera, 0, i), 1, place) for i in range(FIELDS))
+                ahead = b.cast(b.cast(b.binary("shr", word, 32), i32) - corner, u32)
+                row = b.binary("div", ahead, across)
+                b.store(ids, (camera, at), splat, limit=limit)
+                b.store(slots, (camera, at), first + b.cast(row, i32) * wide + b.cast(ahead - row * across, i32), limit=limit)
         return self._finish(call, self.cameras * parts, WARP, self.cameras * self.op.capacity * 16, "splats of entries")
 
     def starts(self) -> Launch:

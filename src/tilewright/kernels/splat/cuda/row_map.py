@@ -59,7 +59,7 @@ class CudaRowMap(Template):
                 else:
                     known |= {v: b.load(view, (lead, row, i), (THREADS,), limit=(stop - row,), axes=(1,))
                               for i, v in enumerate(own) if v in used}
-            found = {}
+            found: dict[tuple[int, int], Tile] = {}
             for i, group in enumerate(groups):
                 columns = [b.broadcast(value_of(b, v, known), (THREADS,)) for v in group]
                 if op.summed[i]:

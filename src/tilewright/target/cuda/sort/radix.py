@@ -1,4 +1,4 @@
-"""One pass of a radix sort by bytes, written as PTX: a block counts the bytes of its words, or moves them to their places.
+"""A radix sort by bytes, written as PTX: a block counts the bytes of its words, moves them to their places, or sorts a whole row.
 
 Words keep their order: a warp has neighbouring words, 32 at a time. The lanes with the same byte find one another by eight votes; the
 first of them adds their number to the warp's counter. Places in the block follow from the counters of all warps, places in memory from
@@ -8,7 +8,7 @@ the counts of the blocks before. Words past the end of a row behave like words w
 from __future__ import annotations
 
 from ....core.target_spec import TargetSpec
-from ....kernels.sort.cuda.radix import ITEMS, THREADS, RadixKernel
+from ....kernels.sort.cuda.radix import THREADS, RadixKernel
 from ....tile.ir import Var
 from ..ptx.text import KernelText, module_text
 from ..threads.access import Address
@@ -16,8 +16,6 @@ from ..threads.emit import Emitter
 from ..threads.layout import Group
 
 WARPS = THREADS // 32
-EACH = ITEMS // THREADS  # words of a thread
-SPAN = 32 * EACH  # of a warp
 
 
 def emit_radix(kernel: RadixKernel, target: TargetSpec) -> str:
@@ -27,6 +25,7 @@ def emit_radix(kernel: RadixKernel, target: TargetSpec) -> str:
 class _Pass:
     def __init__(self, kernel: RadixKernel) -> None:
         self.kernel, self.k = kernel, KernelText(kernel.name, [])
+        self.items, self.each = kernel.items, kernel.items // THREADS  # words of the block and of a thread
         self.e, self.v = Emitter(kernel, Group(THREADS, 1), self.k), self.k.value
         self.e.parameters()
         v = self.v
@@ -36,7 +35,7 @@ class _Pass:
         block = v("i32", "mov.u32 {}, %ctaid.x;")
         self.row = v("i32", f"div.u32 {{}}, {block}, {self.blocks};")
         self.own = v("i32", f"rem.u32 {{}}, {block}, {self.blocks};")
-        self.start = v("i32", f"mul.lo.u32 {{}}, {self.own}, {ITEMS};")
+        self.start = v("i32", f"mul.lo.u32 {{}}, {self.own}, {self.items};")
         self.scratch = v("i32", "mov.u32 {}, scratch;")
 
     def module(self, target: TargetSpec) -> str:
@@ -47,13 +46,15 @@ class _Pass:
             length = v("i32", f"min.u32 {{}}, {v('i32', f'max.s32 {{}}, {found}, 0;')}, {length};")
         end = k.label("done")
         k.emit(f"@{v('i1', f'setp.ge.u32 {{}}, {self.start}, {length};')} bra {end};")
-        self.here = v("i32", f"min.u32 {{}}, {v('i32', f'sub.u32 {{}}, {length}, {self.start};')}, {ITEMS};")  # words of the block
+        self.here = v("i32", f"min.u32 {{}}, {v('i32', f'sub.u32 {{}}, {length}, {self.start};')}, {self.items};")  # words of the block
         first = v("i64", f"mad.wide.u32 {{}}, {self.row}, {self.n}, {v('i64', f'cvt.u64.u32 {{}}, {self.start};')};")
         self.source = v("i64", f"mad.lo.s64 {{}}, {first}, 8, {self.pointer(self.kernel.words)};")
         if self.kernel.goal is None:
-            self._count()
+            self._count(self.kernel.shifts[0])
+        elif self.kernel.counts is not None:
+            self._move(self.kernel.shifts[0])
         else:
-            self._move()
+            self._sort()
         k.place(end)
         return module_text(target.cpu, k.text([f".maxntid {THREADS}, 1, 1"], target.cpu))
 
@@ -72,8 +73,8 @@ class _Pass:
     def slot(self, base: str, index: str, size: int = 4) -> str:
         return self.v("i32", f"mad.lo.u32 {{}}, {index}, {size}, {base};")
 
-    def digit(self, word: str) -> str:
-        high = self.v("i32", f"cvt.u32.u64 {{}}, {self.v('i64', f'shr.u64 {{}}, {word}, {32 + self.kernel.shift};')};")
+    def digit(self, word: str, shift: int) -> str:
+        high = self.v("i32", f"cvt.u32.u64 {{}}, {self.v('i64', f'shr.u64 {{}}, {word}, {32 + shift};')};")
         return self.v("i32", f"and.b32 {{}}, {high}, {THREADS - 1};")
 
     def barrier(self) -> None:
@@ -109,72 +110,109 @@ class _Pass:
         return out
 
     # --- the two kernels ----------------------------------------------------------------------------------------------
-    def _count(self) -> None:
+    def _count(self, shift: int) -> None:
         k, v = self.k, self.v
         counters = self.room(4 * THREADS)
         mine = self.slot(counters, self.tid)
         k.emit(f"st.shared.u32 [{mine}], 0;")
         self.barrier()
         address, found = self.at(self.source, self.tid, 8), []
-        for j in range(EACH):
+        for j in range(self.each):
             inside = v("i1", f"setp.lt.u32 {{}}, {v('i32', f'add.u32 {{}}, {self.tid}, {j * THREADS};')}, {self.here};")
             key = v("i32", "mov.u32 {}, 0;")
             k.emit(f"@{inside} ld.global.b32 {key}, [{address}+{8 * j * THREADS + 4}];")
             found.append((inside, key))
         for inside, key in found:
-            digit = v("i32", f"and.b32 {{}}, {v('i32', f'shr.u32 {{}}, {key}, {self.kernel.shift};')}, {THREADS - 1};")
+            digit = v("i32", f"and.b32 {{}}, {v('i32', f'shr.u32 {{}}, {key}, {shift};')}, {THREADS - 1};")
             k.emit(f"@{inside} red.relaxed.cta.shared.add.u32 [{self.slot(counters, digit)}], 1;")
         self.barrier()
         k.emit(f"st.global.b32 [{self.own_count()}], {v('i32', f'ld.shared.u32 {{}}, [{mine}];')};")
 
-    def _move(self) -> None:
-        k, v = self.k, self.v
-        counters, ordered, places = self.room(4 * THREADS * WARPS), self.room(8 * ITEMS), self.room(4 * THREADS)
+    def _room(self) -> None:
+        self.counters, self.ordered, self.places = self.room(4 * THREADS * WARPS), self.room(8 * self.items), self.room(4 * THREADS)
+        self.own_counters = self.v("i32", f"mad.lo.u32 {{}}, {self.warp}, {4 * THREADS}, {self.counters};")
+        self.first = self.v("i32", f"mad.lo.u32 {{}}, {self.warp}, {32 * self.each}, {self.lane};")
+
+    def _clear(self) -> None:
         for w in range(WARPS):
-            k.emit(f"st.shared.u32 [{self.slot(counters, self.tid)}+{4 * THREADS * w}], 0;")
-        first = v("i32", f"mad.lo.u32 {{}}, {self.warp}, {SPAN}, {self.lane};")
-        address, words = self.at(self.source, first, 8), []
-        for j in range(EACH):
-            inside = v("i1", f"setp.lt.u32 {{}}, {v('i32', f'add.u32 {{}}, {first}, {32 * j};')}, {self.here};")
-            word = v("i64", "mov.b64 {}, -1;")
-            k.emit(f"@{inside} ld.global.b64 {word}, [{address}+{256 * j}];")
-            words.append(word)
-        base = self.at(self.pointer(self.kernel.totals), v("i32", f"mad.lo.u32 {{}}, {self.row}, {THREADS}, {self.tid};"), 4)
-        total = v("i32", f"ld.global.b32 {{}}, [{base}];")
-        earlier = v("i32", f"ld.global.b32 {{}}, [{self.own_count()}];")
-        self.barrier()
-        own = v("i32", f"mad.lo.u32 {{}}, {self.warp}, {4 * THREADS}, {counters};")
+            self.k.emit(f"st.shared.u32 [{self.slot(self.counters, self.tid)}+{4 * THREADS * w}], 0;")
+
+    def _words(self) -> list[str]:
+        """The words of this thread; what lies past the end is the largest word."""
+        address, words = self.at(self.source, self.first, 8), []
+        for j in range(self.each):
+            inside = self.v("i1", f"setp.lt.u32 {{}}, {self.v('i32', f'add.u32 {{}}, {self.first}, {32 * j};')}, {self.here};")
+            words.append(self.v("i64", "mov.b64 {}, -1;"))
+            self.k.emit(f"@{inside} ld.global.b64 {words[-1]}, [{address}+{256 * j}];")
+        return words
+
+    def _order(self, words: list[str], shift: int, total: str = "0", earlier: str = "0") -> None:
+        """The words of the block in shared memory, ordered by a byte, from counters that are clear. `places` gets for each byte what
+        leads from there to memory, given how many words of this thread's byte the row has, and how many of them the blocks before."""
+        k, v = self.k, self.v
         below = v("i32", f"sub.u32 {{}}, {v('i32', f'shl.b32 {{}}, 1, {self.lane};')}, 1;")
-        ranks = [self._rank(self.slot(own, self.digit(word)), self.digit(word), below) for word in words]
+        slots = [self.slot(self.own_counters, self.digit(word, shift)) for word in words]
+        ranks = [self._rank(slot, self.digit(word, shift), below) for slot, word in zip(slots, words, strict=True)]
         self.barrier()
         # the counts of the warps before, of every digit; then the first place of the digit in the block
-        mine, sums = self.slot(counters, self.tid), v("i32", "mov.u32 {}, 0;")
+        mine, sums = self.slot(self.counters, self.tid), v("i32", "mov.u32 {}, 0;")
         counts = [v("i32", f"ld.shared.u32 {{}}, [{mine}+{4 * THREADS * w}];") for w in range(WARPS)]
         for c in counts:
             sums = v("i32", f"add.u32 {{}}, {sums}, {c};")
-        local, general = self.before(sums, total)
+        local, *general = self.before(sums, *([total] if total != "0" else []))
         place = local
         for w, c in enumerate(counts):
             k.emit(f"st.shared.u32 [{mine}+{4 * THREADS * w}], {place};")
             place = v("i32", f"add.u32 {{}}, {place}, {c};")
-        place = v("i32", f"sub.u32 {{}}, {v('i32', f'add.u32 {{}}, {general}, {earlier};')}, {local};")
-        k.emit(f"st.shared.u32 [{self.slot(places, self.tid)}], {place};")
+        if general:
+            place = v("i32", f"sub.u32 {{}}, {v('i32', f'add.u32 {{}}, {general[0]}, {earlier};')}, {local};")
+            k.emit(f"st.shared.u32 [{self.slot(self.places, self.tid)}], {place};")
         self.barrier()
-        for word, rank in zip(words, ranks, strict=True):
-            here = v("i32", f"ld.shared.u32 {{}}, [{self.slot(own, self.digit(word))}];")
-            k.emit(f"st.shared.b64 [{self.slot(ordered, v('i32', f'add.u32 {{}}, {here}, {rank};'), 8)}], {word};")
+        for word, slot, rank in zip(words, slots, ranks, strict=True):
+            at = v("i32", f"add.u32 {{}}, {v('i32', f'ld.shared.u32 {{}}, [{slot}];')}, {rank};")
+            k.emit(f"st.shared.b64 [{self.slot(self.ordered, at, 8)}], {word};")
         self.barrier()
+
+    def _move(self, shift: int) -> None:
+        v = self.v
+        self._room()
+        self._clear()
+        words = self._words()
+        base = self.at(self.pointer(self.kernel.totals), v("i32", f"mad.lo.u32 {{}}, {self.row}, {THREADS}, {self.tid};"), 4)
+        total = v("i32", f"ld.global.b32 {{}}, [{base}];")
+        earlier = v("i32", f"ld.global.b32 {{}}, [{self.own_count()}];")
+        self.barrier()
+        self._order(words, shift, total, earlier)
+        self._write(shift)
+
+    def _sort(self) -> None:
+        """A row that one block holds."""
+        self._room()
+        words = self._words()
+        for i, shift in enumerate(self.kernel.shifts):
+            self._clear()
+            self.barrier()
+            self._order(words, shift)
+            if i < len(self.kernel.shifts) - 1:
+                source = self.slot(self.ordered, self.first, 8)
+                words = [self.v("i64", f"ld.shared.b64 {{}}, [{source}+{256 * j}];") for j in range(self.each)]
+        self._write(None)
+
+    def _write(self, shift: int | None) -> None:
+        """The ordered words to memory: to the places of a byte, or as they stand."""
+        k, v = self.k, self.v
         whole = v("i64", f"mul.wide.u32 {{}}, {self.row}, {self.n};")
         goal = v("i64", f"mad.lo.s64 {{}}, {whole}, 8, {self.pointer(self.kernel.goal)};")
-        source = self.slot(ordered, self.tid, 8)
-        for j in range(EACH):
-            at = v("i32", f"add.u32 {{}}, {self.tid}, {j * THREADS};")
+        source = self.slot(self.ordered, self.tid, 8)
+        for j in range(self.each):
+            place = at = v("i32", f"add.u32 {{}}, {self.tid}, {j * THREADS};")
             word = v("i64", f"ld.shared.b64 {{}}, [{source}+{8 * j * THREADS}];")
-            there = v("i32", f"ld.shared.u32 {{}}, [{self.slot(places, self.digit(word))}];")
-            place = v("i32", f"add.u32 {{}}, {there}, {at};")
             inside = v("i1", f"setp.lt.u32 {{}}, {at}, {self.here};")
-            # a launch that is measured by itself may find counts of another pass: its words must not leave the row
-            inside = v("i1", f"and.pred {{}}, {inside}, {v('i1', f'setp.lt.u32 {{}}, {place}, {self.n};')};")
+            if shift is not None:
+                there = v("i32", f"ld.shared.u32 {{}}, [{self.slot(self.places, self.digit(word, shift))}];")
+                place = v("i32", f"add.u32 {{}}, {there}, {at};")
+                # a launch that is measured by itself may find counts of another pass: its words must not leave the row
+                inside = v("i1", f"and.pred {{}}, {inside}, {v('i1', f'setp.lt.u32 {{}}, {place}, {self.n};')};")
             k.emit(f"@{inside} st.global.b64 [{self.at(goal, place, 8)}], {word};")
 
     def _rank(self, counter: str, digit: str, below: str) -> str:
