@@ -39,6 +39,7 @@ from tilewright.kernels.cuda.tiled import TiledKernel
 from tilewright.kernels.cuda.whole import WholeKernel
 from tilewright.kernels.launch import Alternating, Branch, Buffer, ErrorWord, Launch, Loop, Pointer, Program, Sliding
 from tilewright.kernels.select import select
+from tilewright.kernels.sort.cuda.radix import RadixKernel
 from tilewright.kernels.sort.cuda.sampling import SampleKernel
 from tilewright.passes.pipeline import run_pipeline
 from tilewright.target.cuda.code import emit_cuda, shared_bytes
@@ -46,7 +47,7 @@ from tilewright.target.cuda.device import cuda_target
 
 SIMT = (
     BlockKernel, DecodeKernel, FlashGradKernel, HaloKernel, MmaAttentionKernel, MmaGradKernel, QDotKernel, QFewKernel, QGemmKernel,
-    SampleKernel, ThinKernel, TiledKernel, TurnKernel, WholeKernel,
+    RadixKernel, SampleKernel, ThinKernel, TiledKernel, TurnKernel, WholeKernel,
 )  # fmt: skip
 
 
