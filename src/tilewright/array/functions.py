@@ -3,8 +3,6 @@ arrays and tensors are compiled for and give NumPy arrays."""
 from __future__ import annotations
 
 import functools
-import inspect
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -177,9 +175,8 @@ def offer(api: dict[str, Fn], traced: Mapping[str, Fn], aliases: Mapping[str, st
 
 def on_floats(name: str, compiled: Fn) -> Fn:
     """A function of one float Array with a kernel of its own."""
-    shown = str(inspect.signature(compiled).replace(return_annotation=inspect.Signature.empty))
     python = on_any_device(name, elementwise.activation(name, compiled), function(name))
-    return native.function(name, 1, python, re.sub(r": '[^']*'", "", shown)[1:-1])
+    return native.function(name, 1, python, native.signature(compiled))
 
 
 def _transform(make: Fn) -> Fn:
@@ -284,6 +281,8 @@ for _operands, _names in ((1, elementwise.UNARY), (2, elementwise.BINARY)):
             OFFERED[_name] = native.function(_name, _operands, OFFERED[_name], elementwise.SIGNATURES[_operands])
 for _name in elementwise.ACTIVATIONS:
     OFFERED[_name] = on_floats(_name, OFFERED[_name])
+for _name, (_entry, _told) in native.FUNCTIONS.items():
+    OFFERED[_name] = native.function(_name, _entry, OFFERED[_name], native.signature(OFFERED[_name]), _told)
 OFFERED["where"] = native.function("where", 3, OFFERED["where"], "condition, x1=None, x2=None, /")
 for _name in reductions.NATIVE:
     OFFERED[_name] = native.function(_name, "_reduce", OFFERED[_name], reductions.NATIVE[_name])

@@ -39,7 +39,7 @@ def _install() -> None:
         if _api is None:
             from . import functions
 
-            _api = functions.API
+            _api = functions.OFFERED
         found: Fn = _api[name]
         return found
 
