@@ -47,7 +47,6 @@ VIEWS: dict[str, tuple[Any, Any]] = {
     "squeeze": (lambda x: tw.squeeze(x[:1], axis=0), lambda a: a[0]),
     "moveaxis": (lambda x: tw.moveaxis(x, 0, 2), lambda a: np.moveaxis(a, 0, 2)),
     "unstack": (lambda x: tw.unstack(x, axis=1)[2], lambda a: a[:, 2]),
-    "mT": (lambda x: x.mT, lambda a: a.swapaxes(1, 2)),
     "swapaxes": (lambda x: x.swapaxes(-1, 0), lambda a: a.swapaxes(-1, 0)),
     "transpose": (lambda x: x.transpose(2, 0, 1), lambda a: a.transpose(2, 0, 1)),
     "permute_dims": (lambda x: tw.permute_dims(x, axes=(1, 2, 0)), lambda a: a.transpose(1, 2, 0)),

@@ -22,15 +22,17 @@ from .machine import Machine, _keep, machine
 
 Fn = Callable[..., Any]
 _FASTCALL_KEYWORDS, _ONE = 0x82, 0x8
-_ATTRIBUTES = dict.fromkeys(("T", "mT"), True) | dict.fromkeys(("shape", "dtype", "ndim", "size", "nbytes", "itemsize", "strides", "device"),
-                                                               False)  # name -> whether it is a view
+_ATTRIBUTES = dict.fromkeys(("T", "mT"), True) | dict.fromkeys(
+    ("shape", "dtype", "ndim", "size", "nbytes", "itemsize", "strides", "device"), False)  # name -> whether it is a view
 # Functions and methods that make views: name -> the native entry, and what it is told: the method of NumPy's header, or the most arguments.
-FUNCTIONS = {"reshape": ("_method", "reshape"), "permute_dims": ("_method", "transpose"), "transpose": ("_method", "transpose"),
-             "squeeze": ("_method", "squeeze"), "swapaxes": ("_method", "swapaxes"), "broadcast_to": ("_expand", 2), "flip": ("_flip", 0),
-             "expand_dims": ("_expand_dims", 0), "unfold": ("_unfold", 0)}
-METHODS = {"reshape": ("_method", "reshape"), "transpose": ("_method", "transpose"), "permute": ("_method", "transpose"),
-           "squeeze": ("_method", "squeeze"), "swapaxes": ("_method", "swapaxes"), "diagonal": ("_method", "diagonal"),
-           "view": ("_clone", 0), "expand": ("_expand", H.AXES), "unfold": ("_unfold", 0)}
+FUNCTIONS: dict[str, tuple[str, str | int]] = {
+    "reshape": ("_method", "reshape"), "permute_dims": ("_method", "transpose"), "transpose": ("_method", "transpose"),
+    "squeeze": ("_method", "squeeze"), "swapaxes": ("_method", "swapaxes"), "broadcast_to": ("_expand", 2), "flip": ("_flip", 0),
+    "expand_dims": ("_expand_dims", 0), "unfold": ("_unfold", 0)}
+METHODS: dict[str, tuple[str, str | int]] = {
+    "reshape": ("_method", "reshape"), "transpose": ("_method", "transpose"), "permute": ("_method", "transpose"),
+    "squeeze": ("_method", "squeeze"), "swapaxes": ("_method", "swapaxes"), "diagonal": ("_method", "diagonal"), "view": ("_clone", 0),
+    "expand": ("_expand", H.AXES), "unfold": ("_unfold", 0)}
 _BYTES = bytes.__basicsize__ - 1  # where the contents of a bytes object begin
 _AS_NUMBER, _AS_MAPPING, _COMPARE, _AS_BUFFER = 96, 112, 200, 160  # fields of a type
 _MATMUL = 272  # of PyNumberMethods
@@ -173,9 +175,9 @@ def install() -> None:
     _word(_word(at + _AS_BUFFER).value).value = native.library.address("tw_eager_getbuffer")
 
 
-    for name, (entry, told) in METHODS.items():
+    for name, (kind, told) in METHODS.items():
         python = Array.__dict__[name]
-        method(name, function(name, entry, python, signature(python), told, table=f"Array.{name}"))
+        method(name, function(name, kind, python, signature(python), told, table=f"Array.{name}"))
 
 
 def method(name: str, fn: Fn) -> None:
