@@ -252,3 +252,12 @@ def test_results_are_freed() -> None:
         x[0, 0], x.shape, memoryview(x), np.asarray(x)
     after = sys.getrefcount(x.dtype), sys.getrefcount(x._a), sys.getrefcount(tw.Array)
     assert all(b - a < 20 for a, b in zip(before, after, strict=True)), (before, after)
+
+
+def test_means_of_columns_of_small_floats_after_sums_of_them() -> None:
+    """The kernel of columns is known before that of rows."""
+    a = np.arange(600, dtype=np.float16).reshape(3, 5, 40) / 64
+    for _ in range(3):
+        for name in ("sum", "mean"):
+            got = getattr(tw, name)(tw.asarray(a), axis=1)
+            np.testing.assert_allclose(np.asarray(got, np.float64), getattr(np, name)(a.astype(np.float64), axis=1), rtol=1e-3)

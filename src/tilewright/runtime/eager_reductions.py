@@ -81,7 +81,7 @@ def reduced_axis(table, x, axis):
         return 0
     if after > 1:
         fn = ld64(table + TABLE_COLUMNS + 8 * kind)
-    if fn == 0:
+    if fn == 0 or ld64(table + TABLE_KERNELS + 16 * kind + 8) == 0:
         return 0
     dense = 0
     if (ld32(h + 64) & 1) == 0:

@@ -26,6 +26,7 @@ from . import composed
 from . import elementwise as kernels
 from . import lazy as later
 from . import placed as P
+from . import reductions
 from .placed import Placed
 
 Fn = Callable[..., Any]
@@ -94,7 +95,7 @@ def run(name: str, fn: Fn, traced: Fn | None, args: Sequence[Any], kwargs: dict[
     if name in composed.FUNCTIONS:
         return composed.FUNCTIONS[name](*given, **kwargs)
     if name in SUMS:  # whose traced forms have no dtype among their arguments
-        kwargs |= dict(zip(("axis", "dtype", "keepdims"), given[1:], strict=False))
+        kwargs |= dict(zip(("axis", "keepdims") if name == "mean" else ("axis", "dtype", "keepdims"), given[1:], strict=False))
         del given[1:]
     if name in SUMS and (wanted := kwargs.pop("dtype", None)) is not None:
         given[0] = given[0].astype(wanted, copy=False)
@@ -105,6 +106,8 @@ def run(name: str, fn: Fn, traced: Fn | None, args: Sequence[Any], kwargs: dict[
     made = _elementwise(name, given) if name in ELEMENTWISE and not kwargs else None
     if name == "astype":
         made = _astype(*given, **kwargs)
+    if name in reductions.NAMES and type(given[0]) is Array:
+        made = _reduced(name, *given, **kwargs)
     if made is None:
         if traced is None:
             raise UnsupportedError(f"{name}: has no version for GPUs yet, got an Array on cuda; use x.to('cpu')")
@@ -163,6 +166,14 @@ def _elementwise(name: str, given: Sequence[Any], out: Placed | None = None) -> 
         return made
     found = kernels.run(text, [o.result() if isinstance(o, later.DeviceExpression) else o for o in operands], out)
     return None if found is None else P.wrap(found)
+
+
+def _reduced(name: str, x: Array, axis: Any = None, keepdims: bool = False) -> Array | None:
+    """A reduction by kernels of run-time sizes; None where there are none."""
+    if type(axis) not in (type(None), int, tuple, list):
+        return None
+    made = reductions.run(name, place(x), axis, keepdims)
+    return None if made is None else P.wrap(made)
 
 
 def _astype(x: Array, dtype: Any, copy: bool = True, device: Any = None) -> Array | None:

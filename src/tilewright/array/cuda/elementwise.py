@@ -26,7 +26,7 @@ from ...ir.types import TensorType
 from ...kernels.cuda.kernel import BlockKernel
 from ...kernels.launch import Buffer, ErrorWord, Launch, Pointer, Word
 from ...kernels.pointwise.cuda.pointwise import CudaPointwise
-from ...kernels.region import Operand, Region
+from ...kernels.region import Operand, Region, collapse
 from ...kernels.sites import name_sites
 from ...ops.fused import Fused
 from ...ops.structure import Input
@@ -139,25 +139,31 @@ def _body(name: str, types: tuple[DType, ...], static: tuple[Any, ...], rank: in
     found = _expression(name) if "(" in name else function(name)
     if found is None or any(t.kind == "c" for t in types):
         return None
-    leaves = [Leaf(TensorType(t, shape)) for t in types]
-    called = trace(lambda *xs: found(*xs, *static), flatten((tuple(leaves), {}))[1], leaves, name.partition("(")[0])
+    made = single(lambda *xs: found(*xs, *static), [Leaf(TensorType(t, shape)) for t in types], name, target)
+    if made is None or any(v.type.shape != shape for v in (*made[0].inputs, *made[0].outputs)):
+        return None
+    return None if any(n.op.traits.anchor for n in made[0].nodes) else made
+
+
+def single(fn: Callable[..., Any], leaves: Sequence[Leaf], name: str, target: TargetSpec) -> tuple[Graph, list[int]] | None:
+    """A function that the compiler makes one region of: its body, and which argument each input of the body is."""
+    called = trace(fn, flatten((tuple(leaves), {}))[1], leaves, name.partition("(")[0])
     graph = run_pipeline(called.graph, target, (), Log(), verify=False)
     rest = [n for n in graph.nodes if not isinstance(n.op, Input)]
     if len(graph.outputs) != 1 or len(rest) > 1:
         return None
+    body = Graph("copy")
     if not rest:  # the operand as it is
         body.outputs = [body.input(graph.outputs[0].type, "x")]
         return body, [graph.inputs.index(graph.outputs[0])]
     node = rest[0]
     if isinstance(node.op, Fused):
         body = node.op.body
-    elif node.op.traits.elementwise:
+    else:
         ins = [body.input(v.type, f"x{i}") for i, v in enumerate(node.operands)]
         body.outputs = list(body.add(node.op, *ins, name=node.name).values)
-    else:
-        return None
-    if any(v.type.shape != shape for v in (*body.inputs, *body.outputs)) or any(n.op.traits.anchor for n in body.nodes):
-        return None
+        if not node.op.traits.elementwise and not node.op.traits.anchor:
+            return None
     return body, [graph.inputs.index(v) for v in node.operands]
 
 
@@ -186,25 +192,6 @@ def _kernel(name: str, types: tuple[DType, ...], static: tuple[Any, ...], rank: 
 
 
 # ---- runs
-
-def collapsed(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int]]]:
-    """Sizes and strides without axes of one element, neighbours that all arrays walk without a gap merged."""
-    sizes: list[int] = []
-    steps: list[list[int]] = [[] for _ in strides]
-    for axis, n in enumerate(shape):
-        if n == 1:
-            continue
-        here = [s[axis] for s in strides]
-        if sizes and all(s[-1] == h * n for s, h in zip(steps, here, strict=True)):
-            sizes[-1] *= n
-            for s, h in zip(steps, here, strict=True):
-                s[-1] = h
-        else:
-            sizes.append(n)
-            for s, h in zip(steps, here, strict=True):
-                s.append(h)
-    return (sizes, steps) if sizes else ([1], [[1] for _ in strides])
-
 
 @dataclass(frozen=True, eq=False)
 class Plan:
@@ -263,7 +250,9 @@ def _plan(name: str, headers: Sequence[P.Header], addresses: Sequence[int], out:
     steps = [int(n) for n in row_major(size)] if out is None else [s // out.itemsize for s in out.strides]
     strides = steps if back is None else [steps[i] for i in back]
     wide = [h if h.shape == shape else np.broadcast_to(h, shape) for h in headers]
-    sizes, each = collapsed(shape, [*([s // h.itemsize for s in h.strides] for h in wide), strides])
+    layouts = [Layout(shape, tuple(x)) for x in (*([s // h.itemsize for s in h.strides] for h in wide), strides)]
+    found: Any = collapse(shape, layouts)
+    sizes, each = found if found[0] else ([1], [[1] for _ in layouts])
     last, rank = sizes[-1], len(sizes)
     rows = [(at, s) for at, s in zip([*addresses, there], each, strict=True) if s[-1] == 1]
     aligned = last % WIDE == 0 and all(at % ALIGNMENT == 0 and not any(x % WIDE for x in s[:-1]) for at, s in rows)
