@@ -22,11 +22,10 @@ from ..arrays import Array, fitting, plain, shown
 from ..gpu import is_on_gpu
 from ..machine import MADE_OF
 from ..trees import rewrapped
-from . import composed
+from . import composed, reductions
 from . import elementwise as kernels
 from . import lazy as later
 from . import placed as P
-from . import reductions
 from .placed import Placed
 
 Fn = Callable[..., Any]

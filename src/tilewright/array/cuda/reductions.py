@@ -101,7 +101,7 @@ def _kernel(name: str, dtype: DType, wide: DType | None, form: Form, target: Tar
 def _launch(name: str, p: Placed, outer: Sequence[Axis], row: Axis, column: Axis | None, wide: DType | None,
             target: Callable[[DType], tuple[Placed, Sequence[int]]]) -> Placed | None:
     """Reduce rows of p into what `target` gives for the dtype of the result, with its strides."""
-    size, step = row
+    size = row[0]
     last = column or row
     near, steps = last[1] == 1, [s for _, s in (*outer, row, *([column] if column else []))]
     short = not column and size <= E.SHORT
