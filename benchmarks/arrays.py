@@ -89,7 +89,7 @@ def operands(size: int, strided: bool, device: str) -> list[dict[str, Any]]:
 
 
 def least(fns: list[Fn], given: list[Any], *, rounds: int, budget: float, finish: Callable[[], Any] = lambda: None) -> list[float]:
-    """Nanoseconds a call of each function, the least of several rounds in turn. On a GPU a round waits for its calls once, at its end."""
+    """Nanoseconds a call of each function, the least of several rounds in changing order. On a GPU a round waits once, at its end."""
     counts, best = [], [math.inf] * len(fns)
     for fn, d in zip(fns, given, strict=True):
         fn(d)
@@ -98,8 +98,10 @@ def least(fns: list[Fn], given: list[Any], *, rounds: int, budget: float, finish
         fn(d)
         finish()
         counts.append(max(1, int(budget / max(time.perf_counter_ns() - start, 1))))
-    for _ in range(rounds):
-        for k, (fn, d) in enumerate(zip(fns, given, strict=True)):
+    for r in range(rounds):
+        for i in range(len(fns)):  # who comes first changes: threads of one library still spin when the next one begins
+            k = (r + i) % len(fns)
+            fn, d = fns[k], given[k]
             start = time.perf_counter_ns()
             for _ in range(counts[k]):
                 fn(d)
