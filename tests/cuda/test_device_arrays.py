@@ -627,3 +627,29 @@ def test_reductions_compile_nothing_for_a_new_shape(fake: FakeDriver) -> None:
         np.testing.assert_allclose(tw.sum(put(a), axis=1).numpy(), a.sum(1), rtol=1e-5, atol=1e-5)
     assert reductions._kernel.cache_info().misses == before
     assert tw.mean(put(a), 0, True).shape == (1, 77)
+
+
+def test_kernels_come_from_the_cache_on_disk(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    from tilewright.array.cuda import reductions
+
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
+    a = numbers(3, 50)
+
+    def results() -> list[Any]:
+        x = put(a)
+        return [tw.tanh(x).numpy(), (x[:, ::2] * 2).numpy(), tw.sum(x, axis=0).numpy(), (put(np.int32([7, 8])) // 2).numpy()]
+
+    def forget() -> None:
+        P.state().plans.clear()
+        for cached in (kernels._kernel, kernels._result_dtype, kernels._body, reductions._kernel):
+            cached.cache_clear()
+
+    forget()
+    first = results()
+    forget()
+    seen: list[str] = []
+    real = kernels.run_pipeline
+    monkeypatch.setattr(kernels, "run_pipeline", lambda graph, *args, **kwargs: (seen.append(graph.name), real(graph, *args, **kwargs))[1])
+    for got, want in zip(results(), first, strict=True):
+        np.testing.assert_array_equal(got, want)
+    assert set(seen) <= {"floor_divide"}, "only what may fail is made in each process"

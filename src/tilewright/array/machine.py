@@ -36,8 +36,8 @@ SHARES = 64  # pieces of a large run that threads take from one another
 STREAMED = 8 << 20  # bytes that no cache holds
 NONE = b"none"
 _FOLDERS = ("core", "ir", "ops", "transform", "passes", "tile", "kernels", "target/cpu")
-_OTHERS = {"__pycache__", "cuda", "attention", "control", "conv", "fft", "fourier", "index", "linalg", "matmul", "packed", "quant",
-           "random", "sort", "splat"}  # folders of ops that no function here is made of
+_OTHERS = frozenset({"__pycache__", "cuda", "attention", "control", "conv", "fft", "fourier", "index", "linalg", "matmul", "packed",
+                     "quant", "random", "sort", "splat"})  # folders of ops that no function here is made of
 # Traced functions whose special cases are not those of the array API, or that report errors: of integers NumPy's loops serve them.
 WITHOUT = frozenset({"floor_divide", "remainder", "pow", "fmod", "float_power", "gcd", "lcm"})
 # Functions of floats as expressions of traced ones, with the special cases of the array API: the sign of NaN, zeros with the sign of the
@@ -56,17 +56,17 @@ _keep: list[Any] = []  # linked code and tables, for as long as the process live
 
 
 @functools.cache
-def _stamp() -> str:
+def _stamp(folders: tuple[str, ...] = _FOLDERS, others: frozenset[str] = _OTHERS) -> str:
     """Changes with any source that shapes kernels: names, sizes and times of the files. (Half of the first call of a process.)"""
     root = os.path.dirname(os.path.dirname(__file__))
-    seen, left = [], [os.path.join(root, folder) for folder in _FOLDERS]
+    seen, left = [], [os.path.join(root, folder) for folder in folders]
     while left:
         with os.scandir(left.pop()) as entries:
             for e in entries:
                 if e.name.endswith(".py"):
                     info = e.stat()
                     seen.append((e.name, info.st_size, info.st_mtime_ns))
-                elif "." not in e.name and e.name not in _OTHERS:
+                elif "." not in e.name and e.name not in others:
                     left.append(e.path)
     return blake2b(repr(sorted(seen)).encode(), digest_size=10).hexdigest()
 
@@ -86,6 +86,17 @@ def _cache_in(folder: str | None) -> CodeCache:
 
 def _cache() -> CodeCache:
     return _cache_in(os.environ.get("TILEWRIGHT_CACHE_DIR"))
+
+
+def kept(text: str, make: Callable[[], bytes], *, cuda: bool = False) -> bytes:
+    """What `make` gives for this text, from the cache on disk after the first time ever, as long as no source that shapes it changes."""
+    stamp = _stamp((*_FOLDERS, "target/cuda", "array/cuda"), _OTHERS - {"cuda"}) if cuda else _stamp()
+    key = blake2b(f"{text} {stamp} {_registered_outside()}".encode(), digest_size=20).hexdigest()
+    found = _cache().get(key)
+    if found is None:
+        found = make()
+        _cache().put(key, found)
+    return found
 
 
 # ---- kernels

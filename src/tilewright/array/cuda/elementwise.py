@@ -7,6 +7,7 @@ their shapes.
 """
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -42,7 +43,7 @@ from ...runtime.faults import fault
 from ...target.cuda.code import emit_all
 from ...transform.lib import function
 from ...transform.trace import Leaf, trace
-from ..machine import _expression, _order
+from ..machine import _expression, _order, kept
 from . import placed as P
 from .placed import Placed
 
@@ -74,13 +75,20 @@ class Form:
 
 
 class DeviceKernel:
-    """One compiled kernel; `start` runs it on arrays of its class."""
+    """One compiled kernel; `start` runs it on arrays of its class. `call` is the text of the function that gives its grid and words."""
 
-    def __init__(self, name: str, launch: Launch, symbols: Sequence[str], target: TargetSpec) -> None:
-        self.name, self.launch = name.partition("(")[0], launch
+    def __init__(self, name: str, entry: str, ptx: str, block: int, shared: int, call: str, launch: Launch | None = None) -> None:
+        self.name, self.entry, self.ptx, self.block, self.shared, self.call = name, entry, ptx, block, shared, call
+        self.launch = launch  # of a kernel that may fail: where it names its errors
+        scope: dict[str, Any] = {}
+        exec(call, scope)
+        self.words: Callable[..., tuple[int, list[int]]] = scope["call"]
+
+    @staticmethod
+    def of(name: str, launch: Launch, symbols: Sequence[str], target: TargetSpec) -> DeviceKernel:
         kernel = launch.kernel
         assert isinstance(kernel, BlockKernel)
-        ((self.ptx, self.block, self.shared),) = emit_all([kernel], target).values()
+        ((ptx, block, shared),) = emit_all([kernel], target).values()
         names = {s: f"v[{i}]" for i, s in enumerate(symbols)}
         words = []
         for a in launch.arguments:
@@ -88,21 +96,19 @@ class DeviceKernel:
                 words.append(f"a[{a.buffer.index}] + {dim_source(a.offset, names)}")
             else:
                 words.append(dim_source(a.value, names) if isinstance(a, Word) else "error")
-        self.fails = any(isinstance(a, ErrorWord) for a in launch.arguments)
         words += ["grid"] * (kernel.programs > 1)
         text = (f"def call(a, v, error):\n    grid = {dim_source(launch.grid, names)}\n"
                 f"    return -(-grid // {kernel.programs}), [{', '.join(words)}]\n")
-        scope: dict[str, Any] = {}
-        exec(text, scope)
-        self.words: Callable[..., tuple[int, list[int]]] = scope["call"]
+        fails = any(isinstance(a, ErrorWord) for a in launch.arguments)
+        return DeviceKernel(name.partition("(")[0], kernel.name, ptx, block, shared, text, launch if fails else None)
 
     def start(self, addresses: Sequence[int], values: Sequence[int], stream: int) -> None:
         state = P.state()
-        loaded = state.functions.get(self.launch.kernel.name)
+        loaded = state.functions.get(self.entry)
         if loaded is None:
-            errors = gpu.HostWords(ERROR_WORDS) if self.fails else None
-            loaded = *load_function(self.ptx, self.launch.kernel.name, self.shared), errors
-            state.functions[self.launch.kernel.name] = loaded
+            errors = gpu.HostWords(ERROR_WORDS) if self.launch is not None else None
+            loaded = *load_function(self.ptx, self.entry, self.shared), errors
+            state.functions[self.entry] = loaded
             if errors is not None:
                 state.failing[id(self)] = partial(self.raise_error, errors)
         _, entry, errors = loaded
@@ -118,10 +124,31 @@ class DeviceKernel:
 
     def raise_error(self, errors: gpu.HostWords) -> None:
         """What an earlier run of the kernel found."""
-        if errors.words[0]:
+        if errors.words[0] and self.launch is not None:
             block = errors.words[:ERROR_WORDS]
             errors.clear()
             raise fault(self.launch, block, {}, "", "found by an earlier call")
+
+
+def stored(what: tuple[Any, ...], target: TargetSpec, make: Callable[[], tuple[DeviceKernel, DType] | None]
+           ) -> tuple[DeviceKernel, DType] | None:
+    """A kernel and the dtype of its result, from the cache on disk after the first time ever; one that may fail is made in each process."""
+    made: list[Any] = []
+
+    def write() -> bytes:
+        made.append(make())
+        if made[0] is None:
+            return b"none"
+        k, dtype = made[0]
+        return b"" if k.launch is not None else json.dumps([k.name, k.entry, k.ptx, k.block, k.shared, k.call, dtype.name]).encode()
+
+    data = kept(f"eager cuda {target.cpu} {target.feature_string} {target.checks} {what}", write, cuda=True)
+    if made or not data:
+        return made[0] if made else make()
+    if data == b"none":
+        return None
+    *parts, name = json.loads(data)
+    return DeviceKernel(*parts), dt.dtype(name)
 
 
 # ---- kernels
@@ -169,26 +196,41 @@ def single(fn: Callable[..., Any], leaves: Sequence[Leaf], name: str, target: Ta
 
 def result_dtype(name: str, types: tuple[DType, ...], static: tuple[Any, ...] = ()) -> DType | None:
     """The dtype of an elementwise function of these; None where it has no kernel of its own."""
-    found = _body(name, types, static, 1, 0, P.state().target)
-    return None if found is None else found[0].outputs[0].dtype
+    return _result_dtype(name, types, static, P.state().target)
+
+
+@cache
+def _result_dtype(name: str, types: tuple[DType, ...], static: tuple[Any, ...], target: TargetSpec) -> DType | None:
+    def write() -> bytes:
+        found = _body(name, types, static, 1, 0, target)
+        return b"none" if found is None else found[0].outputs[0].dtype.name.encode()
+
+    data = kept(f"eager cuda dtype {target.cpu} {target.checks} {(name, types, static)}", write, cuda=True)
+    return None if data == b"none" else dt.dtype(data.decode())
 
 
 @cache
 def _kernel(name: str, types: tuple[DType, ...], static: tuple[Any, ...], rank: int, last: int, classes: tuple[Class, ...],
             target: TargetSpec) -> DeviceKernel:
     """`classes` are those of the operands and the result."""
-    form, found = Form(rank, last), _body(name, types, static, rank, last, target)
+
+    def make() -> tuple[DeviceKernel, DType]:
+        form, found = Form(rank, last), _body(name, types, static, rank, last, target)
+        assert found is not None
+        body, order = found
+        n = len(types)
+        ins = [Operand(v.type, Buffer(f"x{k}", "input", v.type.nbytes, k), form.layout(k, classes[k]))
+               for v, k in zip(body.inputs, order, strict=True)]
+        out = body.outputs[0].type
+        result = Operand(out, Buffer("y", "output", out.nbytes, n), form.layout(n, classes[n]))
+        region = Region(name.partition("(")[0], body, ins, [result])
+        (launch,) = name_sites(CudaPointwise().build(region, target), region)
+        symbols = [f"n{i}" for i in range(rank)] + [f"s{k}_{i}" for k in range(n + 1) for i in range(rank)]
+        return DeviceKernel.of(name, launch, symbols, target), out.dtype
+
+    found = stored(("elements", name, types, static, rank, last, classes), target, make)
     assert found is not None
-    body, order = found
-    n = len(types)
-    ins = [Operand(v.type, Buffer(f"x{k}", "input", v.type.nbytes, k), form.layout(k, classes[k]))
-           for v, k in zip(body.inputs, order, strict=True)]
-    out = body.outputs[0].type
-    result = Operand(out, Buffer("y", "output", out.nbytes, n), form.layout(n, classes[n]))
-    region = Region(name.partition("(")[0], body, ins, [result])
-    (launch,) = name_sites(CudaPointwise().build(region, target), region)
-    symbols = [f"n{i}" for i in range(rank)] + [f"s{k}_{i}" for k in range(n + 1) for i in range(rank)]
-    return DeviceKernel(name, launch, symbols, target)
+    return found[0]
 
 
 # ---- runs

@@ -37,6 +37,7 @@ from .placed import Placed
 NAMES = {"sum": "sum", "prod": "prod", "mean": "sum", "max": "max", "min": "min", "any": "any", "all": "all"}  # -> what joins parts
 LONG, CHUNK, CHUNKS = 1 << 14, 1 << 12, 1 << 10  # a row of neighbours: elements from which it is cut, of a chunk, chunks at most
 TALL, STEP, STEPS = 256, 32, 256  # the same of columns
+LONGEST, TALLEST = 1 << 34, 1 << 13  # elements that a kernel reduces to one
 Axis = tuple[int, int]  # size, stride in elements
 
 
@@ -52,7 +53,7 @@ class Form:
     wide: bool
 
     def shape(self) -> tuple[Dim, ...]:
-        row = self.length or (E.WIDE if self.wide else 1) * sym("n", 1, LONG << 20 if not self.columns else TALL << 5)
+        row = self.length or (E.WIDE if self.wide else 1) * sym("n", 1, TALLEST if self.columns else LONGEST)
         return *(sym(f"n{i}", 1, E.STEP) for i in range(self.outer)), row, *([sym("m", 1, E.STEP)] if self.columns else [])
 
     def layouts(self) -> tuple[Layout, Layout]:
@@ -80,22 +81,25 @@ def _traced(name: str, wide: DType | None, axis: int) -> Callable[[Any], Any]:
 @cache
 def _kernel(name: str, dtype: DType, wide: DType | None, form: Form, target: TargetSpec) -> tuple[E.DeviceKernel, DType] | None:
     """The kernel that reduces in `wide`, or in the dtype of the operand, and the dtype of its result; None where there is none."""
-    shape = form.shape()
-    found = E.single(_traced(name, wide, form.outer), [Leaf(TensorType(dtype, shape))], name, target)
-    if found is None:
-        return None
-    body: Graph = found[0]
-    lay, kept = form.layouts()
-    out = body.outputs[0].type
-    if len(body.inputs) != 1 or out.shape != kept.shape:
-        return None
-    x = Operand(body.inputs[0].type, Buffer("x0", "input", body.inputs[0].type.nbytes, 0), lay)
-    region = Region(name, body, [x], [Operand(out, Buffer("y", "output", out.nbytes, 1), kept)])
-    template = Shared(Reduce()) if form.columns else CudaRows()
-    if template.matches(region, target) is not None:
-        return None
-    launches = name_sites(template.build(region, target), region)
-    return (E.DeviceKernel(name, launches[0], form.symbols, target), out.dtype) if len(launches) == 1 else None
+
+    def make() -> tuple[E.DeviceKernel, DType] | None:
+        found = E.single(_traced(name, wide, form.outer), [Leaf(TensorType(dtype, form.shape()))], name, target)
+        if found is None:
+            return None
+        body: Graph = found[0]
+        lay, kept = form.layouts()
+        out = body.outputs[0].type
+        if len(body.inputs) != 1 or out.shape != kept.shape:
+            return None
+        x = Operand(body.inputs[0].type, Buffer("x0", "input", body.inputs[0].type.nbytes, 0), lay)
+        region = Region(name, body, [x], [Operand(out, Buffer("y", "output", out.nbytes, 1), kept)])
+        template = Shared(Reduce()) if form.columns else CudaRows()
+        if template.matches(region, target) is not None:
+            return None
+        launches = name_sites(template.build(region, target), region)
+        return (E.DeviceKernel.of(name, launches[0], form.symbols, target), out.dtype) if len(launches) == 1 else None
+
+    return E.stored(("rows", name, dtype, wide, form), target, make)
 
 
 def _launch(name: str, p: Placed, outer: Sequence[Axis], row: Axis, column: Axis | None, wide: DType | None,
@@ -137,7 +141,7 @@ def _rows(name: str, p: Placed, outer: list[Axis], row: Axis, column: Axis | Non
     long, least, most = (TALL, STEP, STEPS) if column else (LONG, CHUNK, CHUNKS)
     if n <= long:
         return _launch(name, p, outer, row, column, wide, fresh(sizes))
-    per = max(least, -(-n // most // least) * least)
+    per = min(max(least, -(-n // most // least) * least), TALLEST if column else LONGEST)
     whole, rest = divmod(n, per)
     count, k = whole + (rest > 0), len(outer)
     parts: list[Placed] = []
