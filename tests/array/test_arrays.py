@@ -138,6 +138,33 @@ def test_operators_in_place(name: str) -> None:
         op(copied(a[0]), copied(a))
 
 
+class Nowhere:
+    __array_interface__ = {"shape": (3,), "typestr": "<f4", "data": (0, False), "version": 3}
+
+
+REFUSED = {
+    "floats into integers": (lambda: operator.iadd(tw.arange(3), 1.5), "add: an in-place operator keeps the dtype, got i64"),
+    "quotients of integers": (lambda: operator.itruediv(tw.arange(3), 2), "divide: an in-place operator keeps the dtype"),
+    "complex into floats": (lambda: operator.imul(tw.ones(3), 1j), "multiply: an in-place operator keeps the dtype"),
+    "too many elements": (lambda: tw.ones(6).__setitem__(slice(None), tw.ones(5)), r"setitem: could not broadcast .* got f32\[5\] for"),
+    "a float for an axis": (lambda: tw.sum(tw.ones((2, 2)), axis=1.0), "sum: an axis is an integer, got 1.0"),
+    "memory at 0": (lambda: tw.asarray(Nowhere()), "asarray: the Nowhere describes no memory that can be read"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name: str) -> None:
+    with pytest.raises(ArgumentError, match=REFUSED[name][1]):
+        REFUSED[name][0]()
+
+
+def test_arrays_of_many_axes() -> None:
+    x = tw.ones((1,) * 63 + (2,))
+    assert (x + 1).tolist() == np.full(x.shape, 2.0).tolist() and (x * x + x).shape == x.shape and tw.flip(x).shape == x.shape
+    x += 1
+    assert tw.sum(x).item() == 4
+
+
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The results that functions allocate from now on."""
     made: list[Any] = []

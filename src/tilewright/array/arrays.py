@@ -218,7 +218,11 @@ class Array:
             device_calls().put(self, key, value)
             return
         # The value is read before the memory is made ours: it may be a view of it.
-        own(self)[index(key)] = fitting(given(value), ready(self).dtype)
+        v = fitting(given(value), ready(self).dtype)
+        try:
+            own(self)[index(key)] = v
+        except ValueError as e:
+            raise ArgumentError(f"setitem: {e}, got {shown(np.asarray(v))} for elements of {shown(self)}") from None
 
     @property
     def at(self) -> Any:

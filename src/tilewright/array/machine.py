@@ -324,7 +324,9 @@ def elementwise(name: str, operands: list[Header], dtype: np.dtype[Any], out: He
     elif "(" not in name:
         learn(name, operands[-1].dtype, dtype, fn)
     first = operands[0]
-    if any(not a.flags.aligned or a.ndim > H.AXES for a in operands):
+    if any(a.ndim > H.AXES for a in operands):
+        return None
+    if any(not a.flags.aligned for a in operands):
         operands = [a.copy() for a in operands]
     if shape is None:
         shape = first.shape if len(operands) == 1 or all(a.shape == first.shape for a in operands[1:]) else \

@@ -21,6 +21,7 @@ from ..api.base import common, weak_dtype
 from ..arrays import Array, fitting, plain, shown
 from ..gpu import is_on_gpu
 from ..machine import MADE_OF
+from ..operators import check_dtype
 from ..trees import rewrapped
 from . import composed, reductions
 from . import elementwise as kernels
@@ -204,6 +205,7 @@ def update(name: str, x: Array, other: Any) -> Array:
         made = API[name](x, other)
     if made.shape != x.shape:
         raise ArgumentError(f"{name}: an in-place operator keeps the shape, got {shown(x)} and a result {shown(made)}")
+    check_dtype(name, x, made)
     found = P.of(made if made.dtype == x.dtype else made.astype(x.dtype))
     x._node = found
     return x
