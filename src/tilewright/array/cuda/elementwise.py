@@ -107,18 +107,24 @@ class DeviceKernel:
         loaded = state.functions.get(self.entry)
         if loaded is None:
             errors = gpu.HostWords(ERROR_WORDS) if self.launch is not None else None
-            loaded = *load_function(self.ptx, self.entry, self.shared), errors
+            loaded = *load_function(self.ptx, self.entry, self.shared), errors, []
             state.functions[self.entry] = loaded
             if errors is not None:
                 state.failing[id(self)] = partial(self.raise_error, errors)
-        _, entry, errors = loaded
+        _, entry, errors, packets = loaded
         if errors is not None:
             self.raise_error(errors)
         grid, words = self.words(addresses, values, 0 if errors is None else errors.device)
         if grid > MOST_BLOCKS:
             raise CompileError(f"cuda: {self.name} needs {grid} blocks, a grid has at most {MOST_BLOCKS}")
-        cuda_launch.launch(entry, grid, self.block, words, self.name, stream)
-        P.started(self.name, stream)
+        try:
+            packet = packets.pop()
+        except IndexError:
+            packet = cuda_launch.Packet(entry, self.block, len(words))
+        packet.launch(grid, words, stream, self.name)
+        packets.append(packet)
+        state.started.append(self.name)
+        state.streams.add(stream)
         if state.strict:
             P.wait(stream)
 
@@ -250,20 +256,25 @@ def run(name: str, operands: Sequence[Placed], out: Placed | None = None, static
     """An elementwise function of operands that broadcast, into new memory or `out`; None where it has no kernel of its own. The name may
     be an expression of functions: `tanh(add(i0,i1))`."""
     P.enter()
+    plan = planned(name, operands, out, static)
+    return None if plan is None else execute(plan, operands, out)
+
+
+def planned(name: str, operands: Sequence[Placed], out: Placed | None, static: tuple[Any, ...]) -> Plan | None:
+    plans = P.state().plans
+    key = (name, static, out is not None and out.key, *(p.key for p in operands))
+    if key in plans:
+        return plans[key]  # type: ignore[no-any-return]
     headers, addresses = [p.header for p in operands], [p.address for p in operands]
-    stream, plans = P.current(), P.state().plans
-    if out is not None:
-        plan = _plan(name, headers, addresses, out.header, out.address, static)
-    else:
-        key = (name, static, *((h.dtype, h.shape, h.strides, at % ALIGNMENT) for h, at in zip(headers, addresses, strict=True)))
-        plan = plans.get(key)
-        if plan is None:
-            plan = _plan(name, headers, addresses, None, 0, static)
-            if len(plans) >= PLANS:
-                plans.clear()
-            plans[key] = plan
-    if plan is None:
-        return None
+    plan = _plan(name, headers, addresses, None if out is None else out.header, 0 if out is None else out.address, static)
+    if len(plans) >= PLANS:
+        plans.clear()
+    plans[key] = plan
+    return plan
+
+
+def execute(plan: Plan, operands: Sequence[Placed], out: Placed | None = None) -> Placed:
+    stream = P.current()
     if out is None:
         out = P.empty(plan.shape, plan.dtype, stream)
         if plan.back is not None:
@@ -271,7 +282,7 @@ def run(name: str, operands: Sequence[Placed], out: Placed | None = None, static
     if out.header.size:
         P.before_use(operands, stream)
         P.before_use((out,), stream)
-        plan.kernel.start([*addresses, out.address], plan.values, stream)
+        plan.kernel.start([*(p.address for p in operands), out.address], plan.values, stream)
         P.after_use(operands, stream)
         P.after_use((out,), stream)
         out.stream = stream

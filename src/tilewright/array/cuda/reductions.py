@@ -7,7 +7,7 @@ so that a row has the same bits whatever lies beside it. Short rows are part of 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -18,7 +18,7 @@ from ...core.dims import Dim, sym
 from ...core.dtypes import DType
 from ...core.target_spec import TargetSpec
 from ...ir.graph import Graph
-from ...ir.layout import Layout
+from ...ir.layout import Layout, row_major
 from ...ir.types import TensorType
 from ...kernels.cuda.groups import Shared
 from ...kernels.launch import Buffer
@@ -102,84 +102,127 @@ def _kernel(name: str, dtype: DType, wide: DType | None, form: Form, target: Tar
     return E.stored(("rows", name, dtype, wide, form), target, make)
 
 
-def _launch(name: str, p: Placed, outer: Sequence[Axis], row: Axis, column: Axis | None, wide: DType | None,
-            target: Callable[[DType], tuple[Placed, Sequence[int]]]) -> Placed | None:
-    """Reduce rows of p into what `target` gives for the dtype of the result, with its strides."""
-    size = row[0]
-    last = column or row
-    near, steps = last[1] == 1, [s for _, s in (*outer, row, *([column] if column else []))]
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One launch of a reduction: which of the buffers it reads and writes (0 is the operand), from which byte on."""
+
+    kernel: E.DeviceKernel
+    values: list[int]
+    source: int
+    read: int
+    target: int
+    written: int
+
+
+class Plan:
+    """The launches of a reduction, for all operands that lie alike."""
+
+    def __init__(self, aligned: bool) -> None:
+        self.order: tuple[int, ...] | None = None  # of the axes of a copy of the operand that is reduced instead
+        self.aligned = aligned  # the operand begins at a multiple of what buffers do
+        self.buffers: list[tuple[Sequence[int], DType]] = []
+        self.steps: list[Step] = []
+        self.divisor = 0
+        self.dtype: DType | None = None  # of the result, where the last step has another one
+        self.shape: tuple[int, ...] = ()
+
+    def buffer(self, shape: Sequence[int], dtype: DType) -> tuple[int, list[int]]:
+        """A new one: its number and its strides."""
+        self.buffers.append((tuple(shape), dtype))
+        return len(self.buffers), [int(n) for n in row_major(tuple(shape))]
+
+    def run(self, p: Placed) -> Placed:
+        stream = P.current()
+        if self.order is not None:
+            p = E.contiguous(Placed(p.header.transpose(self.order), p.stream), copy=True)
+        made = [p, *(P.empty(shape, dtype, stream) for shape, dtype in self.buffers)]
+        P.before_use((p,), stream)
+        for s in self.steps:
+            s.kernel.start([made[s.source].address + s.read, made[s.target].address + s.written], s.values, stream)
+        P.after_use((p,), stream)
+        out: Placed | None = made[-1]
+        if self.divisor:
+            out = E.run("divide", [made[-1], P.number(self.divisor, made[-1].dtype)])
+        if self.dtype is not None and out is not None:
+            out = E.run("astype", [out], static=(self.dtype,))
+        assert out is not None
+        return out if out.header.shape == self.shape else Placed(out.header.reshape(self.shape), out.stream, out.address)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What is reduced: memory of a buffer from a byte on, its kept axes, the reduced one, and columns behind it."""
+
+    source: int
+    read: int
+    dtype: DType
+    outer: list[Axis]
+    row: Axis
+    column: Axis | None
+
+    @property
+    def sizes(self) -> list[int]:
+        return [n for n, _ in self.outer] + ([self.column[0]] if self.column else [])
+
+
+def _launch(plan: Plan, name: str, x: Rows, wide: DType | None, target: Callable[[DType], tuple[int, int, list[int]]]) -> DType | None:
+    """Reduce rows into the buffer, byte and strides that `target` gives for the dtype of the result."""
+    size, column = x.row[0], [x.column] if x.column else []
+    every = [*x.outer, x.row, *column]
+    near, steps = every[-1][1] == 1, [s for _, s in every]
     short = not column and size <= E.SHORT
-    aligned = near and not short and not column and size % E.WIDE == 0 and p.address % ALIGNMENT == 0
+    aligned = near and not short and not column and size % E.WIDE == 0 and x.read % ALIGNMENT == 0 and (plan.aligned or x.source > 0)
     aligned = aligned and not any(s % E.WIDE for s in steps[:-1])
-    form = Form(len(outer), column is not None, size if short else 0, near, aligned)
-    found = _kernel(name, dt.dtype(p.dtype), wide, form, P.state().target)
+    form = Form(len(x.outer), bool(column), size if short else 0, near, aligned)
+    found = _kernel(name, x.dtype, wide, form, P.state().target)
     if found is None:
         return None
     kernel, dtype = found
-    out, places = target(dtype)
+    number, written, places = target(dtype)
     unit = E.WIDE if aligned else 1
-    values = [*(n for n, _ in outer), size // unit, *([column[0]] if column else []), *(s // unit for s in steps), *places]
-    stream = P.current()
-    P.before_use((p, out), stream)
-    kernel.start([p.address, out.address], values, stream)
-    P.after_use((p, out), stream)
-    out.stream = stream
-    return out
+    values = [*(n for n, _ in x.outer), size // unit, *(n for n, _ in column), *(s // unit for s in steps), *places]
+    plan.steps.append(Step(kernel, values, x.source, x.read, number, written))
+    return dtype
 
 
-def _rows(name: str, p: Placed, outer: list[Axis], row: Axis, column: Axis | None, wide: DType | None) -> Placed | None:
-    """All rows of p; the result has the kept axes one after the other."""
-    sizes = [n for n, _ in outer] + ([column[0]] if column else [])
-
-    def fresh(shape: list[int]) -> Callable[[DType], tuple[Placed, Sequence[int]]]:
-        def make(dtype: DType) -> tuple[Placed, Sequence[int]]:
-            made = P.empty(shape, dtype)
-            return made, [s // dtype.itemsize for s in made.header.strides]
-        return make
-
-    n, step = row
-    long, least, most = (TALL, STEP, STEPS) if column else (LONG, CHUNK, CHUNKS)
+def _rows(plan: Plan, name: str, x: Rows, wide: DType | None) -> DType | None:
+    """All rows into a buffer that has the kept axes one after the other; the dtype of that."""
+    k, (n, step) = len(x.outer), x.row
+    long, least, most = (TALL, STEP, STEPS) if x.column else (LONG, CHUNK, CHUNKS)
     if n <= long:
-        return _launch(name, p, outer, row, column, wide, fresh(sizes))
-    per = min(max(least, -(-n // most // least) * least), TALLEST if column else LONGEST)
+        def last(dtype: DType) -> tuple[int, int, list[int]]:
+            number, strides = plan.buffer(x.sizes, dtype)
+            return number, 0, strides
+
+        return _launch(plan, name, x, wide, last)
+    per = min(max(least, -(-n // most // least) * least), TALLEST if x.column else LONGEST)
     whole, rest = divmod(n, per)
-    count, k = whole + (rest > 0), len(outer)
-    parts: list[Placed] = []
+    shape = [*x.sizes[:k], whole + (rest > 0), *x.sizes[k:]]
 
-    def of_parts(dtype: DType) -> tuple[Placed, Sequence[int]]:
-        if not parts:
-            parts.append(P.empty([*sizes[:k], count, *sizes[k:]], dtype))
-        return parts[0], [s // dtype.itemsize for s in parts[0].header.strides]
+    def parts(dtype: DType) -> tuple[int, int, list[int]]:
+        number, strides = plan.buffer(shape, dtype)
+        return number, 0, strides
 
-    if _launch(name, p, [*outer, (whole, step * per)], (per, step), column, wide, of_parts) is None:
+    chunks = replace(x, outer=[*x.outer, (whole, step * per)], row=(per, step))
+    dtype = _launch(plan, name, chunks, wide, parts)
+    if dtype is None:
         return None
-    (made,) = parts
+    number, each = len(plan.buffers), [int(i) for i in row_major(tuple(shape))]
     if rest:
-        tail = Placed(_from(p.header, whole * per * step), p.stream)
-        strides = [s // made.header.itemsize for i, s in enumerate(made.header.strides) if i != k]
-        end = Placed(_from(made.header, whole * made.header.strides[k] // made.header.itemsize), made.stream)
-        _launch(name, tail, outer, (rest, step), column, wide, lambda dtype: (end, strides))
-    each = [s // made.header.itemsize for s in made.header.strides]
-    joined = list(zip(sizes[:k], each, strict=False))
-    return _rows(NAMES[name], made, joined, (count, each[k]), (sizes[k], each[k + 1]) if column else None, None)
+        tail = replace(x, read=x.read + whole * per * step * x.dtype.itemsize, row=(rest, step))
+        places = [*each[:k], *each[k + 1 :]]
+        if _launch(plan, name, tail, wide, lambda d: (number, whole * each[k] * d.itemsize, places)) is None:
+            return None
+    column = (shape[k + 1], each[k + 1]) if x.column else None
+    return _rows(plan, NAMES[name], Rows(number, 0, dtype, list(zip(shape[:k], each[:k], strict=True)), (shape[k], each[k]), column), None)
 
 
-def _from(header: P.Header, elements: int) -> P.Header:
-    """The memory from an element on, as an array of one: its address is what counts."""
-    one = np.lib.stride_tricks.as_strided(header, (1,), (0,))
-    step = np.sign(elements) * header.itemsize
-    return np.lib.stride_tricks.as_strided(one, (abs(elements) + 1,), (step,))[-1:]
-
-
-def run(name: str, p: Placed, axis: Any, keepdims: bool) -> Placed | None:
-    """A reduction over axes; None where no kernel of run-time sizes serves it."""
+def _planned(name: str, p: Placed, axes: tuple[int, ...], keepdims: bool) -> Plan | None:
     header, own = p.header, dt.dtype(p.dtype)
-    axes = axes_of(axis, header.ndim, name)
-    if not header.size or not axes or own.kind == "c" or own.itemsize < 1:
-        return None
+    plan = Plan(p.address % ALIGNMENT == 0)
     kept = [i for i in range(header.ndim) if i not in axes]
     strides = [s // header.itemsize for s in header.strides]
-    shape, moved = tuple(header.shape[i] for i in kept), Placed(header, p.stream)
+    shape = tuple(header.shape[i] for i in kept)
 
     def merged(order: Sequence[int]) -> list[Axis]:
         sizes, steps = tuple(header.shape[i] for i in order), tuple(strides[i] for i in order)
@@ -188,23 +231,32 @@ def run(name: str, p: Placed, axis: Any, keepdims: bool) -> Placed | None:
 
     outer, inner = merged(kept), merged(sorted(axes, key=lambda i: -abs(strides[i])))
     if len(inner) > 1:  # they do not lie side by side: copied so that they do
-        moved = E.contiguous(Placed(header.transpose(*kept, *axes), p.stream), copy=True)
+        plan.order, plan.aligned = (*kept, *axes), True
         length = header.size // max(1, int(np.prod(shape)))
-        outer, inner = [(header.size // length, length)] if len(shape) else [], [(length, 1)]
+        outer, inner = [(header.size // length, length)] if shape else [], [(length, 1)]
     row = inner[0] if inner else (1, 1)
-    length = row[0]
-    column = outer.pop() if outer and outer[-1][1] == 1 and row[1] != 1 and length > 1 else None
-    small = own in dt.SMALL
-    wide = dt.f32 if small and (name == "mean" or length > (TALL if column else LONG)) else None
-    whole = name == "mean" and length > (TALL if column else LONG)
-    made = _rows("sum" if whole else name, moved, outer, row, column, wide)
+    column = outer.pop() if outer and outer[-1][1] == 1 and row[1] != 1 and row[0] > 1 else None
+    cut = row[0] > (TALL if column else LONG)
+    wide = dt.f32 if own in dt.SMALL and (name == "mean" or cut) else None
+    made = _rows(plan, "sum" if name == "mean" and cut else name, Rows(0, 0, own, outer, row, column), wide)
     if made is None:
         return None
-    if whole:
-        made = E.run("divide", [made, P.number(length, made.dtype)])
-        assert made is not None
-    if wide is not None and made.dtype != own.np and name not in ("any", "all"):
-        made = E.run("astype", [made], static=(own,))
-        assert made is not None
-    final = tuple(1 if i in axes else n for i, n in enumerate(header.shape)) if keepdims else shape
-    return Placed(made.header.reshape(final), made.stream)
+    plan.divisor = row[0] if name == "mean" and cut else 0
+    plan.dtype = own if wide is not None and name not in ("any", "all") else None
+    plan.shape = tuple(1 if i in axes else n for i, n in enumerate(header.shape)) if keepdims else shape
+    return plan
+
+
+def run(name: str, p: Placed, axis: Any, keepdims: bool) -> Placed | None:
+    """A reduction over axes; None where no kernel of run-time sizes serves it."""
+    P.enter()
+    plans = P.state().plans
+    key = (name, p.key, axis, keepdims)
+    if key not in plans:
+        axes = axes_of(axis, p.header.ndim, name)
+        served = p.header.size and axes and dt.dtype(p.dtype).kind != "c"
+        if len(plans) >= E.PLANS:
+            plans.clear()
+        plans[key] = _planned(name, p, axes, keepdims) if served else None
+    plan = plans[key]
+    return None if plan is None else plan.run(p)
