@@ -3,10 +3,7 @@ one."""
 
 from __future__ import annotations
 
-import gc
 import pickle
-from collections.abc import Iterator
-from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -16,54 +13,18 @@ import torch
 import tilewright as tw
 import tilewright.lang as tl
 import tilewright.ops as o
-from tests.cuda.fake_driver import FakeDriver, fake_gpu
-from tests.cuda.launching import graph
+from tests.cuda.fake_driver import FakeDriver
+from tests.cuda.launching import graph, numbers, put
 from tests.fresh import fresh_rng
 from tilewright.array.api import elementwise as E
 from tilewright.array.cuda import elementwise as kernels
 from tilewright.array.cuda import placed as P
-from tilewright.array.jit import Jit
 from tilewright.core.dtypes import f32
 from tilewright.core.errors import ArgumentError, ExecutionError, InputError, UnsupportedError
 from tilewright.runtime.cuda import driver as cuda_driver
 from tilewright.runtime.cuda.array import Block, DeviceArray
 
 WHY = cuda_driver.available()
-FAR = 1 << 46  # nothing of the host lies there
-
-
-@pytest.fixture(params=["emulated", *([] if WHY else ["real"])], scope="module")
-def machine(request: pytest.FixtureRequest) -> Iterator[FakeDriver | None]:
-    """One driver for all tests: library functions keep what they have compiled for it."""
-    with fake_gpu(shift=FAR) if request.param == "emulated" else nullcontext() as fake:
-        yield fake
-        for x in gc.get_objects():
-            if type(x) is Jit:
-                x.clear()
-
-
-@pytest.fixture
-def gpu(machine: FakeDriver | None) -> FakeDriver | None:
-    if machine is not None:
-        machine.launches.clear()
-        machine.waits.clear()
-    return machine
-
-
-@pytest.fixture
-def fake(gpu: FakeDriver | None) -> FakeDriver:
-    if gpu is None:
-        pytest.skip("what the driver was asked for is known of the emulated one")
-    return gpu
-
-
-def put(a: Any) -> Any:
-    return tw.asarray(a, device="cuda")
-
-
-def numbers(*shape: int, dtype: Any = np.float32) -> Any:
-    rng = fresh_rng()
-    return rng.uniform(-2, 2, shape).astype(dtype) if np.dtype(dtype).kind == "f" else rng.integers(1, 7, shape).astype(dtype)
 
 
 # ---- to and from
@@ -580,76 +541,3 @@ def test_large_arrays_on_a_real_device() -> None:
     assert_same(x[::3, 1:] - y[:1, ::-1][:, 1:], a[::3, 1:] - b[:1, ::-1][:, 1:])
     assert_same(tw.sum(x, axis=1), a.astype(np.float64).sum(1).astype(np.float32), 1e-3)
     assert_same(tw.ones((1 << 22,), device="cuda") + 1, np.full(1 << 22, 2, np.float32))
-
-
-# ---- reductions with run-time sizes
-
-REDUCED: dict[str, tuple[tuple[int, ...], Any, Any]] = {  # shape, view, axis
-    "one row": ((300,), lambda a: a, None), "few elements": ((7,), lambda a: a, None), "even": ((512,), lambda a: a, None),
-    "rows": ((3, 70), lambda a: a, 1), "long rows": ((2, 700), lambda a: a, -1), "columns": ((40, 70), lambda a: a, 0),
-    "middle": ((3, 45, 33), lambda a: a, 1), "apart": ((3, 5, 4), lambda a: a, (0, 2)), "all": ((2, 3, 4), lambda a: a, None),
-    "transposed": ((40, 30), lambda a: a.T, 0), "transposed rows": ((40, 30), lambda a: a.T, 1),
-    "steps": ((80, 9), lambda a: a[::2, ::3], 1),
-    "backwards": ((33, 20), lambda a: a[::-1, ::-1], 0), "windows": ((1, 50), lambda a: a[0, 10:41], 0),
-    "four axes": ((2, 3, 4, 30), lambda a: a.transpose(2, 0, 3, 1), (0, 2)), "a row of ones": ((6, 1), lambda a: a, 1),
-}
-
-
-SLOW = {"columns", "middle", "transposed rows", "backwards", "four axes", "apart", "transposed", "steps"}
-
-
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in REDUCED])
-def test_reductions(gpu: Any, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    from tilewright.array.cuda import reductions
-
-    for limit, value in {"LONG": 256, "CHUNK": 64, "TALL": 16, "STEP": 4}.items():  # rows are long sooner
-        monkeypatch.setattr(reductions, limit, value)
-    shape, view, axis = REDUCED[name]
-    a = view(numbers(*shape) / 4 + 1)
-    for fn, dtype, tolerance in (("sum", "f32", 1e-5), ("max", "f32", 0), ("mean", "f16", 2e-3), ("sum", "i32", 0), ("any", "bool", 0)):
-        host = tw.asarray(np.array(a)).astype(dtype)
-        memory = np.zeros(shape, host.dtype)
-        view(memory)[...] = host.numpy()
-        x = view(put(memory))
-        for keepdims in (False, True):
-            got, want = getattr(tw, fn)(x, axis=axis, keepdims=keepdims), getattr(tw, fn)(host, axis=axis, keepdims=keepdims)
-            assert (got.device, got.shape, got.dtype) == ("cuda", want.shape, want.dtype)
-            np.testing.assert_allclose(got.numpy().astype(np.float64), want.numpy().astype(np.float64), rtol=tolerance)
-
-
-def test_reductions_compile_nothing_for_a_new_shape(fake: FakeDriver) -> None:
-    from tilewright.array.cuda import reductions
-
-    tw.sum(put(numbers(3, 71)), axis=1)
-    before = reductions._kernel.cache_info().misses
-    for rows, columns in ((5, 81), (2, 93), (9, 77)):
-        a = numbers(rows, columns)
-        np.testing.assert_allclose(tw.sum(put(a), axis=1).numpy(), a.sum(1), rtol=1e-5, atol=1e-5)
-    assert reductions._kernel.cache_info().misses == before
-    assert tw.mean(put(a), 0, True).shape == (1, 77)
-
-
-def test_kernels_come_from_the_cache_on_disk(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    from tilewright.array.cuda import reductions
-
-    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
-    a = numbers(3, 50)
-
-    def results() -> list[Any]:
-        x = put(a)
-        return [tw.tanh(x).numpy(), (x[:, ::2] * 2).numpy(), tw.sum(x, axis=0).numpy(), (put(np.int32([7, 8])) // 2).numpy()]
-
-    def forget() -> None:
-        P.state().plans.clear()
-        for cached in (kernels._kernel, kernels._result_dtype, kernels._body, reductions._kernel):
-            cached.cache_clear()
-
-    forget()
-    first = results()
-    forget()
-    seen: list[str] = []
-    real = kernels.run_pipeline
-    monkeypatch.setattr(kernels, "run_pipeline", lambda graph, *args, **kwargs: (seen.append(graph.name), real(graph, *args, **kwargs))[1])
-    for got, want in zip(results(), first, strict=True):
-        np.testing.assert_array_equal(got, want)
-    assert set(seen) <= {"floor_divide"}, "only what may fail is made in each process"

@@ -596,10 +596,3 @@ def _rebuilt(data: bytes, shape: tuple[int, ...], name: str) -> Array:
 
 def _moved(x: Array, device: str) -> Array:
     return x.to(device)
-
-
-def check_device(device: Any, what: str) -> None:
-    if device not in (None, "cpu"):
-        from .cuda.placed import check_name
-
-        check_name(device, what)
