@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 
+import tilewright as tw
 from tests.cuda import emulator_hopper
 from tests.cuda.emulator import Array, Heap
 from tests.cuda.emulator import run as emulate
 from tests.cuda.tensor_cores import run_product
+from tests.fresh import fresh_rng
 from tilewright.build.packing import pack_constants
 from tilewright.core.dims import evaluate
 from tilewright.core.dtypes import DType
@@ -177,3 +179,12 @@ def reference(g: Graph, inputs: Sequence[Array]) -> list[Array]:
     from tilewright.ir.interp import run
 
     return run(g, list(inputs))
+
+
+def put(a: Any) -> Any:
+    return tw.asarray(a, device="cuda")
+
+
+def numbers(*shape: int, dtype: Any = np.float32) -> Any:
+    rng = fresh_rng()
+    return rng.uniform(-2, 2, shape).astype(dtype) if np.dtype(dtype).kind == "f" else rng.integers(1, 7, shape).astype(dtype)
