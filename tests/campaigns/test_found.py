@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -94,3 +95,10 @@ def test_a_matrix_of_integers_in_a_gguf_file() -> None:
 )  # fmt: skip
 def test_scene_files(case: tuple[str, Change]) -> None:
     SCENES.run(SceneCase(kind=case[0], changes=(case[1],), drawn=False))
+
+
+def test_the_machine_is_measured_under_checks() -> None:
+    from tilewright.runtime.machine import _measure
+    from tilewright.target.cpu.host import host_target
+
+    assert _measure(dataclasses.replace(host_target(), checks=True), 1).flops > 0
