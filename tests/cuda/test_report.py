@@ -28,12 +28,12 @@ def test_a_report_names_launches_kernels_and_barriers() -> None:
     session: Any = tw.compile(case("softmax_long"), target="sm_90a")
     data = session.report().data
     (launch,) = data["launches"]
-    assert (launch["blocks"], launch["threads"]) == (8, 256) and launch["bytes"] == 2 * 8 * 8192 * 2
+    assert (launch["grid"], launch["block"]) == (8, 256) and launch["bytes"] == 2 * 8 * 8192 * 2
     (kernel,) = data["kernels"].values()
     assert kernel["barriers"]["bar.sync"] >= 1 and kernel["barriers"]["griddepcontrol.wait"] == 1
     assert (kernel["registers"] is None) == (find_ptxas() is None)
     text = str(session.report())
-    assert "the kernel before has ended" in text and "1 launches, 1 kernels" in text
+    assert "the kernel before has ended" in text and "1 launches of 1 kernels" in text and "softmax" in session.report()._repr_html_()
 
 
 class OnGpu:
