@@ -3,6 +3,7 @@
     python benchmarks/arrays.py                  all of it; a table and the geometric means
     python benchmarks/arrays.py add exp --sizes 100 100000
     python benchmarks/arrays.py --calls          the cost of small calls: operators, views, new shapes, first uses
+    python benchmarks/arrays.py --device cuda    Arrays and tensors on the GPU, PyTorch eager as the only peer
 
 A ratio is the time of the better of NumPy and PyTorch over ours (above 1: ours is faster); times are the least of several rounds in turn.
 """
@@ -72,51 +73,67 @@ def cases() -> dict[str, tuple[Fn, Fn, Fn]]:
     return both
 
 
-def operands(size: int, strided: bool) -> list[dict[str, Any]]:
-    """The same values for Tilewright, NumPy and PyTorch."""
+def operands(size: int, strided: bool, device: str) -> list[dict[str, Any]]:
+    """The same values for Tilewright, NumPy (on the CPU) and PyTorch."""
     rng, step = np.random.default_rng(0), 2 if strided else 1
     side = math.isqrt(size)
     made = {"x": rng.random(size * step, np.float32), "y": rng.random(size * step, np.float32) + 0.5, "z": rng.random(size * step)}
     made |= {"c": rng.random(size * step) > 0.5, "f": np.zeros(size * step, np.bool_), "i": rng.integers(0, 100, size * step)}
     made = {k: v[::step] for k, v in made.items()}
     made["m"] = rng.random((side, side * step), np.float32)[:, ::step]
-    return [{k: tw.asarray(v) for k, v in made.items()}, made, {k: torch.from_numpy(v) for k, v in made.items()}]
+    tensors = {k: torch.from_numpy(v) for k, v in made.items()}
+    if device == "cpu":
+        return [{k: tw.asarray(v) for k, v in made.items()}, made, tensors]
+    tensors = {k: torch.from_numpy(v.base if v.base is not None else v).to(device)[..., ::step] for k, v in made.items()}
+    return [{k: tw.asarray(v) for k, v in tensors.items()}, tensors]
 
 
-def least(fns: list[Fn], given: list[Any], *, rounds: int, budget: float) -> list[float]:
-    """Nanoseconds a call of each function, the least of several rounds in turn."""
+def least(fns: list[Fn], given: list[Any], *, rounds: int, budget: float, finish: Callable[[], Any] = lambda: None) -> list[float]:
+    """Nanoseconds a call of each function, the least of several rounds in changing order. On a GPU a round waits once, at its end."""
     counts, best = [], [math.inf] * len(fns)
     for fn, d in zip(fns, given, strict=True):
         fn(d)
+        finish()
         start = time.perf_counter_ns()
         fn(d)
+        finish()
         counts.append(max(1, int(budget / max(time.perf_counter_ns() - start, 1))))
-    for _ in range(rounds):
-        for k, (fn, d) in enumerate(zip(fns, given, strict=True)):
+    for r in range(rounds):
+        for i in range(len(fns)):  # who comes first changes: threads of one library still spin when the next one begins
+            k = (r + i) % len(fns)
+            fn, d = fns[k], given[k]
             start = time.perf_counter_ns()
             for _ in range(counts[k]):
                 fn(d)
+            finish()
             best[k] = min(best[k], (time.perf_counter_ns() - start) / counts[k])
     return best
 
 
-def table(words: list[str], sizes: list[int], rounds: int, path: str | None) -> None:
+def table(words: list[str], sizes: list[int], rounds: int, path: str | None, device: str) -> None:
     lines, ratios = [], []
+    finish = torch.cuda.synchronize if device != "cpu" else lambda: None
     print(f"{'function':16s} {'size':>9s} {'layout':10s} {'tw µs':>10s} {'NumPy µs':>10s} {'torch µs':>10s} {'ratio':>7s}")
     for size in sizes:
         for strided in (False, True):
-            given = operands(size, strided)
+            given = operands(size, strided, device)
             for name, fns in cases().items():
                 if words and name not in words:
                     continue
                 if name == "matmul" and size > 1_000_000:
                     continue
-                ns = least(list(fns), given, rounds=rounds, budget=2e6 if size < 1_000_000 else 2e7)
+                try:
+                    ns = least([*fns] if device == "cpu" else [fns[0], fns[2]], given, rounds=rounds,
+                               budget=2e6 if size < 1_000_000 else 2e7, finish=finish)
+                except tw.UnsupportedError as e:
+                    print(f"{name:16s} {e}")
+                    continue
                 ratio = min(ns[1:]) / ns[0]
                 ratios.append((size, strided, name, ratio))
                 lines.append({"function": name, "size": size, "strided": strided, "ns": ns, "ratio": ratio})
                 layout = "strided" if strided else "contiguous"
-                print(f"{name:16s} {size:9d} {layout:10s} {ns[0] / 1e3:10.2f} {ns[1] / 1e3:10.2f} {ns[2] / 1e3:10.2f} {ratio:7.2f}")
+                theirs = " ".join(f"{t / 1e3:10.2f}" for t in ns[1:])
+                print(f"{name:16s} {size:9d} {layout:10s} {ns[0] / 1e3:10.2f} {theirs:>21s} {ratio:7.2f}")
     for size in sizes:
         for strided in (False, True):
             found = [r for s, t, _, r in ratios if (s, t) == (size, strided)]
@@ -190,10 +207,11 @@ if __name__ == "__main__":
     parser.add_argument("--sizes", type=int, nargs="+", default=[100, 100_000, 10_000_000])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--calls", action="store_true")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--json", metavar="PATH")
     options = parser.parse_args()
     if options.calls:
         calls()
         lazy(options.rounds)
     else:
-        table(options.words, options.sizes, options.rounds, options.json)
+        table(options.words, options.sizes, options.rounds, options.json, options.device)

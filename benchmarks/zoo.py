@@ -3,6 +3,7 @@
     python benchmarks/zoo.py                       every model in f32 beside eager, torch.compile, ONNX Runtime and OpenVINO
     python benchmarks/zoo.py llama vgg --peers eager,ort --rounds 5
     python benchmarks/zoo.py --device cuda         bf16 (or --dtype f32) on a GPU, larger batches, beside eager and torch.compile
+    python benchmarks/zoo.py --outside             models of further kinds, that nobody tuned for
     python benchmarks/zoo.py --lint                no peers: the launches that matter and are far from their roofline, with the reason
 
 The lowest ratio matters, not the mean. Nothing is downloaded. Needs the extra `bench`.
@@ -305,9 +306,12 @@ def main() -> None:
     parser.add_argument("--peers", default="eager,compile,ort,openvino")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--lint", action="store_true")
+    parser.add_argument("--outside", action="store_true", help="the models of outside.py instead")
     args = parser.parse_args()
     rows, failed = list[dict[str, Any]](), list[str]()
-    for name, build in models(args.device == "cuda").items():
+    if args.outside:
+        from benchmarks import outside
+    for name, build in (outside.models if args.outside else models)(args.device == "cuda").items():
         if args.words and not any(w in name for w in args.words):
             continue
         torch.manual_seed(0)

@@ -47,6 +47,16 @@ VIEWS: dict[str, tuple[Any, Any]] = {
     "squeeze": (lambda x: tw.squeeze(x[:1], axis=0), lambda a: a[0]),
     "moveaxis": (lambda x: tw.moveaxis(x, 0, 2), lambda a: np.moveaxis(a, 0, 2)),
     "unstack": (lambda x: tw.unstack(x, axis=1)[2], lambda a: a[:, 2]),
+    "swapaxes": (lambda x: x.swapaxes(-1, 0), lambda a: a.swapaxes(-1, 0)),
+    "transpose": (lambda x: x.transpose(2, 0, 1), lambda a: a.transpose(2, 0, 1)),
+    "permute_dims": (lambda x: tw.permute_dims(x, axes=(1, 2, 0)), lambda a: a.transpose(1, 2, 0)),
+    "flip all": (lambda x: tw.flip(x), np.flip),
+    "flip last": (lambda x: tw.flip(x, axis=-1), lambda a: a[..., ::-1]),
+    "expand_dims": (lambda x: tw.expand_dims(x, axis=-2), lambda a: a[:, :, None]),
+    "expand_dims first": (lambda x: tw.expand_dims(x), lambda a: a[None]),
+    "broadcast_to": (lambda x: tw.broadcast_to(x[:, :1], (7, 2, 3, 4)), lambda a: np.broadcast_to(a[:, :1], (7, 2, 3, 4))),
+    "windows of windows": (lambda x: x.unfold(-1, 3).unfold(1, 2), lambda a: np.lib.stride_tricks.sliding_window_view(a, (3, 2), (2, 1))),
+    "a flipped view": (lambda x: tw.flip(x[:, ::2, 3:0:-1], axis=1).expand(1, 2, 2, 3), lambda a: a[None, :, ::-2, 3:0:-1]),
 }
 
 
@@ -81,6 +91,78 @@ def test_a_write_copies_only_shared_memory() -> None:
     w = tw.asarray(source)
     w[0] = 2
     assert source[0] == 1, "memory of others is not ours to write"
+
+
+WRONG = {
+    "expand": (lambda x: x.expand(2, 2), "expand|broadcast"), "expand to less": (lambda x: x.expand(4), "broadcast|dimension"),
+    "negative": (lambda x: tw.broadcast_to(x, (-2, 3, 4)), "negative|broadcast"),
+    "flip": (lambda x: tw.flip(x, axis=3), "axis must be"), "huge axis": (lambda x: tw.flip(x, axis=1 << 70), "axis must be"),
+    "sum of a huge axis": (lambda x: tw.sum(x, axis=1 << 70), "axis|too large"),
+    "expand_dims": (lambda x: tw.expand_dims(x, axis=5), "axis"), "unfold": (lambda x: x.unfold(1, 4), "size is 1 to 3"),
+    "step": (lambda x: x.unfold(1, 2, 0), "step at least 1"), "mT": (lambda x: x[0, 0].mT, "two axes or more"),
+    "swapaxes": (lambda x: x.swapaxes(0, 3), "axis"), "transpose": (lambda x: x.transpose(0, 0, 1), "repeated axis"),
+    "permute_dims": (lambda x: tw.permute_dims(x, (0, 1)), "axes"), "reshape": (lambda x: tw.reshape(x, (5, 5)), "cannot reshape"),
+    "squeeze": (lambda x: x.squeeze(0), "not equal to one"), "view": (lambda x: x.view(np.int32), "argument"),
+    "broadcast_to": (lambda x: tw.broadcast_to(x, 2, 3, 4), "argument"),  # type: ignore[call-arg]
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_views_that_do_not_exist(name: str) -> None:
+    with pytest.raises((ValueError, TypeError, OverflowError), match=WRONG[name][1]):
+        WRONG[name][0](copied(GRID))
+
+
+@pytest.mark.parametrize("name", ["iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "iand", "ior", "ixor"])
+def test_operators_in_place(name: str) -> None:
+    op = getattr(operator, name)
+    whole = name in ("iand", "ior", "ixor")
+    a, b = (np.arange(n, n + 12, dtype=np.int32 if whole else np.float32).reshape(3, 4) for n in (1, 2))
+    operands: list[Any] = [b, b[1], b[:, :1], 3, b.T.copy().T, b[::-1]]
+    for other in operands:
+        want = op(a.copy(), other)
+        x = copied(a)
+        x += 0 * x  # the kernels are known from here on
+        kept, y = x.view(), x
+        x = op(x, tw.asarray(other) if isinstance(other, np.ndarray) else other)
+        assert x is y and x.dtype == want.dtype
+        np.testing.assert_allclose(np.asarray(x), want, rtol=1e-6)
+        np.testing.assert_array_equal(np.asarray(kept), a, "a view of it has changed")
+    x = copied(a)
+    x = op(x, x)
+    np.testing.assert_allclose(np.asarray(x), op(a.copy(), a))
+    square = copied(a[:3, :3])
+    square = op(square, square.T)
+    np.testing.assert_allclose(np.asarray(square), op(a[:3, :3].copy(), a[:3, :3].T), rtol=1e-6)
+    with pytest.raises(ArgumentError, match="keeps the shape"):
+        op(copied(a[0]), copied(a))
+
+
+class Nowhere:
+    __array_interface__ = {"shape": (3,), "typestr": "<f4", "data": (0, False), "version": 3}
+
+
+REFUSED = {
+    "floats into integers": (lambda: operator.iadd(tw.arange(3), 1.5), "add: an in-place operator keeps the dtype, got i64"),
+    "quotients of integers": (lambda: operator.itruediv(tw.arange(3), 2), "divide: an in-place operator keeps the dtype"),
+    "complex into floats": (lambda: operator.imul(tw.ones(3), 1j), "multiply: an in-place operator keeps the dtype"),
+    "too many elements": (lambda: tw.ones(6).__setitem__(slice(None), tw.ones(5)), r"setitem: could not broadcast .* got f32\[5\] for"),
+    "a float for an axis": (lambda: tw.sum(tw.ones((2, 2)), axis=1.0), "sum: an axis is an integer, got 1.0"),
+    "memory at 0": (lambda: tw.asarray(Nowhere()), "asarray: the Nowhere describes no memory that can be read"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name: str) -> None:
+    with pytest.raises(ArgumentError, match=REFUSED[name][1]):
+        REFUSED[name][0]()
+
+
+def test_arrays_of_many_axes() -> None:
+    x = tw.ones((1,) * 63 + (2,))
+    assert (x + 1).tolist() == np.full(x.shape, 2.0).tolist() and (x * x + x).shape == x.shape and tw.flip(x).shape == x.shape
+    x += 1
+    assert tw.sum(x).item() == 4
 
 
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[Any]:

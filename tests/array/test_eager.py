@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tests.fresh import fresh_rng
 from tilewright.array import machine
 from tilewright.array.api import elementwise, info, loops
 from tilewright.core import dtypes as dt
@@ -252,3 +253,41 @@ def test_results_are_freed() -> None:
         x[0, 0], x.shape, memoryview(x), np.asarray(x)
     after = sys.getrefcount(x.dtype), sys.getrefcount(x._a), sys.getrefcount(tw.Array)
     assert all(b - a < 20 for a, b in zip(before, after, strict=True)), (before, after)
+
+
+def test_means_of_columns_of_small_floats_after_sums_of_them() -> None:
+    """The kernel of columns is known before that of rows."""
+    a = np.arange(600, dtype=np.float16).reshape(3, 5, 40) / 64
+    for _ in range(3):
+        for name in ("sum", "mean"):
+            got = getattr(tw, name)(tw.asarray(a), axis=1)
+            np.testing.assert_allclose(np.asarray(got, np.float64), getattr(np, name)(a.astype(np.float64), axis=1), rtol=1e-3)
+
+
+REST: dict[str, Any] = {
+    "append": lambda n, x: [n.append(x, x[0]), n.append(x, x, axis=1)],
+    "insert": lambda n, x: [n.insert(x, 1, x[0], axis=0), n.insert(x, [1, 2], 5, axis=1), n.insert(x, 2, 7)],
+    "delete": lambda n, x: [n.delete(x, 1, axis=0), n.delete(x, [0, 2], axis=1), n.delete(x, slice(0, 3))],
+    "partition": lambda n, x: [n.partition(x, 1)[:, 1], n.partition(x, 3, axis=None)[3]],
+    "argpartition": lambda n, x: [n.take_along_axis(x, n.argpartition(x, 1), axis=1)[:, 1]],
+    "lexsort": lambda n, x: [n.lexsort([x[0], x[1]]), n.lexsort(x)],
+    "vdot": lambda n, x: [n.vdot(x, x)],
+    "diag_indices": lambda n, x: list(n.diag_indices(3)) + list(n.diag_indices(2, 3)),
+    "splits": lambda n, x: [*n.vsplit(x, 3), *n.hsplit(x, [1, 2]), *n.hsplit(x[0], 2), *n.dsplit(x[None], 2)],
+}
+
+
+@pytest.mark.parametrize("name", REST)
+def test_more_of_numpy(name: str) -> None:
+    a = fresh_rng().standard_normal((3, 4)).astype(np.float32)
+    for got, want in zip(REST[name](tw, tw.asarray(a)), REST[name](np, a), strict=True):
+        assert type(got) is tw.Array and got.shape == np.shape(want)
+        np.testing.assert_allclose(np.asarray(got), want, rtol=1e-6)
+
+
+def test_more_of_numpy_refuses() -> None:
+    with pytest.raises(TypeError, match="cannot put"):
+        tw.insert(tw.arange(3), 1, 0.5)
+    for bad in (lambda: tw.delete(tw.arange(3), 9), lambda: tw.partition(tw.arange(3), 9), lambda: tw.vsplit(tw.ones((3, 2)), 2)):
+        with pytest.raises((ValueError, IndexError)):
+            bad()

@@ -222,6 +222,8 @@ def check(subject: Talk) -> None:
     except (tw.FormatError, tw.InputError) as e:
         assert len(str(e)) < 3000
         return
+    if " at 0x" in text:  # an object that says where it lies: another place in every rendering
+        return
     assert t.decode(ids, skip_special=False) == t.decode(t.encode(text), skip_special=False)
     assert sum(i in t._control for i in ids) <= own(subject.template, text), "a message became a control token"
 

@@ -15,7 +15,8 @@ from .engine.campaign import Campaign, Invalid
 from .programs.modules import LAYERS, Net, Wired, example
 from .programs.program import Step
 
-MISSING = ("interpolate needs static sizes", "an adaptive pool needs static sizes")
+MISSING = ("interpolate needs static sizes", "an adaptive pool needs static sizes",
+           "adaptive_max_pool needs static sizes")
 DTYPES = ("float32", "float32", "float32", "bfloat16", "float16", "float64")
 LIMITS = {"image": ((1, 4), (6, 17), (6, 17)), "sequence": ((1, 5), (2, 13), (1, 1)), "ids": ((1, 5), (2, 13), (1, 1)),
           "rows": ((1, 9), (1, 1), (1, 1))}  # fmt: skip

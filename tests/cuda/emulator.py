@@ -259,8 +259,14 @@ class _Block:
             self.move(xs, active, dtype)
         elif stem == "shfl":
             lanes = np.arange(self.n)
-            lanes = lanes ^ int(xs[2]) if parts[2] == "bfly" else lanes & -(32 - (int(xs[3]) >> 8)) | int(xs[2])
+            if parts[2] == "up":
+                lanes = np.where(lanes % 32 >= int(xs[2]), lanes - int(xs[2]), lanes)
+            else:
+                lanes = lanes ^ int(xs[2]) if parts[2] == "bfly" else lanes & -(32 - (int(xs[3]) >> 8)) | int(xs[2])
             self.write(xs[0], self.read(xs[1], np.uint32)[lanes], active)
+        elif stem == "vote":
+            votes = (self.read(xs[1], np.bool_) & active).reshape(-1, 32).astype(np.uint64) << np.arange(32, dtype=np.uint64)
+            self.write(xs[0], np.repeat(votes.sum(1, dtype=np.uint64).astype(np.uint32), 32), active)
         elif stem == "cvt":
             self.convert(parts, kinds, xs, active)
         elif stem == "setp":

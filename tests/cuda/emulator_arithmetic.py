@@ -133,6 +133,7 @@ _OTHERS: dict[str, Any] = {
     "ex2": lambda p, d, b, xs: np.exp2(xs[0].astype(np.float64)).astype(d),
     "lg2": lambda p, d, b, xs: np.log2(xs[0].astype(np.float64)).astype(d),
     "copysign": lambda p, d, b, xs: np.copysign(xs[1], xs[0]),
+    "popc": lambda p, d, b, xs: np.bitwise_count(xs[0].view(f"u{xs[0].itemsize}")).astype(np.uint32),
     "dp4a": lambda p, d, b, xs: _dot4(xs),
 }  # fmt: skip
 

@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 
+import tilewright as tw
 from tests.cuda import emulator_hopper
 from tests.cuda.emulator import Array, Heap
 from tests.cuda.emulator import run as emulate
 from tests.cuda.tensor_cores import run_product
+from tests.fresh import fresh_rng
 from tilewright.build.packing import pack_constants
 from tilewright.core.dims import evaluate
 from tilewright.core.dtypes import DType
@@ -39,6 +41,7 @@ from tilewright.kernels.cuda.tiled import TiledKernel
 from tilewright.kernels.cuda.whole import WholeKernel
 from tilewright.kernels.launch import Alternating, Branch, Buffer, ErrorWord, Launch, Loop, Pointer, Program, Sliding
 from tilewright.kernels.select import select
+from tilewright.kernels.sort.cuda.radix import RadixKernel
 from tilewright.kernels.sort.cuda.sampling import SampleKernel
 from tilewright.passes.pipeline import run_pipeline
 from tilewright.target.cuda.code import emit_cuda, shared_bytes
@@ -46,7 +49,7 @@ from tilewright.target.cuda.device import cuda_target
 
 SIMT = (
     BlockKernel, DecodeKernel, FlashGradKernel, HaloKernel, MmaAttentionKernel, MmaGradKernel, QDotKernel, QFewKernel, QGemmKernel,
-    SampleKernel, ThinKernel, TiledKernel, TurnKernel, WholeKernel,
+    RadixKernel, SampleKernel, ThinKernel, TiledKernel, TurnKernel, WholeKernel,
 )  # fmt: skip
 
 
@@ -176,3 +179,12 @@ def reference(g: Graph, inputs: Sequence[Array]) -> list[Array]:
     from tilewright.ir.interp import run
 
     return run(g, list(inputs))
+
+
+def put(a: Any) -> Any:
+    return tw.asarray(a, device="cuda")
+
+
+def numbers(*shape: int, dtype: Any = np.float32) -> Any:
+    rng = fresh_rng()
+    return rng.uniform(-2, 2, shape).astype(dtype) if np.dtype(dtype).kind == "f" else rng.integers(1, 7, shape).astype(dtype)

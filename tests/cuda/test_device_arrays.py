@@ -3,10 +3,7 @@ one."""
 
 from __future__ import annotations
 
-import gc
 import pickle
-from collections.abc import Iterator
-from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -16,54 +13,18 @@ import torch
 import tilewright as tw
 import tilewright.lang as tl
 import tilewright.ops as o
-from tests.cuda.fake_driver import FakeDriver, fake_gpu
-from tests.cuda.launching import graph
+from tests.cuda.fake_driver import FakeDriver
+from tests.cuda.launching import graph, numbers, put
 from tests.fresh import fresh_rng
 from tilewright.array.api import elementwise as E
 from tilewright.array.cuda import elementwise as kernels
 from tilewright.array.cuda import placed as P
-from tilewright.array.jit import Jit
 from tilewright.core.dtypes import f32
 from tilewright.core.errors import ArgumentError, ExecutionError, InputError, UnsupportedError
 from tilewright.runtime.cuda import driver as cuda_driver
 from tilewright.runtime.cuda.array import Block, DeviceArray
 
 WHY = cuda_driver.available()
-FAR = 1 << 46  # nothing of the host lies there
-
-
-@pytest.fixture(params=["emulated", *([] if WHY else ["real"])], scope="module")
-def machine(request: pytest.FixtureRequest) -> Iterator[FakeDriver | None]:
-    """One driver for all tests: library functions keep what they have compiled for it."""
-    with fake_gpu(shift=FAR) if request.param == "emulated" else nullcontext() as fake:
-        yield fake
-        for x in gc.get_objects():
-            if type(x) is Jit:
-                x.clear()
-
-
-@pytest.fixture
-def gpu(machine: FakeDriver | None) -> FakeDriver | None:
-    if machine is not None:
-        machine.launches.clear()
-        machine.waits.clear()
-    return machine
-
-
-@pytest.fixture
-def fake(gpu: FakeDriver | None) -> FakeDriver:
-    if gpu is None:
-        pytest.skip("what the driver was asked for is known of the emulated one")
-    return gpu
-
-
-def put(a: Any) -> Any:
-    return tw.asarray(a, device="cuda")
-
-
-def numbers(*shape: int, dtype: Any = np.float32) -> Any:
-    rng = fresh_rng()
-    return rng.uniform(-2, 2, shape).astype(dtype) if np.dtype(dtype).kind == "f" else rng.integers(1, 7, shape).astype(dtype)
 
 
 # ---- to and from

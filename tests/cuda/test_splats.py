@@ -11,6 +11,7 @@ from tilewright.core.dtypes import dtype
 from tilewright.ir.graph import Graph
 from tilewright.ir.interp import run
 from tilewright.ir.types import TensorType
+from tilewright.kernels.splat.bins import CAPACITY
 from tilewright.ops.base import REGISTRY
 from tilewright.ops.splats import SplatBin, SplatRasterize, SplatRasterizeBackward
 
@@ -61,3 +62,36 @@ def test_scenes_of_odd_sizes(width: int, height: int, count: int) -> None:
     assert not emulated.errors.any() and len([k for k in emulated.program.launches if "16x8 pixels" in k.note]) == 2
     for g, w in zip(got, want, strict=True):
         np.testing.assert_allclose(g, w, rtol=2e-4, atol=2e-4 * max(1.0, float(np.abs(w).max(initial=0))))
+
+
+LISTS = [(1, 0, 33, 17), (1, 40, 16, 16), *(pytest.param(*c, marks=pytest.mark.slow) for c in ((2, 37, 70, 37), (1, 5, 320, 240)))]
+
+
+@pytest.mark.parametrize(("cameras", "count", "width", "height"), LISTS)
+def test_tile_lists_are_those_of_the_reference(cameras: int, count: int, width: int, height: int, rng: np.random.Generator) -> None:
+    """No splats, all in one tile, several cameras, more tiles than one pass of the sort has digits; rectangles beyond the image."""
+    rects = np.sort(rng.integers(-3, width // 16 + 2, (cameras, count, 2, 2)), -1).reshape(cameras, count, 4).astype(np.int32)
+    order = np.argsort(rng.normal(size=(cameras, count)), 1).astype(np.int32)
+    op = SplatBin(width=width, height=height, capacity=count * 300)
+    graph = Graph("lists")
+    inputs = [graph.input(TensorType(dtype("i32"), a.shape), f"x{i}") for i, a in enumerate((rects, order))]
+    graph.outputs = list(graph.add(op, *inputs).values)
+    emulated = Emulated(graph)
+    ids, slots, starts, spans = emulated(rects, order)
+    want = op.ref(rects, order)
+    assert not emulated.errors.any()
+    np.testing.assert_array_equal(starts, want[2])
+    np.testing.assert_array_equal(spans, want[3])
+    for c in range(cameras):
+        for got, right in ((ids, want[0]), (slots, want[1])):
+            np.testing.assert_array_equal(got[c, : starts[c, -1]], right[c, : starts[c, -1]])
+
+
+def test_too_many_entries_are_reported() -> None:
+    rects, order = np.tile(np.array([0, 2, 0, 2], np.int32), (1, 9, 1)), np.arange(9, dtype=np.int32)[None]
+    graph = Graph("lists")
+    inputs = [graph.input(TensorType(dtype("i32"), a.shape), f"x{i}") for i, a in enumerate((rects, order))]
+    graph.outputs = list(graph.add(SplatBin(width=32, height=32, capacity=30), *inputs).values)
+    emulated = Emulated(graph)
+    emulated(rects, order)
+    assert emulated.errors.tolist() == [CAPACITY, 0, 0, 36]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -11,7 +12,7 @@ import pytest
 import tilewright.ops as o
 from tests.cuda.launching import Emulated, graph, reference
 from tests.fresh import fresh_rng
-from tilewright.core.dtypes import DType, bf16, f16, f32, f64
+from tilewright.core.dtypes import DType, bf16, f16, f32, f64, i32, i64
 from tilewright.kernels.conv.cuda.tiled import TiledConv
 from tilewright.kernels.cuda import templates
 from tilewright.kernels.cuda.tiled import TiledKernel
@@ -116,9 +117,10 @@ def test_long_operands_with_odd_rows_are_read_as_they_lie() -> None:
 
 
 @pytest.mark.parametrize("layer", ["GRU", "LSTM"])
-@pytest.mark.parametrize("half", [False, True], ids=["f32", "bf16"])
-def test_a_step_of_a_recurrent_layer_is_one_launch(layer: str, half: bool) -> None:
-    """The product of the state and all gates of a step, with rows and columns that end inside a tile."""
+@pytest.mark.parametrize("numbers", ["f32", "tf32", "bf16"])
+def test_a_step_of_a_recurrent_layer_is_one_launch(layer: str, numbers: str) -> None:
+    """The product of the state and all gates of a step, with rows and columns that end inside a tile. Where convolutions round f32 to tf32,
+    a recurrent layer does; the linear layer behind it does not."""
     import torch
 
     from tilewright.frontend.torch import import_torch
@@ -126,22 +128,131 @@ def test_a_step_of_a_recurrent_layer_is_one_launch(layer: str, half: bool) -> No
     class Model(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.inner = getattr(torch.nn, layer)(24, 72, 1, batch_first=True)
+            self.inner, self.last = getattr(torch.nn, layer)(24, 72, 1, batch_first=True), torch.nn.Linear(72, 40)
 
         def forward(self, x: Any) -> Any:
-            return self.inner(x)[0]
+            return self.last(self.inner(x)[0])
 
+    half = numbers == "bf16"
     model = Model().eval().to(torch.bfloat16 if half else torch.float32)
     x = torch.randn(5, 4, 24).to(torch.bfloat16 if half else torch.float32)
-    e = Emulated(import_torch(model, (x,)).graph, "sm_90a" if layer == "GRU" and not half else "sm_80")
+    e = Emulated(import_torch(model, (x,)).graph, "sm_90a" if layer == "GRU" and numbers == "f32" else "sm_80",
+                 features=("tf32-conv",) if numbers == "tf32" else ())
     names = [launch.kernel.name.partition("_")[0] for launch in e.program.launches]
-    assert names.count("gates") == 3  # the first step starts from zeros
+    assert names.count("gates") == 3 and not any(n.name.startswith("cat") for n in e.program.launches)  # the first step starts from zeros
     given = x.view(torch.int16).numpy().view(ml_dtypes.bfloat16) if half else x.numpy()
     want = model.double()(x.double()).detach().numpy()
-    np.testing.assert_allclose(e(given)[0].astype(np.float64), want, rtol=0, atol=2e-2 if half else 1e-6)
+    np.testing.assert_allclose(e(given)[0].astype(np.float64), want, rtol=0, atol={"f32": 1e-6, "tf32": 1e-3, "bf16": 2e-2}[numbers])
+    rounded = {launch.name: ".tf32" in e.texts[launch.kernel.name] for launch in e.program.launches}
+    assert rounded["matmul_region"] == rounded["pointwise_1_gates"] == (numbers == "tf32") and not rounded["linear_region"]
     if e.target.cpu == "sm_90a":  # weights are on their way before the step before has ended
         text = next(t for name, t in e.texts.items() if name.startswith("gates"))
         assert 0 < text.index("cp.async.cg") < text.index("griddepcontrol.wait") < text.rindex("cp.async.cg")
+
+
+@pytest.mark.parametrize(
+    ("arch", "dtype", "turned", "features"),
+    [("sm_90a", bf16, True, ()), ("sm_80", f16, False, ()), ("sm_90a", f32, False, ()), ("sm_80", f32, True, ("tf32",))], ids=str)
+def test_grouped_products(arch: str, dtype: DType, turned: bool, features: tuple[str, ...]) -> None:
+    """Groups of no rows, of a few and of more than a tile, rows of no group, and an epilogue with a factor for each row."""
+    rng, (groups, m, k, n) = fresh_rng(), (5, 102, 40, 24)
+    stack = (groups, n, k) if turned else (groups, k, n)
+
+    def build(x: Any, w: Any, ends: Any, scale: Any) -> Any:
+        return o.Mul()(o.Relu()(o.GroupedGemm(transpose_b=turned)(x, w, ends)), scale)
+
+    g = graph(build, (dtype, (m, k)), (dtype, stack), (i32, (groups,)), (dtype, (m, 1)))
+    arrays = [rng.standard_normal(s).astype(NUMPY[dtype]) for s in ((m, k), stack, (m, 1))]
+    arrays.insert(2, np.array([3, 3, 75, 90, 98], np.int32))
+    e = Emulated(g, arch, features=features)
+    assert isinstance(e.program.launches[-1].kernel, TiledKernel)
+    assert_close(e(*arrays)[0], reference(g, arrays)[0], dtype, features)
+
+
+@pytest.mark.parametrize(("arch", "dtype", "long"), [("sm_90a", f32, 70), ("sm_90a", bf16, 520)], ids=str)
+def test_the_longer_axis_of_transposed_rows_is_the_rows(arch: str, dtype: DType, long: int) -> None:
+    """[S, B, K] that lies as [B, S, K], as attention layers see it: tiles of S, no copy."""
+    rng = fresh_rng()
+    g = graph(lambda x, w: Matmul(transpose_b=True)(o.Transpose(perm=(1, 0, 2))(x), w), (dtype, (3, long, 16)), (dtype, (24, 16)))
+    arrays = [rng.standard_normal(s).astype(NUMPY[dtype]) for s in ((3, long, 16), (24, 16))]
+    e = Emulated(g, arch)
+    (launch,) = e.program.launches
+    assert launch.grid == 3 * -(-long // 64)
+    assert_close(e(*arrays)[0], reference(g, arrays)[0], dtype)
+
+
+def test_blocks_share_k(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three parts of K, the last one shorter, added in order; rows and columns end inside a tile, the epilogue reads a tensor."""
+    from tilewright.kernels.matmul.cuda import tiled
+
+    assert tiled.fastest(tiled.HOPPER, 2048, 768, 3072, 1, 132).parts > 1  # 96 tiles for 132 SMs
+    assert tiled.fastest(tiled.HOPPER, 4096, 4096, 4096, 1, 132).parts == 1
+    rng, chosen = fresh_rng(), tiled.fastest
+    monkeypatch.setattr(tiled, "fastest", lambda *problem: replace(chosen(*problem), parts=3))
+
+    def build(x: Any, w: Any, z: Any) -> Any:
+        return o.Add()(o.Relu()(Matmul(transpose_b=True, alpha=0.5)(x, w)), z)
+
+    shapes = (2, 35, 168), (36, 168), (2, 35, 36)
+    g = graph(build, *((f32, s) for s in shapes))
+    arrays = [rng.standard_normal(s).astype(np.float32) for s in shapes]
+    e = Emulated(g)
+    assert [launch.kernel.name.rpartition("_")[0] for launch in e.program.launches] == ["matmul", "matmul_sums"]
+    assert_close(e(*arrays)[0], reference(g, arrays)[0], f32)
+
+
+def test_rows_of_a_concatenation_are_computed_there() -> None:
+    """Looked-up rows, a product and sums side by side; a sum that something else reads is copied."""
+    rng = fresh_rng()
+    x, table, ids = rng.standard_normal((6, 8)).astype(np.float32), rng.standard_normal((9, 8)).astype(np.float32), rng.integers(0, 9, 6)
+
+    def build(x: Any, table: Any, ids: Any) -> Any:
+        one, total = lambda v: o.Reshape(shape=(6, 1, 8))(v), o.Add()(x, x)
+        square = o.Concat(axis=0)(x, o.Slice(starts=(0, 0), sizes=(2, 8), steps=(1, 1))(x))
+        stack = o.Concat(axis=1)(one(o.Gather(axis=0)(table, ids)), one(x), one(Matmul(transpose_b=True)(x, square)))
+        flat = o.Concat(axis=2)(one(o.Exp()(x)), one(o.Sqrt()(o.Abs()(x))))
+        return stack, o.Concat(axis=1)(o.Exp()(x), total, o.Neg()(x)), o.Relu()(total), flat
+
+    g = graph(build, (f32, (6, 8)), (f32, (9, 8)), (i64, (6,)))
+    e = Emulated(g)
+    copies = [launch.name for launch in e.program.launches if launch.name.startswith("concat")]
+    assert copies == ["concat.0", "concat.1", "concat_1.1"]  # parts of inputs
+    for got, want in zip(e(x, table, ids), reference(g, [x, table, ids]), strict=True):
+        assert_close(got, want, f32)
+
+
+def test_one_number_added_at_every_second_index() -> None:
+    """Updates that are expanded and indices with a stride, as counts of neighbours are written, take the sort by counting too."""
+    rng = fresh_rng()
+
+    def build(x: Any, ids: Any, one: Any) -> Any:
+        return o.ScatterAdd(axis=0)(x, o.Slice(starts=(0,), sizes=(20,), steps=(2,))(ids), o.Expand(shape=(20, 1))(one))
+
+    g = graph(build, (f32, (7, 1)), (i64, (40,)), (f32, (1, 1)))
+    arrays = [rng.standard_normal((7, 1)).astype(np.float32), rng.integers(0, 7, 40), rng.standard_normal((1, 1)).astype(np.float32)]
+    e = Emulated(g)
+    assert any(launch.kernel.name.startswith("scatter_rows") for launch in e.program.launches)
+    assert_close(e(*arrays)[0], reference(g, arrays)[0], f32)
+
+
+def test_what_is_one_run_of_a_concatenation_is_computed_there() -> None:
+    """A sum that others read too, a product and a reshaped region land in the result; what an input or an output is, what starts at an odd
+    place and what is joined twice are copied."""
+    rng = fresh_rng()
+    x, w = rng.standard_normal((4, 8)).astype(np.float32), rng.standard_normal((8, 8)).astype(np.float32)
+
+    def build(x: Any, w: Any) -> Any:
+        total, odd = o.Add()(x, x), o.Slice(starts=(0, 0), sizes=(3, 1), steps=(1, 1))(o.Reshape(shape=(32, 1))(x))
+        column = o.Concat(axis=0)(o.Neg()(o.Reshape(shape=(32, 1))(total)), odd, o.Abs()(o.Reshape(shape=(32, 1))(x)))
+        rows = o.Concat(axis=0)(total, x, Matmul()(total, w), o.Reshape(shape=(4, 8))(o.Exp()(o.Reshape(shape=(8, 4))(x))), total)
+        return rows, column, o.Relu()(total)
+
+    g = graph(build, (f32, (4, 8)), (f32, (8, 8)))
+    e = Emulated(g, "sm_80")
+    copies = [launch.name for launch in e.program.launches if launch.name.startswith("concat")]
+    assert len(copies) == 4, copies
+    for got, want in zip(e(x, w), reference(g, [x, w]), strict=True):
+        assert_close(got, want, f32)
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 5, 33), (40, 300), (7,)], ids=str)

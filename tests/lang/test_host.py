@@ -145,7 +145,7 @@ def test_they_are_not_saved_and_not_for_gpus(tmp_path: Any) -> None:
 
     x = np.zeros((2, 2), np.float32)
     f = tw.jit(lambda a: sorted_rows(a)[0])
-    with pytest.raises(tw.UnsupportedError, match=r"save: .* contains host_sorted_rows, whose source is Python"):
+    with pytest.raises(tw.UnsupportedError, match=r"save: .* contains host_sorted_rows, a function of this process"):
         f.lower(x).save(tmp_path / "x")
     from tilewright.compile import compile_graph, graph_signature
 

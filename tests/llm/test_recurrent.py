@@ -11,7 +11,7 @@ import torch
 import tilewright as tw
 from tests.llm.families import VOCAB, make, ours, reference, relative
 from tests.llm.test_loading import make_folder
-from tilewright.core.errors import InputError, UnsupportedError
+from tilewright.core.errors import InputError
 
 PROMPT = [int(i) for i in np.random.default_rng(3).integers(3, VOCAB, 300)]
 
@@ -112,5 +112,3 @@ def test_folders(kind: str, tmp_path: Path) -> None:
     first = "".join(llm.chat([{"role": "user", "content": "Hi"}], max_tokens=5, state=state))
     assert first == "".join(llm.chat([{"role": "user", "content": "Hi"}], max_tokens=5))
     assert state.length > 5
-    with pytest.raises(UnsupportedError, match=r"models are not supported on cuda yet; use target='cpu' \(.*\)"):
-        tw.load_llm(tmp_path, target="cuda")

@@ -79,7 +79,10 @@ VIEWS: dict[str, list[Probe]] = {
     "transpose_between_reshapes": [
         lambda k, n=n: o.Reshape(shape=(n, k.b, k.d, k.s))(
             o.Transpose(perm=(0, 2, 1))(o.Reshape(shape=(n * k.b, k.s, k.d))(k.x(n, k.b, k.s, k.d)))) for n in (1, 5)] + [
-        lambda k: o.Reshape(shape=(k.b, 4, k.s))(o.Transpose(perm=(0, 2, 1))(o.Reshape(shape=(2 * k.b, k.s, 2))(k.x(k.b, 2, k.s, 2))))],
+        lambda k: o.Reshape(shape=(k.b, 4, k.s))(o.Transpose(perm=(0, 2, 1))(o.Reshape(shape=(2 * k.b, k.s, 2))(k.x(k.b, 2, k.s, 2)))),
+        lambda k: o.Reshape(shape=(k.b, 3, k.s, 4))(
+            o.Transpose(perm=(1, 0, 2))(o.Reshape(shape=(k.s, 3 * k.b, 4))(k.x(k.s, k.b, 12)))),
+        lambda k: o.Reshape(shape=(k.b, k.s, 0))(o.Transpose(perm=(1, 0))(o.Reshape(shape=(k.s * 0, k.b))(k.x(k.b, k.s, 0))))],
     "slice_of_slice": [lambda k: o.Slice(starts=(1,), sizes=(3,), steps=(2,))(o.Slice(starts=(2,), sizes=(8,), steps=(1,))(k.x(11))),
                        lambda k: o.Slice(starts=(1,), sizes=(2,), steps=(2,))(o.Slice(starts=(1,), sizes=(5,), steps=(2,))(k.x(11)))],
     "expand_of_expand": [lambda k: o.Expand(shape=(k.b, k.s, k.d))(o.Expand(shape=(k.s, k.d))(k.x(k.d)))],

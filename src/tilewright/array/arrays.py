@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from ..core import dtypes as dt
-from ..core.errors import ArgumentError, ParseError
+from ..core.errors import ArgumentError, AxisError, ParseError
 from ..core.tensors import HasArray, HasDlpack
 from ..runtime.outputs import new_array
 
@@ -26,7 +26,7 @@ ALONE = 3  # references to a header that only its Array holds: the slot, a local
 
 
 def viewing(method: F) -> F:
-    """A method that makes a view of a header, also of one that describes memory of a GPU."""
+    """A method that makes a view of a header, also of one that describes memory of a GPU. NumPy's errors are named by the method."""
 
     @functools.wraps(method)
     def call(self: Array, *args: Any, **kwargs: Any) -> Any:
@@ -36,6 +36,11 @@ def viewing(method: F) -> F:
             from .cuda import placed
 
             return placed.as_view(method, [self, *args], kwargs)
+        except (ArgumentError, AxisError):
+            raise
+        except (ValueError, IndexError) as e:
+            error = AxisError if isinstance(e, IndexError) else ArgumentError
+            raise error(f"{method.__name__}: {e}, got {shown(self)}") from None
 
     return call  # type: ignore[return-value]
 
@@ -113,7 +118,7 @@ class Array:
     @property
     def device(self) -> str:
         """"cpu", or "cuda": the first GPU."""
-        return "cpu" if hasattr(self, "_a") else self._node.device
+        return str(attribute(self, "device"))
 
     def to_device(self, device: Any, /, *, stream: Any = None) -> Array:
         """This Array on `device`, "cpu" or "cuda"; itself where it lies there. On a GPU the copy is made on `stream`, by default the
@@ -130,16 +135,15 @@ class Array:
 
     @property
     def T(self) -> Array:
+        """The axes in reverse order."""
         found: Array = attribute(self, "T")
         return found
 
     @property
-    @viewing
     def mT(self) -> Array:
-        a = ready(self)
-        if a.ndim < 2:
-            raise ArgumentError(f"mT: needs two axes or more, got {shown(a)}")
-        return wrap(a.swapaxes(-1, -2))
+        """The last two axes exchanged."""
+        found: Array = attribute(self, "mT")
+        return found
 
     @viewing
     def view(self) -> Array:
@@ -148,12 +152,14 @@ class Array:
 
     @viewing
     def transpose(self, *axes: Any) -> Array:
+        """Axes in another order, by default reversed."""
         return wrap(ready(self).transpose(*axes))
 
     permute = transpose
 
     @viewing
     def swapaxes(self, a: int, b: int) -> Array:
+        """Two axes exchanged."""
         return wrap(ready(self).swapaxes(a, b))
 
     def reshape(self, *shape: Any, order: Any = "C", copy: bool | None = None) -> Array:
@@ -177,10 +183,12 @@ class Array:
 
     @viewing
     def squeeze(self, axis: Any = None) -> Array:
+        """Without axes of size 1, or without the ones named."""
         return wrap(ready(self).squeeze(axis))
 
     @viewing
     def diagonal(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Array:
+        """The elements of a diagonal of two axes."""
         return wrap(ready(self).diagonal(offset, axis1, axis2))
 
     @viewing
@@ -211,7 +219,11 @@ class Array:
             device_calls().put(self, key, value)
             return
         # The value is read before the memory is made ours: it may be a view of it.
-        own(self)[index(key)] = fitting(given(value), ready(self).dtype)
+        v = fitting(given(value), ready(self).dtype)
+        try:
+            own(self)[index(key)] = v
+        except ValueError as e:
+            raise ArgumentError(f"setitem: {e}, got {shown(np.asarray(v))} for elements of {shown(self)}") from None
 
     @property
     def at(self) -> Any:
@@ -234,7 +246,7 @@ class Array:
 
     def copy(self) -> Array:
         """The same elements in memory of its own."""
-        if self.device != "cpu":
+        if not hasattr(self, "_a") and self.device != "cpu":
             made: Array = device_calls().copied(self)
             return made
         a = ready(self)
@@ -251,9 +263,10 @@ class Array:
         return self.copy()
 
     def __len__(self) -> int:
-        if not self.ndim:
+        shape = self.shape
+        if not shape:
             raise TypeError("len() of an Array without axes")
-        return self.shape[0]
+        return shape[0]
 
     def __iter__(self) -> Iterator[Array]:
         if not self.ndim:
@@ -386,7 +399,7 @@ class Array:
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """A NumPy array of its own memory, to write to. From a GPU it is copied, once the work that makes it has ended."""
-        return ready(self).copy() if self.device == "cpu" else host(self)
+        return ready(self).copy() if hasattr(self, "_a") or self.device == "cpu" else host(self)
 
     def torch(self) -> Any:
         """A PyTorch tensor of the same memory where PyTorch can have it, else of a copy."""
@@ -471,17 +484,19 @@ def refuse_buffer(x: Array) -> None:
 
 
 def attribute(x: Array, name: str) -> Any:
-    """An attribute of an Array; shape and dtype of a lazy one are known before its elements. `T` is an Array."""
+    """An attribute of an Array; shape and dtype of a lazy one are known before its elements. `T` and `mT` are Arrays."""
     node = getattr(x, "_node", None)
-    if node is not None and name in ("shape", "dtype"):
+    if node is not None and name in ("shape", "dtype", "device"):
         return getattr(node, name)
+    if name == "mT" and len(attribute(x, "shape")) < 2:
+        raise ArgumentError(f"mT: needs two axes or more, got {shown(x)}")
     if node is not None and node.device != "cpu":
         from .cuda import placed
 
         place = placed.of(x)
         assert place is not None
-        return getattr(place.header, name) if name != "T" else placed.as_view(lambda a: a.T, [x], {})
-    return getattr(ready(x), name) if name != "T" else wrap(ready(x).T)
+        return getattr(place.header, name) if name not in ("T", "mT") else placed.as_view(lambda a: getattr(a, name), [x], {})
+    return getattr(ready(x), name) if name not in ("T", "mT") else wrap(getattr(ready(x), name))
 
 
 def is_alone(x: Array) -> bool:
@@ -583,10 +598,3 @@ def _rebuilt(data: bytes, shape: tuple[int, ...], name: str) -> Array:
 
 def _moved(x: Array, device: str) -> Array:
     return x.to(device)
-
-
-def check_device(device: Any, what: str) -> None:
-    if device not in (None, "cpu"):
-        from .cuda.placed import check_name
-
-        check_name(device, what)

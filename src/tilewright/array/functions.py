@@ -3,8 +3,6 @@ arrays and tensors are compiled for and give NumPy arrays."""
 from __future__ import annotations
 
 import functools
-import inspect
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -135,9 +133,14 @@ def offered(name: str, on_arrays: Fn, traced: Fn | None) -> Fn:
 
 def on_any_device(name: str, on_arrays: Fn, traced: Fn | None) -> Fn:
     """A function of Arrays of the host, and of those on a GPU by its traced form or one of their own."""
+    often = name == "where" or name in {*elementwise.UNARY, *elementwise.BINARY, *elementwise.ACTIVATIONS, *reductions.NATIVE}
 
     @functools.wraps(on_arrays)
     def call(*args: Any, **kwargs: Any) -> Any:
+        if often and args and type(args[0]) is Array and args[0].device != "cpu":
+            from .cuda.calls import quick
+
+            return quick(name, on_arrays, traced, args, kwargs)
         try:
             return on_arrays(*args, **kwargs)
         except OnDevice:
@@ -177,9 +180,8 @@ def offer(api: dict[str, Fn], traced: Mapping[str, Fn], aliases: Mapping[str, st
 
 def on_floats(name: str, compiled: Fn) -> Fn:
     """A function of one float Array with a kernel of its own."""
-    shown = str(inspect.signature(compiled).replace(return_annotation=inspect.Signature.empty))
     python = on_any_device(name, elementwise.activation(name, compiled), function(name))
-    return native.function(name, 1, python, re.sub(r": '[^']*'", "", shown)[1:-1])
+    return native.function(name, 1, python, native.signature(compiled))
 
 
 def _transform(make: Fn) -> Fn:
@@ -284,6 +286,8 @@ for _operands, _names in ((1, elementwise.UNARY), (2, elementwise.BINARY)):
             OFFERED[_name] = native.function(_name, _operands, OFFERED[_name], elementwise.SIGNATURES[_operands])
 for _name in elementwise.ACTIVATIONS:
     OFFERED[_name] = on_floats(_name, OFFERED[_name])
+for _name, (_entry, _told) in native.FUNCTIONS.items():
+    OFFERED[_name] = native.function(_name, _entry, OFFERED[_name], native.signature(OFFERED[_name]), _told)
 OFFERED["where"] = native.function("where", 3, OFFERED["where"], "condition, x1=None, x2=None, /")
 for _name in reductions.NATIVE:
     OFFERED[_name] = native.function(_name, "_reduce", OFFERED[_name], reductions.NATIVE[_name])

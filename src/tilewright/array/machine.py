@@ -22,7 +22,7 @@ import numpy as np
 from ..core import dtypes as dt
 from ..core.dims import sym
 from ..core.hashing import blake2b
-from ..runtime import eager_calls, eager_loops, eager_reductions
+from ..runtime import eager_calls, eager_loops, eager_reductions, eager_views
 from ..runtime import eager_host as H
 from ..runtime.native.layout import WORK_BITS
 from ..runtime.outputs import new_array
@@ -36,37 +36,34 @@ SHARES = 64  # pieces of a large run that threads take from one another
 STREAMED = 8 << 20  # bytes that no cache holds
 NONE = b"none"
 _FOLDERS = ("core", "ir", "ops", "transform", "passes", "tile", "kernels", "target/cpu")
-_OTHERS = {"__pycache__", "cuda", "attention", "control", "conv", "fft", "fourier", "index", "linalg", "matmul", "packed", "quant",
-           "random", "sort", "splat"}  # folders of ops that no function here is made of
-# Traced functions whose special cases are not those of the array API, or that report errors: of integers NumPy's loops serve them.
+_OTHERS = frozenset({"__pycache__", "cuda", "attention", "control", "conv", "fft", "fourier", "index", "linalg", "matmul", "packed",
+                     "quant", "random", "sort", "splat"})  # folders of ops that no function here is made of
+# Traced functions that report errors: of integers NumPy's loops serve them.
 WITHOUT = frozenset({"floor_divide", "remainder", "pow", "fmod", "float_power", "gcd", "lcm"})
-# Functions of floats as expressions of traced ones, with the special cases of the array API: the sign of NaN, zeros with the sign of the
-# divisor or the quotient, infinities divided.
+# Functions of floats as expressions of traced ones.
 MADE_OF = {
-    "sign": "where(isnan(i0),i0,sign(i0))",
     "sinc": f"where(equal(i0,0.0),1.0,div(sin(mul(i0,{math.pi!r})),mul(i0,{math.pi!r})))",
     "pow": "pow(i0,i1)",
     "fmod": "copysign(remainder(abs(i0),abs(i1)),i0)",
-    "remainder": "copysign(remainder(i0,i1),i1)",
-    "floor_divide": "where(logical_and(isfinite(div(i0,i1)),logical_and(isfinite(i0),isfinite(i1))),"
-                    "copysign(floor_divide(i0,i1),div(i0,i1)),div(i0,i1))",
+    "remainder": "remainder(i0,i1)",
+    "floor_divide": "floor_divide(i0,i1)",
 }
 _local = threading.local()
 _keep: list[Any] = []  # linked code and tables, for as long as the process lives
 
 
 @functools.cache
-def _stamp() -> str:
+def _stamp(folders: tuple[str, ...] = _FOLDERS, others: frozenset[str] = _OTHERS) -> str:
     """Changes with any source that shapes kernels: names, sizes and times of the files. (Half of the first call of a process.)"""
     root = os.path.dirname(os.path.dirname(__file__))
-    seen, left = [], [os.path.join(root, folder) for folder in _FOLDERS]
+    seen, left = [], [os.path.join(root, folder) for folder in folders]
     while left:
         with os.scandir(left.pop()) as entries:
             for e in entries:
                 if e.name.endswith(".py"):
                     info = e.stat()
                     seen.append((e.name, info.st_size, info.st_mtime_ns))
-                elif "." not in e.name and e.name not in _OTHERS:
+                elif "." not in e.name and e.name not in others:
                     left.append(e.path)
     return blake2b(repr(sorted(seen)).encode(), digest_size=10).hexdigest()
 
@@ -86,6 +83,17 @@ def _cache_in(folder: str | None) -> CodeCache:
 
 def _cache() -> CodeCache:
     return _cache_in(os.environ.get("TILEWRIGHT_CACHE_DIR"))
+
+
+def kept(text: str, make: Callable[[], bytes], *, cuda: bool = False) -> bytes:
+    """What `make` gives for this text, from the cache on disk after the first time ever, as long as no source that shapes it changes."""
+    stamp = _stamp((*_FOLDERS, "target/cuda", "array/cuda"), _OTHERS - {"cuda"}) if cuda else _stamp()
+    key = blake2b(f"{text} {stamp} {_registered_outside()}".encode(), digest_size=20).hexdigest()
+    found = _cache().get(key)
+    if found is None:
+        found = make()
+        _cache().put(key, found)
+    return found
 
 
 # ---- kernels
@@ -211,11 +219,12 @@ class Machine:
         from ..target.cpu.host_code import compile_host
 
         target = host_target()
-        modules = (H, eager_loops, eager_calls, eager_reductions)
+        modules = (H, eager_loops, eager_calls, eager_views, eager_reductions)
         sources = [*(Path(str(m.__file__)) for m in modules), Path(__file__).parents[1] / "target/cpu/host_code.py"]
         text = "host code " + blake2b(b"".join(p.read_bytes() for p in sources), digest_size=20).hexdigest()
         externals = ("PyErr_Clear", "PyType_GenericAlloc", "Py_DecRef", "PyObject_GetAttr", "PyLong_AsLongAndOverflow",
-                     "PyObject_Vectorcall", "PyObject_GetItem", "PyObject_GetBuffer", "PyNumber_MatrixMultiply")
+                     "PyObject_Vectorcall", "PyObject_VectorcallMethod", "PyObject_GetItem", "PyObject_GetBuffer",
+                     "PyNumber_MatrixMultiply")
 
         def write() -> str:
             made, used = compile_host(H.source(), H.CONSTANTS, H.BLOCKS, H.EXPORTS, eager_loops.GIVEN)
@@ -312,7 +321,9 @@ def elementwise(name: str, operands: list[Header], dtype: np.dtype[Any], out: He
     elif "(" not in name:
         learn(name, operands[-1].dtype, dtype, fn)
     first = operands[0]
-    if any(not a.flags.aligned or a.ndim > H.AXES for a in operands):
+    if any(a.ndim > H.AXES for a in operands):
+        return None
+    if any(not a.flags.aligned for a in operands):
         operands = [a.copy() for a in operands]
     if shape is None:
         shape = first.shape if len(operands) == 1 or all(a.shape == first.shape for a in operands[1:]) else \

@@ -7,6 +7,8 @@ Python form.
 from __future__ import annotations
 
 import ctypes
+import inspect
+import re
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +22,17 @@ from .machine import Machine, _keep, machine
 
 Fn = Callable[..., Any]
 _FASTCALL_KEYWORDS, _ONE = 0x82, 0x8
-_ATTRIBUTES = {"T": True} | dict.fromkeys(("shape", "dtype", "ndim", "size", "nbytes", "itemsize", "strides"), False)  # name -> a view
+_ATTRIBUTES = dict.fromkeys(("T", "mT"), True) | dict.fromkeys(
+    ("shape", "dtype", "ndim", "size", "nbytes", "itemsize", "strides", "device"), False)  # name -> whether it is a view
+# Functions and methods that make views: name -> the native entry, and what it is told: the method of NumPy's header, or the most arguments.
+FUNCTIONS: dict[str, tuple[str, str | int]] = {
+    "reshape": ("_method", "reshape"), "permute_dims": ("_method", "transpose"), "transpose": ("_method", "transpose"),
+    "squeeze": ("_method", "squeeze"), "swapaxes": ("_method", "swapaxes"), "broadcast_to": ("_expand", 2), "flip": ("_flip", 0),
+    "expand_dims": ("_expand_dims", 0), "unfold": ("_unfold", 0)}
+METHODS: dict[str, tuple[str, str | int]] = {
+    "reshape": ("_method", "reshape"), "transpose": ("_method", "transpose"), "permute": ("_method", "transpose"),
+    "squeeze": ("_method", "squeeze"), "swapaxes": ("_method", "swapaxes"), "diagonal": ("_method", "diagonal"), "view": ("_clone", 0),
+    "expand": ("_expand", H.AXES), "unfold": ("_unfold", 0)}
 _BYTES = bytes.__basicsize__ - 1  # where the contents of a bytes object begin
 _AS_NUMBER, _AS_MAPPING, _COMPARE, _AS_BUFFER = 96, 112, 200, 160  # fields of a type
 _MATMUL = 272  # of PyNumberMethods
@@ -91,18 +103,26 @@ def learn_columns(name: str, dtype: np.dtype[Any], fn: int) -> None:
         _word(id(table_of(name)) + _BYTES + H.TABLE_COLUMNS + 8 * dtype.num).value = fn
 
 
-def function(name: str, operands: int | str, python: Fn, signature: str) -> Fn:
+def signature(python: Fn) -> str:
+    """The parameters of a function as text, for the native form's documentation."""
+    shown = str(inspect.signature(python).replace(return_annotation=inspect.Signature.empty))
+    return re.sub(r": '[^']*'", "", shown)[1:-1]
+
+
+def function(name: str, operands: int | str, python: Fn, signature: str, told: int | str = 0, table: str = "") -> Fn:
     """The native form of a function in front of its Python form; the Python form itself where there is no native code."""
     native = machine()
     if native is None:
         return python
-    table = table_of(name)
-    _word(id(table) + _BYTES).value = id(python)
-    doc = f"{name}($module, {signature})\n--\n\n{python.__doc__}".encode()
+    entries = table_of(table or name)
+    if isinstance(told, str):
+        _keep.append(told := sys.intern(told))
+    _word(id(entries) + _BYTES).value, _word(id(entries) + _BYTES + 24).value = id(python), told if isinstance(told, int) else id(told)
+    doc = f"{name}({'$module, ' * (not signature.startswith('self'))}{signature})\n--\n\n{python.__doc__ or ''}".encode()
     entry = native.library.address(f"tw_eager_call{operands}")
     method = _Method(name.encode(), entry, _FASTCALL_KEYWORDS, doc)
     _keep.extend((method, python, doc))
-    made: Fn = _new(ctypes.addressof(method), table, "tilewright")
+    made: Fn = _new(ctypes.addressof(method), entries, "tilewright")
     return made
 
 
@@ -124,6 +144,9 @@ def install() -> None:
         else:
             native.slots[2 * k + 1] = slot.value
         slot.value = native.library.address(f"tw_op_{name}")
+    for k, (name, offset) in enumerate(H.IN_PLACE_SLOTS.items()):
+        slot = _word(numbers + offset)
+        native.slots[H.IN_PLACE + k], slot.value = slot.value, native.library.address(f"tw_in_place_{name}")
     for k, name in enumerate(H.COMPARED):
         native.slots[H.COMPARE + k] = id(table_of(name)) + _BYTES
     native.slots[48] = _word(at + _COMPARE).value
@@ -131,8 +154,8 @@ def install() -> None:
     python = Array.__dict__["__getitem__"]
     entry = native.library.address("tw_eager_subscript")
     doc = b"__getitem__($self, key, /)\n--\n\nA view, or the elements that a mask or index arrays name."
-    method = _Method(b"__getitem__", entry, _ONE, doc)
-    _keep.extend((python, method))
+    subscript = _Method(b"__getitem__", entry, _ONE, doc)
+    _keep.extend((python, subscript))
     native.slots[H.SUBSCRIPT], native.slots[H.FORCE], native.slots[H.ATTRIBUTE] = id(python), id(arrays.ready), id(arrays.attribute)
     product = operators.operator_of("matmul")
     _keep.append(product)
@@ -141,7 +164,7 @@ def install() -> None:
     native.slots[H.CASTS] = id(_casts) + _BYTES
     native.slots[H.REFUSE] = id(arrays.refuse_buffer)
     # As a native method, not a function: the interpreter would inline a function and never see the slot.
-    setattr(Array, "__getitem__", _new_method(Array, ctypes.addressof(method)))  # noqa: B010
+    setattr(Array, "__getitem__", _new_method(Array, ctypes.addressof(subscript)))  # noqa: B010
     _word(_word(at + _AS_MAPPING).value + 8).value = entry
     for name, view in _ATTRIBUTES.items():
         doc = (Array.__dict__[name].__doc__ or f"See NumPy's {name}.").encode()
@@ -150,6 +173,11 @@ def install() -> None:
         _keep.extend((field, name))
         setattr(Array, name, _new_field(Array, ctypes.addressof(field)))
     _word(_word(at + _AS_BUFFER).value).value = native.library.address("tw_eager_getbuffer")
+
+
+    for name, (kind, told) in METHODS.items():
+        python = Array.__dict__[name]
+        method(name, function(name, kind, python, signature(python), told, table=f"Array.{name}"))
 
 
 def method(name: str, fn: Fn) -> None:
@@ -168,6 +196,6 @@ def _fill_state(native: Machine) -> None:
     for k, value in {
         H.ARRAY: id(Array), H.FLOAT: id(float), H.LONG: id(int), H.NDARRAY: id(np.ndarray), H.NEW_ARRAY: _word(api + 8 * 94).value,
         H.SLOT: slot, H.SLICE: id(slice), H.TUPLE: id(tuple), H.ELLIPSIS: id(type(...)), H.NONE: id(type(None)),
-        H.AXIS: id(_AXIS), H.FROM_SCALAR: _word(api + 8 * 61).value,
+        H.AXIS: id(_AXIS), H.FROM_SCALAR: _word(api + 8 * 61).value, H.SET_BASE: _word(api + 8 * 282).value,
     }.items():
         native.state[k] = value

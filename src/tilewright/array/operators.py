@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core import dtypes as dt
 from ..core.errors import ArgumentError
 from ..core.tensors import is_tensor
 from .arrays import ALONE, Array, is_alone, ready, shown
@@ -39,7 +40,7 @@ def _install() -> None:
         if _api is None:
             from . import functions
 
-            _api = functions.API
+            _api = functions.OFFERED
         found: Fn = _api[name]
         return found
 
@@ -112,6 +113,7 @@ def placed(fn: Fn, *args: Any) -> Any:
         raise told(fn.__name__, e) from None
 
 
+RANK = {"b": 0, "u": 1, "i": 1, "f": 2, "c": 3}  # of kinds of dtypes
 REUSED = 1 << 20  # bytes from which the memory of a temporary is used again
 _BINARY_OP = opcode.opmap.get("BINARY_OP", -1) if sys.version_info < (3, 14) else -1  # 3.14 borrows references to locals
 
@@ -122,8 +124,16 @@ def update(x: Array, made: Array, name: str) -> Array:
     if old.shape != new.shape:
         raise ArgumentError(f"{name}: an in-place operator keeps the shape, got {shown(old)} and a result {shown(new)}")
     if new is not old:
+        check_dtype(name, old, new)
         x._a = new if new.dtype == old.dtype else new.astype(old.dtype)
     return x
+
+
+def check_dtype(name: str, x: Any, made: Any) -> None:
+    """An in-place operator does not turn floats into integers by itself."""
+    if RANK[dt.dtype(made.dtype).kind] > RANK[dt.dtype(x.dtype).kind]:
+        raise ArgumentError(f"{name}: an in-place operator keeps the dtype, got {shown(x)} and a result {shown(made)}; write x = x + y, or "
+                            "use .astype first")
 
 
 _install()

@@ -97,9 +97,10 @@ class Config:
         "Instruction set to generate code for; lower than the machine's own to test or to compare.")
     precision: Precision = _setting(
         "auto", "PRECISION", _choice("auto", "exact", "tf32"), "auto",
-        "What products and convolutions of f32 may do with their operands on a GPU: nothing (exact), or round them to 11 bits (tf32). auto "
-        "follows PyTorch's own switches for PyTorch modules (convolutions round unless torch.backends.cudnn.allow_tf32 is off, products do "
-        "not unless torch.backends.cuda.matmul.allow_tf32 is on) and is exact for everything else.")
+        "What products and convolutions of f32 may do with their operands on a GPU: nothing (exact), or round them to 11 bits (tf32). "
+        "auto follows PyTorch's own switches for PyTorch modules (convolutions and recurrent layers round unless "
+        "torch.backends.cudnn.allow_tf32 is off, products do not unless torch.backends.cuda.matmul.allow_tf32 is on) and is exact for "
+        "everything else.")
     winograd: Switch = _setting(
         "on", "WINOGRAD", _choice("on", "off"), "on",
         "Whether convolutions of 3×3 at step 1 in f32 on a CPU go through Winograd's transforms: faster, with about twice the rounding "

@@ -68,6 +68,8 @@ def dtype(name: Any) -> DType:
     """
     if isinstance(name, DType):
         return name
+    if isinstance(name, np.dtype) and (known := _BY_NP.get(name)) is not None:
+        return known
     if type(name).__module__ == "torch":  # torch.bfloat16: told by its text, so that torch need not be imported
         found = _BY_LONG_NAME.get(str(name).removeprefix("torch."))
     elif isinstance(name, str):

@@ -97,6 +97,8 @@ class Graph:
             raise ShapeError(complaint(op, operands, str(e)) + (f" ({place})" if place else "")) from None
         types = (inferred,) if isinstance(inferred, TensorType) else tuple(inferred)
         for t in types:
+            if any(isinstance(d, int) and d < 0 for d in t.shape):
+                raise ShapeError(f"{op.name}: a size is at least 0, got {t}" + (f" ({place})" if place else ""))
             if isinstance(t.nbytes, int) and t.nbytes > LARGEST:
                 raise ShapeError(f"{op.name}: a result has at most {LARGEST} bytes, got {t}" + (f" ({place})" if place else ""))
         node = Node(self, op, operands, types, self._unique(name or op.name), place)

@@ -7,7 +7,7 @@ import json
 import re
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -139,9 +139,10 @@ DTYPES = {d.name: d for d in ALL}
 WORDS: dict[str, Any] = {"True": True, "False": False, "None": None, "inf": float("inf"), "nan": float("nan")}
 
 
-def parse(text: str, constants: Mapping[str, Any] | None = None) -> Graph:
-    """The graph that `text` describes; `constants` holds an array (or ConstantData) for each `@name`."""
-    reader = _Reader(text, constants or {})
+def parse(text: str, constants: Mapping[str, Any] | None = None, *, trusted: bool = True) -> Graph:
+    """The graph that `text` describes; `constants` holds an array (or ConstantData) for each `@name`. Only a `trusted` text names kernels
+    of users that are then compiled."""
+    reader = _Reader(text, constants or {}, trusted)
     try:
         graph = reader.graph({})
     except STRANGE as e:
@@ -152,9 +153,9 @@ def parse(text: str, constants: Mapping[str, Any] | None = None) -> Graph:
 
 
 class _Reader:
-    def __init__(self, text: str, constants: Mapping[str, Any]) -> None:
+    def __init__(self, text: str, constants: Mapping[str, Any], trusted: bool) -> None:
         self.at = Cursor(text)
-        self.constants = constants
+        self.constants, self.trusted = constants, trusted
         self.shared: dict[str, ConstantData] = {}
 
     def graph(self, known: Mapping[str, Expr]) -> Graph:
@@ -231,7 +232,7 @@ class _Reader:
         declared = self.listed(")", lambda: self.type(known)) if at.accept("(") else [self.type(known)]
         at.expect("=")
         op_name = at.take("word", "an op")
-        if op_name not in REGISTRY:
+        if op_name not in REGISTRY and not op_name.startswith("kernel_"):
             raise ParseError(f"graph text: there is no op {op_name!r} (line {line})")
         attrs: dict[str, Any] = {"type": declared[0]} if op_name == "input" else {}
         if at.accept("{"):
@@ -239,7 +240,7 @@ class _Reader:
         operands = [self.lookup(values, n) for n in self.names(")")] if at.accept("(") else []
         place = str(json.loads(at.take("string", "a place"))) if at.accept("at") else ""
         try:
-            op = REGISTRY[op_name](**attrs)
+            op = (REGISTRY[op_name] if op_name in REGISTRY else self.kernel(op_name, attrs, declared))(**attrs)
             check_attributes(op)
         except (TypeError, ParseError) as e:
             raise ParseError(f"graph text: {op_name} cannot take the attributes ({', '.join(attrs)}): {e} (line {line})") from None
@@ -250,6 +251,11 @@ class _Reader:
             raise ParseError(f"graph text: %{name} is declared {', '.join(map(str, declared))}, but {op_name} gives "
                              f"{', '.join(map(str, made.types))} (line {line})")
         values.update({v.name: v for v in made.values})
+
+    def kernel(self, name: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> Any:
+        from ..ops.kernels import kernel_class
+
+        return kernel_class(name, str(attrs.get("source", "")), types, trusted=self.trusted)
 
     def attribute(self, known: Mapping[str, Expr]) -> tuple[str, Any]:
         key = self.at.take("word", "an attribute")

@@ -18,6 +18,7 @@ from ..ir.types import TensorType
 from ..ops.attention.backward import AttentionBackward as AttentionBackwardOp
 from ..ops.control.flow import CONTROL
 from ..ops.fused import Fused
+from ..ops.index.indexing import Concat
 from ..ops.state import UpdateSlice as UpdateSliceOp
 from ..ops.structure import Constant, ConstantData, Input
 from ..ops.views import Transpose
@@ -194,12 +195,13 @@ class Selector:
         self.users = graph.users()
         self.channels_last = channels_last_layouts(graph, target)
         self.preferred = padded_rows_of(graph, target) | self.channels_last  # of values that do not lie contiguous
-        self.joined = computed_in_concat(graph, target, self.channels_last)
-        self.joins = {part.node for part in self.joined.values()}
         self.direct = self._direct_outputs()
         self.in_place = in_place_updates(graph)
         self.windows = computed_in_window(graph, self.in_place)
         self.parts = computed_in_place(graph) if any(v.dtype.kind == "c" for n in graph.nodes for v in n.values) else {}
+        others = self.preferred if target.kind == "cuda" else self.channels_last
+        self.joined = {v: part for v, part in computed_in_concat(graph, target, others).items() if v not in self.windows}
+        self.joins = {part.node for part in self.joined.values()}
         self.memo: Memo = Memo(target) if around is None else around.memo
         self.templates = templates_of(target, inside=around is not None)
 
@@ -419,13 +421,15 @@ class Selector:
 
     def _join(self, node: Node) -> None:
         """Copies of what has not been computed in a concatenation's memory."""
-        whole, start = self.places[node.value], 0
+        start: Dim = 0
+        whole = self.places[node.value]
+        assert isinstance(node.op, Concat)
         for i, v in enumerate(node.operands):
-            size = v.shape[1]
-            assert isinstance(size, int)
+            size = v.shape[node.op.axis]
             part = self.joined.get(behind_views(v)[0])
-            if part is None or part.node is not node:
-                there = Operand(v.type, whole.buffer, whole.layout.slice(1, start, size))
+            twice = part is not None and part.kind != "channels" and part.start != start
+            if part is None or part.node is not node or twice:
+                there = Operand(v.type, whole.buffer, whole.layout.slice(node.op.axis, start, size))
                 self.add(copy_launch(f"{node.name}.{i}", self.place(v), there, self.target))
             start += size
 

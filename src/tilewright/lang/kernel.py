@@ -31,7 +31,7 @@ from ..ir.types import TensorType
 from ..kernels.cuda.tiled import aligned, tiled
 from ..kernels.launch import Launch, Word
 from ..kernels.region import Region
-from ..ops.kernels import OwnKernel
+from ..ops.kernels import OwnKernel, remember
 from ..runtime.outputs import fresh
 from ..tile.builder import Ix, Tile
 from ..tile.interp import Argument, _Fault, _Interpreter
@@ -157,7 +157,7 @@ class KernelFunction:
         self._plans: dict[Any, Any] = {}  # by everything that the caller's arrays look like
         self._on_gpu: dict[Any, Any] = {}
         source = "".join(linecache.getlines(definition.fn.__code__.co_filename))
-        self.op_class = _op_class(definition, blake2b(source.encode(), digest_size=4).hexdigest())
+        self.op_class = _op_class(definition, blake2b(source.encode(), digest_size=10).hexdigest())
 
     def __repr__(self) -> str:
         return f"<kernel {self.definition.name}: {self.definition.signature.text}>"
@@ -186,7 +186,8 @@ class KernelFunction:
             if out is not None:
                 raise InputError(f"kernel {self.definition.name}: out= takes memory, which a traced function does not have")
             try:
-                return apply(self.op_class(tuple(sorted(constants.items()))), *(self._traced(i, x) for i, x in enumerate(args)))
+                op = self.op_class(tuple(sorted(constants.items())), self.op_class.digest)
+                return apply(op, *(self._traced(i, x) for i, x in enumerate(args)))
             except InputError as e:
                 raise InputError(f"{e} ({user_place()})") from None
         if any(map(is_on_gpu, args)):
@@ -461,7 +462,9 @@ class KernelOp(OwnKernel):
     """A launch of a user's kernel."""
 
     constants: tuple[tuple[str, Any], ...] = ()
+    source: str = ""  # the digest of the file that defines it
     definition = None
+    stored = True
 
     @property
     def d(self) -> Definition:
@@ -494,7 +497,9 @@ class KernelOp(OwnKernel):
 def _op_class(d: Definition, digest: str) -> Any:
     members = {"name": f"kernel_{d.name}", "definition": d, "digest": digest, "arity": (len(d.inputs), len(d.inputs)),
                "__doc__": d.fn.__doc__ or f"The kernel {d.name}."}
-    return type(f"Kernel_{d.name}_{digest}", (KernelOp,), members)
+    made = type(f"Kernel_{d.name}_{digest}", (KernelOp,), members)
+    remember(made, digest)
+    return made
 
 
 def kernel(signature: str, *, grid: Any = None, warps: int = 4, stages: int = 3) -> Callable[[Any], KernelFunction]:

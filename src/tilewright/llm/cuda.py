@@ -26,13 +26,14 @@ from ..ops.index.sampling import NUMBERS, SETTINGS
 from ..runtime.cuda import driver as cuda_driver
 from ..runtime.cuda.array import DeviceArray, upload
 from ..runtime.cuda.session import CudaSession
-from ..runtime.cuda.state import CudaState
+from ..runtime.cuda.state import CudaState, CudaStateSpec
 from .batch import BatchDecoder
 from .cuda_store import load as load_program
 from .cuda_store import save as save_program
 from .decoder import Decoder
 from .lora import LoraInputs
 from .program_store import optimised, program_key
+from .recurrent import is_recurrent
 
 Array = np.ndarray[Any, Any]
 KEPT = 16  # settings of choices that stay on the GPU
@@ -101,16 +102,16 @@ class CudaCall:
 
     keeps_logits = True
 
-    def __init__(self, one: CudaSession, many: CudaSession, choose: CudaSession, axis: int, others: Others,
+    def __init__(self, one: CudaSession, many: CudaSession, choose: CudaSession, states: CudaStateSpec, others: Others,
                  turn: Lock | None = None) -> None:
         self._turn = Lock() if turn is None else turn
-        self.session, self.many, self.choose, self.axis, self._others = one, many, choose, axis, others
+        self.session, self.many, self.choose, self.states, self._others = one, many, choose, states, others
         self._lanes: dict[int, CudaLanes] = {}
         self._adapted: list[CudaCall] = []
         self._there = Kept(one.stream)
 
     def start(self) -> CudaState:
-        return CudaState(self.session, self.axis)
+        return CudaState(self.states)
 
     def __call__(self, states: Sequence[CudaState], env: Mapping[str, int], inputs: Sequence[Array],
                  outputs: Sequence[Array | None]) -> None:
@@ -145,7 +146,7 @@ class CudaCall:
 
     def adapted(self, inputs: LoraInputs) -> CudaCall:
         """Programs with an adapter's matrices as inputs, for one token and for prompts; their arrays come last, as `arrays` makes them."""
-        new = CudaCall(*self._others.adapted(inputs), self.choose, self.axis, self._others, self._turn)
+        new = CudaCall(*self._others.adapted(inputs), self.choose, self.states, self._others, self._turn)
         self._adapted.append(new)
         return new
 
@@ -238,4 +239,5 @@ def cuda_programs(config: Any, weights: Any, capacity: int, cache: str, spec: Ta
         return compiled(graph(1, inputs)), compiled(graph(None, same))
 
     one, many = program("one token", lambda: graph(1), stages), program("prompts", lambda: graph(None), stages)
-    return CudaCall(one, many, program("choice", lambda: choosing_graph(config.vocab), stages), axis, Others(lanes, adapted))
+    states = CudaStateSpec(one, axis, capacity, is_recurrent)
+    return CudaCall(one, many, program("choice", lambda: choosing_graph(config.vocab), stages), states, Others(lanes, adapted))

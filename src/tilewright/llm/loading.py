@@ -93,8 +93,6 @@ def assemble(config: ModelConfig, weights: Weights, tokenizer: Tokenizer, *, con
     stages = Stages(name, False) if stages is None else stages
     capacity, cache = check_context(context_length, config.context), check_cache(cache_dtype, config)
     config = config.at(capacity)
-    if config.recurrence is not None and target.startswith("cuda"):
-        raise UnsupportedError(f"load_llm: {config.architecture} models are not supported on cuda yet; use target='cpu'")
     level, spec = check_level(load_config().validation), target_spec(target)
 
     def graph(wanted: LoraInputs | int | None) -> Graph:

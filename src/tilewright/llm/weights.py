@@ -233,6 +233,8 @@ class Weights:
             want = (experts, n, k) if experts else (n, k)
             if tensor.shape != want:
                 raise FormatError(f"llm: tensor {name!r} must have shape {list(want)}, got {list(tensor.shape)}")
+            if tensor.format.dtype is not None and tensor.format.name not in PLAIN.values():
+                raise FormatError(f"llm: tensor {name!r} must be quantized or F32, F16 or BF16, got {tensor.format.name}")
             data = Reordered(tensor.data, name, self.config.head_dim) if self._interleaved(name) else ConstantData(tensor.data, name)
             self.matrices[name] = Matrix(data, tensor.format.name, n, k, experts)
         return self.matrices[name]

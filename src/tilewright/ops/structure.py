@@ -72,7 +72,7 @@ class Seen(Derived):
         self.of = of
 
     def make(self) -> np.ndarray[Any, Any]:
-        return self.of.array.view(self.type.dtype.np).reshape(self.type.shape)
+        return np.ascontiguousarray(self.of.array).view(self.type.dtype.np).reshape(self.type.shape)
 
     @property
     def place(self) -> Hashable:

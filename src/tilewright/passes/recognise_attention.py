@@ -144,6 +144,8 @@ def _attention(root: Any, p: Value, m: Match, empty: Any) -> Value | None:
     if traced is None:
         return None
     matmul, found = traced
+    if empty == "zeros" and any(isinstance(x.op, o.Constant) and not bounded(x) for x in found.biases):
+        return None  # rows that a known bias makes NaN are zeros there
     q, k = matmul.operands
     q = swapped(q) if matmul.op.transpose_a else q  # type: ignore[attr-defined]
     k = k if matmul.op.transpose_b else swapped(k)  # type: ignore[attr-defined]

@@ -5,7 +5,7 @@ import dataclasses
 from typing import Any
 
 from .. import ops as o
-from ..core.dims import Dim, Shape
+from ..core.dims import Dim, Shape, floordiv
 from ..ir.graph import Node, Value
 from ..ir.rewrite import Match, P, X, rule
 from .base import elementwise_classes, scalar
@@ -69,16 +69,39 @@ def ones_before_transpose(x: Value, inner: Any, view: Any) -> Value | None:
 
 @rule(P(o.Reshape, P(o.Transpose, P(o.Reshape, X, name="merged"), name="inner"), name="view"))
 def transpose_between_reshapes(x: Value, merged: Any, inner: Any, view: Any) -> Value | None:
-    """Leading axes that are one while the others are exchanged, and apart again behind it, were never one."""
-    mid, perm = merged.types[0].shape, inner.op.perm
-    tail = len(mid) - 1
-    if tail < 1 or len(x.shape) <= tail or perm[0] != 0 or x.shape[-tail:] != mid[1:]:
+    """Axes that are one while others are exchanged, and apart again behind it, were never one: [S, B, E] -> [S, B·H, D] -> [B·H, S, D] ->
+    [B, H, S, D] only splits E."""
+    parts = common_parts(x.shape, merged.types[0].shape)
+    if parts is None:
         return None
-    lead = x.shape[:-tail]
-    if view.types[0].shape != (*lead, *inner.types[0].shape[1:]):
+    first = [sum(map(len, parts[:i])) for i in range(len(parts))]
+    perm = tuple(first[p] + i for p in inner.op.perm for i in range(len(parts[p])))
+    shape = tuple(d for axis in parts for d in axis)
+    if view.types[0].shape != tuple(shape[p] for p in perm):
         return None
-    out: Value = o.Transpose(perm=(*range(len(lead)), *(p + len(lead) - 1 for p in perm[1:])))(x)
+    out: Value = o.Transpose(perm=perm)(o.Reshape(shape=shape)(x))
     return out
+
+
+def common_parts(a: Shape, b: Shape) -> list[list[Dim]] | None:
+    """For each axis of b, its parts: together the coarsest shape that only splits the axes of a and of b; None where there is none."""
+    parts: list[list[Dim]] = [[] for _ in b]
+    left, rest = list(a), list(enumerate(b))
+    while left and rest:
+        p, (axis, q) = left.pop(), rest.pop()
+        if p == 0 or q == 0:
+            return None
+        small, large = (p, q) if floordiv(q, p) * p == q else (q, p)
+        if floordiv(large, small) * small != large:
+            return None
+        parts[axis].insert(0, small)
+        if p != q and small is p:
+            rest.append((axis, floordiv(q, p)))
+        elif p != q:
+            left.append(floordiv(p, q))
+    if parts:
+        parts[0][:0] = left
+    return parts if all(d == 1 for d in (*left, *(d for _, d in rest))) and parts else None
 
 
 @rule(P(o.Slice, P(o.Slice, X, name="inner"), name="outer"))

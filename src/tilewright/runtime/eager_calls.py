@@ -157,7 +157,19 @@ def unary(table, x):
     return wrap(out)
 
 
-def binary(table, x, y):
+def result_header(into, descr, nd, dims, order):
+    if into == 0 or order != 0 or ld64(into + 56) != descr or ldi32(into + 24) != nd:
+        return new_header(descr, nd, dims, order)
+    i = 0
+    while i < nd:
+        if ld64(ld64(into + 32) + 8 * i) != ld64(dims + 8 * i):
+            return new_header(descr, nd, dims, order)
+        i += 1
+    st64(into, ld64(into) + 1)
+    return into
+
+
+def binary(table, x, y, into):
     s = address(state)
     if ld64(s + S_MODE) != 0:
         return 0
@@ -198,7 +210,7 @@ def binary(table, x, y):
         if (fh & 3) == 2:
             order = 2
         dims = ld64(h + 32)
-        out = new_header(rdescr, nd, dims, order)
+        out = result_header(into, rdescr, nd, dims, order)
         if out == 0:
             return 0
         if n > 0:
@@ -238,7 +250,7 @@ def binary(table, x, y):
         order = 0
         if both == 2:
             order = 2
-        out = new_header(rdescr, nd, ld64(a + 32), order)
+        out = result_header(into, rdescr, nd, ld64(a + 32), order)
         if out == 0:
             return 0
         if n > 0:
@@ -284,13 +296,35 @@ def binary(table, x, y):
     if nbytes >= NATIVE_BYTES or (nbytes >= SHARED_BYTES and ld64(s + S_JOB) == 0):
         return 0
     run = memory_of(run, nbytes)
-    out = new_header(rdescr, nd, shape, 0)
+    out = result_header(into, rdescr, nd, shape, 0)
     if out == 0:
         return 0
     if n > 0:
         grid = tw_eager_prepare(run, fn, 2, a, b, 0, out)
         start(run, grid, nbytes)
     return wrap(out)
+
+
+def in_place(table, x, y):
+    h = header_of(x)
+    if h == 0 or elements(h) * ld64(ld64(h + 56) + 40) >= SHARED_BYTES:
+        return 0
+    into = 0
+    if ld64(h) == 1 and ld64(h + 48) == 0 and (ld32(h + 64) & 1029) == 1029:
+        into = h
+    made = binary(table, x, y, into)
+    if made == 0:
+        return 0
+    at = ld64(address(state) + S_SLOT)
+    new = ld64(made + at)
+    if ld64(new + 56) != ld64(h + 56) or not same_shape(new, h):
+        Py_DecRef(made)
+        return 0
+    st64(x + at, new)
+    st64(made + at, h)
+    Py_DecRef(made)
+    st64(x, ld64(x) + 1)
+    return x
 
 
 def tw_eager_call1(table, args, nargs, names):
@@ -305,7 +339,7 @@ def tw_eager_call1(table, args, nargs, names):
 def tw_eager_call2(table, args, nargs, names):
     table += 32
     if names == 0 and nargs == 2:
-        made = binary(table, ld64(args), ld64(args + 8))
+        made = binary(table, ld64(args), ld64(args + 8), 0)
         if made != 0:
             return made
     return PyObject_Vectorcall(ld64(table), args, nargs, names)
@@ -316,28 +350,50 @@ def choice(table, c, x, y):
     hc = header_of(c)
     a = header_of(x)
     b = header_of(y)
-    if hc == 0 or a == 0 or b == 0 or ld64(s + S_MODE) != 0:
+    h = a
+    if a == 0:
+        h = b
+    if hc == 0 or h == 0 or ld64(s + S_MODE) != 0:
         return 0
-    descr = ld64(a + 56)
+    descr = ld64(h + 56)
     kind = ldi32(descr + 28)
-    if kind < 0 or kind >= TYPES or ldi32(ld64(b + 56) + 28) != kind or ldi32(ld64(hc + 56) + 28) != 0:
+    if kind < 0 or kind >= TYPES or ldi32(ld64(hc + 56) + 28) != 0:
+        return 0
+    value = stack(8)
+    if a == 0:
+        if number(x, kind, value) == 0:
+            return 0
+        a = h
+    elif b == 0:
+        if number(y, kind, value) == 0:
+            return 0
+        b = h
+    elif ldi32(ld64(b + 56) + 28) != kind:
         return 0
     fn = ld64(table + TABLE_KERNELS + 16 * kind)
-    nd = ldi32(a + 24)
-    if fn == 0 or nd > AXES or not same_shape(a, b) or not same_shape(a, hc):
+    nd = ldi32(h + 24)
+    if fn == 0 or nd > AXES or not same_shape(a, b) or not same_shape(h, hc):
         return 0
     if (ld32(a + 64) & ld32(b + 64) & ld32(hc + 64) & 256) == 0:
         return 0
-    n = elements(a)
+    n = elements(h)
     nbytes = n * ld64(descr + 40)
     if nbytes >= NATIVE_BYTES or (nbytes >= SHARED_BYTES and ld64(s + S_JOB) == 0):
         return 0
-    out = new_header(ld64(table + TABLE_KERNELS + 16 * kind + 8), nd, ld64(a + 32), 0)
+    out = new_header(ld64(table + TABLE_KERNELS + 16 * kind + 8), nd, ld64(h + 32), 0)
     if out == 0:
         return 0
     if n > 0:
         run = memory_of(stack(1024), nbytes)
         grid = tw_eager_prepare(run, fn, 3, hc, a, b, out)
+        one = 0
+        if header_of(x) == 0:
+            one = run + RUN_OPERANDS + OPERAND
+        elif header_of(y) == 0:
+            one = run + RUN_OPERANDS + 2 * OPERAND
+        if one != 0:
+            st64(one, value)
+            st64(one + 16, 1)
         start(run, grid, nbytes)
     return wrap(out)
 
@@ -401,7 +457,7 @@ def convert(h, fn, rdescr):
 
 def tw_eager_compare(x, y, op):
     entry = address(slots) + 8 * (42 + (op & 7))
-    made = binary(ld64(entry), x, y)
+    made = binary(ld64(entry), x, y, 0)
     if made != 0:
         return made
     return call(ld64(address(slots) + 8 * 48), x, y, op)
@@ -473,23 +529,28 @@ def forced(x):
     return header_of(x)
 
 
+def python_attribute(x, name):
+    args = stack(16)
+    st64(args, x)
+    st64(args + 8, name)
+    return PyObject_Vectorcall(ld64(address(slots) + 8 * 50), args, 2, 0)
+
+
 def tw_eager_attribute(x, name):
     h = header_of(x)
     if h == 0:
-        args = stack(16)
-        st64(args, x)
-        st64(args + 8, name)
-        return PyObject_Vectorcall(ld64(address(slots) + 8 * 50), args, 2, 0)
+        return python_attribute(x, name)
     return PyObject_GetAttr(h, name)
 
 
 def tw_eager_view(x, name):
     h = header_of(x)
     if h == 0:
-        return tw_eager_attribute(x, name)
+        return python_attribute(x, name)
     found = PyObject_GetAttr(h, name)
     if found == 0:
-        return 0
+        PyErr_Clear()
+        return python_attribute(x, name)
     return wrap(found)
 
 

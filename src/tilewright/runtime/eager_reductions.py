@@ -46,19 +46,17 @@ def magnitude(x):
 def reduced_axis(table, x, axis):
     s = address(state)
     h = header_of(x)
-    if h == 0 or ld64(s + S_MODE) != 0 or ld64(axis + 8) != ld64(s + S_LONG):
+    if h == 0 or ld64(s + S_MODE) != 0:
         return 0
     descr = ld64(h + 56)
     kind = ldi32(descr + 28)
     nd = ldi32(h + 24)
     if kind < 0 or kind >= TYPES or nd > AXES or (ld32(h + 64) & 256) == 0:
         return 0
-    over = stack(8)
-    k = PyLong_AsLongAndOverflow(axis, over)
-    if k < 0:
-        k += nd
-    if k < 0 or k >= nd:
+    at = stack(8)
+    if axis_of(axis, nd, at) == 0:
         return 0
+    k = ld64(at)
     dims = ld64(h + 32)
     kept = stack(128)
     before = 1
@@ -83,7 +81,7 @@ def reduced_axis(table, x, axis):
         return 0
     if after > 1:
         fn = ld64(table + TABLE_COLUMNS + 8 * kind)
-    if fn == 0:
+    if fn == 0 or ld64(table + TABLE_KERNELS + 16 * kind + 8) == 0:
         return 0
     dense = 0
     if (ld32(h + 64) & 1) == 0:

@@ -14,7 +14,7 @@ import numpy as np
 from ..build.code import Code
 from ..build.packing import Array
 from ..core.dims import Dim, Symbol, evaluate, symbols
-from ..core.errors import InputError, ShapeError, VerifyError
+from ..core.errors import ExecutionError, InputError, ShapeError, VerifyError
 from ..core.natives import address as native_address
 from ..core.needs import Need
 from ..ir.types import TensorType
@@ -243,7 +243,12 @@ class CpuExecutable(Executable):
     def instantiate(self, env: Mapping[str, int], arena: int, errors: int) -> Instance:
         """The schedule for these symbol values, over the arena and the error blocks at these addresses."""
         placement = self.place(env)
-        values = np.array(self._values(env), np.int64)
+        try:
+            values = np.array(self._values(env), np.int64)
+        except OverflowError:
+            at = f" with sizes {dict(env)}" if env else ""
+            raise ExecutionError(f"session: a size, step or offset of the program is beyond 64 bits{at}"
+                                 "; look for a stride, dilation or slice of that magnitude in the model") from None
         words = values[self._source]
         words[self._temp_words] += np.array(placement.vector, np.int64)[self._temp_buffers] + arena
         words[self._const_words] += self._const_addresses

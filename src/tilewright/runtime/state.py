@@ -62,11 +62,11 @@ class Filled:
     `serial` changes with every change of the contents, so that a caller can tell whether somebody else has been here.
     """
 
-    __slots__ = ("_length", "_marked", "lock", "serial")
+    __slots__ = ("_length", "_marked", "_saved", "lock", "serial")
 
     def __init__(self) -> None:
         self._length, self.serial, self.lock = 0, 0, RLock()
-        self._marked = 0  # the length at the last mark
+        self._marked, self._saved = 0, False  # the length at the last mark, and whether memories were kept then
 
     @property
     def capacity(self) -> int:
@@ -82,23 +82,54 @@ class Filled:
         self.truncate(length)
 
     def truncate(self, length: int) -> None:
-        """Forget all but the first `length` elements. Waits for a call that works on this state."""
+        """Forget all but the first `length` elements. Waits for a call that works on this state. Arrays that are rewritten know nothing of
+        the past but what they held at the last mark: with them, to nothing or to where the last call began."""
         with self.lock:
             try:
                 wanted = index(length)
             except TypeError:
                 wanted = -1
-            if not 0 <= wanted <= self._length or isinstance(length, bool):
-                raise InputError(f"state: can be truncated to 0..{self._length} elements, got {length!r}")
+            before = self._length
+            if not 0 <= wanted <= before or isinstance(length, bool):
+                raise InputError(f"state: can be truncated to 0..{before} elements, got {length!r}")
+            if self.rewrites and wanted != before:
+                if wanted == 0:
+                    self.clear()
+                elif self._saved and wanted == self._marked:
+                    self.restore()
+                else:
+                    back = f", to {self._marked}, where the last call began," if self._saved and 0 < self._marked < before else ""
+                    raise InputError(f"state: has a recurrent memory, which cannot go back to {length!r} of {before} elements; it can be "
+                                     f"truncated to 0{back} and no other length: keep a copy() where you want to go back to")
             self.fill(wanted)
 
     def mark(self) -> None:
         """A call begins. The lock is the caller's to hold, here and for `undo`."""
         self._marked = self._length
+        if self.rewrites:
+            self.save()
+            self._saved = True
 
     def undo(self) -> None:
         """Back to the mark: the call has failed."""
+        if self._saved:
+            self.restore()
         self.fill(self._marked)
+
+    @property
+    def rewrites(self) -> bool:
+        """Whether there are arrays that calls rewrite."""
+        return False
+
+    def save(self) -> None:
+        """Keep what the arrays that are rewritten hold; `restore` brings it back, `clear` makes them zero."""
+        raise NotImplementedError
+
+    def restore(self) -> None:
+        raise NotImplementedError
+
+    def clear(self) -> None:
+        raise NotImplementedError
 
     def fill(self, length: int) -> None:
         """Say that this many elements are filled, after a call that filled them. The lock is the caller's to hold."""
@@ -149,36 +180,23 @@ class State(Filled):
             new.fill(self._length)
         return new
 
-    def mark(self) -> None:
-        super().mark()
+    @property
+    def rewrites(self) -> bool:
+        return bool(self.spec.runs)
+
+    def save(self) -> None:
         if not self._kept:
             self._kept = [np.empty(end - begin, np.uint8) for begin, end in self.spec.runs]
         for kept, (begin, _) in zip(self._kept, self.spec.runs, strict=True):
             ctypes.memmove(kept.ctypes.data, self._block.address + begin, kept.nbytes)
 
-    def undo(self) -> None:
+    def restore(self) -> None:
         for kept, (begin, _) in zip(self._kept, self.spec.runs, strict=True):
             ctypes.memmove(self._block.address + begin, kept.ctypes.data, kept.nbytes)
-        super().undo()
 
-    def truncate(self, length: int) -> None:
-        """Forget all but the first `length` elements. Arrays that are rewritten know nothing of the past but what they held at the last
-        mark: with them, to nothing or to where the last call began."""
-        with self.lock:
-            before = self._length
-            super().truncate(length)
-            if not self.spec.runs or self._length == before:
-                return
-            if self._length == 0:
-                for begin, end in self.spec.runs:
-                    ctypes.memset(self._block.address + begin, 0, end - begin)
-            elif self._kept and self._length == self._marked:
-                self.undo()
-            else:
-                self.fill(before)
-                back = f", to {self._marked}, where the last call began," if self._kept and 0 < self._marked < before else ""
-                raise InputError(f"state: has a recurrent memory, which cannot go back to {length!r} of {before} elements; it can be "
-                                 f"truncated to 0{back} and no other length: keep a copy() where you want to go back to")
+    def clear(self) -> None:
+        for begin, end in self.spec.runs:
+            ctypes.memset(self._block.address + begin, 0, end - begin)
 
     def __repr__(self) -> str:
         return f"<State {self.length} of {self.capacity}, {self.nbytes:,} bytes>"

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.errors import STRANGE, FormatError, InputError, MissingFileError
+from ..core.errors import STRANGE, FileError, FormatError, InputError, MissingFileError
 from ..core.files import read_file, write_file
 from .cameras import FAR, Array, Camera, focal
 from .colmap import find_model, read_colmap
@@ -34,9 +34,12 @@ def read_transforms(path: Path) -> list[Camera]:
     cameras = []
     for frame, pose, file in zip(frames, poses, files, strict=True):
         given = {**data, **frame}
-        width, height = _size(given, path) if "w" in given and "h" in given else read_image(file).shape[1::-1]
+        width, height = _size(given, path) if "w" in given and "h" in given else _named(file, path).shape[1::-1]
         cameras.append(Camera(width, height, np.linalg.inv(pose @ FLIP).astype(np.float32), _intrinsics(given, width, height, path),
                               name=file.name, image=file))
+        if not np.abs(cameras[-1].position).max() < FAR:
+            raise FormatError(f"transforms: frame {len(cameras) - 1} has no place in 32-bit floats, got transform_matrix "
+                              f"{pose.tolist()!s:.300} ({path})")
     return cameras
 
 
@@ -53,6 +56,14 @@ def _size(given: dict[str, Any], path: Path) -> tuple[int, int]:
 def _picture(folder: Path, name: str) -> Path:
     path = folder / name
     return path if path.suffix else path.parent / f"{path.name}.png"
+
+
+def _named(file: Path, source: Path) -> Array:
+    """A picture that the files at `source` name; an error says so."""
+    try:
+        return read_image(file)
+    except (FileError, FormatError) as e:
+        raise type(e)(f"{e} (named in {source})") from e
 
 
 def _intrinsics(given: dict[str, Any], width: int, height: int, path: Path) -> Array:
@@ -124,16 +135,16 @@ def load_views(folder: str | Path, *, scale: float = 1.0, background: Sequence[f
         test, cameras = cameras[::HELD_OUT], [c for i, c in enumerate(cameras) if i % HELD_OUT]
     if not cameras:
         raise FormatError(f"splat: {folder} names no images")
-    cameras, pictures = _pictures(cameras, scale, background)
-    test, test_pictures = _pictures(test, scale, background)
+    cameras, pictures = _pictures(folder, cameras, scale, background)
+    test, test_pictures = _pictures(folder, test, scale, background)
     return Views(cameras, pictures, test, test_pictures, points, colors)
 
 
-def _pictures(cameras: list[Camera], scale: float, background: Sequence[float]) -> tuple[list[Camera], list[Array]]:
+def _pictures(folder: Path, cameras: list[Camera], scale: float, background: Sequence[float]) -> tuple[list[Camera], list[Array]]:
     fitted, pictures = [], []
     for c in cameras:
         assert c.image is not None
-        picture = read_image(c.image)
+        picture = _named(c.image, folder)
         if picture.shape[2] == 4:
             picture = picture[..., :3] * picture[..., 3:] + np.asarray(background, np.float32) * (1 - picture[..., 3:])
         if picture.shape[:2] != (c.height, c.width):  # the files of many scenes name the size before it was halved

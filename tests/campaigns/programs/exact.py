@@ -90,7 +90,7 @@ def wild_take(x: Array, indices: Array, axis: int, lenient: int = 0) -> Array:
 def wild_floor_divide(x: Array, y: Array, lenient: int = 0) -> Array:
     if (y == 0).any() and not lenient:
         raise OutOfRange
-    return np.asarray(FUNCTIONS["floor_divide"](x, np.where(y == 0, 2 * lenient - 1, y).astype(y.dtype)))
+    return np.asarray(FUNCTIONS["floor_divide"](x, np.where(y == 0, np.asarray(2 * lenient - 1).astype(y.dtype), y)))
 
 
 # ---- loops and branches

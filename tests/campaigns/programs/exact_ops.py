@@ -182,7 +182,7 @@ def einsum(b: Builder, args: list[Val], p: Picks, _: Step) -> Val:
     y = same(b, x, y)
     a = "abcdefgh"[: len(x.shape)]
     names = [next((a[i] for i, m in enumerate(x.shape) if m == d and p(3)), "") for d in y.shape]
-    c = "".join(n if n and n not in names[:i] else "uvwxyz"[i] for i, n in enumerate(names))
+    c = "".join(n if n and n not in names[:i] else "stuvwxyz"[i] for i, n in enumerate(names))
     both = list(dict.fromkeys(a + c))
     mask = p(1 << len(both))
     result = [n for i, n in enumerate(both) if mask >> i & 1]

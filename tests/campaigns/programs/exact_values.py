@@ -147,7 +147,14 @@ def _divided(fn: Callable[[Array, Array], Array]) -> Callable[[Any, Any], Array]
     return call
 
 
-FUNCTIONS["floor_divide"], FUNCTIONS["remainder"] = _divided(np.floor_divide), _divided(np.remainder)
+def _floored(a: Array, b: Array) -> Array:
+    """The array API's floor_divide: infinities divided stay infinite."""
+    with np.errstate(all="ignore"):
+        made = np.floor_divide(a, b)
+        return made if made.dtype.kind != "f" else np.where(np.isfinite(a) & np.isfinite(b), made, a / b)
+
+
+FUNCTIONS["floor_divide"], FUNCTIONS["remainder"] = _divided(_floored), _divided(np.remainder)
 
 
 @known

@@ -35,7 +35,10 @@ class Smooth:
         @functools.wraps(call)
         def checked(*args: Any, **options: Any) -> Any:
             args = tuple(torch.from_numpy(a) if isinstance(a, np.ndarray) else a for a in args)
-            out = call(*args, **options)
+            try:
+                out = call(*args, **options)
+            except ValueError:  # PyTorch refuses norms of single elements
+                raise Unfit from None
             out = out[int(index)] if index else out
             if self.guard and out.is_floating_point() and out.numel():
                 if not bool(torch.isfinite(out).all()) or float(out.detach().abs().max()) > LARGE:

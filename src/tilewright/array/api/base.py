@@ -1,6 +1,7 @@
 """What every function of Arrays needs: arguments as headers, dtypes as NumPy's, results in `out=`."""
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,12 @@ def header(x: Any, what: str = "array") -> Header:
     if own_type is not None:
         return _number(x, DEFAULT[own_type.kind], what)
     if hasattr(x, "__array__") or hasattr(x, "__array_interface__"):
-        return _native(np.asanyarray(x), what)
+        try:
+            return _native(np.asanyarray(x), what)
+        except (ValueError, TypeError) as e:
+            if isinstance(e, ArgumentError):
+                raise
+            raise ArgumentError(f"{what}: the {type(x).__name__} describes no memory that can be read ({e})") from None
     if hasattr(x, "__dlpack__"):
         from .protocols import from_dlpack
 
@@ -177,7 +183,10 @@ def axes_of(axis: Any, ndim: int, what: str) -> tuple[int, ...]:
     given = axis if isinstance(axis, (tuple, list)) else (axis,)
     found = []
     for a in given:
-        a = int(a)
+        try:
+            a = operator.index(a)
+        except TypeError:
+            raise ArgumentError(f"{what}: an axis is an integer, got {a!r:.40}") from None
         if not -ndim <= a < ndim:
             raise AxisError(f"{what}: axis must be in [{-ndim}, {ndim}), got {a}")
         found.append(a % ndim)

@@ -72,8 +72,11 @@ def _dtype(dtype: Any, otherwise: np.dtype[Any], what: str) -> np.dtype[Any]:
 @public
 def asarray(obj: Any, /, dtype: Any = None, *, device: Any = None, copy: bool | None = None) -> Array:
     """An Array of what is given: arrays share their memory unless a copy is asked for or another dtype is."""
-    if type(obj) is Array and dtype is None and device is None and not copy:
-        return obj
+    if dtype is None and device is None and not copy:  # the common way
+        if type(obj) is Array:
+            return obj
+        if type(obj) is np.ndarray:
+            return wrap(header(obj, "asarray"))
     if isinstance(obj, Tracer):
         traced: Any = obj
         return traced if dtype is None else traced.astype(dtype)  # type: ignore[no-any-return]

@@ -174,9 +174,12 @@ def _later2(name: str, x1: Any, x2: Any) -> Array | None:
 
 
 def check_broadcast(name: str, *arrays: Header) -> tuple[int, ...]:
+    shapes = {a.shape for a in arrays} - {()}
+    if len(shapes) < 2:
+        return next(iter(shapes), ())
     try:
-        return np.broadcast_shapes(*(a.shape for a in arrays))
-    except ValueError:
+        return np.broadcast_shapes(*shapes)
+    except (ValueError, RuntimeError):  # the second: more than 32 axes
         raise ArgumentError(f"{name}: the shapes do not broadcast, got {' and '.join(map(shown, arrays))}") from None
 
 

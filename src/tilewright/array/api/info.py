@@ -11,7 +11,7 @@ import numpy as np
 from ...core import dtypes as dt
 from ...core.errors import ArgumentError, ParseError
 from ...transform.promote import result_dtype
-from ..arrays import Array, check_device, wrap
+from ..arrays import Array, wrap
 from .base import COMPLEX, FLOAT, INT, common, header, known, weak_dtype
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
@@ -49,6 +49,13 @@ def astype(x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> A
 
     with np.errstate(all="ignore"):
         return wrap(converted(a, wanted))
+
+
+def check_device(device: Any, what: str) -> None:
+    if device not in (None, "cpu"):
+        from ..cuda.placed import check_name
+
+        check_name(device, what)
 
 
 @public

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from ...transform.trace import Functions
-from ..arrays import Array, wrap
+from ..arrays import Array, fitting, wrap
 from ..machine import tight
-from . import files
-from .base import give, header
+from . import files, shapes
+from .base import give, header, numbers
 
 public = FUNCTIONS = Functions()
 
@@ -100,5 +100,70 @@ def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, ...]:
     return tuple(map(give, np.triu_indices(n, k, m)))
 
 
+@public
+def append(x: Any, values: Any, axis: int | None = None) -> Array:
+    """`values` behind x along an axis; with axis None, all elements one after the other."""
+    return shapes.concat([x, values], axis=axis)  # type: ignore[no-any-return]
+
+
+@public
+def insert(x: Any, where: Any, values: Any, axis: int | None = None) -> Array:
+    """x with `values`, in its dtype, before the positions `where` along an axis (None: of all its elements)."""
+    a = header(x, "insert")
+    return give(np.insert(a, _positions(where), fitting(header(values, "insert"), a.dtype), axis))
+
+
+@public
+def delete(x: Any, where: Any, axis: int | None = None) -> Array:
+    """x without the positions `where` along an axis (None: of all its elements)."""
+    return give(np.delete(header(x, "delete"), _positions(where), axis))
+
+
+def _positions(where: Any) -> Any:
+    return where if isinstance(where, (int, slice)) else header(where, "positions")
+
+
+@public
+def partition(x: Any, kth: Any, axis: int | None = -1) -> Array:
+    """x with its kth smallest element in its sorted place, smaller ones before it and larger ones behind."""
+    return give(np.partition(header(x, "partition"), kth, axis))
+
+
+@public
+def argpartition(x: Any, kth: Any, axis: int | None = -1) -> Array:
+    """The indices that `partition` would put elements at."""
+    return give(np.argpartition(header(x, "argpartition"), kth, axis))
+
+
+@public
+def lexsort(keys: Any, axis: int = -1) -> Array:
+    """The indices that sort by several keys; the last one counts most."""
+    return give(np.lexsort([header(k, "lexsort") for k in keys], axis))
+
+
+@public
+def vdot(x1: Any, x2: Any, /) -> Array:
+    """The sum of products of all elements, the first ones conjugated."""
+    (a, b), _ = numbers(x1, x2, what="vdot")
+    return give(np.asarray(np.vdot(a, b), a.dtype))
+
+
+@public
+def diag_indices(n: int, ndim: int = 2) -> tuple[Array, ...]:
+    """The indices of the main diagonal of an array of `ndim` axes of n elements."""
+    return tuple(map(give, np.diag_indices(n, ndim)))
+
+
+def _split_like(name: str, axis: int) -> Callable[..., Any]:
+    def call(x: Any, parts: Any) -> list[Array]:
+        k = axis if name != "hsplit" or header(x, name).ndim > 1 else 0
+        return shapes.split(x, parts, k)  # type: ignore[no-any-return]
+
+    call.__name__, call.__doc__ = name, f"`split` along {'the second axis, of a vector the first' if axis == 1 else f'axis {axis}'}: views."
+    return call
+
+
+for _name, _axis in (("vsplit", 0), ("hsplit", 1), ("dsplit", 2)):
+    public(_split_like(_name, _axis))
 public(files.save)
 public(files.load_arrays)

@@ -7,6 +7,7 @@ their shapes.
 """
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -26,7 +27,7 @@ from ...ir.types import TensorType
 from ...kernels.cuda.kernel import BlockKernel
 from ...kernels.launch import Buffer, ErrorWord, Launch, Pointer, Word
 from ...kernels.pointwise.cuda.pointwise import CudaPointwise
-from ...kernels.region import Operand, Region
+from ...kernels.region import Operand, Region, collapse
 from ...kernels.sites import name_sites
 from ...ops.fused import Fused
 from ...ops.structure import Input
@@ -42,7 +43,7 @@ from ...runtime.faults import fault
 from ...target.cuda.code import emit_all
 from ...transform.lib import function
 from ...transform.trace import Leaf, trace
-from ..machine import _expression, _order
+from ..machine import _expression, _order, kept
 from . import placed as P
 from .placed import Placed
 
@@ -74,13 +75,20 @@ class Form:
 
 
 class DeviceKernel:
-    """One compiled kernel; `start` runs it on arrays of its class."""
+    """One compiled kernel; `start` runs it on arrays of its class. `call` is the text of the function that gives its grid and words."""
 
-    def __init__(self, name: str, launch: Launch, symbols: Sequence[str], target: TargetSpec) -> None:
-        self.name, self.launch = name.partition("(")[0], launch
+    def __init__(self, name: str, entry: str, ptx: str, block: int, shared: int, call: str, launch: Launch | None = None) -> None:
+        self.name, self.entry, self.ptx, self.block, self.shared, self.call = name, entry, ptx, block, shared, call
+        self.launch = launch  # of a kernel that may fail: where it names its errors
+        scope: dict[str, Any] = {}
+        exec(call, scope)
+        self.words: Callable[..., tuple[int, list[int]]] = scope["call"]
+
+    @staticmethod
+    def of(name: str, launch: Launch, symbols: Sequence[str], target: TargetSpec) -> DeviceKernel:
         kernel = launch.kernel
         assert isinstance(kernel, BlockKernel)
-        ((self.ptx, self.block, self.shared),) = emit_all([kernel], target).values()
+        ((ptx, block, shared),) = emit_all([kernel], target).values()
         names = {s: f"v[{i}]" for i, s in enumerate(symbols)}
         words = []
         for a in launch.arguments:
@@ -88,40 +96,65 @@ class DeviceKernel:
                 words.append(f"a[{a.buffer.index}] + {dim_source(a.offset, names)}")
             else:
                 words.append(dim_source(a.value, names) if isinstance(a, Word) else "error")
-        self.fails = any(isinstance(a, ErrorWord) for a in launch.arguments)
         words += ["grid"] * (kernel.programs > 1)
         text = (f"def call(a, v, error):\n    grid = {dim_source(launch.grid, names)}\n"
                 f"    return -(-grid // {kernel.programs}), [{', '.join(words)}]\n")
-        scope: dict[str, Any] = {}
-        exec(text, scope)
-        self.words: Callable[..., tuple[int, list[int]]] = scope["call"]
+        fails = any(isinstance(a, ErrorWord) for a in launch.arguments)
+        return DeviceKernel(name.partition("(")[0], kernel.name, ptx, block, shared, text, launch if fails else None)
 
     def start(self, addresses: Sequence[int], values: Sequence[int], stream: int) -> None:
         state = P.state()
-        loaded = state.functions.get(self.launch.kernel.name)
+        loaded = state.functions.get(self.entry)
         if loaded is None:
-            errors = gpu.HostWords(ERROR_WORDS) if self.fails else None
-            loaded = *load_function(self.ptx, self.launch.kernel.name, self.shared), errors
-            state.functions[self.launch.kernel.name] = loaded
+            errors = gpu.HostWords(ERROR_WORDS) if self.launch is not None else None
+            loaded = *load_function(self.ptx, self.entry, self.shared), errors, []
+            state.functions[self.entry] = loaded
             if errors is not None:
                 state.failing[id(self)] = partial(self.raise_error, errors)
-        _, entry, errors = loaded
+        _, entry, errors, packets = loaded
         if errors is not None:
             self.raise_error(errors)
         grid, words = self.words(addresses, values, 0 if errors is None else errors.device)
         if grid > MOST_BLOCKS:
             raise CompileError(f"cuda: {self.name} needs {grid} blocks, a grid has at most {MOST_BLOCKS}")
-        cuda_launch.launch(entry, grid, self.block, words, self.name, stream)
-        P.started(self.name, stream)
+        try:
+            packet = packets.pop()
+        except IndexError:
+            packet = cuda_launch.Packet(entry, self.block, len(words))
+        packet.launch(grid, words, stream, self.name)
+        packets.append(packet)
+        state.started.append(self.name)
+        state.streams.add(stream)
         if state.strict:
             P.wait(stream)
 
     def raise_error(self, errors: gpu.HostWords) -> None:
         """What an earlier run of the kernel found."""
-        if errors.words[0]:
+        if errors.words[0] and self.launch is not None:
             block = errors.words[:ERROR_WORDS]
             errors.clear()
             raise fault(self.launch, block, {}, "", "found by an earlier call")
+
+
+def stored(what: tuple[Any, ...], target: TargetSpec, make: Callable[[], tuple[DeviceKernel, DType] | None]
+           ) -> tuple[DeviceKernel, DType] | None:
+    """A kernel and the dtype of its result, from the cache on disk after the first time ever; one that may fail is made in each process."""
+    made: list[Any] = []
+
+    def write() -> bytes:
+        made.append(make())
+        if made[0] is None:
+            return b"none"
+        k, dtype = made[0]
+        return b"" if k.launch is not None else json.dumps([k.name, k.entry, k.ptx, k.block, k.shared, k.call, dtype.name]).encode()
+
+    data = kept(f"eager cuda {target.cpu} {target.feature_string} {target.checks} {what}", write, cuda=True)
+    if made or not data:
+        return made[0] if made else make()
+    if data == b"none":
+        return None
+    *parts, name = json.loads(data)
+    return DeviceKernel(*parts), dt.dtype(name)
 
 
 # ---- kernels
@@ -139,72 +172,74 @@ def _body(name: str, types: tuple[DType, ...], static: tuple[Any, ...], rank: in
     found = _expression(name) if "(" in name else function(name)
     if found is None or any(t.kind == "c" for t in types):
         return None
-    leaves = [Leaf(TensorType(t, shape)) for t in types]
-    called = trace(lambda *xs: found(*xs, *static), flatten((tuple(leaves), {}))[1], leaves, name.partition("(")[0])
+    made = single(lambda *xs: found(*xs, *static), [Leaf(TensorType(t, shape)) for t in types], name, target)
+    if made is None or any(v.type.shape != shape for v in (*made[0].inputs, *made[0].outputs)):
+        return None
+    return None if any(n.op.traits.anchor for n in made[0].nodes) else made
+
+
+def single(fn: Callable[..., Any], leaves: Sequence[Leaf], name: str, target: TargetSpec) -> tuple[Graph, list[int]] | None:
+    """A function that the compiler makes one region of: its body, and which argument each input of the body is."""
+    called = trace(fn, flatten((tuple(leaves), {}))[1], leaves, name.partition("(")[0])
     graph = run_pipeline(called.graph, target, (), Log(), verify=False)
     rest = [n for n in graph.nodes if not isinstance(n.op, Input)]
     if len(graph.outputs) != 1 or len(rest) > 1:
         return None
+    body = Graph("copy")
     if not rest:  # the operand as it is
         body.outputs = [body.input(graph.outputs[0].type, "x")]
         return body, [graph.inputs.index(graph.outputs[0])]
     node = rest[0]
     if isinstance(node.op, Fused):
         body = node.op.body
-    elif node.op.traits.elementwise:
+    else:
         ins = [body.input(v.type, f"x{i}") for i, v in enumerate(node.operands)]
         body.outputs = list(body.add(node.op, *ins, name=node.name).values)
-    else:
-        return None
-    if any(v.type.shape != shape for v in (*body.inputs, *body.outputs)) or any(n.op.traits.anchor for n in body.nodes):
-        return None
+        if not node.op.traits.elementwise and not node.op.traits.anchor:
+            return None
     return body, [graph.inputs.index(v) for v in node.operands]
 
 
 def result_dtype(name: str, types: tuple[DType, ...], static: tuple[Any, ...] = ()) -> DType | None:
     """The dtype of an elementwise function of these; None where it has no kernel of its own."""
-    found = _body(name, types, static, 1, 0, P.state().target)
-    return None if found is None else found[0].outputs[0].dtype
+    return _result_dtype(name, types, static, P.state().target)
+
+
+@cache
+def _result_dtype(name: str, types: tuple[DType, ...], static: tuple[Any, ...], target: TargetSpec) -> DType | None:
+    def write() -> bytes:
+        found = _body(name, types, static, 1, 0, target)
+        return b"none" if found is None else found[0].outputs[0].dtype.name.encode()
+
+    data = kept(f"eager cuda dtype {target.cpu} {target.checks} {(name, types, static)}", write, cuda=True)
+    return None if data == b"none" else dt.dtype(data.decode())
 
 
 @cache
 def _kernel(name: str, types: tuple[DType, ...], static: tuple[Any, ...], rank: int, last: int, classes: tuple[Class, ...],
             target: TargetSpec) -> DeviceKernel:
     """`classes` are those of the operands and the result."""
-    form, found = Form(rank, last), _body(name, types, static, rank, last, target)
+
+    def make() -> tuple[DeviceKernel, DType]:
+        form, found = Form(rank, last), _body(name, types, static, rank, last, target)
+        assert found is not None
+        body, order = found
+        n = len(types)
+        ins = [Operand(v.type, Buffer(f"x{k}", "input", v.type.nbytes, k), form.layout(k, classes[k]))
+               for v, k in zip(body.inputs, order, strict=True)]
+        out = body.outputs[0].type
+        result = Operand(out, Buffer("y", "output", out.nbytes, n), form.layout(n, classes[n]))
+        region = Region(name.partition("(")[0], body, ins, [result])
+        (launch,) = name_sites(CudaPointwise().build(region, target), region)
+        symbols = [f"n{i}" for i in range(rank)] + [f"s{k}_{i}" for k in range(n + 1) for i in range(rank)]
+        return DeviceKernel.of(name, launch, symbols, target), out.dtype
+
+    found = stored(("elements", name, types, static, rank, last, classes), target, make)
     assert found is not None
-    body, order = found
-    n = len(types)
-    ins = [Operand(v.type, Buffer(f"x{k}", "input", v.type.nbytes, k), form.layout(k, classes[k]))
-           for v, k in zip(body.inputs, order, strict=True)]
-    out = body.outputs[0].type
-    result = Operand(out, Buffer("y", "output", out.nbytes, n), form.layout(n, classes[n]))
-    region = Region(name.partition("(")[0], body, ins, [result])
-    (launch,) = name_sites(CudaPointwise().build(region, target), region)
-    symbols = [f"n{i}" for i in range(rank)] + [f"s{k}_{i}" for k in range(n + 1) for i in range(rank)]
-    return DeviceKernel(name, launch, symbols, target)
+    return found[0]
 
 
 # ---- runs
-
-def collapsed(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int]]]:
-    """Sizes and strides without axes of one element, neighbours that all arrays walk without a gap merged."""
-    sizes: list[int] = []
-    steps: list[list[int]] = [[] for _ in strides]
-    for axis, n in enumerate(shape):
-        if n == 1:
-            continue
-        here = [s[axis] for s in strides]
-        if sizes and all(s[-1] == h * n for s, h in zip(steps, here, strict=True)):
-            sizes[-1] *= n
-            for s, h in zip(steps, here, strict=True):
-                s[-1] = h
-        else:
-            sizes.append(n)
-            for s, h in zip(steps, here, strict=True):
-                s.append(h)
-    return (sizes, steps) if sizes else ([1], [[1] for _ in strides])
-
 
 @dataclass(frozen=True, eq=False)
 class Plan:
@@ -221,20 +256,25 @@ def run(name: str, operands: Sequence[Placed], out: Placed | None = None, static
     """An elementwise function of operands that broadcast, into new memory or `out`; None where it has no kernel of its own. The name may
     be an expression of functions: `tanh(add(i0,i1))`."""
     P.enter()
+    plan = planned(name, operands, out, static)
+    return None if plan is None else execute(plan, operands, out)
+
+
+def planned(name: str, operands: Sequence[Placed], out: Placed | None, static: tuple[Any, ...]) -> Plan | None:
+    plans = P.state().plans
+    key = (name, static, out is not None and out.key, *(p.key for p in operands))
+    if key in plans:
+        return plans[key]  # type: ignore[no-any-return]
     headers, addresses = [p.header for p in operands], [p.address for p in operands]
-    stream, plans = P.current(), P.state().plans
-    if out is not None:
-        plan = _plan(name, headers, addresses, out.header, out.address, static)
-    else:
-        key = (name, static, *((h.dtype, h.shape, h.strides, at % ALIGNMENT) for h, at in zip(headers, addresses, strict=True)))
-        plan = plans.get(key)
-        if plan is None:
-            plan = _plan(name, headers, addresses, None, 0, static)
-            if len(plans) >= PLANS:
-                plans.clear()
-            plans[key] = plan
-    if plan is None:
-        return None
+    plan = _plan(name, headers, addresses, None if out is None else out.header, 0 if out is None else out.address, static)
+    if len(plans) >= PLANS:
+        plans.clear()
+    plans[key] = plan
+    return plan
+
+
+def execute(plan: Plan, operands: Sequence[Placed], out: Placed | None = None) -> Placed:
+    stream = P.current()
     if out is None:
         out = P.empty(plan.shape, plan.dtype, stream)
         if plan.back is not None:
@@ -242,7 +282,7 @@ def run(name: str, operands: Sequence[Placed], out: Placed | None = None, static
     if out.header.size:
         P.before_use(operands, stream)
         P.before_use((out,), stream)
-        plan.kernel.start([*addresses, out.address], plan.values, stream)
+        plan.kernel.start([*(p.address for p in operands), out.address], plan.values, stream)
         P.after_use(operands, stream)
         P.after_use((out,), stream)
         out.stream = stream
@@ -263,7 +303,9 @@ def _plan(name: str, headers: Sequence[P.Header], addresses: Sequence[int], out:
     steps = [int(n) for n in row_major(size)] if out is None else [s // out.itemsize for s in out.strides]
     strides = steps if back is None else [steps[i] for i in back]
     wide = [h if h.shape == shape else np.broadcast_to(h, shape) for h in headers]
-    sizes, each = collapsed(shape, [*([s // h.itemsize for s in h.strides] for h in wide), strides])
+    layouts = [Layout(shape, tuple(x)) for x in (*([s // h.itemsize for s in h.strides] for h in wide), strides)]
+    found: Any = collapse(shape, layouts)
+    sizes, each = found if found[0] else ([1], [[1] for _ in layouts])
     last, rank = sizes[-1], len(sizes)
     rows = [(at, s) for at, s in zip([*addresses, there], each, strict=True) if s[-1] == 1]
     aligned = last % WIDE == 0 and all(at % ALIGNMENT == 0 and not any(x % WIDE for x in s[:-1]) for at, s in rows)

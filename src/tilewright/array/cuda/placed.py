@@ -28,7 +28,7 @@ from ...runtime.cuda import array as cuda_array
 from ...runtime.cuda import driver as gpu
 from ...runtime.cuda import launch as cuda_launch
 from ...runtime.cuda.array import CUDA, LEGACY, Block, DeviceArray
-from ...runtime.cuda.memory import look
+from ...runtime.cuda.memory import ALIGNMENT, look
 from ..arrays import ALONE, Array, Node, OnDevice, shown
 
 Header = np.ndarray[Any, Any]
@@ -53,11 +53,12 @@ class Storage:
 class Placed(Node):
     """The value of an Array on a GPU; `stream` is the one that wrote it last."""
 
-    __slots__ = ("header", "stream")
+    __slots__ = ("_address", "_key", "header", "stream")
     device = "cuda"
 
-    def __init__(self, header: Header, stream: int) -> None:
-        self.header, self.stream = header, stream
+    def __init__(self, header: Header, stream: int, address: int | None = None) -> None:
+        self.header, self.stream, self._address = header, stream, address
+        self._key: Any = None
 
     @property
     def shape(self) -> tuple[int, ...]:  # type: ignore[override]
@@ -81,7 +82,17 @@ class Placed(Node):
 
     @property
     def address(self) -> int:
-        return int(self.header.__array_interface__["data"][0])
+        if self._address is None:
+            self._address = int(self.header.__array_interface__["data"][0])
+        return self._address
+
+    @property
+    def key(self) -> Any:
+        """What launches depend on: dtype, layout and alignment."""
+        if self._key is None:
+            h = self.header
+            self._key = h.dtype, h.shape, h.strides, self.address % ALIGNMENT
+        return self._key
 
     def value(self) -> Header:
         raise refused(self)
@@ -100,6 +111,7 @@ class _State:
         self.strict = load_config().validation == "strict"  # wait for each kernel, so that a fault names its function
         self.functions: dict[str, Any] = {}  # loaded kernels by name
         self.plans: dict[Any, Any] = {}  # of launches, by function and layouts
+        self.calls: dict[Any, Any] = {}  # plans of elementwise functions, by their arguments
         self.numbers: dict[Any, Placed] = {}
         self.failing: dict[int, Callable[[], None]] = {}  # what raises errors that kernels have found, by kernel or session
         self.started: deque[str] = deque(maxlen=REMEMBERED)  # since the last wait
@@ -131,7 +143,8 @@ def chosen() -> int | None:
     """The stream of `with tw.stream(...)`, or PyTorch's current one where it runs on the GPU; None: nobody chose one."""
     found: int | None = getattr(_here, "stream", None)
     if found is None and (torch := gpu.pytorch_runs()) is not None:
-        found = int(torch.cuda.current_stream().cuda_stream)
+        raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # without an object for the stream
+        found = int(torch.cuda.current_stream().cuda_stream) if raw is None else raw(0)
     return found
 
 
@@ -244,7 +257,7 @@ def empty(shape: Sequence[int], dtype: Any, stream: int | None = None) -> Placed
     enter()
     d, stream = dt.dtype(dtype), current() if stream is None else stream
     block = Block(prod(shape) * d.itemsize, stream)
-    return Placed(header_over(block.address, shape, None, d, block, stream, own=True), stream)
+    return Placed(header_over(block.address, shape, None, d, block, stream, own=True), stream, block.address)
 
 
 def uploaded(a: Header) -> Placed:

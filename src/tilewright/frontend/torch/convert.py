@@ -17,7 +17,7 @@ from ...ir.graph import Graph, Value
 from .aten import families  # noqa: F401
 from .aten.registry import Context, key_of, lookup
 from .constants import Constants
-from .decompose import decomposition, expand
+from .decompose import RECURRENT, decomposition, expand
 from .mutation import Aliases
 from .place import module_of, place_of
 from .symbols import Symbols
@@ -150,7 +150,9 @@ class Converter:
         module, actual = expand(node)
         places = [n for n in module.graph.nodes if n.op == "placeholder"]
         inner = dict(zip(places, self._actual(actual, node, args, kwargs), strict=True))
+        outer, c.recurrent = c.recurrent, c.recurrent or key in RECURRENT
         out = self.run(module, inner, place)
+        c.recurrent = outer
         many = isinstance(node.meta.get("val"), (tuple, list))
         return tuple(out) if many else out[0]
 

@@ -23,10 +23,10 @@ WORKSPACE = 8 << 30  # bytes of memory for all programs of a launch
 SPLITTING = (ReuseValues(), HoistInvariants(), SplitLoops(), ReuseValues(), FuseMultiplyAdd())
 
 
-def on_threads(kernel: Kernel, threads: int, programs: int, vector: int = 1) -> BlockKernel:
+def on_threads(kernel: Kernel, threads: int, programs: int, vector: int = 1, runs: frozenset[str] = frozenset()) -> BlockKernel:
     """The kernel, tidied, with its place on the GPU: the same tile IR may be placed in two ways."""
     k = optimise(kernel, (ReuseValues(), RemoveDead()))
-    return identified(BlockKernel(k.name, k.params, k.pid, k.body, threads=threads, programs=programs, vector=vector))
+    return identified(BlockKernel(k.name, k.params, k.pid, k.body, threads=threads, programs=programs, vector=vector, runs=runs))
 
 
 def group_size(kernel: Kernel) -> int:

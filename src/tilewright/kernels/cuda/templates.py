@@ -25,6 +25,7 @@ from ..index.gather import GatherTemplate
 from ..linalg import lapack
 from ..matmul.cuda.gates import TiledGates
 from ..matmul.cuda.gemv import Gemv
+from ..matmul.cuda.grouped import TiledGrouped
 from ..matmul.cuda.hopper import HopperMatmul
 from ..matmul.cuda.row_products import CudaRowProducts
 from ..matmul.cuda.small import SmallMatmul
@@ -41,12 +42,18 @@ from ..rows.cuda.long_norm import LongNorm
 from ..rows.cuda.norm_backward import CudaNormBackward
 from ..rows.cuda.rows import CudaRows
 from ..rows.rows import Rows
+from ..scan.cuda.running import CudaRunning
 from ..select import TEMPLATES
+from ..sort.cuda.radix import CudaSort
 from ..sort.cuda.sampling import CudaSample
 from ..splat.backward import SplatRasterizeBackwardTemplate
+from ..splat.bins import SplatBinTemplate
 from ..splat.cuda.backward import CudaSplatRasterizeBackward
+from ..splat.cuda.bins import CudaSplatBin
 from ..splat.cuda.raster import CudaSplatRasterize
+from ..splat.cuda.row_map import CudaRowMap
 from ..splat.raster import SplatRasterizeTemplate
+from ..splat.row_map import RowMapTemplate
 from ..template import Template
 from .groups import Shared
 from .host import OnHost
@@ -69,6 +76,7 @@ CUDA_TEMPLATES: list[Template] = [
     HaloConv(),
     TiledConv(),
     TiledMatmul(),
+    TiledGrouped(),
     DecodeAttention(),
     PagedDecodeAttention(),
     HopperAttention(),
@@ -88,11 +96,15 @@ CUDA_TEMPLATES: list[Template] = [
     CudaPool(),
     CudaGather(),
     CudaSample(),
+    CudaRunning(),
+    CudaSort(),
+    CudaRowMap(),
+    CudaSplatBin(),
     CudaSplatRasterize(),
     CudaSplatRasterizeBackward(),
     OnHost(),
     *(Shared(t) for t in TEMPLATES if not isinstance(
-        t, (GatherTemplate, Own, Pointwise, PoolTemplate, RopeTemplate, Rows, SplatRasterizeTemplate,
+        t, (GatherTemplate, Own, Pointwise, PoolTemplate, RopeTemplate, RowMapTemplate, Rows, SplatBinTemplate, SplatRasterizeTemplate,
             SplatRasterizeBackwardTemplate, lapack.EigTemplate, lapack.SvdTemplate))),
 ]
 INSIDE: list[Template] = [SmallMatmul(), *CUDA_TEMPLATES]  # of loops and branches, which are one kernel where all of it is small

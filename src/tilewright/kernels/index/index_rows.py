@@ -51,8 +51,10 @@ class IndexRows(Template):
         rank = len(shape) - kept
         call = Call("index_rows", region.name)
         b = call.b
-        along = first + len(axes) < x.type.ndim  # the last axis is the operand's own
-        own_axis, step = (shape[-1], x.layout.strides[-1]) if along else (1, 1)
+        behind = range(first + len(axes), x.type.ndim)
+        mine = behind[-1] if behind else first - 1 if rank == 0 else None  # the operand's axis that is the result's last
+        along = mine is not None
+        own_axis, step = (1, 1) if mine is None else (shape[-1], x.layout.strides[mine])
         reached = x.layout.extent - x.layout.offset - (own_axis - 1) * step
         source = call.view("x", x.type.dtype, x.buffer, Layout((reached, own_axis), (1, step), x.layout.offset))
         views = [call.view(f"i{i}", o.type.dtype, o.buffer, o.layout) for i, o in enumerate(ids) if o is not None]
@@ -78,8 +80,9 @@ class IndexRows(Template):
             outside = unravel(b, row.index, dims[:-1])
             at: list[Ix | int] = [*outside, 0]
             base: Ix | int = 0
-            for a in (*range(first), *range(first + len(axes), x.type.ndim - int(along))):
-                base = base + at[a if a < first else a - len(axes) + rank] * steps[a]
+            for a in (*range(first), *behind):
+                if a != mine:
+                    base = base + at[a if a < first else a - len(axes) + rank] * steps[a]
             for i, view in enumerate(views):
                 if moving[i]:
                     continue

@@ -8,6 +8,7 @@ plain product: neither the other rows nor the number of threads change it. Matri
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ...core.dims import Dim, ceildiv, divisible
@@ -37,7 +38,7 @@ def end_of(b: KernelBuilder, ends: View, group: Ix | int, before: Ix | int, rows
 
 
 def blocks_launch(name: str, ends: Operand, rows: Dim, block: int) -> tuple[Launch, Buffer, Dim]:
-    """The list of blocks, made by one program."""
+    """The list of blocks, a program for each."""
     groups = ends.type.shape[0]
     count = rows // block + groups + 1
     buffer = Buffer(f"{name}.blocks", "temp", count * ENTRY * i64.itemsize)
@@ -45,32 +46,27 @@ def blocks_launch(name: str, ends: Operand, rows: Dim, block: int) -> tuple[Laun
     b = call.b
     source = call.view("ends", ends.type.dtype, ends.buffer, ends.layout)
     target = call.view("blocks", i64, buffer, Layout.contiguous((count, ENTRY)), write=True)
-    groupw, roww, countw = call.word("groups", groups), call.word("rows", rows), call.word("count", count)
+    groupw, roww = call.word("groups", groups), call.word("rows", rows)
+    zero = b.from_index(0)
 
-    def cut(group: Ix | int, start: Ix | int, stop: Ix | int, used: Ix | int) -> Ix:
-        """Blocks of rows start … stop - 1, listed from place `used` on; the next free place."""
-        pieces = b.ceildiv(stop - start, block)
-        with b.loop(0, pieces) as piece:
-            first = start + piece.index * block
-            put(used + piece.index, group, first, b.minimum(stop - first, block))
-        return as_index(used + pieces)
+    def step(start: Ix, stop: Ix | int, used: Ix, held: int | Ix, found: Sequence[Tile]) -> list[Tile]:
+        """What is known behind the rows start … stop - 1, whose blocks have the places from `used` on: the next two, and the entry (its
+        group and 1, its first row, its rows) where this program's place is among them."""
+        pieces, at = b.ceildiv(stop - start, block), b.pid - used
+        mine = b.maximum(b.minimum(at + 1, 1), 0) * b.maximum(b.minimum(pieces - at, 1), 0)
+        first = start + at * block
+        entry = (held, first, b.minimum(stop - first, block))
+        return [b.from_index(stop), b.from_index(used + pieces), *(f + b.from_index(mine * x) for f, x in zip(found, entry, strict=True))]
 
-    def put(at: Ix | int, group: Ix | int, first: Ix | int, height: Ix | int) -> None:
-        for i, word in enumerate((group, first, height)):
-            b.store(target, (at, i), b.from_index(word))
-
-    def as_index(x: Ix | int) -> Ix:
-        return x if isinstance(x, Ix) else b.to_index(b.from_index(x))
-
-    with b.loop(0, groupw, 1, [b.from_index(0), b.from_index(0)]) as each:
-        start, used = (b.to_index(t) for t in each.carried)
+    with b.loop(0, groupw, 1, [zero] * (2 + ENTRY)) as each:
+        start, used = (b.to_index(t) for t in each.carried[:2])
         stop = end_of(b, source, each.index, start, roww)
-        each.next(b.from_index(stop), b.from_index(cut(each.index, start, stop, used)))
-    start, used = (b.to_index(t) for t in each.results)
-    used = cut(NOBODY, start, roww, used)
-    with b.loop(used, countw) as rest:
-        put(rest.index, NOBODY, 0, 0)
-    return call.finish(1, bytes_=groups * 8 + count * ENTRY * 8, note="groups cut into blocks of rows", serial=True), buffer, count
+        each.next(*step(start, stop, used, each.index + 1, each.carried[2:]))
+    start, used = (b.to_index(t) for t in each.results[:2])
+    _, _, held, first, height = step(start, roww, used, 0, each.results[2:])
+    for i, word in enumerate((held + b.from_index(NOBODY), first, height)):
+        b.store(target, (b.pid, i), word)
+    return call.finish(count, bytes_=groups * 8 + count * ENTRY * 8, note="groups cut into blocks of rows"), buffer, count
 
 
 class GroupedGemmTemplate(Template):

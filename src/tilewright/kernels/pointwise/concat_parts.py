@@ -2,39 +2,50 @@
 
 On a CPU: channels of pixels that lie channels last, also all channels of a value whose slices are joined in order. On a GPU: results that a
 kernel stores through any strides (the backward pass of attention on tensor cores) and that reach the concatenation as [B, H, S, D] ->
-[B, S, H, D] -> [B·S, H·D]: the cotangents of q, k and v, which together are that of one projection.
+[B, S, H, D] -> [B·S, H·D]: the cotangents of q, k and v, which together are that of one projection; and what products, lookups and
+elementwise kernels compute where it is one contiguous run of the concatenation (the steps of a recurrent layer), or where nobody else reads
+it and it lies in rows there (looked-up rows side by side).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import cast
 
+from ...core.dims import Dim, divisible, product
 from ...core.target_spec import TargetSpec
 from ...ir.graph import Graph, Node, Value
 from ...ir.layout import Layout
 from ...ops.attention.backward import AttentionBackward
-from ...ops.index.indexing import Concat
+from ...ops.fused import Fused
+from ...ops.index.indexing import Concat, Gather
+from ...ops.matmul.contractions import Matmul
 from ...ops.views import Reshape, Transpose
 from ..conv.channels_last import behind_views, seen_through
 
 
 @dataclass(frozen=True)
 class Part:
-    """A value that lies in a concatenation's result, from a column on."""
+    """A value that lies in a concatenation's result, from a place of its axis on, as channels, one run, or rows."""
 
     node: Node  # the concatenation
     start: int
+    kind: str = "channels"
 
 
-def computed_in_concat(graph: Graph, target: TargetSpec, channels_last: Mapping[Value, Layout]) -> dict[Value, Part]:
-    """value -> its place."""
+def computed_in_concat(graph: Graph, target: TargetSpec, others: Mapping[Value, Layout]) -> dict[Value, Part]:
+    """value -> its place. `others`: values that do not lie contiguous."""
     if target.kind != "cuda":
-        return _channels(graph, channels_last)
+        return _channels(graph, others)
     found: dict[Value, Part] = {}
     users = graph.users()
     for n in graph.nodes:
-        if not isinstance(n.op, Concat) or n.op.axis != 1 or len(n.value.shape) != 2:
+        if not isinstance(n.op, Concat):
+            continue
+        if n.value not in others:
+            _pieces(n, graph, users, others, found)
+        if n.op.axis != 1 or len(n.value.shape) != 2:
             continue
         roots = [_root(v, users, graph) for v in n.operands]
         if any(r is None for r in roots) or len(set(roots)) != len(roots):
@@ -45,6 +56,37 @@ def computed_in_concat(graph: Graph, target: TargetSpec, channels_last: Mapping[
             found[r] = Part(n, start)
             start += int(v.shape[1])
     return found
+
+
+def _pieces(n: Node, graph: Graph, users: dict[Value, list[Node]], others: Mapping[Value, Layout], found: dict[Value, Part]) -> None:
+    """Enter what is computed contiguous, at multiples of 16 bytes of the concatenation."""
+    assert isinstance(n.op, Concat)
+    axis, start = n.op.axis, cast(Dim, 0)
+    one = all(d == 1 for d in n.value.shape[:axis])
+    inner, item = product(n.value.shape[axis + 1 :]), n.value.dtype.itemsize
+    for v in n.operands:
+        root, chain = behind_views(v)
+        layout = seen_through(chain, Layout.contiguous(root.shape))
+        whole = layout is not None and layout.is_contiguous and root.type.nbytes == v.type.nbytes and root not in others
+        alone = all(len(users[x]) == 1 for x in (root, *chain))
+        same = root.shape == v.shape or (1 not in root.shape and [d for d in v.shape if d != 1] == list(root.shape))
+        rows = alone and same and all(_aligned(d * inner, item) for d in (n.value.shape[axis], v.shape[axis]))
+        placed = isinstance(start, int) and _aligned(start * inner, item) and root not in found and _plain(root.node)
+        if placed and whole and (one or rows) and not any(behind_views(x)[0] is root for x in graph.outputs):
+            assert isinstance(start, int)
+            found[root] = Part(n, start, "run" if one else "rows")
+        start = start + v.shape[axis]
+
+
+def _aligned(elements: Dim, item: int) -> bool:
+    return divisible(elements * item, 16)
+
+
+def _plain(n: Node) -> bool:
+    """A region of elementwise ops, perhaps around products or lookups: its kernels store through any strides."""
+    inside = n.op.body.nodes if isinstance(n.op, Fused) else [n]
+    known = all(x.op.traits.elementwise or x.op.traits.view or x.op.traits.source or isinstance(x.op, (Gather, Matmul)) for x in inside)
+    return known and all(v.dtype.kind != "c" for v in n.values) and not n.op.traits.source and not n.op.traits.view
 
 
 def _channels(graph: Graph, channels_last: Mapping[Value, Layout]) -> dict[Value, Part]:
@@ -87,7 +129,17 @@ def _root(v: Value, users: dict[Value, list[Node]], graph: Graph) -> Value | Non
 
 
 def layout_in(part: Part, v: Value, whole: Layout) -> Layout:
-    """Channels in those of the concatenation, or [B, H, S, D] in its rows."""
+    """One run of elements, channels in those of the concatenation, or [B, H, S, D] in its rows."""
+    op, shape = part.node.op, part.node.value.shape
+    assert isinstance(op, Concat)
+    if part.kind == "run":
+        return Layout(v.shape, Layout.contiguous(v.shape).strides, whole.offset + part.start * product(shape[op.axis + 1 :]))
+    if part.kind == "rows":
+        if len(v.shape) == len(shape):
+            return whole.slice(op.axis, part.start, v.shape[op.axis])
+        axes = [i for i, d in enumerate(shape) if d != 1]
+        axes = axes if len(axes) == len(v.shape) else [i for i in axes if i != op.axis]  # an axis of size 1 in the part
+        return Layout(v.shape, tuple(whole.strides[i] for i in axes), whole.offset + part.start * whole.strides[op.axis])
     if len(v.shape) == len(whole.shape):
         return whole.slice(1, part.start, v.shape[1])
     width = part.node.value.shape[1]

@@ -93,7 +93,7 @@ class ConcatTemplate(Template):
 
 
 class PadTemplate(Template):
-    """The value everywhere, then one copy into the middle."""
+    """The value at the edges (everywhere, where there are more than two), then one copy into the middle."""
 
     key = "pad"
     serves = (PadOp,)
@@ -101,8 +101,14 @@ class PadTemplate(Template):
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         x, result = region.operand(region.node.operands[0]), region.results[0]
         assert x is not None
-        inner = result.layout
-        for axis, (start, size) in enumerate(zip(region.op(PadOp).lo, x.type.shape, strict=True)):
+        inner, edges = result.layout, list[Layout]()
+        for axis, (start, size, whole) in enumerate(zip(region.op(PadOp).lo, x.type.shape, result.type.shape, strict=True)):
             inner = inner.slice(axis, start, size)
-        part = Operand(x.type, result.buffer, inner)
-        return [fill_launch(f"{region.name}.around", region.op(PadOp).value, result, target), copy_launch(region.name, x, part, target)]
+            for first, count in ((0, start), (start + size, whole - start - size)):
+                edges += [result.layout.slice(axis, first, count)] if count != 0 else []
+        around = [result.layout] if len(edges) > 2 else edges
+        fills = [
+            fill_launch(f"{region.name}.around", region.op(PadOp).value, Operand(result.type.with_shape(e.shape), result.buffer, e), target)
+            for e in around
+        ]
+        return [*fills, copy_launch(region.name, x, Operand(x.type, result.buffer, inner), target)]

@@ -62,9 +62,13 @@ class ElementKernel:
         }
         self.outs = [call.view(f"y{i}", r.type.dtype, r.buffer, r.layout, write=True) for i, r in enumerate(region.results)]
         self.error = call.error() if isinstance(self.op, (indexing.Index, indexing.GatherAlongAxis)) else None
-        self.dims = [call.word(f"d{i}", d) for i, d in enumerate(shape)]
+        self.dims = [self._size(f"d{i}", d) for i, d in enumerate(shape)]
         self.sizes = [call.word(f"n{i}", d) for i, d in enumerate(self.node.operands[0].shape)]
         self.dtype = compute_dtype(self.node.operands[0].dtype)
+
+    def _size(self, name: str, size: Dim) -> Ix | int:
+        """A size that positions are divided by. Programs of one element divide by constants: that is most of their work."""
+        return max(size, 1) if self.block == 1 and isinstance(size, int) else self.call.word(name, size)
 
     def _operand(self, v: Value) -> Operand:
         found = self.region.operand(v)
@@ -77,7 +81,7 @@ class ElementKernel:
         *lead, last = shape if shape else (1,)
         rows = product(lead)
         per = max(self.block // last, 1) if isinstance(last, int) and last else 1
-        blocks = self.call.word("blocks", ceildiv(last, self.block))
+        blocks = self._size("blocks", ceildiv(last, self.block))
         inner, count = self.dims[-1] if self.dims else 1, self.call.word("rows", rows)
         first, start = b.pid // blocks * per, b.pid % blocks * self.block
         with b.loop(first, b.minimum(first + per, count)) as row:

@@ -152,7 +152,7 @@ def _by_rank(job: Job, n: int) -> Launch:
     return s.finish()
 
 
-def _rounds(job: Job) -> list[tuple[bool, list[int]]]:
+def rounds_of(job: Job) -> list[tuple[bool, list[int]]]:
     """(whether words are made of upper halves, digits to sort by)."""
     shifts = digits(job.x.type.dtype)
     return [(False, shifts), (True, shifts)] if is_wide(job.x.type.dtype) else [(False, shifts)]
@@ -183,7 +183,7 @@ def _in_own_memory(job: Job, longest: int) -> Launch:
     s = Sorter(job, "radix", results=True)
     b = s.b
     at = unravel(b, b.pid, s.dims)
-    rounds = _rounds(job)
+    rounds = rounds_of(job)
     words = [b.scratch(u64, (longest,)) for _ in range(2)]
     tables = b.scratch(i32, (len(rounds[0][1]), BUCKETS))
     now = 0
@@ -275,7 +275,7 @@ def _over_blocks(job: Job) -> list[Launch]:
                 b.store(goal, (row, place), packed)
         return s.finish(blocks)
 
-    rounds = _rounds(job)
+    rounds = rounds_of(job)
     for upper, shifts in rounds:
         s, row, _, at, start, stop = block("words")
         s.words(at, s.call.view("w", u64, words[now], row_layout, write=True), (row,), start, stop, upper=upper)

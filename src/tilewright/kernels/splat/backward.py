@@ -150,8 +150,9 @@ def _plus(b: KernelBuilder, x: Tile, y: Tile, total: Tile | None) -> Tile:
     return x * y if total is None else b.fma(x, y, total)
 
 
-def sums_of_slots(region: Region, records: Buffer, layout: Layout, *, each: int = EACH, bands: int = 1) -> Launch:
-    """Slots of each splat added in order, and the cotangents that follow from them. A program has `each` splats, a slot `bands` records."""
+def sums_of_slots(region: Region, records: Buffer, layout: Layout, *, each: int = EACH, bands: int = 1, space: str = "local") -> Launch:
+    """Slots of each splat added in order, and the cotangents that follow from them. A program has `each` splats, a slot `bands` records;
+    the sums lie in memory of that space."""
     call = Call("splat_sums", f"{region.name}.sums")
     b = call.b
     operands = [region.operands[i] for i in (1, 2, 8)]
@@ -164,15 +165,17 @@ def sums_of_slots(region: Region, records: Buffer, layout: Layout, *, each: int 
     blocks = ceildiv(splats, each)
     total, per_camera, capacity = call.word("splats", splats), call.word("blocks", blocks), call.word("capacity", layout.shape[1])
     camera, start = b.pid // per_camera, b.pid % per_camera * each
-    found = b.scratch(f32, (LANES,))
+    found = b.scratch(f32, (LANES,), space)
     with b.loop(start, b.minimum(start + each, total)) as loop:
         splat = loop.index
         begin, count = (b.to_index(b.load(spans, (camera, splat, i), ())) for i in range(2))
         first = b.minimum(b.maximum(begin, 0) * bands, capacity)
-        with b.loop(first, b.minimum(first + b.maximum(count, 0) * bands, capacity), 1, [b.full((LANES,), 0.0)]) as slot:
+        last = b.minimum(first + b.maximum(count, 0) * bands, capacity)
+        with b.loop(first, last, 1, [b.full((LANES,), 0.0)], unroll=bands if bands > 1 else None) as slot:
             slot.next(slot.carried[0] + b.load(source, (camera, slot.index, 0), (LANES,), limit=(RECORD,)))
         b.store(found, (0,), slot.results[0])
-        one, x, xx, y, xy, yy, *paint, depth = (b.load(found, (i,), ()) for i in range(RECORD))
+        stored = [b.token()]
+        one, x, xx, y, xy, yy, *paint, depth = (b.load(found, (i,), (), after=stored) for i in range(RECORD))
         k0, k1, k2 = (b.load(conics, (camera, splat, i), ()) for i in range(3))
         opacity = b.load(opacities, (camera, splat), ())
         values = {"dmeans": (b.fma(k0, x, k1 * y), b.fma(k1, x, k2 * y)), "dconics": (xx * -0.5, xy * -1.0, yy * -0.5),

@@ -6,6 +6,8 @@ past the last are masked. No rows: no program.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ...core.dims import ceildiv
 from ...core.dtypes import i32
 from ...core.target_spec import TargetSpec
@@ -44,20 +46,11 @@ class RowMapTemplate(Template):
         single = [v.type.shape[1] == 1 and rows != 1 for v in operands]
         at: list[Ix | int] = [0 if v.type.shape[0] == 1 else stack for v in operands]
         fixed: dict[Value, Tile] = {}
-        columns: list[list[Value]] = []
-        inputs = iter(op.body.inputs)
-        for o, view, one, lead in zip(operands, views, single, at, strict=True):
-            width = o.type.shape[2]
-            assert isinstance(width, int)
-            own = [next(inputs) for _ in range(width)]
-            columns.append(own)
+        columns = columns_of(op.body.inputs, [int(o.type.shape[2]) for o in operands])
+        for own, view, one, lead in zip(columns, views, single, at, strict=True):
             if one:
                 fixed |= {v: b.load(view, (lead, 0, i), ()) for i, v in enumerate(own)}
-        used = _used(op.body.outputs)
-        groups, first = [], 0
-        for count in op.groups:
-            groups.append(op.body.outputs[first : first + count])
-            first += count
+        used, groups = used_by(op.body.outputs), columns_of(op.body.outputs, op.groups)
         sums = {i: b.scratch(r.type.dtype, (op.groups[i], lanes)) for i, r in enumerate(region.results) if op.summed[i]}
         for i, view in sums.items():
             with b.loop(0, op.groups[i]) as clear:
@@ -70,7 +63,7 @@ class RowMapTemplate(Template):
                     known |= _read(b, lanes, view, lead, row, left, own, used)
             seen = b.cmp("lt", b.iota((lanes,), 0, i32), b.from_index(left, i32)) if sums else None
             for i, group in enumerate(groups):
-                tiles = [b.broadcast(_value(b, v, known), (lanes,)) for v in group]
+                tiles = [b.broadcast(value_of(b, v, known), (lanes,)) for v in group]
                 if i in sums:
                     for k, t in enumerate(tiles):
                         assert seen is not None
@@ -84,7 +77,13 @@ class RowMapTemplate(Template):
         return [call.finish(stacks * blocks, flops=region_flops(region), bytes_=region_bytes(region))]
 
 
-def _used(outputs: list[Value]) -> set[Value]:
+def columns_of(values: Sequence[Value], counts: Sequence[int]) -> list[list[Value]]:
+    """Values in runs of so many."""
+    rest = iter(values)
+    return [[next(rest) for _ in range(n)] for n in counts]
+
+
+def used_by(outputs: list[Value]) -> set[Value]:
     """Every value that an output needs."""
     found, todo = set[Value](), list(outputs)
     while todo:
@@ -95,7 +94,7 @@ def _used(outputs: list[Value]) -> set[Value]:
     return found
 
 
-def _value(b: KernelBuilder, value: Value, known: dict[Value, Tile]) -> Tile:
+def value_of(b: KernelBuilder, value: Value, known: dict[Value, Tile]) -> Tile:
     """A body's value on tiles, and every value on the way to it once, operands first."""
     todo = [value]
     while todo:

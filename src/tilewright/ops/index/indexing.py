@@ -151,6 +151,8 @@ class Index(General):
     samples = [S(f32(3, 4), i64(5), i64(5), axes=(0, 1), low=(-2, 0, 0), high=(2, 2, 3)),
                S(f32(2, 3, 4), i64(2, 1), i64(3), axes=(1, 2), low=(-2, 0, 0), high=(2, 2, 3)),
                S(f32(3, 4), i64(N), axes=(1,), low=(-2, 0), high=(2, 3)),
+               S(f32(5, 3, 4), i32(), i32(), axes=(1, 2), low=(-2, 0, 0), high=(2, 2, 3)),
+               S(f32(2, 5, 3, 4), i32(), i32(), axes=(1, 2), low=(-2, 0, 0), high=(2, 4, 2)),
                S(f32(3, 3, 2), i32(2), i32(2), axes=(0, 1), low=(-2, 0, 0), high=(2, 2, 2)),
                S(boolean(3, 3), i64(4, 1), i64(1, 4), axes=(0, 1), low=(0, 0, 0), high=(1, 2, 2))]
     errors = [E(f32(3, 4, 5), i64(2), i64(2), axes=(0, 2), match=r"axes must be adjacent, got axes=\(0, 2\)"),

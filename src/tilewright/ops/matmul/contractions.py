@@ -42,13 +42,15 @@ Pairs = tuple[tuple[int, int], ...]
 @register
 class Matmul(Contraction):
     """alpha * a @ b over the last two axes; leading axes broadcast. A flag says that the operand is stored transposed. Operands of eight
-    bits may have a result of another dtype: floats (of both eight-bit formats) f32, f16 or bf16, integers (u8 or i8 by i8) i32."""
+    bits may have a result of another dtype: floats (of both eight-bit formats) f32, f16 or bf16, integers (u8 or i8 by i8) i32.
+    `recurrent`: of a recurrent layer, whose f32 operands are rounded where those of convolutions are."""
 
     complex, fusion = "rule", "contraction"
     transpose_a: bool = False
     transpose_b: bool = False
     alpha: float = 1.0
     dtype: DType | None = None
+    recurrent: bool = False
     samples = [S(f32(3, 5), f32(5, 4)), S(f32(5, 3), f32(4, 5), transpose_a=True, transpose_b=True, alpha=0.5),
                S(f32(2, 1, 3, 4), f32(5, 4, 2)), S(f64(2, 3), f64(3, 1)), S(f32(N, 4), f32(3, 4), transpose_b=True),
                S(f32(0, 3), f32(3, 2)), S(f32(2, 0), f32(0, 3)), S(bf16(3, 9), bf16(9, 2)), S(f16(3, 4), f16(4, 2)),

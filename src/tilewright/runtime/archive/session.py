@@ -102,9 +102,9 @@ def save(session: Compiled, path: str | PathLike[str]) -> None:
     from ...ops.kernels import OwnKernel
 
     model = session.model
-    own = next((n.op for n in model.graph.nodes if isinstance(n.op, OwnKernel)), None)
+    own = next((n.op for n in all_nodes(model.graph) if isinstance(n.op, OwnKernel) and not n.op.stored), None)
     if own is not None:
-        raise UnsupportedError(f"save: {model.name} contains {own.name}, whose source is Python; compile it in the process that runs it")
+        raise UnsupportedError(f"save: {model.name} contains {own.name}, a function of this process; compile it where it runs")
     executable = session.executable if isinstance(session.executable, CpuExecutable) else None  # a GPU's code is in its cache on disk
     stored: list[tuple[ConstantData, Packed, Array]] = []
     if executable is not None:
@@ -163,13 +163,15 @@ def load(path: str | PathLike[str], *, rebuild: Rebuild, threads: int | None = N
         passes = read_passes(file)
         entries = _entries(file)
         target = host_target()
-        reason = _why_not(file, target, trusted=trust or digest is not None)
+        distrust = None if trust or digest is not None else _distrust(file)
+        reason = _why_not(file, target) or distrust
         code_sections = _code_sections(file)
         code = [] if reason is not None else file.read(code_sections, 0)
         storages = file.begin([(e.what, e.offset, e.nbytes) for e in entries], len(code_sections))
         data = [e.stored(raw) for e, raw in zip(entries, storages, strict=True)]
         program: Program | None = None
-        model = Model(str(file.field("name", str)), lambda: _graph(file, data, program), signature, target, level, framework="numpy")
+        source = lambda: _graph(file, data, program, trusted=distrust is None)
+        model = Model(str(file.field("name", str)), source, signature, target, level, framework="numpy")
         model.passes = passes
         if reason is None:
             count = file.field("in_program", int)
@@ -186,7 +188,7 @@ def load(path: str | PathLike[str], *, rebuild: Rebuild, threads: int | None = N
             model.notes.append(f"{file.path}: compiled again from the stored graph: {reason}")
             LOG.warning(model.notes[-1])
 
-        model.source = _graph(file, data, None)
+        model.source = _graph(file, data, None, trusted=distrust is None)
         check_graph(file, model, interface)
     try:
         return rebuild(model, threads=threads)
@@ -212,8 +214,8 @@ def _target(file: SavedFile, here: TargetSpec) -> TargetSpec:
     return cuda_target_of("cuda") if available() == "" else cuda_target_of(str(file.header["target"]["cpu"]))
 
 
-def _why_not(file: SavedFile, target: TargetSpec, *, trusted: bool) -> str | None:
-    """Why the stored machine code must not run here; None when it may."""
+def _why_not(file: SavedFile, target: TargetSpec) -> str | None:
+    """Why the stored machine code cannot run here; None when it can."""
     header, there = file.header, file.field("target", dict)
     for name in ("kind", "triple", "cpu", "features"):
         file.field(name, str, there, "target.")
@@ -223,8 +225,11 @@ def _why_not(file: SavedFile, target: TargetSpec, *, trusted: bool) -> str | Non
         return f"its machine code is for another kind of CPU ({there['cpu']!r:.40}; this is {target.cpu!r}, perhaps with other features)"
     if (file.field("abi", int), file.field("tilewright", str)) != (ABI_VERSION, __version__):
         return f"its machine code is of another release ({header['tilewright']!r:.20}, this is {__version__!r})"
-    if trusted:
-        return None
+    return None
+
+
+def _distrust(file: SavedFile) -> str | None:
+    """Why the file is not known to be this user's; None when it is."""
     key, problem = user_key()
     if key is not None and hmac.compare_digest(hmac.digest(key, file.text, "sha256"), file.mac):
         return None
@@ -302,7 +307,7 @@ def read_passes(file: SavedFile) -> dict[str, dict[str, int]]:
     return found
 
 
-def _graph(file: SavedFile, data: list[Stored], program: Program | None) -> Graph:
+def _graph(file: SavedFile, data: list[Stored], program: Program | None, *, trusted: bool) -> Graph:
     """The stored graph. Plain forms of the constants are made here; the program learns which constant of the graph is its own."""
     from ...ir.parse import parse
     from ...ops.structure import ConstantData
@@ -315,6 +320,6 @@ def _graph(file: SavedFile, data: list[Stored], program: Program | None) -> Grap
         plain = [ConstantData(unpack(d.storage, d.type, d.packed), d.name) for d in data]
         for constant, known in zip(() if program is None else program.constants, plain, strict=False):
             constant.data = known
-        return parse(file.field("graph", str), {name: plain[i] for name, i in named.items()})
+        return parse(file.field("graph", str), {name: plain[i] for name, i in named.items()}, trusted=trusted)
     except (ParseError, *STRANGE) as e:
         raise file.broken(f"the graph cannot be read: {str(e)[:200]}") from e

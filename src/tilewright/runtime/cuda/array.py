@@ -41,6 +41,14 @@ def _pool(device: int = 0) -> int:
     return int(pool)
 
 
+def _torch_alloc(torch: Any) -> Any:
+    """PyTorch's function of bytes and a stream. Its public form changes the device and back, which costs more than the memory."""
+    raw = getattr(torch._C, "_cuda_cudaCachingAllocator_raw_alloc", None)
+    if raw is None or torch._C._cuda_getDevice():
+        return lambda nbytes, stream: torch.cuda.caching_allocator_alloc(nbytes, 0, stream)
+    return raw
+
+
 class Block:
     """Memory of the pool, or of PyTorch's caching allocator where PyTorch runs on the GPU: two pools would keep from each other what they
     do not use. It goes back, in the stream's order, with the object."""
@@ -50,7 +58,7 @@ class Block:
     def __init__(self, nbytes: int, stream: int) -> None:
         if (torch := gpu.pytorch_runs()) is not None:
             try:
-                self.address = int(torch.cuda.caching_allocator_alloc(max(nbytes, 1), 0, int(stream)))
+                self.address = int(_torch_alloc(torch)(max(nbytes, 1), int(stream)))
             except RuntimeError as e:
                 raise ExecutionError(f"cuda: PyTorch's allocator has no memory for {nbytes} bytes ({str(e).partition('. ')[0]})") from None
             self.stream, self._free = stream, partial(_given_to, torch.cuda.caching_allocator_delete)

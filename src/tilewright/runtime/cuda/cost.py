@@ -16,7 +16,7 @@ from ...tile.ir import Kernel
 from ..cost import Cost, numbers
 
 LAUNCH_US = 2.0  # of a kernel in a graph that does next to nothing
-PRODUCTS = ("gemm", "matmul", "conv", "attention", "flash", "gates")  # what kernels of products are called
+PRODUCTS = ("gemm", "matmul", "grouped_matmul", "conv", "attention", "flash", "gates")  # what kernels of products are called
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,8 @@ def _rate(chip: Rates, kernel: Kernel, dtype: DType, target: TargetSpec, text: s
     if not kernel.name.startswith(PRODUCTS):
         return plain
     bits = 8 * dtype.itemsize
-    tf32 = target.has("tf32") or (target.has("tf32-conv") and kernel.name.startswith("conv"))
+    rounded = any(i.attrs.get("precision") == "tf32" for i in kernel.walk() if i.op == "mma")
+    tf32 = target.has("tf32") or rounded or (target.has("tf32-conv") and kernel.name.startswith("conv"))
     if text is None:
         return chip.tensor.get(bits, plain) if bits != 32 or tf32 else plain
     if "wgmma.mma_async" in text:

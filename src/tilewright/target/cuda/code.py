@@ -23,6 +23,7 @@ from ...kernels.cuda.kernel import (
 )
 from ...kernels.cuda.tiled import TiledKernel
 from ...kernels.cuda.whole import WholeKernel
+from ...kernels.sort.cuda.radix import RadixKernel
 from ...kernels.sort.cuda.sampling import SampleKernel
 from ...tile.ir import Kernel
 from .attention.decode import emit_decode
@@ -42,6 +43,7 @@ from .quant.qfew import emit_qfew, qfew_shared
 from .quant.qgemm import emit_qgemm, qgemm_shared
 from .quant.qgemm_hopper import emit_hopper_qgemm
 from .sampling.sample import emit_sample
+from .sort.radix import emit_radix
 from .threads.emit import emit_block_kernel
 from .threads.whole import emit_whole
 from .tiled.emit import SHARED_BYTES, emit_tiled
@@ -81,6 +83,8 @@ def emit_cuda(kernel: Kernel, target: TargetSpec) -> str:
         return emit_halo(kernel, target)
     if isinstance(kernel, SampleKernel):
         return emit_sample(kernel, target)
+    if isinstance(kernel, RadixKernel):
+        return emit_radix(kernel, target)
     if isinstance(kernel, TurnKernel):
         return emit_turn(kernel, target)
     if isinstance(kernel, BlockKernel):

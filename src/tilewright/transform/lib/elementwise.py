@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -103,6 +104,37 @@ def pow_(x: Any, y: Any) -> Any:
     return out
 
 
+def _with_special_cases(name: str, special: Callable[..., Any]) -> None:
+    """The function of an op, where floats have special cases of the array API that the op, which is PyTorch's, has not."""
+    op: Any = REGISTRY[name]
+    plain = function_of(op)
+
+    @functools.wraps(plain)
+    def call(*operands: Any) -> Any:
+        made = plain(*operands)
+        if made.value.dtype.kind != "f":
+            return made
+        out = special(made, *operands)
+        out.weak = made.weak
+        return out
+
+    FUNCTIONS[name] = call
+
+
+def _modulus(made: Any, x: Any, y: Any) -> Any:
+    """A zero has the sign of the divisor; adding 0 turns -0 into 0 and keeps the derivative, as copysign would not."""
+    negative = FUNCTIONS["less"](y, 0)
+    positive = FUNCTIONS["add"](where(negative, FUNCTIONS["neg"](made), made), 0.0)
+    return where(negative, FUNCTIONS["neg"](positive), positive)
+
+
+def _quotient(made: Any, x: Any, y: Any) -> Any:
+    """Infinities, NaNs and the sign of zero are those of the true division; steps have no derivative."""
+    true, finite = FUNCTIONS["div"](x, y), FUNCTIONS["isfinite"]
+    whole = FUNCTIONS["logical_and"](finite(true), FUNCTIONS["logical_and"](finite(x), finite(y)))
+    return FUNCTIONS["stop_gradient"](where(whole, FUNCTIONS["copysign"](made, true), true))
+
+
 @public
 def where(condition: Any, x: Any, y: Any) -> Any:
     """x where the condition holds, else y."""
@@ -138,6 +170,10 @@ def astype(x: Any, dtype: Any, *, saturate: bool = False) -> Any:
     return Tracer(x.trace, x.value) if x.value.dtype is wanted else apply(Cast(dtype=wanted), x)
 
 
+_with_special_cases("sign", lambda made, x: where(FUNCTIONS["isnan"](x), FUNCTIONS["stop_gradient"](x), made))
+_with_special_cases("remainder", _modulus)
+_with_special_cases("floor_divide", _quotient)
+ON_FLOATS.append("sign")
 enter_ops()
 
 

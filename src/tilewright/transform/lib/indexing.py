@@ -9,7 +9,7 @@ import numpy as np
 from ...core import dtypes as dt
 from ...core.dims import Dim, Expr, at_least, at_most, ceildiv, maximum, minimum
 from ...core.errors import ShapeError, SizeError
-from ...ops import Flip, Gather, GatherAlongAxis, Index, Reshape, Scatter, ScatterAdd, Slice
+from ...ops import Flip, Gather, GatherAlongAxis, Index, Reshape, Scatter, ScatterAdd, Slice, Transpose
 from ..promote import as_tracer, dtype_of
 from ..trace import Functions, Tracer, apply, as_array, called_name, dtype_given, install, user_place
 from .elementwise import FUNCTIONS as ELEMENTWISE
@@ -81,7 +81,7 @@ def one_hot(indices: Any, classes: int, dtype: Any = "f32") -> Any:
 
 
 def get(x: Tracer, key: Any) -> Any:
-    """`x[key]`. Integer arrays must index neighbouring axes."""
+    """`x[key]`. Axes of integer arrays that are not neighbours come first in the result, as in NumPy and PyTorch."""
     keys = list(key) if isinstance(key, tuple) else [key]
     used = sum(k is not None and k is not Ellipsis for k in keys)
     if used > x.ndim:
@@ -131,10 +131,10 @@ def get(x: Tracer, key: Any) -> Any:
     if not arrays:
         return out
     picks = [p for p, k in enumerate(keys) if k is not None and not isinstance(k, slice)]
-    if picks[-1] - picks[0] + 1 != len(picks) and arrays[0][0] != 0:
-        raise ShapeError(f"index: ints and integer arrays must index neighbouring axes (NumPy and PyTorch put the result's axes in other "
-                         f"orders else); index in two steps ({user_place()})")
     axes = tuple(a for a, _ in arrays)
+    if picks[-1] - picks[0] + 1 != len(picks) and axes != tuple(range(len(axes))):
+        out = apply(Transpose(perm=(*axes, *(a for a in range(len(shape)) if a not in axes))), out)
+        axes = tuple(range(len(axes)))
     return apply(Gather(axis=axes[0]), out, arrays[0][1]) if len(axes) == 1 else apply(Index(axes=axes), out, *(i for _, i in arrays))
 
 

@@ -54,7 +54,7 @@ def _product(c: Context, a: Value, b: Value, ends: Value | None) -> Value:
 
 
 def _matmul(c: Context, a: Value, b: Value, alpha: float = 1.0, *, transpose_b: bool = False) -> Value:
-    return c.emit(O.Matmul(transpose_b=transpose_b, alpha=float(alpha)), a, b)
+    return c.emit(O.Matmul(transpose_b=transpose_b, alpha=float(alpha), recurrent=c.recurrent), a, b)
 
 
 @aten("linear.default")

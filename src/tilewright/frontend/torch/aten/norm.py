@@ -72,7 +72,7 @@ def _statistics_missing(out: Value, what: str) -> tuple[Any, Any, Any]:
 @aten("rms_norm.default")
 def rms_norm(c: Context, x: Value, normalized_shape: Sequence[int], weight: Value | None = None, eps: float | None = None) -> Value:
     if eps is None:
-        eps = {dt.f16: 2.0**-10, dt.bf16: 2.0**-7, dt.f32: 2.0**-23, dt.f64: 2.0**-52}[x.dtype]  # torch.finfo(x.dtype).eps
+        eps = 2.0**-52 if x.dtype is dt.f64 else 2.0**-23  # of the dtype that PyTorch computes in, not of x's
     op = O.RmsNorm(eps=float(eps), naxes=len(normalized_shape), affine="none" if weight is None else "weight")
     return _norm(c, op, x) if weight is None else _norm(c, op, x, weight)
 

@@ -113,6 +113,7 @@ class Context:
         self.meta: Any = None  # torch's fake result: shape and dtype
         self.args: tuple[Any, ...] = ()  # torch's fake arguments
         self.differentiable = False  # whether the graph is made to be differentiated: what only a derivative needs is worth a node
+        self.recurrent = False  # whether the node is part of a recurrent layer
         self.seed: Value | None = None  # the hidden input that random ops draw from
         self._keys: list[Value] = []  # not yet taken
         self._scalars: dict[tuple[str, DType], Value] = {}

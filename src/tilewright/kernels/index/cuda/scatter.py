@@ -42,10 +42,19 @@ class CudaScatterAdd(Template):
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         x, ids, updates = (region.given(v) for v in region.node.operands)
-        if not (ids.layout.is_contiguous and updates.layout.is_contiguous and region.results[0].layout.strides[-1] == 1):
-            return [shared_launch(launch) for launch in ScatterAddTemplate().build(region, target)]
         result = region.results[0]
+        if result.layout.strides[-1] != 1:
+            return [shared_launch(launch) for launch in ScatterAddTemplate().build(region, target)]
         copies = [] if x.buffer is result.buffer else [copy_launch(f"{region.name}.copy", x, result, target)]
+
+        def contiguous(what: str, o: Operand) -> Operand:
+            if o.layout.is_contiguous:
+                return o
+            made = Operand(o.type, Buffer(f"{region.name}.{what}", "temp", o.type.nbytes), Layout.contiguous(o.type.shape))
+            copies.append(copy_launch(made.buffer.name, o, made, target, f"copy: {what} must be contiguous"))
+            return made
+
+        ids, updates = contiguous("indices", ids), contiguous("updates", updates)
         return [*copies, *_Adds(region.name, ids, updates, result, target).launches()]
 
 

@@ -15,13 +15,14 @@ from ....ops.matmul.contractions import Matmul as MatmulOp
 from ....ops.views import Split
 from ....tile.builder import Ix, Tile, View
 from ...call import Call
-from ...cuda.tiled import aligned, tiled
+from ...cuda.tiled import aligned, fitting, tiled
 from ...launch import Launch
 from ...region import Evaluator, Leaf, Operand, Region, collapse, narrow
 from ...template import Reason, Template, region_bytes, region_flops
 from ..tiling import leaves_of_epilogue
+from .tiled import rounds
 
-COLUMNS = {2: 16, 4: 8}  # of a gate that a program computes, by the bytes of an element
+COLUMNS = 8  # of a gate that a program computes; twice as many where there are more programs than SMs
 STAGES = 4
 DEPTH = 64
 
@@ -38,7 +39,7 @@ class TiledGates(Template):
         return None
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        return [GatesKernel(region).launch()]
+        return [GatesKernel(region, target).launch()]
 
 
 def split_of(region: Region) -> Node | None:
@@ -49,10 +50,10 @@ def split_of(region: Region) -> Node | None:
 class GatesKernel:
     """One kernel under construction."""
 
-    def __init__(self, region: Region) -> None:
+    def __init__(self, region: Region, target: TargetSpec) -> None:
         node, split = region.anchor, split_of(region)
         assert node is not None and split is not None and isinstance(node.op, MatmulOp)
-        self.region, self.node, self.split = region, node, split
+        self.region, self.node, self.split, self.target = region, node, split, target
         self.alpha = node.op.alpha
         a, w = (self._operand(v) for v in node.operands)
         part = split.values[0].shape[-1]
@@ -79,6 +80,9 @@ class GatesKernel:
             v: self._view(f"e{i}", self._operand(v), next(views), inner if v in self.before else part, part)
             for i, v in enumerate((*self.before, *self.after))
         }
+        self.precision = "tf32" if rounds(node, target) else None
+        self.units = self.precision is not None or self.dtype.itemsize == 2
+        self.columns = COLUMNS if part <= COLUMNS * target.cores or not self.units else 2 * COLUMNS
         bound = self.m if isinstance(self.m, int) else 64
         self.rows = max(16, 1 << (bound - 1).bit_length())
 
@@ -111,7 +115,8 @@ class GatesKernel:
 
     def launch(self) -> Launch:
         call, b = self.call, self.call.b
-        depth, columns = DEPTH, COLUMNS[self.dtype.itemsize]
+        depth, columns = DEPTH, self.columns
+        how = {"precision": self.precision} if self.precision else {}
         m, k = call.word("m", self.m), call.word("k", self.k)
         column = b.pid * columns
         rows = None if self.m == self.rows else m
@@ -131,7 +136,7 @@ class GatesKernel:
             sums = []
             for gate, total in enumerate(loop.carried):
                 matrix = b.load(self.w, (gate * self.part + column, loop.index), (columns, depth), limit=(across, deep))
-                sums.append(b.mma(left, b.transpose(matrix), total))
+                sums.append(b.mma(left, b.transpose(matrix), total, **how))
             loop.next(*sums)
         known: dict[Value, Tile] = {}
         for gate, (value, total) in enumerate(zip(self.split.values, loop.results, strict=True)):
@@ -142,14 +147,15 @@ class GatesKernel:
         for view, v in zip(self.outs, self.region.body.outputs, strict=True):
             made = narrow(b, b.broadcast(evaluate(v), (self.rows, columns)), view.type.dtype)
             b.store(view, (0, column), made, limit=edges)
-        note = f"{self.gates} gates, {self.rows}x{columns} of each"
+        note = f"{self.gates} gates, {self.rows}x{columns} of each{', tf32' if self.precision else ''}"
         launch = call.finish(ceildiv(self.part, columns), flops=region_flops(self.region), bytes_=region_bytes(self.region), note=note)
-        warps = self.rows // 16 if self.dtype.itemsize == 2 else min(8, self.rows // 4)
+        warps = self.rows // 16 if self.units else min(8, self.rows // 4)
         early = ("w",) if self._operand(self.node.operands[1]).data is not None else ()
-        return tiled(launch, warps=warps, stages=STAGES, vectors=self.vectors, early=early)
+        nbytes = (self.rows + self.gates * columns) * depth * self.dtype.itemsize
+        return tiled(launch, warps=warps, stages=fitting(STAGES, nbytes, self.target), vectors=self.vectors, early=early)
 
     def _leaf(self, column: Ix | int, edges: tuple[Ix | int | None, Ix | int | None]) -> Leaf:
-        b, columns = self.call.b, COLUMNS[self.dtype.itemsize]
+        b, columns = self.call.b, self.columns
         found: dict[Value, Tile] = {}
 
         def leaf(v: Value, o: Operand) -> Tile:

@@ -27,6 +27,7 @@ from ..product import Problem
 from .copied_operands import straightened
 from .epilogue import Sums, write_results
 from .places import Places, places_of
+from .tiled import rounds
 
 BK = 128  # bytes of K in a step
 STAGES_BYTES = 160 << 10  # of a ring beside the sums of a split product
@@ -129,7 +130,7 @@ def units_take(node: Node, target: TargetSpec) -> bool:
         return node.types[0].dtype in (f32, f16, bf16)
     if a in (i8, u8) and b is i8:
         return node.types[0].dtype is i32
-    return a is b and (a in (bf16, f16) or (a is f32 and target.has("tf32")))
+    return a is b and (a in (bf16, f16) or rounds(node, target))
 
 
 def _stores(r: Operand, strides: tuple[Dim, ...] | None) -> bool:

@@ -15,6 +15,8 @@ from ..product import Problem
 from ..tiling import leaves_of_epilogue
 from .copied_operands import aligned_rows
 
+LONG = 512  # rows of a batch whose last tile may be part empty
+
 
 @dataclass(frozen=True)
 class Source:
@@ -133,10 +135,11 @@ def _shared(p: Problem, out_shape: Shape, a: Layout, lays: Sequence[Layout], n_o
     copy: Source | None = None
     lead: tuple[Dim, ...] = (1,)
     rest: list[tuple[Dim, ...]]
-    if len(sizes) <= 1:
+    own, steps = collapse(rows, [Layout(rows, a.strides[:-1]), Layout.contiguous(rows)])
+    apart = len(own) == 2 and any(at_least(d, LONG) for d in own)  # rows of A in long runs: a batch costs less than a copy
+    if len(sizes) <= 1 and not apart:
         m = sizes[0] if sizes else 1
         rest = [(0, s[0] if s else 0, x.strides[-1]) for s, x in zip(strides, lays, strict=True)]
-        own, steps = collapse(rows, [Layout(rows, a.strides[:-1]), Layout.contiguous(rows)])
         left: tuple[Dim, Dim] = (0, steps[0][0] if own else 0)
         if len(own) > 3:
             return None
@@ -146,6 +149,8 @@ def _shared(p: Problem, out_shape: Shape, a: Layout, lays: Sequence[Layout], n_o
         sizes, strides = collapse(rows, [Layout(rows, a.strides[:-1]), *flat])
         if len(sizes) > 3:
             return None
+        if len(sizes) == 2 and at_least(sizes[0] - sizes[1], 1):  # the longer axis is the rows
+            sizes, strides = sizes[::-1], [s[::-1] for s in strides]
         *first, m = sizes
         lead = tuple(first)
         rest = [(*s, x.strides[-1]) for s, x in zip(strides[1:], lays, strict=True)]

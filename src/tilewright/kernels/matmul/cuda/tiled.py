@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from ....core.dims import Dim, Shape, at_least, ceildiv, divisible, product
 from ....core.dtypes import DType, bf16, compute_dtype, f8e4m3, f8e5m2, f16, f32, f64, i8, i32, u8
 from ....core.target_spec import TargetSpec
-from ....ir.graph import Value
+from ....ir.graph import Node, Value
 from ....ir.layout import Layout
 from ....ops.matmul.contractions import Matmul as MatmulOp
 from ....tile.builder import Ix, Tile, View
 from ...call import Call
 from ...cuda.tiled import aligned, fitting, tiled
-from ...launch import Launch
+from ...launch import Buffer, Launch
 from ...pointwise.pointwise import unravel
 from ...region import Evaluator, Operand, Region, collapse, narrow
 from ...template import Reason, Template, region_bytes, region_flops
@@ -27,6 +27,8 @@ from ..matmul import MatmulTemplate
 from ..product import Problem
 from ..tiling import leaves_of_epilogue
 
+SUMS = 3e6  # bytes a microsecond of sums that are written and read again, most of them in L2
+MUCH = 256  # of K that a part must have
 GROUP = 8  # tiles of rows that share columns of B in L2
 LONG = 1 << 14  # rows of an operand whose copy into aligned rows costs more than unaligned loads
 
@@ -40,6 +42,7 @@ class Config:
     stages: int
     producers: int = 0  # warps that only copy
     per_sm: int = 1  # blocks that share an SM
+    parts: int = 1  # of K, each a block's
 
 
 # f32 by multiply-adds: (configuration, TFLOP/s of an H200 where one, two, … blocks share an SM), measured
@@ -52,23 +55,27 @@ HOPPER = (
 SIMT = ((Config(128, 128, 32, 8, 3), (45.0,)), *HOPPER[1:])
 
 
-def fastest(choices: Sequence[tuple[Config, tuple[float, ...]]], m: int, n: int, batch: int, cores: int) -> Config:
-    """The configuration whose waves of blocks are estimated to take the least time; the last wave may leave places on SMs free."""
+def fastest(choices: Sequence[tuple[Config, tuple[float, ...]]], m: int, n: int, k: int, batch: int, cores: int) -> Config:
+    """The configuration whose waves of blocks are estimated to take the least time; the last wave may leave places on SMs free. Parts of K
+    fill it, and cost a launch that adds their sums."""
 
     def time(choice: tuple[Config, tuple[float, ...]]) -> float:
         c, rates = choice
-        waves, rest = divmod(-(-m // c.rows) * -(-n // c.columns) * batch, cores * c.per_sm)
+        waves, rest = divmod(-(-m // c.rows) * -(-n // c.columns) * batch * c.parts, cores * c.per_sm)
         last = -(-rest // cores)
-        return c.rows * c.columns * (waves * c.per_sm / rates[-1] + (last / rates[last - 1] if last else 0))
+        busy = waves * c.per_sm / rates[-1] + (last / rates[last - 1] if last else 0)
+        added = 0.0 if c.parts == 1 else 3.0 + 8 * m * n * batch * c.parts / SUMS
+        return 2 * c.rows * c.columns * -(-k // c.parts) * busy * cores / 1e6 + added
 
-    return min(choices, key=time)[0]
+    parts = [(replace(c, parts=s), rates) for c, rates in choices for s in (1, 2, 3, 4, 6, 8) if s == 1 or k >= s * MUCH]
+    return min(parts, key=time)[0]
 
 
-def choose(m: Dim, n: Dim, batch: Dim, item: int, target: TargetSpec, *, tf32: bool = False) -> Config:
+def choose(m: Dim, n: Dim, batch: Dim, item: int, target: TargetSpec, *, k: Dim = 1, tf32: bool = False) -> Config:
     """The largest tile of which there are enough for the chip; of f32, what is fastest by the measured rates."""
     cores, known = target.cores, isinstance(m, int) and isinstance(n, int) and isinstance(batch, int)
     if item == 4 and not tf32 and isinstance(m, int) and isinstance(n, int) and isinstance(batch, int) and n > 32:
-        return fastest(HOPPER if target.cpu == "sm_90a" else SIMT, m, n, batch, cores)
+        return fastest(HOPPER if target.cpu == "sm_90a" else SIMT, m, n, k if isinstance(k, int) else 1, batch, cores)
     depth = 128 // item
     narrow_ = 1 << (n - 1).bit_length() if isinstance(n, int) and n > 0 else 128
     for rows, columns, warps in ((128, 128, 8), (128, 64, 4), (64, 64, 4), (64, 32, 4)):
@@ -96,7 +103,7 @@ class TiledMatmul(Template):
         return MatmulTemplate().matches(region, target)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        return [MatmulKernel(region, target).launch()]
+        return MatmulKernel(region, target).launches()
 
 
 def sums_of(a: DType, b: DType, out: DType) -> DType | None:
@@ -106,6 +113,12 @@ def sums_of(a: DType, b: DType, out: DType) -> DType | None:
     if a in (i8, u8) and b is i8:
         return i32 if out is i32 else None
     return compute_dtype(a) if a is b is out and a in (bf16, f16, f32, f64) else None
+
+
+def rounds(node: Node, target: TargetSpec) -> bool:
+    """Whether a product rounds its f32 operands to tf32: those of recurrent layers do where convolutions do, as cuDNN's."""
+    assert isinstance(node.op, MatmulOp)
+    return node.operands[0].dtype is f32 and (target.has("tf32") or (node.op.recurrent and target.has("tf32-conv")))
 
 
 class UnalignedMatmul(TiledMatmul):
@@ -138,7 +151,7 @@ class MatmulKernel:
         self.wide: DType = wide
         self.widened = self.dtype in (f8e4m3, f8e5m2) and target.cpu == "sm_80"  # whose tensor cores do not take eight-bit floats
         self.doubles = target.cpu in ("sm_80", "sm_90a")  # chips with tensor cores of f64
-        self.precision = "tf32" if self.dtype is f32 and target.has("tf32") else None
+        self.precision = "tf32" if rounds(node, target) else None
         out = region.results[0].type.shape
         self.leaves = leaves_of_epilogue(region, node.values[0])
         others = [self._operand(v).layout.expand(out) for v in self.leaves]
@@ -146,26 +159,18 @@ class MatmulKernel:
         b = p.b_view.expand((*out[:-2], p.k, p.n))
         results = [r.layout for r in region.results]
         self.lead, self.m, strides = self._merged(out, a, b, [*results, *others], p.batched)
-        self.call = Call("matmul", region.name)
-        self.vectors: dict[str, int] = {}
-        self.extents: dict[str, Layout] = {}
-        k_inner, n_inner = None, p.n
-        self.a = self._view("a", p.a, (*self.lead, self.m, p.k), (*strides[0], a.strides[-1]), p.a_view.offset, k_inner)
-        self.b = self._view("b", p.b, (*self.lead, p.k, p.n), (*strides[1], *b.strides[-2:]), p.b_view.offset, k_inner)
-        self.outs = [
-            self._view(f"c{i}", r, (*self.lead, self.m, p.n), (*strides[2 + i], r.layout.strides[-1]), r.layout.offset, n_inner, write=True)
-            for i, r in enumerate(region.results)
-        ]
-        self.ins = {
-            v: self._view(f"e{i}", self._operand(v), (*self.lead, self.m, p.n), (*strides[2 + len(results) + i], o.strides[-1]), o.offset,
-                          n_inner)
-            for i, (v, o) in enumerate(zip(self.leaves, others, strict=True))
-        }  # fmt: skip
-        self.config = choose(self.m, p.n, product(self.lead), self.dtype.itemsize, target, tf32=self.precision is not None)
-        c = self.config
-        self.config = replace(c, stages=fitting(c.stages, (c.rows + c.columns) * c.depth * self.dtype.itemsize, target))
-        if self.config.producers and min(self.vectors["a"], self.vectors["b"]) * self.dtype.itemsize < 16:
-            self.config = replace(self.config, producers=0)  # elements one by one: all threads copy
+        shape, few = (*self.lead, self.m), product(self.lead)
+        self.left = Layout((*shape, p.k), (*strides[0], a.strides[-1]), p.a_view.offset)
+        self.right = Layout((*self.lead, p.k, p.n), (*strides[1], *b.strides[-2:]), p.b_view.offset)
+        self.ends = [Layout((*shape, p.n), (*s, x.strides[-1]), x.offset) for s, x in zip(strides[2:], [*results, *others], strict=True)]
+        c = choose(self.m, p.n, few, self.dtype.itemsize, target, k=p.k, tf32=self.precision is not None)
+        c = replace(c, stages=fitting(c.stages, (c.rows + c.columns) * c.depth * self.dtype.itemsize, target))
+        odd = min(aligned(self.left), aligned(self.right)) * self.dtype.itemsize < 16  # elements one by one: all threads copy
+        self.config = replace(c, producers=0) if odd else c
+        self._begin("matmul", region.name)
+
+    def _begin(self, kind: str, name: str) -> None:
+        self.call, self.vectors = Call(kind, name), dict[str, int]()
 
     def _operand(self, v: Value) -> Operand:
         found = self.region.operand(v)
@@ -186,22 +191,74 @@ class MatmulKernel:
         sizes, strides = collapse(out[:-1], lays)
         if not sizes:
             sizes, strides = [1], [[0] for _ in lays]
+        order = sorted(range(len(sizes)), key=lambda i: sizes[i] if isinstance(sizes[i], int) else 1 << 30)  # the longest axis is the rows
+        sizes, strides = [sizes[i] for i in order], [[s[i] for i in order] for s in strides]
         first, *rest = [tuple(s) for s in strides]
         return sizes[:-1], sizes[-1], [first, (0,) * (len(sizes) - 1), *rest]
 
-    def _view(
-        self, name: str, o: Operand, shape: Shape, strides: tuple[Dim, ...], offset: Dim, inner: Dim | None, *, write: bool = False
-    ) -> View:
-        layout = self.extents[name] = Layout(tuple(shape), strides, offset)
+    def _view(self, name: str, dtype: DType, buffer: Buffer, layout: Layout, inner: Dim | None, *, write: bool = False) -> View:
         self.vectors[name] = aligned(layout, inner)
-        return self.call.view(name, o.type.dtype, o.buffer, layout, write=write)
+        return self.call.view(name, dtype, buffer, layout, write=write)
 
-    def launch(self) -> Launch:
+    def _results(self) -> None:
+        """Views of the results, and of what the epilogue reads."""
+        results, n = self.region.results, self.p.n
+        ends = zip(results, self.ends, strict=False)
+        self.outs = [self._view(f"c{i}", r.type.dtype, r.buffer, lay, n, write=True) for i, (r, lay) in enumerate(ends)]
+        self.ins = {}
+        for i, (v, lay) in enumerate(zip(self.leaves, self.ends[len(results) :], strict=True)):
+            o = self._operand(v)
+            self.ins[v] = self._view(f"e{i}", o.type.dtype, o.buffer, lay, n)
+
+    def launches(self) -> list[Launch]:
+        if self.config.parts == 1:
+            return [self._product(None)]
+        shape: Shape = (self.config.parts, *self.lead, self.m, self.p.n)
+        sums = Buffer(f"{self.region.name}.sums", "temp", product(shape) * self.wide.itemsize)
+        return [self._product((sums, Layout.contiguous(shape))), self._added(sums, Layout.contiguous(shape))]
+
+    def _added(self, buffer: Buffer, layout: Layout) -> Launch:
+        """The sums of all parts of K, added in order, and the epilogue."""
+        self._begin("matmul_sums", f"{self.region.name}.add")
+        call, b, p = self.call, self.call.b, self.p
+        parts, self.config = self.config.parts, replace(self.config, rows=8, columns=128)
+        c = self.config
+        sums = self._view("sums", self.wide, buffer, layout, p.n)
+        self._results()
+        m, n = call.word("m", self.m), call.word("n", p.n)
+        down, across = call.word("down", ceildiv(self.m, c.rows)), call.word("across", ceildiv(p.n, c.columns))
+        z = unravel(b, b.pid // (down * across), [call.word(f"d{i}", d) for i, d in enumerate(self.lead)])
+        row, column = b.pid % (down * across) // across * c.rows, b.pid % across * c.columns
+        edges = (self._edge(self.m, c.rows, m - row), self._edge(p.n, c.columns, n - column))
+        each = [b.load(sums, (i, *z, row, column), (c.rows, c.columns), limit=edges) for i in range(parts)]
+        total = each[0]
+        for x in each[1:]:
+            total = total + x
+        self._write(total * p.alpha if p.alpha != 1.0 else total, (*z, row, column), edges)
+        grid = ceildiv(self.m, c.rows) * ceildiv(p.n, c.columns) * product(self.lead)
+        moved = region_bytes(self.region) - p.a.type.nbytes - p.b.type.nbytes
+        launch = call.finish(grid, bytes_=product(layout.shape) * self.wide.itemsize + moved, note=f"sums of {parts} parts of K")
+        return tiled(launch, warps=4, vectors=self.vectors)
+
+    def _product(self, sums: tuple[Buffer, Layout] | None) -> Launch:
+        """The product with its epilogue, or the sums of parts of K as they are."""
         call, b, c, p = self.call, self.call.b, self.config, self.p
+        left_view = self._view("a", p.a.type.dtype, p.a.buffer, self.left, None)
+        right_view = self._view("b", p.b.type.dtype, p.b.buffer, self.right, None)
+        if not sums:
+            self._results()
         m, n, k = call.word("m", self.m), call.word("n", p.n), call.word("k", p.k)
         down, across = call.word("down", ceildiv(self.m, c.rows)), call.word("across", ceildiv(p.n, c.columns))
         area = down * across
-        z = unravel(b, b.pid // area, [call.word(f"d{i}", d) for i, d in enumerate(self.lead)])
+        lead = [*([c.parts] if sums else []), *self.lead]
+        z = unravel(b, b.pid // area, [call.word(f"d{i}", d) for i, d in enumerate(lead)])
+        part = z[:1] if sums else []
+        start: Ix | int = 0
+        stop: Ix | int = k
+        if part:
+            each = ceildiv(ceildiv(p.k, c.depth), c.parts) * c.depth
+            assert isinstance(each, int)
+            start, stop, z = part[0] * each, b.minimum(k, part[0] * each + each), z[1:]
         inside = b.pid % area
         group = across * GROUP  # some rows of tiles, column by column
         which, within = inside // group, inside % group
@@ -209,21 +266,27 @@ class MatmulKernel:
         row, column = (which * GROUP + within % height) * c.rows, within // height * c.columns
         edges = (self._edge(self.m, c.rows, m - row), self._edge(p.n, c.columns, n - column))
         zero = b.full((c.rows, c.columns), 0 if self.wide is i32 else 0.0, self.wide)
-        with b.loop(0, k, c.depth, [zero]) as loop:
+        with b.loop(start, stop, c.depth, [zero]) as loop:
             deep = self._edge(p.k, c.depth, k - loop.index)
-            left = b.load(self.a, (*z, row, loop.index), (c.rows, c.depth), limit=(edges[0], deep))
-            right = b.load(self.b, (*z, loop.index, column), (c.depth, c.columns), limit=(deep, edges[1]))
+            left = b.load(left_view, (*z, row, loop.index), (c.rows, c.depth), limit=(edges[0], deep))
+            right = b.load(right_view, (*z, loop.index, column), (c.depth, c.columns), limit=(deep, edges[1]))
             if self.widened:
                 left, right = b.cast(left, f16), b.cast(right, f16)
             loop.next(b.mma(left, right, loop.carried[0], **({"precision": self.precision} if self.precision else {})))
         total: Tile = loop.results[0]
-        self._write(total * p.alpha if p.alpha != 1.0 else total, (*z, row, column), edges)
+        if sums:
+            view = self._view("sums", self.wide, *sums, p.n, write=True)
+            b.store(view, (*part, *z, row, column), total, limit=edges)
+        else:
+            self._write(total * p.alpha if p.alpha != 1.0 else total, (*z, row, column), edges)
         unit = "multiply-adds" if self.dtype in (f32, f64) else "tensor cores"
         unit = "tf32" if self.precision else "f64 tensor cores" if self.dtype is f64 and self.doubles else unit
-        grid = ceildiv(self.m, c.rows) * ceildiv(p.n, c.columns) * product(self.lead)
+        grid = ceildiv(self.m, c.rows) * ceildiv(p.n, c.columns) * product(lead)
         note = f"{unit} {c.rows}x{c.columns}x{c.depth}, {c.stages} stages{' of producer warps' if c.producers else ''}"
-        launch = call.finish(grid, flops=region_flops(self.region), bytes_=region_bytes(self.region), note=note)
-        extents = {name: self.extents[name] for name in ("a", "b")}
+        note += f", K in {c.parts}" if sums else ""
+        nbytes = p.a.type.nbytes + p.b.type.nbytes + product(sums[1].shape) * 4 if sums else region_bytes(self.region)
+        launch = call.finish(grid, flops=region_flops(self.region), bytes_=nbytes, note=note)
+        extents = {"a": self.left, "b": self.right}
         return tiled(
             launch, warps=c.warps, stages=c.stages, per_sm=c.per_sm, vectors=self.vectors, producers=c.producers, extents=extents
         )

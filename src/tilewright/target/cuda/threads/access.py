@@ -28,6 +28,7 @@ class Address:
     space: str = "global"
     hint: str = ""  # of loads
     order: str = ""  # ordering and scope of accesses that are more than weak
+    runs: bool = False  # a thread's elements along the first axis of a tile are neighbours, and one access where there are four
     early: bool = False  # in memory from the start: loads need not wait for the kernel before
 
 
@@ -107,9 +108,19 @@ class Access:
             found = self._checks[at] if found is None else self.f.op("and", "i1", found, self._checks[at])
         return found
 
+    def pieces(self) -> list[list[Key]]:
+        """Keys in runs that lie side by side in memory."""
+        found = list(self.e.layout.pieces(self.shape))
+        if not self.view.runs or len(self.shape) != 2 or self.view.strides[self.axes[0]] != "1":
+            return found
+        alike: dict[int, list[Key]] = {}
+        for (key,) in found:
+            alike.setdefault(key[1], []).append(key)
+        return list(alike.values())
+
     def whole(self, piece: Sequence[Key]) -> bool:
         """Whether a run of neighbours may move as one access."""
-        return len(piece) > 1 and self.unit and len(piece) * self.item >= 4
+        return len(piece) > 1 and (self.unit or self.view.runs) and len(piece) * self.item >= 4
 
 
 def load(e: Emitter, view: Address, at: Sequence[str], type_: TileType, axes: Sequence[int], limits: Mapping[int, str],
@@ -124,7 +135,7 @@ def load(e: Emitter, view: Address, at: Sequence[str], type_: TileType, axes: Se
             out.values[first] = _load_piece(access, [first], other)[0]
         out.values = {k: out.values[v] for k, v in broadcast.items()}
         return out
-    for piece in e.layout.pieces(type_.shape):
+    for piece in access.pieces():
         if access.whole(piece):
             out.values.update(zip(piece, _load_piece(access, piece, other), strict=True))
         else:
@@ -206,7 +217,7 @@ def store(e: Emitter, view: Address, at: Sequence[str], tile: Regs, axes: Sequen
     shape = tile.type.shape
     access = Access(e, view, at, shape, axes, limits)
     only = e.first_thread() if e.layout.shared_by_all(shape) else None
-    for piece in e.layout.pieces(shape):
+    for piece in access.pieces():
         runs = [piece] if access.whole(piece) else [[key] for key in piece]
         for run in runs:
             inside = access.inside(run[0])

@@ -44,7 +44,8 @@ class Control:
                 strides = tuple(self._parameter(f"{p.name}.s") if s is None else str(s) for s in p.type.strides)
                 hint = STREAMED if p.name in getattr(self.kernel, "streamed", ()) else ""
                 early = bool(hint) or p.name in getattr(self.kernel, "ready", ())
-                self.env[p] = Address(pointer, strides, p.type.dtype, hint=hint, early=early)
+                runs = p.name in getattr(self.kernel, "runs", ())
+                self.env[p] = Address(pointer, strides, p.type.dtype, hint=hint, early=early, runs=runs)
             else:
                 self.env[p] = self._parameter(p.name)
         self._words = [self._parameter(name) for name in extra]

@@ -88,21 +88,75 @@ def _across(e: Emitter, fn: str, dtype: DType, values: list[str]) -> list[str]:
     return out
 
 
+def scan_tile(e: Emitter, fn: str, x: Regs) -> Regs:
+    """Running sums of a tile with one element a thread, by doubling: within a warp by shuffles, in a block through shared memory. Sums of
+    integers have no order: warps find theirs by shuffles, and each adds what the warps before it have."""
+    k, f, threads, dtype = e.k, e.f, e.layout.threads, x.type.dtype
+    if x.type.shape[-1] != threads:
+        raise CompileError(f"cuda: scan needs tiles of one element a thread, kernel {e.kernel.name} has {threads} threads for {x.type}")
+    ty, item = elem_type(dtype), 8 if dtype.itemsize == 8 else 4
+    place = e.base(x.type.shape, len(x.type.shape) - 1)
+    warps = threads // WARP
+    out = {}
+    for key, value in x.values.items():
+        reach = 1 if warps <= 1 or not dtype.is_float else WARP
+        while reach < min(threads, WARP):
+            within = k.value("i64", f"and.b64 {{}}, {place}, {min(threads, WARP) - 1};")
+            has = k.value("i1", f"setp.ge.u64 {{}}, {within}, {reach};")
+            value = f.select(ty, has, combine(f, fn, dtype, _shuffle(e, dtype, value, reach, "up"), value), value)
+            reach *= 2
+        if warps > 1:
+            slots = threads if dtype.is_float else warps
+            at = k.value("i64", f"add.s64 {{}}, {e.shared_base()}, {k.alloc_shared(item * slots)};")
+            if dtype.is_float:
+                value = _doubled(e, fn, dtype, value, place, at)
+            else:
+                last = k.value("i1", f"setp.eq.u32 {{}}, {k.value('i32', 'mov.u32 {}, %laneid;')}, {WARP - 1};")
+                e.barrier()  # the last round's readers must be done
+                mine = k.value("i64", f"mad.wide.u32 {{}}, {e.warp()}, {item}, {at};")
+                k.emit(f"@{last} st.shared.b{8 * item} [{mine}], {value};")
+                e.barrier()
+                for w in range(warps - 1):
+                    part = k.value(ty, f"ld.shared.b{8 * item} {{}}, [{at}+{w * item}];")
+                    behind = k.value("i1", f"setp.gt.u32 {{}}, {e.warp()}, {w};")
+                    value = f.select(ty, behind, combine(f, fn, dtype, part, value), value)
+        out[key] = value
+    return Regs(x.type, out)
+
+
+def _doubled(e: Emitter, fn: str, dtype: DType, value: str, place: str, at: str) -> str:
+    """A scan by doubling through shared memory."""
+    k, ty, item = e.k, elem_type(dtype), 8 if dtype.itemsize == 8 else 4
+    mine, reach = k.value("i64", f"mad.lo.s64 {{}}, {place}, {item}, {at};"), 1
+    while reach < e.layout.threads:
+        e.barrier()  # readers of the step before are done
+        k.emit(f"st.shared.b{8 * item} [{mine}], {value};")
+        e.barrier()
+        has = k.value("i1", f"setp.ge.u64 {{}}, {place}, {reach};")
+        earlier = k.value(ty, f"mov.b{8 * item} {{}}, {literal(ty, 0)};")
+        k.emit(f"@{has} ld.shared.b{8 * item} {earlier}, [{mine}+{-reach * item}];")
+        value = e.f.select(ty, has, combine(e.f, fn, dtype, earlier, value), value)
+        reach *= 2
+    return value
+
+
 def _as_bits(e: Emitter, ty: str, value: str) -> str:
     return e.f.select("i32", value, "1", "0") if ty == "i1" else value
 
 
-def _shuffle(e: Emitter, dtype: DType, value: str, reach: int) -> str:
+def _shuffle(e: Emitter, dtype: DType, value: str, reach: int, mode: str = "bfly") -> str:
+    """The value of the lane `reach` away: across (`bfly`), or before (`up`)."""
     k, f, ty = e.k, e.f, elem_type(dtype)
     mask = e.member_mask()
+    bound = 31 if mode == "bfly" else 0
     if ty in ("double", "i64"):
         low, high = k.reg("i32"), k.reg("i32")
         k.emit(f"mov.b64 {{{low}, {high}}}, {value};")
-        a, b = (k.value("i32", f"shfl.sync.bfly.b32 {{}}, {x}, {reach}, 31, {mask};") for x in (low, high))
+        a, b = (k.value("i32", f"shfl.sync.{mode}.b32 {{}}, {x}, {reach}, {bound}, {mask};") for x in (low, high))
         out = k.reg(ty)
         k.emit(f"mov.b64 {out}, {{{a}, {b}}};")
         return out
-    other = k.value("i32" if ty == "i1" else ty, f"shfl.sync.bfly.b32 {{}}, {_as_bits(e, ty, value)}, {reach}, 31, {mask};")
+    other = k.value("i32" if ty == "i1" else ty, f"shfl.sync.{mode}.b32 {{}}, {_as_bits(e, ty, value)}, {reach}, {bound}, {mask};")
     return f.icmp("ne", "i32", other, "0") if ty == "i1" else other
 
 
@@ -281,7 +335,11 @@ class Emitter(Control):
 
     def do_scan(self, instr: Instr) -> None:
         """By doubling along the last axis, in the order that every target keeps."""
-        type_, x = self._private(instr), self.tile(instr.operands[0])
+        type_, x = instr.results[0].type, self.tile(instr.operands[0])
+        assert isinstance(type_, TileType)
+        if self.layout.spread(type_.shape, len(type_.shape) - 1):
+            self.env[instr.results[0]] = scan_tile(self, instr.attrs["fn"], x)
+            return
         values, reach = dict(x.values), 1
         while reach < type_.shape[-1]:
             values = {
@@ -292,7 +350,10 @@ class Emitter(Control):
         self.env[instr.results[0]] = Regs(type_, values)
 
     def do_extract(self, instr: Instr) -> None:
-        type_, x, starts = self._private(instr), self.tile(instr.operands[0]), instr.attrs["starts"]
+        type_, x, starts = instr.results[0].type, self.tile(instr.operands[0]), instr.attrs["starts"]
+        assert isinstance(type_, TileType)
+        if x.type.shape[-1] != type_.shape[-1]:  # else every thread keeps its columns
+            self._private(instr)
         self.env[instr.results[0]] = Regs(
             type_, {key: x.values[tuple(s + i for s, i in zip(starts, key, strict=True))] for key in self.keys(type_.shape)}
         )

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ....core.dtypes import DType
-from ....tile.ir import Instr, Operand, Var
+from ....core.errors import CompileError
+from ....tile.ir import Instr, Operand, TileType, Var
 from ..threads.access import _pair
 from ..threads.layout import elem_type
 from .layout import Layout, log2
@@ -177,7 +178,8 @@ def _mma(e: TiledEmitter, dot: Dot, sums: dict[int, str]) -> None:
     assert right is not None
     b_area, b_turned = right
     b_inner = _inner_k(b_area, b_turned, 0)
-    b_places = b_area.places(e, _matrix_lanes(b_area, across, b_inner, first=b_inner))
+    steps = _steps(cols, a_type, deep)
+    b_places = b_area.places(e, _matrix_lanes(b_area, across, b_inner, first=b_inner, deep=steps == 2))
     a_inner, a_places = True, None
     if left is not None:
         a_area, a_turned = left
@@ -198,11 +200,21 @@ def _mma(e: TiledEmitter, dot: Dot, sums: dict[int, str]) -> None:
                 a[r] = [_pair(e.f, values[x, y], values[x, y + 1]) for x, y in corner]
         for c in wide:
             place = b_places(c, depth) if b_inner else b_places(depth, c)
-            b = _matrices(e, place, "" if b_inner else ".trans")
-            for n in (0, 1):
+            if depth % (steps * deep) == 0:
+                b = _matrices(e, place, "" if b_inner else ".trans")
+            for n in (0, 1) if steps == 1 else (depth // deep % 2,):
                 for r in tall:
-                    four = ", ".join(sums[at[r + 8 * i, c + 8 * n + j]] for i in (0, 1) for j in (0, 1))
+                    four = ", ".join(sums[at[r + 8 * i, c + 8 * n * (2 - steps) + j]] for i in (0, 1) for j in (0, 1))
                     k.emit(f"{name} {{{four}}}, {{{', '.join(a[r])}}}, {{{b[2 * n]}, {b[2 * n + 1]}}}, {{{four}}};")
+
+
+def _steps(cols: list[int], a_type: TileType, deep: int) -> int:
+    """Steps of K for which four 8x8 matrices of the right operand suffice: two where a warp has eight columns."""
+    if max(cols) >= 8:
+        return 1
+    if a_type.shape[1] % (2 * deep):
+        raise CompileError(f"cuda: products of eight columns need K in steps of {2 * deep}, got {a_type}")
+    return 2
 
 
 def _wgmma(e: TiledEmitter, dot: Dot, sums: dict[int, str]) -> None:
@@ -284,12 +296,13 @@ def _moved(e: TiledEmitter, side: tuple[str, Area, bool], number: int, depth: in
     return e.k.value("i64", f"add.s64 {{}}, {start}, {offset >> 4};") if offset else start
 
 
-def _matrix_lanes(area: Area, warps: list[tuple[int, int]], inner: bool, *, first: bool) -> tuple[tuple[int, int], ...]:
+def _matrix_lanes(area: Area, warps: list[tuple[int, int]], inner: bool, *, first: bool, deep: bool = False) -> tuple[tuple[int, int], ...]:
     """How the lanes of a warp name the rows of four 8x8 matrices: eight rows each; lane bits 3 and 4 choose the next eight along the other
-    axis and along the rows (`first`), or the other way round."""
-    lanes = [(i, area.bit(False, i)) for i in range(3)]
-    next_row, next_chunk = area.bit(False, 3), area.bit(True, log2(16 // area.tile.dtype.itemsize))
-    lanes += [(3, next_chunk), (4, next_row)] if first else [(3, next_row), (4, next_chunk)]
+    axis and along the rows (`first`), or the other way round; with `deep` both go along the one that bit 3 chooses."""
+    lanes, chunk = [(i, area.bit(False, i)) for i in range(3)], log2(16 // area.tile.dtype.itemsize)
+    next_row, next_chunk = area.bit(False, 3), area.bit(True, chunk)
+    after = area.bit(True, chunk + 1) if first else area.bit(False, 4)
+    lanes += [(3, next_chunk), (4, after if deep else next_row)] if first else [(3, next_row), (4, after if deep else next_chunk)]
     return tuple(lanes + [(i, area.bit(not inner, b)) for i, b in warps])
 
 
@@ -304,6 +317,7 @@ def _tf32(e: TiledEmitter, dot: Dot, sums: dict[int, str]) -> None:
     k, instr = e.k, dot.instr
     a_type, acc = tile(instr.operands[0]), tile(instr.operands[2])
     at, rows, cols, columns = _grid(dot, acc.shape)
+    steps = _steps(cols, a_type, 8)
     sides = []
     for x, axis in ((instr.operands[0], 1), (instr.operands[1], 0)):
         found = area_of(e, x)
@@ -312,19 +326,20 @@ def _tf32(e: TiledEmitter, dot: Dot, sums: dict[int, str]) -> None:
         inner, mine = _inner_k(area, turned, axis), axis == 1
         warps = [(5 + i, b - columns if mine else b) for i, b in enumerate(dot.layout.warps) if b is not None and (b >= columns) == mine]
         if inner:  # matrices of eight rows of 16 bytes
-            lanes = _matrix_lanes(area, warps, inner, first=not mine)
+            lanes = _matrix_lanes(area, warps, inner, first=not mine, deep=steps == 2 and not mine)
         else:  # element by element
             own = [(0, area.bit(False, 0)), (1, area.bit(False, 1)), *((2 + i, area.bit(True, i)) for i in range(3))]
             lanes = (*own, *((i, area.bit(True, b)) for i, b in warps))
         sides.append((area.places(e, lanes), inner))
 
     def rounded(side: tuple[Places, bool], number: int, depth: int, *, left: bool) -> list[str]:
-        """16 × 8 of the left operand, or 8 × 16 of the right: two fragments."""
+        """16 × 8 of the left operand, or 8 × 16 (where there are eight columns: 16 × 8) of the right: two fragments."""
         places, inner = side
         if inner:
             raw = _matrices(e, places(number, depth), "")
         else:
             order = [(8 * i, 4 * j) for j in (0, 1) for i in (0, 1)] if left else [(8 * i, 4 * j) for i in (0, 1) for j in (0, 1)]
+            order = [(0, 4 * i) for i in range(4)] if steps == 2 and not left else order
             raw = []
             for n, d in order:
                 pointer, offset = places(depth + d, number + n)
@@ -337,10 +352,11 @@ def _tf32(e: TiledEmitter, dot: Dot, sums: dict[int, str]) -> None:
     for depth in range(0, a_type.shape[1], 8):
         a = {r: rounded(sides[0], r, depth, left=True) for r in tall}
         for c in wide:
-            b = rounded(sides[1], c, depth, left=False)
-            for n in (0, 1):
+            if depth % (8 * steps) == 0:
+                b = rounded(sides[1], c, depth, left=False)
+            for n in (0, 1) if steps == 1 else (depth // 8 % 2,):
                 for r in tall:
-                    four = ", ".join(sums[at[r + 8 * i, c + 8 * n + j]] for i in (0, 1) for j in (0, 1))
+                    four = ", ".join(sums[at[r + 8 * i, c + 8 * n * (2 - steps) + j]] for i in (0, 1) for j in (0, 1))
                     k.emit(f"{name} {{{four}}}, {{{', '.join(a[r])}}}, {{{b[2 * n]}, {b[2 * n + 1]}}}, {{{four}}};")
 
 
