@@ -16,7 +16,10 @@ from tilewright.compile import chosen_target
 from tilewright.core.dtypes import bf16, f32, i32
 from tilewright.core.errors import CompileError
 from tilewright.kernels.attention.cuda.flash_kernels import FlashGradKernel, FlashStatsKernel, MmaGradKernel
+from tilewright.kernels.cuda import templates
+from tilewright.kernels.cuda.groups import Shared
 from tilewright.kernels.cuda.kernel import BlockKernel, FlashKernel, MmaAttentionKernel
+from tilewright.kernels.sort.sorting import SortTemplate
 from tilewright.passes.pipeline import run_pipeline
 from tilewright.target.cuda.device import cuda_target
 from tilewright.target.cuda.ptx.ptxas import find_ptxas
@@ -106,8 +109,9 @@ def test_other_targets_decompose_it(rng: np.random.Generator) -> None:
         assert np.linalg.norm(np.asarray(got).astype(np.float64) - wide) <= 2e-2 * np.linalg.norm(wide)
 
 
-def test_registers_that_spill_are_in_the_report() -> None:
+def test_registers_that_spill_are_in_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel of one thread a program that holds a whole tile: the report says so before anything runs, and what would fit."""
+    monkeypatch.setattr(templates, "CUDA_TEMPLATES", [Shared(SortTemplate()), *templates.CUDA_TEMPLATES])
     session: Any = tw.compile(graph(lambda x: o.Sort(axis=0)(x), (i32, (70,))), target="sm_90a")
     (kernel,) = session.report().data["kernels"].values()
     (message,) = kernel["limits"]
