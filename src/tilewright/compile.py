@@ -385,7 +385,7 @@ def build(model: Model, *, threads: int | None = None, stages: Stages | None = N
     from .build.packing import pack_constants
     from .kernels.select import select
     from .plan.order import ordered
-    from .runtime.executable import Executable
+    from .runtime.executable import CpuExecutable
 
     if stages is None:  # a loaded session whose code cannot be used
         stages = Stages(model.name, False)
@@ -399,7 +399,7 @@ def build(model: Model, *, threads: int | None = None, stages: Stages | None = N
         with stages.stage("pack"):  # what is left of it
             constants = packing.result()
     with stages.stage("plan"):
-        executable = Executable(program, model.interface, code, constants)
+        executable = CpuExecutable(program, model.interface, code, constants)
     model.notes += code.notes
     return Session(model, executable, threads=threads)
 

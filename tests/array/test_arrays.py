@@ -103,7 +103,7 @@ WRONG = {
     "swapaxes": (lambda x: x.swapaxes(0, 3), "axis"), "transpose": (lambda x: x.transpose(0, 0, 1), "repeated axis"),
     "permute_dims": (lambda x: tw.permute_dims(x, (0, 1)), "axes"), "reshape": (lambda x: tw.reshape(x, (5, 5)), "cannot reshape"),
     "squeeze": (lambda x: x.squeeze(0), "not equal to one"), "view": (lambda x: x.view(np.int32), "argument"),
-    "broadcast_to": (lambda x: tw.broadcast_to(x, 2, 3, 4), "argument"),
+    "broadcast_to": (lambda x: tw.broadcast_to(x, 2, 3, 4), "argument"),  # type: ignore[call-arg]
 }
 
 

@@ -110,7 +110,7 @@ def test_bad_declarations_and_calls() -> None:
                        ({"x": {5: "N"}}, "x has 1 axes, got axis 5"), ({"x": "N"}, r"x needs \{axis: Dim\}"), (3, "must be a mapping"),
                        ({"x": {0: tw.Dim("N") * tw.Dim("M")}}, r"x\.shape\[0\] needs a name")):
         with pytest.raises(ConfigError, match=rule):
-            tw.jit(lambda x: x, dynamic=tree)(x)
+            tw.jit(lambda x: x, dynamic=tree)(x)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="two dims are called N but have different ranges"):
         tw.jit(lambda x, y: x, dynamic={"x": {0: "N"}, "y": {0: tw.Dim("N", 2)}})(x, x)
     with pytest.raises(ConfigError, match="x is a float, not a tensor"):

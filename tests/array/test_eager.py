@@ -71,7 +71,7 @@ def test_functions_of_floats_have_special_cases_of_their_own(name: str, dtype: A
     a, b = (np.concatenate([x.ravel(), y]).astype(dtype) for x, y in zip(np.meshgrid(SPECIAL, SPECIAL), random, strict=True))
     a = np.where(np.arange(a.size) < SPECIAL.size**2, a, np.abs(a)) if name == "pow" else a
     operands = [a] if name in elementwise.UNARY else [a, b]
-    want = (loops.unary if len(operands) == 1 else loops.binary)(name, *operands, np.dtype(dtype))
+    want = (loops.unary if len(operands) == 1 else loops.binary)(name, *operands, np.dtype(dtype))  # type: ignore[arg-type, call-arg]
     for kind in ("unary", "binary"):
         monkeypatch.setattr(loops, kind, lambda *_: pytest.fail("a loop of NumPy's"))
     for step in (1, 2):

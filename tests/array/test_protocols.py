@@ -33,25 +33,25 @@ class Capsule:
 
 
 def test_a_capsule_is_used_once() -> None:
-    for capsule in (torch.utils.dlpack.to_dlpack(torch.arange(3.0)), tw.arange(3, dtype=tw.float32).__dlpack__(max_version=(1, 0))):
+    for capsule in (torch.utils.dlpack.to_dlpack(torch.arange(3.0)), tw.arange(3, dtype=tw.float32).__dlpack__(max_version=(1, 0))):  # type: ignore[attr-defined]
         assert tw.from_dlpack(Capsule(capsule)).tolist() == [0, 1, 2]
         with pytest.raises(InputError, match="the capsule was used before"):
             tw.from_dlpack(Capsule(capsule))
     with pytest.raises(ArgumentError, match=r"lies on device \(8, 0\); move it to the CPU first"):
         tw.from_dlpack(Capsule(None, (8, 0)))
     with pytest.raises(ArgumentError, match="needs an object with __dlpack__, got a PyCapsule"):
-        tw.from_dlpack(torch.utils.dlpack.to_dlpack(torch.arange(3.0)))
+        tw.from_dlpack(torch.utils.dlpack.to_dlpack(torch.arange(3.0)))  # type: ignore[attr-defined]
 
 
 def test_layouts_and_dtypes_through_dlpack() -> None:
     x = tw.arange(12, dtype=tw.float32).reshape(3, 4)
     for view in (x[::-1], x.T[:, ::-2], x[1:1], x[0, 0], tw.broadcast_to(x[0], (2, 4)), x[:, 1:3]):
-        assert torch.from_dlpack(view).tolist() == np.from_dlpack(view).tolist() == tw.from_dlpack(view).tolist() == view.tolist()
+        assert torch.from_dlpack(view).tolist() == np.from_dlpack(view).tolist() == tw.from_dlpack(view).tolist() == view.tolist()  # type: ignore[attr-defined]
     with pytest.raises(BufferError, match="negative strides cannot be exported without a copy"):
         x[::-1].__dlpack__(copy=False)
     for dtype in (torch.bfloat16, torch.float8_e4m3fn, torch.bool, torch.complex64, torch.int8):
         t = torch.ones(3).to(dtype)
-        back = torch.from_dlpack(tw.from_dlpack(t))
+        back = torch.from_dlpack(tw.from_dlpack(t))  # type: ignore[attr-defined]
         assert back.dtype is dtype and back.float().tolist() == [1, 1, 1] if not dtype.is_complex else back.tolist() == t.tolist()
 
 
@@ -74,7 +74,7 @@ def test_strange_numpy_arrays() -> None:
         with pytest.raises(ParseError, match=r"asarray: dtype: .* is not one of bool i8"):
             tw.asarray(bad)
     with pytest.raises(ArgumentError, match="a masked array would lose its mask"):
-        tw.asarray(np.ma.masked_array([1.0, 2.0], [0, 1]))
+        tw.asarray(np.ma.masked_array([1.0, 2.0], [0, 1]))  # type: ignore[arg-type]
 
 
 def test_buffers_keep_their_dtype_and_memory() -> None:
@@ -82,7 +82,7 @@ def test_buffers_keep_their_dtype_and_memory() -> None:
     x = tw.asarray(numbers)
     numbers[0] = 7
     assert x.dtype == tw.float64 and x.tolist() == [7, 2]
-    assert tw.asarray(memoryview(np.arange(3, dtype=np.int16))).dtype == tw.int16
+    assert tw.asarray(memoryview(np.arange(3, dtype=np.int16))).dtype == tw.int16  # type: ignore[arg-type]
     assert tw.asarray((ctypes.c_int32 * 3)(1, 2, 3)).tolist() == [1, 2, 3]
     assert memoryview(x).format == "d" and bytes(tw.asarray([1, 2], dtype=tw.uint8)) == b"\x01\x02"
 
@@ -99,7 +99,7 @@ def test_numpy_functions_that_write_their_argument() -> None:
     y = x.view()
     np.add.at(x, [0, 0, 2], 1)
     assert x.tolist() == [2, 0, 1] and y.tolist() == [0, 0, 0]
-    np.copyto(y, 7)
+    np.copyto(y, 7)  # type: ignore[arg-type]
     assert y.tolist() == [7, 7, 7] and x.tolist() == [2, 0, 1]
     made = np.frompyfunc(lambda v: [v], 1, 1)(x)
     assert type(made) is np.ndarray and made.dtype == object
@@ -127,7 +127,7 @@ def test_files_are_replaced_whole(tmp_path: Path) -> None:
             tw.load_arrays(path)
         path.unlink()
     with pytest.raises(ArgumentError, match="save: names must differ as text, got 1, '1'"):
-        tw.save(tmp_path / "x.npz", {1: x, "1": x})
+        tw.save(tmp_path / "x.npz", {1: x, "1": x})  # type: ignore[dict-item]
     with pytest.raises(ArgumentError, match="cannot hold float32 by the name '__metadata__'"):
         tw.save(tmp_path / "x.safetensors", {"__metadata__": x})
 
@@ -162,7 +162,7 @@ def test_files_are_not_trusted(tmp_path: Path) -> None:
     told("a.npz", whole[:60] + bytes(30) + whole[90:])  # a damaged stream
     told("a.npz", zipped("x.npy", huge, zipfile.ZIP_LZMA).replace(b"\x0e\x00", b"\x61\x00"))  # a compression that nobody knows
     entry = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
-    for header in ([1], {"x": 3}, {"x": entry | {"shape": [-2]}}, {"x": entry | {"shape": [1 << 62, 8]}}, {"x": entry | {"dtype": []}},
+    for header in ([1], {"x": 3}, {"x": entry | {"shape": [-2]}}, {"x": entry | {"shape": [1 << 62, 8]}}, {"x": entry | {"dtype": []}},  # type: ignore[var-annotated]
                    {"x": entry | {"data_offsets": [0.0, 8]}}, {"x": {}}, {"x": entry | {"data_offsets": None}}, "[" * 9000):
         text = header.encode() if isinstance(header, str) else json.dumps(header).encode()
         told("a.safetensors", struct.pack("<Q", len(text)) + text + bytes(8))

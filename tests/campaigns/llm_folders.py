@@ -149,7 +149,8 @@ def build(subject: Folder) -> dict[str, bytes]:
                 change(entry, e.at, e.how) if e.how % 3 else {**entry, "dtype": ("F16", "BF16", "I64", "U8", "F64", "BOOL")[e.how % 6]}
             )
         elif e.op == "tensors" and name:
-            new = (arrays[name].reshape(-1), np.atleast_1d(arrays[name])[:1], arrays[name][None], np.zeros((0, 3), np.float32), np.float32(3))
+            old = arrays[name]
+            new = (old.reshape(-1), np.atleast_1d(old)[:1], old[None], np.zeros((0, 3), np.float32), np.float32(3))
             arrays[name] = np.asarray(new[e.how % len(new)])
         else:
             late.append(e)

@@ -139,7 +139,7 @@ def write(folder: Path, case: Case) -> Path:
         elif kind == "spz_inner":
             data = gzip.compress(changed_bytes(gzip.decompress(write_spz(scene())), case.changes), 1)
         else:
-            made = {"ply": lambda: write_ply(scene()), "ply_ascii": ascii_ply, "splat": lambda: write_splat(scene()),
+            made = {"ply": lambda: write_ply(scene()), "ply_ascii": ascii_ply, "splat": lambda: write_splat(scene()),  # type: ignore[operator]
                     "spz": lambda: write_spz(scene())}[kind]()
             data = changed_bytes(made, case.changes)
         path.write_bytes(data)

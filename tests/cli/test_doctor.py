@@ -82,7 +82,7 @@ def test_more_threads_than_cores_is_noted(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_missing_packages_are_notes(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = ["no-such-package>=1 ; extra == 'flying'", "numpy>=1; extra == \"arrays\"", "mypy ; extra == 'dev'", "rich>=13.7"]
-    monkeypatch.setattr(doctor.metadata, "requires", lambda _: lines)
+    monkeypatch.setattr(doctor.metadata, "requires", lambda _: lines)  # type: ignore[attr-defined]
     monkeypatch.setattr(doctor, "_installed", lambda _: True)
     missing, here = doctor.optional()
     assert missing.status == "note"

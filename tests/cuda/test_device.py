@@ -340,7 +340,7 @@ def test_sessions() -> None:
     for ids in ([1, 2, 3, 4], [10, 0, 10, 0]):
         index = torch.tensor(ids, device="cuda")
         assert torch.equal(session(table.clone(), index), table[index])
-    with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
+    with torch.cuda.stream(torch.cuda.Stream()):
         out = session(table, torch.tensor([1, 1, 2, 2], device="cuda"))
     torch.cuda.synchronize()
     assert torch.equal(out, table[[1, 1, 2, 2]])

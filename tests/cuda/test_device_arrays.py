@@ -107,7 +107,7 @@ def test_views_share_memory_and_launch_nothing(gpu: Any) -> None:
     for view, want in pairs:
         assert view.device == "cuda" and view.shape == want.shape
         assert all(s == t for s, t, n in zip(view.strides, want.strides, want.shape, strict=True) if n != 1)
-        assert start <= P.of(view).address < start + a.nbytes
+        assert start <= P.of(view).address < start + a.nbytes  # type: ignore[union-attr]
         np.testing.assert_array_equal(view.numpy(), want)
     np.testing.assert_array_equal(x.T.reshape(-1).numpy(), a.T.reshape(-1))  # this one copies
     for bad, message in ((lambda: x.reshape(5, 5), "reshape: "), (lambda: x[9], "index 9"), (lambda: x.squeeze(0), "size not equal")):
@@ -267,7 +267,7 @@ def test_sessions_give_arrays_for_arrays(gpu: Any) -> None:
 def test_devices_that_differ(gpu: Any) -> None:
     x, here = put(numbers(3)), tw.ones(3)
     for call in (lambda: x + here, lambda: here * x, lambda: tw.where(here > 0, x, x), lambda: x + np.ones(3, np.float32),
-                 lambda: tw.concat([x, here]), lambda: tw.softmax(x, here), lambda: x.__iadd__(here), lambda: x.__setitem__(0, here)):
+                 lambda: tw.concat([x, here]), lambda: tw.softmax(x, here), lambda: x.__iadd__(here), lambda: x.__setitem__(0, here)):  # type: ignore[arg-type]
         with pytest.raises(ArgumentError, match=r"lie on different devices, got (f32|bool)\[3\] on cpu"):
             call()
     with pytest.raises(ArgumentError, match=r"jit: .*lambda.*: the arguments lie on different devices, got f32\[3\] on cpu and f32\["):
@@ -300,7 +300,7 @@ def test_writes_copy_what_others_hold(gpu: Any) -> None:
     a += 1
     x *= x
     a *= a
-    assert P.of(x).address != place  # x[0] held it once
+    assert P.of(x).address != place  # type: ignore[union-attr]  # x[0] held it once
     place = P.of(x).address  # type: ignore[union-attr]
     x -= 1
     a -= 1
@@ -378,7 +378,7 @@ def test_transforms(gpu: Any) -> None:
         return tw.mean((x @ w - 1) ** 2)
 
     leaf = torch.tensor(w, requires_grad=True)
-    ((torch.tensor(a) @ leaf - 1) ** 2).mean().backward()  # type: ignore[no-untyped-call]
+    ((torch.tensor(a) @ leaf - 1) ** 2).mean().backward()
     assert_same(tw.grad(loss)(v, x), leaf.grad.numpy(), 1e-5)  # type: ignore[union-attr]
     value, grads = tw.jit(tw.value_and_grad(loss))(v, x.T.copy().T)  # strided operands are made contiguous
     assert value.device == grads.device == "cuda"
@@ -447,8 +447,8 @@ def test_memory_of_pytorch_where_it_runs(fake: FakeDriver, monkeypatch: pytest.M
     taken: list[Any] = []
     fake.calls.clear()
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.cuda, "caching_allocator_alloc", lambda n, d, s: taken.append((n, d, s)) or fake.memory.allocate(n))
-    monkeypatch.setattr(torch.cuda, "caching_allocator_delete", lambda at: taken.append("back") or fake.memory.free(at))
+    monkeypatch.setattr(torch.cuda, "caching_allocator_alloc", lambda n, d, s: taken.append((n, d, s)) or fake.memory.allocate(n))  # type: ignore[func-returns-value]
+    monkeypatch.setattr(torch.cuda, "caching_allocator_delete", lambda at: taken.append("back") or fake.memory.free(at))  # type: ignore[func-returns-value]
     block = Block(100, 5)
     assert taken == [(100, 0, 5)] and block.address in fake.memory.kept
     del block
@@ -496,11 +496,11 @@ class Told:
 def test_arrays_of_other_libraries(gpu: Any) -> None:
     a = numbers(4, 6)
     x = put(a)
-    theirs = DeviceArray((4, 6), P.dt.f32, x, 0, P.of(x).address)  # type: ignore[union-attr]
+    theirs = DeviceArray((4, 6), P.dt.f32, x, 0, P.of(x).address)  # type: ignore[attr-defined, union-attr]
     for given in (theirs, Told(x), Told(x[:, ::2])):
         for take in (tw.asarray, *([tw.from_dlpack] if hasattr(given, "__dlpack__") else [])):
-            y = take(given)
-            assert y.device == "cuda" and P.of(y).address == P.of(x).address
+            y = take(given)  # type: ignore[arg-type]
+            assert y.device == "cuda" and P.of(y).address == P.of(x).address  # type: ignore[union-attr]
             np.testing.assert_array_equal(y.numpy(), a if y.shape == (4, 6) else a[:, ::2])
             y[0] = 1  # memory of others is never written
             np.testing.assert_array_equal(x.numpy(), a)
@@ -523,7 +523,7 @@ def test_pytorch_shares_our_memory() -> None:
     back = tw.asarray(theirs * 2)
     assert back.device == "cuda" and torch.equal(x.torch(), theirs.T)
     assert_same(back.T + x, a * 3)
-    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side = torch.cuda.Stream()
     with torch.cuda.stream(side):
         for _ in range(50):
             y = tw.exp(x) * 2

@@ -37,7 +37,7 @@ class Residual(nn.Module):
         x = self.stem(x)
         x = F.relu(x + self.a(x))
         x = F.relu(self.short(x) + self.b(x))
-        return self.head(x.mean((2, 3)))  # type: ignore[no-any-return]
+        return self.head(x.mean((2, 3)))
 
 
 class Cached(nn.Module):
@@ -64,7 +64,7 @@ class Recurrent(nn.Module):
         self.lstm, self.gru = nn.LSTM(d, 40, 2, batch_first=True, bidirectional=True), nn.GRU(80, 17, batch_first=True)
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.gru(self.lstm(x)[0])  # type: ignore[no-any-return]
+        return self.gru(self.lstm(x)[0])
 
 
 class Diffusion(nn.Module):
@@ -85,7 +85,7 @@ class Diffusion(nn.Module):
         low = self.down(h)
         rows = self.norms[2](low).flatten(2).transpose(1, 2)
         low = low + self.attend(rows, rows, rows, need_weights=False)[0].transpose(1, 2).reshape(low.shape)
-        return self.last(F.silu(self.norms[3](torch.cat([h, self.up(low)], 1))))  # type: ignore[no-any-return]
+        return self.last(F.silu(self.norms[3](torch.cat([h, self.up(low)], 1))))
 
 
 B, S, P = tw.Dim("B", 1, 9), tw.Dim("S", 1, 40), tw.Dim("P", 0, 300)

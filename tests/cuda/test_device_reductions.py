@@ -61,7 +61,7 @@ def test_kernels_come_from_the_cache_on_disk(fake: FakeDriver, monkeypatch: pyte
 
     def results() -> list[Any]:
         x = put(a)
-        return [tw.tanh(x).numpy(), (x[:, ::2] * 2).numpy(), tw.sum(x, axis=0).numpy(), (put(np.int32([7, 8])) // 2).numpy()]
+        return [tw.tanh(x).numpy(), (x[:, ::2] * 2).numpy(), tw.sum(x, axis=0).numpy(), (put(np.int32([7, 8])) // 2).numpy()]  # type: ignore[arg-type]
 
     def forget() -> None:
         P.state().plans.clear()
@@ -72,8 +72,8 @@ def test_kernels_come_from_the_cache_on_disk(fake: FakeDriver, monkeypatch: pyte
     first = results()
     forget()
     seen: list[str] = []
-    real = kernels.run_pipeline
-    monkeypatch.setattr(kernels, "run_pipeline", lambda graph, *args, **kwargs: (seen.append(graph.name), real(graph, *args, **kwargs))[1])
+    real = kernels.run_pipeline  # type: ignore[attr-defined]
+    monkeypatch.setattr(kernels, "run_pipeline", lambda graph, *args, **kwargs: (seen.append(graph.name), real(graph, *args, **kwargs))[1])  # type: ignore[func-returns-value]
     for got, want in zip(results(), first, strict=True):
         np.testing.assert_array_equal(got, want)
     assert set(seen) <= {"floor_divide"}, "only what may fail is made in each process"

@@ -74,7 +74,7 @@ def test_pytorch_shares_our_memory(rng: np.random.Generator) -> None:
     back = session(theirs)  # a tensor in, a tensor out
     assert isinstance(back, torch.Tensor) and torch.equal(back, -theirs)
     assert torch.as_tensor(session.on(0)(ours), device="cuda").data_ptr() % 16 == 0
-    other = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    other = torch.cuda.Stream()
     with torch.cuda.stream(other):
         for _ in range(50):
             back = session(session(back))

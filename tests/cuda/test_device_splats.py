@@ -24,7 +24,7 @@ def scene(rng: np.random.Generator, count: int, spread: float) -> list[Any]:
 
 def far_apart(got: Any, want: Any) -> float:
     """The norm of the difference over the norm."""
-    return float(np.linalg.norm(got - want) / max(np.linalg.norm(want), 1e-30))
+    return float(np.linalg.norm(got - want) / max(np.linalg.norm(want), 1e-30))  # type: ignore[operator]
 
 
 @pytest.mark.parametrize(("count", "spread", "width", "height"),

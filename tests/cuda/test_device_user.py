@@ -42,12 +42,12 @@ def test_streams_and_no_copies() -> None:
     session: Any = tw.compile(module, (x,))
     want = module.double()(x.double())
     check_close(session(x), want)
-    side: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side: Any = torch.cuda.Stream()
     for stream in (side, torch.cuda.current_stream(), side):
         late, kept = torch.zeros_like(x), torch.empty(7, 33, device="cuda")
         torch.cuda.synchronize()
         with torch.cuda.stream(stream):
-            torch.cuda._sleep(20_000_000)  # type: ignore[no-untyped-call]
+            torch.cuda._sleep(20_000_000)
             late.copy_(x)
             kept.copy_(session(late))
         stream.synchronize()
@@ -71,7 +71,7 @@ def test_two_threads() -> None:
     found: list[tuple[int, torch.Tensor]] = []
 
     def work(i: int) -> None:
-        stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream: Any = torch.cuda.Stream()
         with torch.cuda.stream(stream):
             results = [session(given[i]) for _ in range(100)]
         stream.synchronize()
@@ -215,7 +215,7 @@ def test_training_a_module() -> None:
         ours, state, value = step(ours, state, x, y)
         right = F.cross_entropy(torch.tanh(x @ theirs["a"] + theirs["b"]) @ theirs["c"], y)
         torch_opt.zero_grad()
-        right.backward()  # type: ignore[no-untyped-call]
+        right.backward()
         torch_opt.step()
         check_close(value, right.detach(), 1e-3)
     for k in names:

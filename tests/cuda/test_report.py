@@ -16,7 +16,10 @@ from tilewright.compile import chosen_target
 from tilewright.core.dtypes import bf16, f32, i32
 from tilewright.core.errors import CompileError
 from tilewright.kernels.attention.cuda.flash_kernels import FlashGradKernel, FlashStatsKernel, MmaGradKernel
+from tilewright.kernels.cuda import templates
+from tilewright.kernels.cuda.groups import Shared
 from tilewright.kernels.cuda.kernel import BlockKernel, FlashKernel, MmaAttentionKernel
+from tilewright.kernels.sort.sorting import SortTemplate
 from tilewright.passes.pipeline import run_pipeline
 from tilewright.target.cuda.device import cuda_target
 from tilewright.target.cuda.ptx.ptxas import find_ptxas
@@ -28,12 +31,12 @@ def test_a_report_names_launches_kernels_and_barriers() -> None:
     session: Any = tw.compile(case("softmax_long"), target="sm_90a")
     data = session.report().data
     (launch,) = data["launches"]
-    assert (launch["blocks"], launch["threads"]) == (8, 256) and launch["bytes"] == 2 * 8 * 8192 * 2
+    assert (launch["grid"], launch["block"]) == (8, 256) and launch["bytes"] == 2 * 8 * 8192 * 2
     (kernel,) = data["kernels"].values()
     assert kernel["barriers"]["bar.sync"] >= 1 and kernel["barriers"]["griddepcontrol.wait"] == 1
     assert (kernel["registers"] is None) == (find_ptxas() is None)
     text = str(session.report())
-    assert "the kernel before has ended" in text and "1 launches, 1 kernels" in text
+    assert "the kernel before has ended" in text and "1 launches of 1 kernels" in text and "softmax" in session.report()._repr_html_()
 
 
 class OnGpu:
@@ -106,8 +109,9 @@ def test_other_targets_decompose_it(rng: np.random.Generator) -> None:
         assert np.linalg.norm(np.asarray(got).astype(np.float64) - wide) <= 2e-2 * np.linalg.norm(wide)
 
 
-def test_registers_that_spill_are_in_the_report() -> None:
+def test_registers_that_spill_are_in_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel of one thread a program that holds a whole tile: the report says so before anything runs, and what would fit."""
+    monkeypatch.setattr(templates, "CUDA_TEMPLATES", [Shared(SortTemplate()), *templates.CUDA_TEMPLATES])
     session: Any = tw.compile(graph(lambda x: o.Sort(axis=0)(x), (i32, (70,))), target="sm_90a")
     (kernel,) = session.report().data["kernels"].values()
     (message,) = kernel["limits"]

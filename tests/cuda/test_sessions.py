@@ -215,12 +215,14 @@ def test_a_profile(rng: np.random.Generator) -> None:
         session: Any = tw.compile(graph(lambda x: (Softmax(axis=1)(x), o.Exp()(x)), (f32, (4, 4))), target="cuda")
         profile = session.profile(np.zeros((4, 4), np.float32), repeat=2)
         assert profile.total_us == 250 and len(profile.rows) == len(session.report().data["launches"]) == 2
+        assert [e["ts"] for e in profile.events] == [0.0, profile.rows[0]["us"]] and "predicted" in str(profile)
         kept = len(gpu.memory.kept)
         session.profile(session(np.zeros((4, 4), np.float32))[0], repeat=1)
         assert len(gpu.memory.kept) == kept  # what the measured call needed has gone
         varying: Any = tw.compile(graph(lambda x: Softmax(axis=1)(x), (f32, (3, sym("S", 1, 64)))), target="cuda")
         small, large = (np.zeros((3, n), np.float32) for n in (4, 8))
         varying(small), varying(large)
+        assert varying.report(at={"S": 7}).data["shape"] == {"S": 7}
         assert varying.profile(small, repeat=1).env == {"S": 4}  # its own shape, not the newest
         here = varying(large)
         varying.profile(small, repeat=1), varying(here)  # the short way

@@ -41,6 +41,7 @@ def annotation(found: Any, fallback: str = "Any") -> str:
 
 def parameter(p: inspect.Parameter) -> str:
     kind = annotation(p.annotation, "ArrayLike" if p.name in OPERANDS and p.default in (p.empty, ...) else "Any")
+    kind = "ArrayLike" if kind == "Array" else kind
     star = "*" if p.kind is p.VAR_POSITIONAL else "**" if p.kind is p.VAR_KEYWORD else ""
     plain = p.default is None or (isinstance(p.default, (bool, int, str)) or (isinstance(p.default, float) and isfinite(p.default)))
     default = "" if p.default is p.empty else f" = {p.default!r}" if plain else " = ..."
@@ -64,6 +65,22 @@ def function(name: str, source: Callable[..., Any]) -> str:
         words.append("/")
     result = annotation(shown.return_annotation, "Any" if name in SEVERAL or shown.return_annotation not in ("Any", "Value") else "Array")
     return wrapped(f"def {name}(", words, f") -> {result}: ...")
+
+
+def overloads(name: str, *sources: Callable[..., Any] | None) -> str:
+    """The signature of a function for Arrays, and that of its form for traces where it has further options, or more by position."""
+    first, *others = [f for f in sources if f is not None]
+    more = [f for f in others if not options(f) <= set(inspect.signature(first).parameters) or by_position(f) > by_position(first)]
+    return "\n".join(f"@overload\n{function(name, f)}" for f in (first, *more)) if more else function(name, first)
+
+
+def options(f: Callable[..., Any]) -> set[str]:
+    return {p.name for p in inspect.signature(f).parameters.values() if p.default is not p.empty or p.kind is p.KEYWORD_ONLY}
+
+
+def by_position(f: Callable[..., Any]) -> int:
+    kinds = [p.kind for p in inspect.signature(f).parameters.values()]
+    return 99 if inspect.Parameter.VAR_POSITIONAL in kinds else sum(k is not inspect.Parameter.KEYWORD_ONLY for k in kinds)
 
 
 def wrapped(start: str, words: Iterable[str], end: str, indent: str = "        ") -> str:
@@ -105,7 +122,8 @@ def package_stub() -> str:
     classes = [f"class {n}:\n    def __init__(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> None: ...\n"
                "    def __call__(self, *args: Any) -> Any: ...\n    def __getattr__(self, name: str) -> Any: ..."
                for n in ("custom_jvp", "custom_vjp")]
-    made = [function(n, source_of(n)) for n in sorted(functions.names() - taken) if n not in ("custom_jvp", "custom_vjp")]
+    names = sorted(functions.names() - taken - {"custom_jvp", "custom_vjp"})
+    made = [overloads(n, source_of(n), FUNCTIONS.get(ALIASES.get(n, n))) for n in names]
     return stub("", [*imports(by_module), "from .core.dims import Expr as Expr", "", "__version__: str", "__array_api_version__: str",
                      wrapped("__all__ = [", [repr(n) for n in PUBLIC.__all__], "]", "           ").replace("'", '"'), *values,
                      "def Dim(name: str, lo: int = 1, hi: int | None = None) -> Expr: ...",
@@ -113,14 +131,16 @@ def package_stub() -> str:
 
 
 def stub(package: str, body: list[str]) -> str:
-    head = "import builtins\nfrom collections.abc import Callable, Mapping, Sequence\nfrom typing import Any\n\nimport numpy as np\n"
+    head = "import builtins\nfrom collections.abc import Callable, Mapping, Sequence\n"
+    head += "from typing import Any, overload\n\nimport numpy as np\n"
     text = "\n".join(body) + "\n"
     used = [line for line in head.splitlines() if line != "import builtins" or "builtins." in text]
+    used = [line if "@overload" in text else line.replace(", overload", "") for line in used]
     return HEADER + "\n".join(used) + "\n" + package + text
 
 
-def module_stub(module: Any, sources: Mapping[str, Callable[..., Any]]) -> str:
-    made = [function(n, sources[n]) for n in module.__all__]
+def module_stub(module: Any, *sources: Mapping[str, Callable[..., Any]]) -> str:
+    made = [overloads(n, *(s.get(n) for s in sources)) for n in module.__all__]
     return stub("\nfrom .arrays import Array, ArrayLike\n\n", made)
 
 
@@ -146,6 +166,6 @@ def stubs() -> dict[Any, str]:
     from tilewright.transform.lib.spectrograms import FUNCTIONS as SPECTROGRAMS
 
     return {root / "__init__.pyi": package_stub(), root / "ops" / "__init__.pyi": ops_stub(),
-            root / "array" / "linalg.pyi": module_stub(linalg, {**LINALG, **linalg_api.FUNCTIONS}),
-            root / "array" / "fft.pyi": module_stub(fft, {**FFT, **SPECTROGRAMS, **fft_api.FUNCTIONS}),
+            root / "array" / "linalg.pyi": module_stub(linalg, linalg_api.FUNCTIONS, LINALG),
+            root / "array" / "fft.pyi": module_stub(fft, fft_api.FUNCTIONS, FFT, SPECTROGRAMS),
             root / "array" / "random.pyi": module_stub(random, RANDOM)}

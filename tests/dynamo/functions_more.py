@@ -270,7 +270,7 @@ row("pictures", "pad and softmax", lambda x: F.pad(x, (0, 1)).softmax(-1), lambd
 row("pictures", "unfold, fold", lambda x: (F.unfold(x, 4, stride=4), F.fold(F.unfold(x, 3, padding=1), (16, 16), 3, padding=1)),
     lambda: (r(2, 3, 16, 16),), rtol=1e-5)
 row("pictures", "local_response_norm", lambda x: F.local_response_norm(x, 3), lambda: (r(2, 6, 5, 5),))
-row("pictures", "max_unpool", lambda x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2), lambda: (r(2, 3, 6, 6),))
+row("pictures", "max_unpool", lambda x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2), lambda: (r(2, 3, 6, 6),))  # type: ignore[arg-type]
 
 # ---- norms, losses, transforms
 row("losses", "layer_norm", lambda x, w, b: (F.relu(F.layer_norm(x, (32,), w, b)), F.group_norm(x, 4), F.rms_norm(x, (32,)),

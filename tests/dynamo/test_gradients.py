@@ -111,7 +111,7 @@ GRADIENTS: dict[str, tuple[Any, Any]] = {
     "antialiased": (lambda x: (F.interpolate(x, (3, 7), mode="bilinear", antialias=True),
                                F.interpolate(x, (9, 3), mode="bicubic", antialias=True)), lambda: (r(1, 2, 6, 5),)),
     "masked scatter": (lambda x, s: x.masked_scatter(x > 0, s), lambda: (r(3, 4), r(12))),
-    "deviation of one number": (lambda x: (x.std(unbiased=False), x.var(unbiased=False)), lambda: (r(()),)),
+    "deviation of one number": (lambda x: (x.std(unbiased=False), x.var(unbiased=False)), lambda: (r(()),)),  # type: ignore[arg-type]
     "integers beside": (lambda x, n: (x * n, n + 1), lambda: (r(3), torch.arange(3))),
 }
 SPLIT = {

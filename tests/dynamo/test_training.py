@@ -55,7 +55,7 @@ def test_losses_over_a_hundred_steps(name: str) -> None:
         ids = torch.randint(17, (100, 2, 9))
         batches = [(i[:, :-1], i[:, 1:]) for i in ids]
     else:
-        module, classes = picture(), 5
+        module, classes = picture(), 5  # type: ignore[assignment]
         batches = [(torch.randn(6, 3, 8, 8), torch.randint(5, (6,))) for _ in range(100)]
     other = copy.deepcopy(module)
     with watching() as found:
@@ -109,7 +109,7 @@ def test_schedules_are_seen(rate: Any, graphs: int) -> None:
         for mine in (True, False):
             module = copy.deepcopy(nn.Sequential(*layers))
             groups = [{"params": module[0].parameters()}, {"params": module[1].parameters(), "weight_decay": 0.3}]
-            optimizer = torch.optim.AdamW(groups, lr=copy.deepcopy(rate))
+            optimizer = torch.optim.AdamW(groups, lr=copy.deepcopy(rate))  # type: ignore[arg-type]
             schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.8)
             step = torch.compile(optimizer.step, backend="tilewright") if mine else optimizer.step
             for k in range(6):
@@ -163,7 +163,7 @@ def test_weights_that_change_are_seen_without_a_compile() -> None:
 
 def test_frozen_weights() -> None:
     module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 5)).eval()
-    module[4].weight = nn.Parameter(module[4].weight.detach())
+    module[4].weight = nn.Parameter(module[4].weight.detach())  # type: ignore[operator]
     compiled, x = torch.compile(module, backend="tilewright", options={"freeze": True}), torch.randn(2, 3, 8, 8)
     with torch.no_grad(), watching() as found:
         want = module(x)
@@ -233,7 +233,7 @@ def test_dropout() -> None:
     x = torch.ones(1000, requires_grad=True)
     y = compiled(x)
     y.sum().backward()
-    assert torch.equal(y, x.grad) and 350 < int((y > 0).sum()) < 650
+    assert torch.equal(y, x.grad) and 350 < int((y > 0).sum()) < 650  # type: ignore[arg-type]
     torch.manual_seed(3)
     a = compiled(x)
     torch.manual_seed(3)

@@ -74,7 +74,7 @@ RIGHT: dict[str, Callable[[], Any]] = {  # these stand for ROW
     "read-only": read_only,
     "bytes swapped": lambda: ROW.astype(">f4"),
     "subclass of array": lambda: ROW.view(Rows),
-    "record": lambda: np.rec.array(ROW),  # type: ignore[call-overload]
+    "record": lambda: np.rec.array(ROW),
     "backwards": lambda: ROW[::-1].copy()[::-1],
     "misaligned": lambda: np.frombuffer(b"\0" + ROW.tobytes(), np.uint8)[1:].view(np.float32),
 }

@@ -25,7 +25,7 @@ class Encoder(nn.Module):
         self.layer = nn.TransformerEncoderLayer(24, 3, 40, dropout=0.1, activation="gelu", batch_first=True, norm_first=True)
 
     def forward(self, x: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
-        return self.layer(x, src_key_padding_mask=~keep)  # type: ignore[no-any-return]
+        return self.layer(x, src_key_padding_mask=~keep)
 
 
 class Pooler(nn.Module):
@@ -51,7 +51,7 @@ class Relative(nn.Module):
         scores = q @ k.mT / math.sqrt(d // self.h) + self.bias(gap).permute(2, 0, 1)
         scores = 5.0 * torch.tanh(scores / 5.0)
         scores = scores.masked_fill((i[None, :] > i[:, None]) | (i[:, None] - i[None, :] >= 6), float("-inf"))
-        return (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)  # type: ignore[no-any-return]
+        return (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
 
 
 class Gated(nn.Module):
@@ -126,7 +126,7 @@ class Unet(nn.Module):
         a = F.silu(self.one(x))
         b = F.silu(self.norm(self.deep(F.relu(self.down(a)))))
         up = F.interpolate(b, scale_factor=2, mode="nearest")
-        return self.point(torch.cat([a, up], 1)) + F.avg_pool2d(x, 3, 1, 1).mean(1, keepdim=True)  # type: ignore[no-any-return]
+        return self.point(torch.cat([a, up], 1)) + F.avg_pool2d(x, 3, 1, 1).mean(1, keepdim=True)
 
 
 class Integers(nn.Module):

@@ -54,7 +54,7 @@ def test_grouped_mm(form: str, turned: bool) -> None:
     offs = None if form == "batch" else ends_of(40, 5)
     model = lambda a, b, *o: torch.nn.functional.grouped_mm(a, b, offs=o[0] if o else None)
     args = (left, right) if offs is None else (left, right, offs)
-    check(tw.compile(model, args)(*args), model(*args))  # type: ignore[no-untyped-call]
+    check(tw.compile(model, args)(*args), model(*args))
 
 
 def test_16_bit_floats() -> None:
@@ -132,7 +132,7 @@ def test_derivatives_are_pytorchs() -> None:
     x, w = torch.randn(30, 12, requires_grad=True), torch.randn(4, 12, 20, requires_grad=True)
     ends = ends_of(30, 4)
     loss = (torch.cat([x[a:b] @ w[i] for i, (a, b) in enumerate(zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True))]) ** 2).sum()
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
 
     def ours(x: Any, w: Any) -> Any:
         ids = np.searchsorted(ends.numpy(), np.arange(30), side="right")
@@ -198,7 +198,7 @@ def test_products_that_are_no_lookups_stay_what_they_are() -> None:
     x, w, ids = torch.randn(6, 3, 8), torch.randn(4, 8, 5), torch.randint(0, 4, (6,))
     for number, fn in enumerate(cases):
         session = tw.compile(fn, (x, w, ids))
-        check(session(x, w, ids), fn(x, w, ids))  # type: ignore[no-untyped-call]
+        check(session(x, w, ids), fn(x, w, ids))
         found = any(isinstance(n.op, GroupedGemm) for b in bodies(session.model.graph) for n in b.nodes)
         assert found == (number == 1)
 

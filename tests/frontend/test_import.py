@@ -268,7 +268,7 @@ class _Wrap(nn.Module):
         self.fn = fn
 
     def forward(self, x: T) -> T:
-        return self.fn(x)  # type: ignore[no-any-return]
+        return self.fn(x)
 
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf")

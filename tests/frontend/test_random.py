@@ -52,7 +52,7 @@ CONTINUOUS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Any], Any]]] =
     "log_normal_": (lambda x: torch.empty_like(x).log_normal_(1, 0.5), lambda v: normal_below((np.log(v) - 1) / 0.5)),
     "complex": (lambda x: torch.randn(N, dtype=torch.complex64).imag, lambda v: normal_below(v * 2**0.5)),
     "distribution": (lambda x: torch.distributions.Normal(x + 2, 3.0).rsample(), lambda v: normal_below((v - 2) / 3)),
-    "gumbel": (lambda x: torch.distributions.Gumbel(x, 1.0).sample(), lambda v: np.exp(-np.exp(-v))),  # type: ignore[no-untyped-call]
+    "gumbel": (lambda x: torch.distributions.Gumbel(x, 1.0).sample(), lambda v: np.exp(-np.exp(-v))),
 }
 COUNTS: dict[str, tuple[Callable[[Tensor], Tensor], Any]] = {
     "randint": (lambda x: torch.randint(0, 7, x.shape), np.full(7, 1 / 7)),
@@ -69,7 +69,7 @@ COUNTS: dict[str, tuple[Callable[[Tensor], Tensor], Any]] = {
     "multinomial with replacement": (lambda x: torch.multinomial(torch.tensor([1.0, 0, 3, 4]), N, replacement=True),
                                      [1 / 8, 0, 3 / 8, 1 / 2]),
     "multinomial's first": (lambda x: torch.multinomial(torch.tensor([1.0, 0, 3, 4]).expand(N, 4), 3)[:, 0], [1 / 8, 0, 3 / 8, 1 / 2]),
-    "categorical": (lambda x: torch.distributions.Categorical(probs=torch.tensor([1.0, 0, 3, 4]).expand(N, 4)).sample(),  # type: ignore[no-untyped-call]
+    "categorical": (lambda x: torch.distributions.Categorical(probs=torch.tensor([1.0, 0, 3, 4]).expand(N, 4)).sample(),
                     [1 / 8, 0, 3 / 8, 1 / 2]),
     "gumbel_softmax": (lambda x: F.gumbel_softmax(torch.tensor([1.0, 1e-30, 3, 4]).log().expand(N, 4), hard=True).argmax(-1),
                        [1 / 8, 0, 3 / 8, 1 / 2]),

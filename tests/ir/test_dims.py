@@ -17,7 +17,7 @@ def tree(rng: Any, depth: int) -> tuple[Dim, list[int]]:
     """A random dim, and its values at POINTS by Python's own integers."""
     if depth == 0 or rng.random() < 0.2:
         k = int(rng.integers(-40, 41))
-        return [(S, [s for s, _ in POINTS]), (T, [t for _, t in POINTS]), (k, [k] * len(POINTS))][int(rng.integers(3))]
+        return [(S, [s for s, _ in POINTS]), (T, [t for _, t in POINTS]), (k, [k] * len(POINTS))][int(rng.integers(3))]  # type: ignore[return-value]
     a, va = tree(rng, depth - 1)
     kind = rng.choice(["+", "-", "*", "//", "//", "max", "min"])
     if kind in ("*", "//"):

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from tests.ir.graphs import small, symbolic
+from tests.ir.structural_hash import structural_hash
 from tilewright.core.dims import sym
 from tilewright.core.errors import VerifyError
 from tilewright.ir.graph import Graph
-from tilewright.ir.hash import structural_hash
 from tilewright.ops import Fused, Gelu, LeakyRelu
 from tilewright.ops import functions as F
 from tilewright.ops.base import single

@@ -7,10 +7,10 @@ import pytest
 
 from tests.fresh import fresh_rng
 from tests.ir.graphs import small, symbolic
+from tests.ir.structural_hash import structural_hash
 from tests.ops.checks import Case, cases
 from tilewright.core.errors import ParseError, ShapeError, VerifyError
 from tilewright.ir.graph import Graph
-from tilewright.ir.hash import structural_hash
 from tilewright.ir.interp import run
 from tilewright.ir.parse import parse
 from tilewright.ir.text import constants_of, to_text

@@ -192,5 +192,5 @@ def test_windows_too_long_for_squares(longest: int, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(conv, "LONGEST_LINE", longest)
     x, w = numbers(1, 3, 9, 8), numbers(5, 3, 6, 7)
     (got,), _ = interpret_graph(convolution(x, w), [x, w], with_pairs())
-    want = torch.nn.functional.conv2d(*(torch.from_numpy(a.astype(np.float64)) for a in (x, w))).numpy()
+    want = torch.nn.functional.conv2d(*(torch.from_numpy(a.astype(np.float64)) for a in (x, w))).numpy()  # type: ignore[call-overload]
     assert np.all(np.abs(got.astype(np.float64) - want) <= 2.0**-8 * np.abs(want) + 1e-4)

@@ -31,7 +31,7 @@ def rank_of_mma(x, y):
 
 def shapes_of_mma(x, y):
     a = tl.zeros((4, 8))
-    y.store(0, tl.mma(a, a, tl.zeros((4, 8))).sum().sum(0))
+    y.store(0, tl.mma(a, a, tl.zeros((4, 8))).sum().sum(0))  # type: ignore[attr-defined]
 
 
 def writes_argument(x, y):
@@ -82,7 +82,7 @@ def foreign_call(x, y):
 
 
 def unknown_name(x, y):
-    y.store(0, nothing_of_this_name)  # noqa: F821
+    y.store(0, nothing_of_this_name)  # type: ignore[name-defined]  # noqa: F821
 
 
 def wrong_attribute(x, y):

@@ -116,8 +116,8 @@ SCALE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_float, ctypes.c_int64, 
 
 def _scale(x: int, by: float, rows: int, columns: int, y: int) -> None:
     count = rows * columns
-    given = np.frombuffer((ctypes.c_float * count).from_address(x), np.float32)
-    np.frombuffer((ctypes.c_float * count).from_address(y), np.float32)[:] = given * by
+    given = np.frombuffer((ctypes.c_float * count).from_address(x), np.float32)  # type: ignore[call-overload]
+    np.frombuffer((ctypes.c_float * count).from_address(y), np.float32)[:] = given * by  # type: ignore[call-overload]
 
 
 def test_native_functions() -> None:

@@ -226,7 +226,7 @@ def test_a_result_of_the_last_loop_is_used_after_it() -> None:
         top = -float("inf")
         for t in x.partition(B):
             top = tl.maximum(top, t.load(other=-float("inf")))
-        y.store(0, top.max())
+        y.store(0, top.max())  # type: ignore[attr-defined]
 
     x = fresh_rng().standard_normal(37).astype(np.float32)
     np.testing.assert_array_equal(both(largest, x), [x.max()])
@@ -241,7 +241,7 @@ def test_all_tiles_of_a_matrix() -> None:
             total += t.load()
             if t.is_edge:
                 edges += 1
-        z.store(0, total.sum(0).sum(1).reshape((1,)))
+        z.store(0, total.sum(0).sum(1).reshape((1,)))  # type: ignore[attr-defined]
         z.store(1, edges)
 
     for shape in ((9, 20), (8, 16), (3, 3), (0, 5)):
@@ -410,7 +410,7 @@ def test_the_fastest_constants_are_found() -> None:
     with pytest.raises(tw.CompileError, match="at most 16384 elements"):
         worked.tune(x, B=(1 << 20,))
     with pytest.raises(tw.InputError, match=r"tune takes a tuple of values for each constant, got B=16"):
-        worked.tune(x, B=16)
+        worked.tune(x, B=16)  # type: ignore[arg-type]
 
 
 def test_axes_in_any_order() -> None:

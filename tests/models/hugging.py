@@ -27,7 +27,7 @@ def gpt2(attention: str = "sdpa", **more: Any) -> nn.Module:
         attn_implementation=attention,
         **more,
     )
-    return randomised(Logits(GPT2LMHeadModel(config)))  # type: ignore[no-any-return]
+    return randomised(Logits(GPT2LMHeadModel(config)))
 
 
 def bert(attention: str = "sdpa") -> nn.Module:
@@ -43,7 +43,7 @@ def bert(attention: str = "sdpa") -> nn.Module:
         max_position_embeddings=64,
         attn_implementation=attention,
     )
-    return randomised(Hidden(BertModel(config)))  # type: ignore[no-any-return]
+    return randomised(Hidden(BertModel(config)))
 
 
 def llama(attention: str = "sdpa", **more: Any) -> nn.Module:
@@ -64,7 +64,7 @@ def llama(attention: str = "sdpa", **more: Any) -> nn.Module:
         attn_implementation=attention,
         **more,
     )
-    return randomised(Logits(LlamaForCausalLM(config)))  # type: ignore[no-any-return]
+    return randomised(Logits(LlamaForCausalLM(config)))
 
 
 def vit() -> nn.Module:
@@ -74,7 +74,7 @@ def vit() -> nn.Module:
     config = ViTConfig(
         hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48, image_size=32, patch_size=8, num_labels=7
     )
-    return randomised(Logits(ViTForImageClassification(config)))  # type: ignore[no-any-return]
+    return randomised(Logits(ViTForImageClassification(config)))
 
 
 def resnet(layer: str = "bottleneck") -> nn.Module:
@@ -82,4 +82,4 @@ def resnet(layer: str = "bottleneck") -> nn.Module:
     from transformers import ResNetConfig, ResNetForImageClassification
 
     config = ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 2], num_labels=7, layer_type=layer)
-    return randomised(Logits(ResNetForImageClassification(config)))  # type: ignore[no-any-return]
+    return randomised(Logits(ResNetForImageClassification(config)))

@@ -17,7 +17,7 @@ class MLP(nn.Module):
         self.a, self.b, self.c = nn.Linear(d, d), nn.Linear(d, d), nn.Linear(d, d)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.c(F.relu(self.b(F.relu(self.a(x)))))  # type: ignore[no-any-return]
+        return self.c(F.relu(self.b(F.relu(self.a(x)))))
 
 
 class Block(nn.Module):
@@ -47,7 +47,7 @@ class Block(nn.Module):
         y = self.l1(x)
         q, k, v = (f(y).view(b, s, self.h, d // self.h).transpose(1, 2) for f in (self.q, self.k, self.v))
         x = x + self.o(self.attend(q, k, v).transpose(1, 2).reshape(b, s, d))
-        return x + self.f2(F.relu(self.f1(self.l2(x))))  # type: ignore[no-any-return]
+        return x + self.f2(F.relu(self.f1(self.l2(x))))
 
 
 class LlamaBlock(nn.Module):
@@ -81,7 +81,7 @@ class LlamaBlock(nn.Module):
         a = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
         x = x + self.o(a.transpose(1, 2).reshape(b, s, d))
         y = self.n2(x)
-        return x + self.down(F.silu(self.gate(y)) * self.up(y))  # type: ignore[no-any-return]
+        return x + self.down(F.silu(self.gate(y)) * self.up(y))
 
 
 class ConvNet(nn.Module):
@@ -101,7 +101,7 @@ class ConvNet(nn.Module):
         x = F.max_pool2d(self.stem(x), 3, 2, 1)
         y = self.body(x)
         y += x
-        return self.head(self.pool(F.relu_(y)).flatten(1))  # type: ignore[no-any-return]
+        return self.head(self.pool(F.relu_(y)).flatten(1))
 
 
 class Logits(nn.Module):
@@ -112,7 +112,7 @@ class Logits(nn.Module):
         self.model = model
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.model(x).logits  # type: ignore[no-any-return]
+        return self.model(x).logits
 
 
 class Hidden(nn.Module):
@@ -123,7 +123,7 @@ class Hidden(nn.Module):
         self.model = model
 
     def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        return self.model(input_ids=ids, attention_mask=mask).last_hidden_state  # type: ignore[no-any-return]
+        return self.model(input_ids=ids, attention_mask=mask).last_hidden_state
 
 
 def randomised(module: Any, seed: int = 0) -> Any:

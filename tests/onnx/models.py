@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import onnx
+import onnx as onnx
 import onnxruntime as ort
-from onnx import helper, numpy_helper
+from onnx import helper as helper
+from onnx import numpy_helper as numpy_helper
 
 import tilewright as tw
 

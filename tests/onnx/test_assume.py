@@ -30,7 +30,7 @@ def agree(session: Any, proto: Any, *args: Any) -> None:
 def doubled() -> Any:
     """What was halved twice and doubled is added to what was halved once: any size of 4 m, and 4 m + 3."""
     halve = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]}
-    nodes = [n("MaxPool", ["x"], ["a"], **halve), n("MaxPool", ["a"], ["b"], **halve),
+    nodes = [n("MaxPool", ["x"], ["a"], **halve), n("MaxPool", ["a"], ["b"], **halve),  # type: ignore[arg-type]
              n("Resize", ["b", "", "two"], ["c"], mode="nearest"), n("Add", ["a", "c"], ["y"])]
     return model(nodes, [info("x", image(4, 4), [1, 2, "h", "w"])], ["y"], {"two": np.array([1, 1, 2, 2], np.float32)})
 

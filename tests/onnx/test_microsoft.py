@@ -145,7 +145,7 @@ def test_matmul_nbits_may_round_activations(bits: int, group: int) -> None:
     session = tw.compile(model)
     got = np.asarray(session(*feed.values()), np.float64)
     error = np.abs(got - x.astype(np.float64) @ w.T)
-    integers = any("in integers" in launch.note for launch in session.executable.program.launches)  # type: ignore[union-attr]
+    integers = any("in integers" in launch.note for launch in session.executable.program.launches)
     assert integers == (group >= 32)
     assert np.all(error <= (0.51 / 127 if integers else 1e-6) * (peak @ np.abs(w).T))
     if integers:

@@ -23,7 +23,7 @@ def philox4x32(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tupl
 
 def blocks(a: dict[str, Any], key: Any, counter: Any) -> tuple[list[tuple[int, int, int, int]], list[int]]:
     """The block of every element, in order, and the shape."""
-    pairs = torch.broadcast_tensors(key.view(torch.int64), counter.to(torch.int64))  # type: ignore[no-untyped-call]
+    pairs = torch.broadcast_tensors(key.view(torch.int64), counter.to(torch.int64))
     keys, counters = (p.reshape(-1).tolist() for p in pairs)
     split = [((k & LOW, k >> 32 & LOW), (c & LOW, c >> 32 & LOW, a.get("stream", 0), 0)) for k, c in zip(keys, counters, strict=True)]
     return [philox4x32(c, k) for k, c in split], list(pairs[0].shape)

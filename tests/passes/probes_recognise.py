@@ -126,13 +126,13 @@ def turned(k: Kit, a: Value, b: Value, c: Value, s: Value) -> tuple[Value, Value
 
 def halves(k: Kit) -> Value:
     x = k.x(k.b, k.s, 4)
-    return o.Concat(axis=2)(*turned(k, *o.Split(axis=2, sizes=(2, 2))(x), k.x(k.s, 2), k.x(k.s, 2)))
+    return o.Concat(axis=2)(*turned(k, *o.Split(axis=2, sizes=(2, 2))(x), k.x(k.s, 2), k.x(k.s, 2)))  # type: ignore[call-arg]
 
 
 def pairs(k: Kit) -> Value:
     x = k.x(k.b, k.s, 4)
     lanes = [o.Slice(starts=(0, 0, i), sizes=(k.b, k.s, 2), steps=(1, 1, 2))(x) for i in (0, 1)]
-    two = [o.Reshape(shape=(k.b, k.s, 2, 1))(v) for v in turned(k, *lanes, k.x(k.s, 2), k.x(k.s, 2))]
+    two = [o.Reshape(shape=(k.b, k.s, 2, 1))(v) for v in turned(k, *lanes, k.x(k.s, 2), k.x(k.s, 2))]  # type: ignore[call-arg]
     return o.Reshape(shape=(k.b, k.s, 4))(o.Concat(axis=3)(*two))
 
 

@@ -74,7 +74,7 @@ def test_random_programs_stay_right_and_never_grow(_: int) -> None:
     rng = fresh_rng()
     program = scattered(rng, int(rng.integers(3, 40)))
     steps = dependencies(program.launches)
-    sizes = {b: int(b.nbytes) for b in program.temps}  # type: ignore[call-overload]
+    sizes = {b: int(b.nbytes) for b in program.temps}
     for way in (greedy, depth_first):
         order = way(steps, sizes)
         assert sorted(order) == list(range(len(steps)))

@@ -40,7 +40,7 @@ class Net(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = pair(x, 0.03, -5, torch.int8, -128, 127)
         w = Q.dequantize_per_channel(self.w, self.ws, self.wz, 0, -127, 127, torch.int8)
-        y = pair(torch.relu(nn.functional.conv2d(x, w, self.b, padding=1)), 0.1, 0, torch.uint8, 0, 255)
+        y = pair(torch.relu(nn.functional.conv2d(x, w, self.b, padding=1)), 0.1, 0, torch.uint8, 0, 255)  # type: ignore[arg-type]
         v = Q.dequantize_per_tensor(self.v, 0.002, 0, -127, 127, torch.int8)
         y = pair(torch.relu(y + nn.functional.conv2d(y, v)), 0.15, 0, torch.uint8, 0, 255)
         y = pair(nn.functional.max_pool2d(y, 2), 0.15, 0, torch.uint8, 0, 255)

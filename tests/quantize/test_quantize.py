@@ -98,8 +98,8 @@ def test_codes_are_those_of_exact_arithmetic() -> None:
 def test_a_layer_with_a_large_error_stays_in_float() -> None:
     module = mlp()
     with torch.no_grad():
-        module[2].weight[:, 0] *= 300  # channels of very different sizes
-        module[2].weight[:, 1] *= 1e-3
+        module[2].weight[:, 0] *= 300  # type: ignore[index]  # channels of very different sizes
+        module[2].weight[:, 1] *= 1e-3  # type: ignore[index]
     session = tw.quantize(module, batches(16, 64), max_error=1e-4)
     assert session.quantization["0"].form == "float" and "max_error" in session.quantization["0"].reason
     x = torch.randn(16, 64)
@@ -169,7 +169,7 @@ def test_layers_that_cannot_be_quantized_are_named() -> None:
         tw.quantize(nn.ConvTranspose2d(4, 4, 2), [torch.zeros(1, 4, 4, 4)])
     module = mlp()
     with torch.no_grad():
-        module[0].bias.fill_(float("inf"))
+        module[0].bias.fill_(float("inf"))  # type: ignore[index]
     with pytest.raises(InputError, match="layer '2': its input is NaN or infinite on the calibration data"):
         tw.quantize(module, batches(4, 64))
 

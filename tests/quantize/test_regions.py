@@ -28,7 +28,7 @@ def test_residuals_are_read_as_codes() -> None:
     torch.manual_seed(3)
     session = tw.quantize(Residual().eval(), [torch.randn(1, 16, 8, 8) for _ in range(3)])
     found = regions(session.model.graph)
-    convs = [n for n in found if any(isinstance(m.op, o.IntConv) for m in n.op.body.nodes)]
+    convs = [n for n in found if any(isinstance(m.op, o.IntConv) for m in n.op.body.nodes)]  # type: ignore[attr-defined]
     assert len(convs) == 4 and len(found) == 5  # and the rounding of the input
     for n in convs[:-1]:
         assert n.types[0].dtype.name == "u8"

@@ -155,7 +155,7 @@ def test_functions_are_part_of_the_roofline() -> None:
 def test_packing_in_the_call_and_weights_that_wait_in_memory() -> None:
     target = host_target()
     facts = {"words": (None, None), "grid": 64, "flops": 64, "bytes": 64 * 32768}
-    ask = lambda **more: predict(elements("scalar", single), Facts(**facts, **more), target, machine(2, target), machine(1, target))
+    ask = lambda **more: predict(elements("scalar", single), Facts(**facts, **more), target, machine(2, target), machine(1, target))  # type: ignore[arg-type]
     near, far = ask(packs=True), ask(constants=64 * 32768, resident=1 << 30)
     assert "packs an operand" in near.reason and (near.bound, far.bound) == ("L3", "memory") and far.roofline_us > 4 * near.roofline_us
 

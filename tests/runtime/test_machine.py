@@ -36,7 +36,7 @@ def test_functions_launches_and_weights_have_a_place_in_it() -> None:
     assert KNOWN.least(100, 80, math=900) == (10.0, "math")
     assert replace(KNOWN, launch=70.0).least(100, 80) == (70.0, "launch")
     near, far = KNOWN.least(0, 10_000), KNOWN.least(0, 10_000, constants=9000, resident=5_000_000)
-    assert near == (125.0, "L1") and far == (pytest.approx(1000 / 80 + 9000 / 10), "memory")
+    assert near == (125.0, "L1") and far == (pytest.approx(1000 / 80 + 9000 / 10), "memory")  # type: ignore[comparison-overlap]
 
 
 def test_what_was_measured_is_kept_and_only_grows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from tilewright.ir.graph import Graph
 from tilewright.ir.types import TensorType
 from tilewright.kernels.launch import Buffer, ConstBuffer, ErrorWord, Launch, Packed, Pointer, Program, Word
 from tilewright.ops.structure import ConstantData
-from tilewright.runtime.executable import Executable
+from tilewright.runtime.executable import CpuExecutable
 from tilewright.runtime.session import Model, Session
 from tilewright.target.cpu.host import host_target
 from tilewright.tile.ir import INDEX, Kernel, Var
@@ -118,7 +118,7 @@ def make_session(program: Program, inputs: list[tuple[str, TensorType]], output:
     target = host_target()
     model = Model("handmade", graph, signature(*(n for n, _ in inputs)), target, "strict")
     code = compile_kernels([k for x in program.launches for k in x.kernels], target, emit)
-    return Session(model, Executable(program, model.interface, code, pack_constants(program.constants)), **options)
+    return Session(model, CpuExecutable(program, model.interface, code, pack_constants(program.constants)), **options)
 
 
 def chain_program(

@@ -28,7 +28,7 @@ from tilewright.ir.layout import Layout
 from tilewright.ir.types import TensorType
 from tilewright.kernels.call import Call
 from tilewright.kernels.launch import Buffer, Program
-from tilewright.runtime.executable import Executable
+from tilewright.runtime.executable import CpuExecutable
 from tilewright.runtime.session import Model, Session
 from tilewright.target.cpu.bounds import checked_entry
 from tilewright.target.cpu.cache import object_key
@@ -60,7 +60,7 @@ def session_of(body: Body, grid: int = 1, level: Any = None) -> Session:
     graph.outputs = [graph.input(TensorType(f32, (n,)), "x")]
     model = Model("broken", graph, signature("x"), target)
     code = compile_kernels([k for launch in program.launches for k in launch.kernels], target)
-    return Session(model, Executable(program, model.interface, code, []), threads=1)
+    return Session(model, CpuExecutable(program, model.interface, code, []), threads=1)
 
 
 def whole(b: Any, x: Any, y: Any) -> None:

@@ -153,7 +153,7 @@ def test_a_length_set_by_hand_can_only_shorten(length: Any) -> None:
         with pytest.raises(InputError, match=r"state: can be truncated to 0\.\.5 elements, got "):
             state.truncate(length) if way == "truncate" else setattr(state, way, length)
         assert state.length == 5
-    state.length = np.int32(3)
+    state.length = np.int32(3)  # type: ignore[assignment]
     assert state.length == 3 and type(state.length) is int
     with pytest.raises(InputError, match=r"state: holds 0\.\.24 elements, got 25"):
         state.fill(25)

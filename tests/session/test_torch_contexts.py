@@ -24,12 +24,12 @@ KINDS = ("fixed", "dynamic", "large", "scalar")
 LARGE = 1 << 19  # elements: the memory of such a result is used again
 
 
-class Same(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Same(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return func(*args, **(kwargs or {}))
 
 
-class Wider(Same):  # type: ignore[no-untyped-call]
+class Wider(Same):
     """A mode that computes in another dtype than it was asked for."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -37,7 +37,7 @@ class Wider(Same):  # type: ignore[no-untyped-call]
         return out.double() if isinstance(out, torch.Tensor) and out.dtype is torch.float32 else out
 
 
-class Nowhere(Same):  # type: ignore[no-untyped-call]
+class Nowhere(Same):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         return out.to("meta") if isinstance(out, torch.Tensor) else out
@@ -70,7 +70,7 @@ TRANSFORMS: dict[str, Callable[[Callable[[Any], Any], Any], Any]] = {
     "fake input": lambda call, x: call(FakeTensorMode().from_tensor(x)),
     "make_fx": lambda call, x: make_fx(call)(x),
     "make_fx fake": lambda call, x: make_fx(call, tracing_mode="fake")(x),
-    "jit.trace": lambda call, x: torch.jit.trace(call, (x,), check_trace=False),  # type: ignore[no-untyped-call]
+    "jit.trace": lambda call, x: torch.jit.trace(call, (x,), check_trace=False),
     "export": lambda call, x: torch.export.export(_module(call), (x,), strict=False),
 }
 

@@ -83,7 +83,7 @@ def test_the_comparison_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     assert gradients > 1e-3
 
 
-def plain(count: int = 30, width: int = 40, height: int = 24, seed: int = 0) -> tuple[list[Any], dict[str, int]]:
+def plain(count: int = 30, width: int = 40, height: int = 24, seed: int = 0) -> tuple[list[Any], dict[str, Any]]:
     scene = random_scene(np.random.default_rng(seed), count=count, width=width, height=height)
     return args_of(scene), {"width": width, "height": height}
 
@@ -118,10 +118,10 @@ def test_zero_scales_are_dots_and_vanish_with_antialiasing() -> None:
 def test_cameras_in_a_batch_are_the_cameras_one_by_one() -> None:
     args, size = plain()
     views = np.stack([look_at((3 * np.cos(t), 0.5, 3 * np.sin(t))) for t in (0.1, 1.3, 2.9)]).astype(np.float32)
-    single = [tw.splat_render(*args[:5], v, args[6], **size) for v in views]
-    batch = tw.splat_render(*args[:5], views, args[6], **size)
-    mapped = tw.vmap(lambda v: tw.splat_render(*args[:5], v, args[6], **size))(views)
-    pairs = tw.vmap(lambda v: tw.splat_render(*args[:5], v, args[6], **size))(np.stack([views[:2], views[1:]]))
+    single = [tw.splat_render(*args[:5], v, args[6], **size) for v in views]  # type: ignore[call-arg]
+    batch = tw.splat_render(*args[:5], views, args[6], **size)  # type: ignore[arg-type, call-arg]
+    mapped = tw.vmap(lambda v: tw.splat_render(*args[:5], v, args[6], **size))(views)  # type: ignore[call-arg]
+    pairs = tw.vmap(lambda v: tw.splat_render(*args[:5], v, args[6], **size))(np.stack([views[:2], views[1:]]))  # type: ignore[call-arg]
     for i, one in enumerate(single):
         for name in ("color", "depth", "alpha"):
             np.testing.assert_array_equal(getattr(batch, name)[i], getattr(one, name))
@@ -134,7 +134,7 @@ def test_gradients_of_a_batch_are_the_sum() -> None:
     views = np.stack([look_at((3 * np.cos(t), 0.5, 3 * np.sin(t))) for t in (0.1, 1.3)]).astype(np.float32)
 
     def loss(scene: Any, view: Any) -> Any:
-        return tw.sum(tw.splat_render(*scene, view, args[6], **size).color ** 2)
+        return tw.sum(tw.splat_render(*scene, view, args[6], **size).color ** 2)  # type: ignore[call-arg]
 
     scene = tuple(args[:5])
     whole, poses = tw.grad(loss, argnums=(0, 1))(scene, views)
@@ -160,7 +160,7 @@ def test_prepare_and_rasterize_are_render() -> None:
 
 def test_any_number_of_threads_gives_the_same_bits() -> None:
     scene = random_scene(np.random.default_rng(3), count=300, width=70, height=50)
-    size = {"width": 70, "height": 50}
+    size: dict[str, Any] = {"width": 70, "height": 50}
 
     def both(*args: Any) -> Any:
         return tw.value_and_grad(lambda *a: tw.sum(tw.splat_render(*a, **size).color ** 2), argnums=tuple(range(7)))(*args)

@@ -31,7 +31,7 @@ def views(count: int = 6, size: int = 32) -> tw.splat.Views:
     scene = target()
     cameras = tw.splat.orbit(radius=2.5, count=count, width=size, height=size - 3)
     pictures = [np.asarray(scene.render(c).color) for c in cameras]
-    start = scene.means + np.random.default_rng(2).normal(size=scene.means.shape).astype(np.float32) * 0.05
+    start = scene.means + np.random.default_rng(2).normal(size=scene.means.shape).astype(np.float32) * 0.05  # type: ignore[attr-defined]
     return tw.splat.Views(cameras[1:], pictures[1:], cameras[:1], pictures[:1], start, np.full_like(start, 0.5))
 
 

@@ -163,10 +163,10 @@ def test_nothing_anywhere_in_messages_and_tools_becomes_a_control_token(pairs: T
     assert encode_chat(pairs, text, template=CHATML).count(end) == 1
     own: list[Any] = []
     own.append(own)
-    for content, message in (("a\ud800", "lone surrogate"), (object(), "messages may hold texts, numbers, lists and dicts, got object"),
+    for content, message in (("a\ud800", "lone surrogate"), (object(), "messages may hold texts, numbers, lists and dicts, got object"),  # type: ignore[assignment]
                              (own, "messages must not hold themselves"),
                              ("".join(map(chr, range(0x20000, 0x2A6D7))), r"too many of the characters U\+20000 to U\+2A6D6")):
-        with pytest.raises(InputError, match=message):
+        with pytest.raises(InputError, match=message):  # type: ignore[call-overload]
             encode_chat(pairs, [{"role": "user", "content": content}], template="<|im_end|>{{ messages[0].content }}")
 
 

@@ -83,7 +83,7 @@ def test_merging_never_gives_a_control_token(kind: str, tmp_path: Path) -> None:
     letters = list(alphabet().values())
     tokens = [*letters, "▁", "EN", "END", "ENDS"]
     types = [1] * (len(tokens) - 2) + [3, 1]
-    extra: dict[str, Any] = {"words": {"pre": "llama3", "merges": ["E N"]}, "merges": {"pre": "gpt-2", "merges": ["E N", "EN D", "END S"]},
+    extra: dict[str, Any] = {"words": {"pre": "llama3", "merges": ["E N"]}, "merges": {"pre": "gpt-2", "merges": ["E N", "EN D", "END S"]},  # type: ignore[assignment]
                              "scores": {"scores": [0.0] * len(tokens)}}[kind]
     path = write(tmp_path / "m.gguf", "llama" if kind == "scores" else "gpt2", tokens, types, **extra)
     t = tokenizer_from_gguf(open_gguf(path))

@@ -64,7 +64,7 @@ def flat(tree: Any) -> list[bytes]:
 def test_a_resumed_run_has_the_same_bits(tmp_path: Path) -> None:
     losses: list[float] = []
     whole = tw.training.fit(step, fresh(), batch, steps=20, on_step=lambda n, loss, state: losses.append(loss))
-    assert whole.step == 20 and not whole.interrupted and losses[-1] == whole.loss < losses[0]
+    assert whole.step == 20 and not whole.interrupted and losses[-1] == whole.loss < losses[0]  # type: ignore[operator]
     folder = tw.training.CheckpointFolder(tmp_path / "run", keep=2)
     part = tw.training.fit(step, fresh(), batch, steps=13, checkpoints=folder, every=5)
     assert folder.steps == [10, 13] and part.step == 13
@@ -187,7 +187,7 @@ def test_bad_calls(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="every must be at least 1"):
         tw.training.fit(step, fresh(), batch, steps=1, every=0)
     with pytest.raises(InputError, match=r"a step must return \(state, loss\), got a tuple of 3"):
-        tw.training.fit(lambda s, b: (s, b, 0), fresh(), batch, steps=1)
+        tw.training.fit(lambda s, b: (s, b, 0), fresh(), batch, steps=1)  # type: ignore[arg-type, return-value]
     folder = tw.training.CheckpointFolder(tmp_path)
     folder.save({"other": np.zeros(3)}, step=1)
     with pytest.raises(CheckpointError, match=r"of another model, got .* missing in the file: 0/w"):

@@ -182,7 +182,7 @@ def test_a_module_trains_as_in_pytorch() -> None:
     for _ in range(4):
         reference.zero_grad()
         want = tf.cross_entropy(theirs(ids).reshape(-1, 11), labels.reshape(-1))
-        want.backward()  # type: ignore[no-untyped-call]
+        want.backward()
         reference.step()
         params, state, loss = step(params, state, ids.numpy(), labels.numpy())
         np.testing.assert_allclose(loss, want.item(), rtol=1e-4)

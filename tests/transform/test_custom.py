@@ -160,9 +160,9 @@ def test_rules_that_call_their_own_function_in_second_derivatives(kind: str) -> 
         through = tw.custom_vjp(tw.sign)
         through.defvjp(lambda x: (through(x), None), lambda _, g: (g * 2,))
     else:
-        f = tw.custom_jvp(softplus)
+        f = tw.custom_jvp(softplus)  # type: ignore[assignment]
         f.defjvp(lambda p, t: (f(p[0]), t[0] * (1 - tw.exp(-f(p[0])))))
-        through = tw.custom_jvp(tw.sign)
+        through = tw.custom_jvp(tw.sign)  # type: ignore[assignment]
         through.defjvp(lambda p, t: (through(p[0]), t[0] * 2))
     share = 1 / (1 + np.exp(-x))
     np.testing.assert_allclose(tw.grad(lambda x: f(x).sum())(x), share, rtol=1e-12)

@@ -258,7 +258,7 @@ def test_indexing_is_numpys() -> None:
 
 def _index_grad(x: Any, ids: Any) -> Any:
     t = torch.from_numpy(x).requires_grad_()
-    (t[torch.from_numpy(ids)] * t[1:4]).sum().backward()  # type: ignore[no-untyped-call]
+    (t[torch.from_numpy(ids)] * t[1:4]).sum().backward()
     assert t.grad is not None
     return t.grad.numpy()
 

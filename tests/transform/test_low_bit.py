@@ -173,13 +173,13 @@ def test_selective_scan_and_its_derivatives(batch: int, length: int, d: int, n: 
     given = [x, delta, a, b, c, skip, *([z] if gated else []), h]
 
     def loss(*v: Any) -> Any:
-        y, last = tw.selective_scan(*v[:6], v[6] if gated else None, v[-1])
+        y, last = tw.selective_scan(*v[:6], v[6] if gated else None, v[-1])  # type: ignore[call-arg]
         return (y * gy).sum() + (last * gh).sum()
 
     tensors = [torch.from_numpy(v).double().requires_grad_() for v in given]
     y, last = selective_scan({}, *tensors)
     grads = torch.autograd.grad([y, last], tensors, [torch.from_numpy(gy).double(), torch.from_numpy(gh).double()])
-    got = tw.selective_scan(*given[:6], given[6] if gated else None, h)
+    got = tw.selective_scan(*given[:6], given[6] if gated else None, h)  # type: ignore[call-arg]
     for ours, theirs in zip(got, (y, last), strict=True):
         np.testing.assert_allclose(ours, theirs.detach().numpy(), rtol=2e-4, atol=2e-4)
     for ours, want in zip(tw.grad(loss, argnums=tuple(range(len(given))))(*given), grads, strict=True):
@@ -225,8 +225,8 @@ def test_gated_delta_rule(length: int, k: int, v: int, dtype: str) -> None:
         np.testing.assert_allclose(mine.astype(np.float64) / scale, theirs.numpy() / scale, rtol=2 * near, atol=near)
     if dtype != "f32":
         return  # a state of 16 bits is rounded between two pieces
-    first, mid = tw.gated_delta_rule(*(x[:, :, : length // 2] for x in given[:5]), state)
-    second, end = tw.gated_delta_rule(*(x[:, :, length // 2 :] for x in given[:5]), mid)
+    first, mid = tw.gated_delta_rule(*(x[:, :, : length // 2] for x in given[:5]), state)  # type: ignore[arg-type, call-arg]
+    second, end = tw.gated_delta_rule(*(x[:, :, length // 2 :] for x in given[:5]), mid)  # type: ignore[call-arg]
     whole, last = tw.gated_delta_rule(*given)
     assert np.concatenate([first, second], 2).tobytes() == whole.tobytes() and end.tobytes() == last.tobytes()
 

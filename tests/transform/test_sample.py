@@ -60,7 +60,7 @@ def test_a_row_draws_as_it_does_alone_and_on_any_number_of_threads() -> None:
     assert np.array_equal(alike, tw.sample(flat, seed=11, counter=0))
     graph = Graph("sample")
     graph.outputs = [Sample()(*(graph.input(t) for t in (f32(14, 90), u8(14, 90), f32(14, 4), i64(14, 3))))]
-    operands = (flat, np.zeros((14, 90), np.uint8), np.tile(np.float32([1, 1, 0, 1]), (14, 1)), np.tile([9, 2, 0], (14, 1)))
+    operands = (flat, np.zeros((14, 90), np.uint8), np.tile(np.float32([1, 1, 0, 1]), (14, 1)), np.tile([9, 2, 0], (14, 1)))  # type: ignore[arg-type]
     results = [np.asarray(tw.compile(graph, threads=n)(*operands)).tolist() for n in (1, 2, 3)]
     assert results[0] == results[1] == results[2] == np.asarray(tw.sample(flat, top_k=9, seed=2, counter=0)).tolist()
 

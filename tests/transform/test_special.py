@@ -59,7 +59,7 @@ def test_values_and_slopes() -> None:
         return (x,) if name in UNARY else (x[:8], x[8:])
 
     cases = {**UNARY, **BINARY}
-    got = tw.jit(lambda x, p: {n: f(*given(n, x, p)) for n, (f, _) in cases.items()})(x, positive)
+    got = tw.jit(lambda x, p: {n: f(*given(n, x, p)) for n, (f, _) in cases.items()})(x, positive)  # type: ignore[operator]
     for name, (_, theirs) in cases.items():
         want = theirs(*given(name, torch.from_numpy(x), torch.from_numpy(positive))).numpy()
         np.testing.assert_allclose(got[name], want, rtol=1e-12, atol=1e-14, err_msg=name)
@@ -67,7 +67,7 @@ def test_values_and_slopes() -> None:
     weights = {n: rng.normal(size=got[n].shape) for n in cases}
 
     def total(name: str, pick: int, values: Any, logs: Any, weight: Any) -> Any:
-        return (cases[name][pick](*given(name, values, logs)) * weight).sum()
+        return (cases[name][pick](*given(name, values, logs)) * weight).sum()  # type: ignore[operator]
 
     slope = {n: tw.grad(partial(total, n, 0), argnums=(0, 1)) for n in cases}
     slopes = tw.jit(lambda x, p: {n: slope[n](x, p, weights[n]) for n in cases})(x, positive)
@@ -83,7 +83,7 @@ def test_special_points() -> None:
     points = np.array([0.0, -0.0, 1.0, -1.0, 0.5, -0.5, INF, -INF, NAN, 6.0, 30.0, -30.0], np.float32)
     pairs = [a.ravel() for a in np.meshgrid(points, points)]
     cases = {n: c for n, c in {**UNARY, **BINARY}.items() if n != "glu"}
-    got = tw.jit(lambda p, a, b: {n: f(p) if n in UNARY else f(a, b) for n, (f, _) in cases.items()})(points, *pairs)
+    got = tw.jit(lambda p, a, b: {n: f(p) if n in UNARY else f(a, b) for n, (f, _) in cases.items()})(points, *pairs)  # type: ignore[operator]
     for name, (_, theirs) in cases.items():
         want = theirs(*map(torch.from_numpy, [points] if name in UNARY else pairs)).numpy()
         np.testing.assert_allclose(got[name], want, rtol=1e-5, atol=1e-6, err_msg=name)

@@ -16,6 +16,7 @@ import numpy as np
 
 from ..core import dtypes as dt
 from ..core.errors import ArgumentError, AxisError, ParseError
+from ..core.tensors import HasArray, HasDlpack
 from ..runtime.outputs import new_array
 
 Fn = Callable[..., Any]
@@ -414,7 +415,8 @@ class Array:
 _new = object.__new__
 
 
-ArrayLike = Array | np.ndarray[Any, Any] | np.generic | complex | Sequence[Any]  # what functions of `tw.` take for an array
+# What functions of `tw.` take for an array.
+ArrayLike = Array | np.ndarray[Any, Any] | np.generic | complex | Sequence[Any] | HasArray | HasDlpack
 
 
 def wrap(a: np.ndarray[Any, Any]) -> Array:

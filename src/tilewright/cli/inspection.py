@@ -184,7 +184,7 @@ def _facts(data: Inspection, report: dict[str, Any]) -> None:
     data.facts = [
         ("one call" + (f" at {shape}" if shape else ""), seconds(report["total_us"] / 1e6)),
         ("launches", str(len(data.steps))),
-        ("kernels", str(report["kernels"])),
+        ("kernels", str(len(report["kernels"]))),
         ("arena", nbytes(report["arena"]["bytes"])),
         ("scratch a thread", nbytes(report["scratch_per_thread"])),
         ("weights", nbytes(report["constants_bytes"])),

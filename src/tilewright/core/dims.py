@@ -343,14 +343,6 @@ def divisible(d: Dim, n: int) -> bool:
     return all(c % n == 0 for _, c in _terms(d))
 
 
-def known_factor(d: Dim) -> int:
-    """The largest integer that provably divides d (0 for 0)."""
-    g = 0
-    for _, c in _terms(d):
-        g = gcd(g, c)
-    return g
-
-
 def evaluate(d: Dim, env: Mapping[str, int]) -> int:
     """The value of d with each symbol's name looked up in env."""
     if isinstance(d, int):

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import sys
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -31,6 +31,18 @@ def torch_dtypes() -> dict[Any, DType]:
 @cache
 def from_dtype() -> dict[DType, Any]:
     return {ours: theirs for theirs, ours in torch_dtypes().items()}
+
+
+class HasArray(Protocol):
+    """A tensor of another framework, on the host."""
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+
+class HasDlpack(Protocol):
+    """A tensor of another framework, anywhere."""
+
+    def __dlpack__(self, *args: Any, **kwargs: Any) -> Any: ...
 
 
 def is_tensor(value: Any) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar, cast
 
 from ..core.dims import Dim, Shape
 from ..core.dtypes import SMALL, DType, compute_dtype
@@ -23,6 +24,9 @@ from ..ops.sources import DimValue, Iota, Positions
 from ..ops.structure import Constant, ConstantData
 from ..tile.builder import KernelBuilder, Tile
 from .launch import Buffer, Packed
+
+O = TypeVar("O", bound=Op)
+P = TypeVar("P", bound=Op)
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,12 @@ class Region:
         """The anchor of a region that has one."""
         assert self.anchor is not None
         return self.anchor
+
+    def op(self, kind: type[O], *others: type[P]) -> O | P:
+        """The anchor's op, of a class that a template serves."""
+        found, kinds = self.node.op, cast("tuple[type[O | P], ...]", (kind, *others))
+        assert isinstance(found, kinds)
+        return found
 
     def given(self, value: Value) -> Operand:
         """The operand behind a body value that a template has found to have one."""
@@ -109,14 +119,6 @@ class Region:
                 seen.add(n)
                 stack.extend(v.node for v in n.operands)
         return False
-
-
-def scalar_constant(value: Value) -> float | None:
-    """The number behind a one-element constant of a body, or None."""
-    op = value.node.op
-    if isinstance(op, Constant) and all(d == 1 for d in op.data.type.shape):
-        return float(op.data.array.reshape(-1)[0])
-    return None
 
 
 Leaf = Callable[[Value, Operand], Tile]

@@ -22,23 +22,49 @@ class Unserved(Exception):
     """A node that no template serves."""
 
 
-def alone(region: Region, *ops: type) -> Reason | None:
-    """None when the region is one op of these classes and nothing else."""
+def anchored(region: Region, *ops: type) -> Reason | None:
+    """None when the region's anchor is an op of these classes."""
     node = region.anchor
     if node is None or not isinstance(node.op, ops):
         return Reason(f"not {' or '.join(o.__name__ for o in ops)}")
+    return None
+
+
+def alone(region: Region, *ops: type) -> Reason | None:
+    """None when the region is one op of these classes and nothing else."""
+    why, node = anchored(region, *ops), region.anchor
+    if why is not None or node is None:
+        return why
     return None if list(region.body.outputs) == list(node.values) else Reason(f"{node.op.name} takes no fused neighbours here")
+
+
+def from_memory(region: Region) -> Reason | None:
+    """None when every operand of the anchor comes from memory, rather than from an op of the region."""
+    missing = next((v for v in region.node.operands if region.operand(v) is None), None)
+    return None if missing is None else Reason(f"operands of {region.node.op.name} must come from memory, got {missing.node.op.name}")
+
+
+def shaped_as_result(region: Region) -> Reason | None:
+    """None when every output of the region has the shape of the anchor's first result."""
+    shape = region.node.values[0].shape
+    bad = next((r for r in region.results if r.type.shape != shape), None)
+    return None if bad is None else Reason(f"outputs must have the shape of {region.node.op.name}, got {bad.type}")
 
 
 class Template:
     """Turns a region into launches. Subclasses say in their docstring what happens at tails and zero sizes."""
 
     key: ClassVar[str] = ""
-    serves: ClassVar[tuple[type, ...]] = ()  # ops that it serves alone
+    serves: ClassVar[tuple[type, ...]] = ()  # ops that a region has as its anchor
+    fuses: ClassVar[bool] = False  # whether other ops may stand around the anchor
 
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:
         """None when this template serves the region, else why not."""
-        return alone(region, *self.serves)
+        return (anchored if self.fuses else alone)(region, *self.serves) or self.refuses(region, target)
+
+    def refuses(self, region: Region, target: TargetSpec) -> Reason | None:
+        """Why it does not serve a region whose anchor it serves, or None."""
+        return None
 
     def packs(self, region: Region, target: TargetSpec) -> dict[int, Packed]:
         """Constant operands (by index) this template would like re-laid out."""

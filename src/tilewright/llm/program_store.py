@@ -39,7 +39,7 @@ from ..runtime.archive.program_data import (
     read_signature,
     signature_data,
 )
-from ..runtime.executable import Executable
+from ..runtime.executable import CpuExecutable
 from ..runtime.session import Model, Session
 from ..target.cpu.cache import CodeCache
 from ..tile.ir import Kernel
@@ -120,7 +120,7 @@ def _session(data: memoryview, weights: Weights, target: TargetSpec, graph: Call
     storages = pack_constants(program.constants, packers=packers)
     model = Model(str(header["name"]), graph, signature, target, level)
     model.stored_interface, model.passes = interface, header["passes"]
-    return Session(model, Executable(program, interface, code, storages), threads=threads)
+    return Session(model, CpuExecutable(program, interface, code, storages), threads=threads)
 
 
 def stored_program(header: Data, blobs: list[memoryview], weights: Weights, reader: Reader,

@@ -20,7 +20,7 @@ from ..tile.ir import Kernel
 from ..tile.work import Work, typical_work
 from .cost import Cost
 from .cost import numbers as numbers_of
-from .executable import Executable, Instance
+from .executable import CpuExecutable, Instance
 from .machine import Peaks
 
 COLD_NS = 500.0  # of a launch that meets its code and its arguments for the first time in a call
@@ -44,7 +44,7 @@ class Facts:
     packs: bool = False  # it packs an operand of the call
 
 
-def launch_costs(executable: Executable, instance: Instance, target: TargetSpec, peaks: Peaks, alone: Peaks) -> list[Cost]:
+def launch_costs(executable: CpuExecutable, instance: Instance, target: TargetSpec, peaks: Peaks, alone: Peaks) -> list[Cost]:
     """The cost of every launch of a schedule, in order; of one in a loop for all of its runs."""
     ways = [way for launch in executable.launches for way in launch.ways]
     sizes = {c.buffer: int(a.nbytes) for c, a in zip(executable.program.constants, executable.constants, strict=True)}

@@ -124,18 +124,39 @@ class Late:
 
 
 class Executable:
-    """Everything about a program that does not depend on a shape or a caller."""
+    """Everything about a program that does not depend on a shape or a caller, on every device."""
 
-    def __init__(self, program: Program, interface: Interface, code: Code, constants: Sequence[Array], plan: Plan | None = None) -> None:
-        self.program, self.interface, self.code, self.constants = program, interface, code, list(constants)
-        check_ends(program, interface, [c.nbytes for c in self.constants])
+    error_launches: list[int]  # those that may fill an error block
+    rebinds: bool  # one schedule serves all values of the call's symbols
+
+    def __init__(self, program: Program, interface: Interface, constants: Sequence[int], plan: Plan | None = None) -> None:
+        """`constants`: how many bytes each has in the form that kernels read."""
+        check_ends(program, interface, constants)
+        self.program, self.interface = program, interface
         self.plan = Plan(program, interface.symbols) if plan is None else plan
-        self._temp_index = {b: i for i, b in enumerate(self.plan.temps)}
-        self._layout()
 
     @property
     def launches(self) -> list[Launch]:
         return self.program.launches
+
+    def kernels(self) -> list[Kernel]:
+        return [k for x in self.launches for k in x.kernels]
+
+    def place(self, env: Mapping[str, int]) -> Placement:
+        return self.plan.place(env)
+
+    def arena_bytes(self, env: Mapping[str, int]) -> int:
+        return self.place(env).size
+
+
+class CpuExecutable(Executable):
+    """An executable whose schedules are tables that native code walks through."""
+
+    def __init__(self, program: Program, interface: Interface, code: Code, constants: Sequence[Array], plan: Plan | None = None) -> None:
+        super().__init__(program, interface, [c.nbytes for c in constants], plan)
+        self.code, self.constants = code, list(constants)
+        self._temp_index = {b: i for i, b in enumerate(self.plan.temps)}
+        self._layout()
 
     def _layout(self) -> None:
         """Where every argument word gets its value from, as index arrays."""
@@ -148,7 +169,7 @@ class Executable:
         external: list[tuple[int, int]] = []  # (word, number among inputs and outputs)
         errors: list[tuple[int, int]] = []  # (word, error block)
         starts: list[int] = []
-        self.error_launches: list[int] = []
+        self.error_launches = []
         ways = [(step, way) for step, launch in enumerate(self.launches) for way in launch.ways]
         schedule = self.plan.schedule
         self._controls = None if schedule is None else Controls(schedule, table)
@@ -219,19 +240,14 @@ class Executable:
         self._late_words = np.flatnonzero(number[self._source] >= 0)
         self._late_patches = np.flatnonzero(number[self._source[self._io_words]] >= 0)
 
-    def place(self, env: Mapping[str, int]) -> Placement:
-        return self.plan.place(env)
-
-    def arena_bytes(self, env: Mapping[str, int]) -> int:
-        return self.place(env).size
-
     def instantiate(self, env: Mapping[str, int], arena: int, errors: int) -> Instance:
         """The schedule for these symbol values, over the arena and the error blocks at these addresses."""
         placement = self.place(env)
         try:
             values = np.array(self._values(env), np.int64)
         except OverflowError:
-            raise ExecutionError(f"session: a size, step or offset of the program is beyond 64 bits{f' with sizes {dict(env)}' if env else ''}"
+            at = f" with sizes {dict(env)}" if env else ""
+            raise ExecutionError(f"session: a size, step or offset of the program is beyond 64 bits{at}"
                                  "; look for a stride, dilation or slice of that magnitude in the model") from None
         words = values[self._source]
         words[self._temp_words] += np.array(placement.vector, np.int64)[self._temp_buffers] + arena

@@ -5,6 +5,7 @@ import json
 import resource
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -30,17 +31,18 @@ class Profile:
     that matter and are far from their roofline, with the reason. `events`: what each thread did in the run kept for the trace."""
 
     name: str
-    threads: int
     env: dict[str, int]
     rows: list[dict[str, Any]]
     events: list[dict[str, Any]] = field(repr=False)
     total_us: float = 0.0
     findings: list[Finding] = field(default_factory=list)
+    threads: int = 0  # of the host; 0 on a GPU
     preempted: float = 0.0  # times a run that other processes took a CPU from it
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the trace in Chrome's format."""
-        names = [{"ph": "M", "pid": 1, "tid": t, "name": "thread_name", "args": {"name": f"thread {t}"}} for t in range(self.threads)]
+        who = [f"thread {t}" for t in range(self.threads)] or ["GPU"]
+        names = [{"ph": "M", "pid": 1, "tid": t, "name": "thread_name", "args": {"name": name}} for t, name in enumerate(who)]
         process = {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": f"tilewright {self.name}"}}
         text = json.dumps({"traceEvents": [process, *names, *self.events], "displayTimeUnit": "ns"})
         write_file(path, text.encode(), subject="profile")
@@ -49,10 +51,45 @@ class Profile:
         from .report import launch_table
 
         shape = ", ".join(f"{k} = {v}" for k, v in self.env.items())
-        head = f"{self.name}: {self.total_us:.1f} us on {self.threads} thread{'s' if self.threads > 1 else ''}"
+        head = f"{self.name}: {self.total_us:.1f} us"
+        head += f" on {self.threads} thread{'s' if self.threads > 1 else ''}" if self.threads else ""
         head += f" at {shape}" if shape else ""
+        head += f"; {len(self.rows)} launches"
         head += f"; the machine is busy: others took a CPU {self.preempted:.0f} times a run" if self.preempted >= 1 else ""
-        return "\n".join([head, launch_table(self.rows), *(f"slow: {x}" for x in self.findings)])
+        return "\n".join([head, str(launch_table(self.rows)), *(f"slow: {x}" for x in self.findings)])
+
+
+def one_after_another(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The events of launches of which only the times are known."""
+    starts = accumulate((row["us"] for row in rows), initial=0.0)
+    return [_event(row, 0, start, row["us"]) for row, start in zip(rows, starts, strict=False)]
+
+
+def _event(row: dict[str, Any], thread: int, start: float, us: float) -> dict[str, Any]:
+    shown = {key: row[key] for key in ("launch", "kernel", "grid", "flops", "bytes")}
+    return {"name": row["name"], "cat": "kernel", "ph": "X", "pid": 1, "tid": thread, "ts": start, "dur": us, "args": shown}
+
+
+def describe(session: Session, env: dict[str, int]) -> dict[str, Any]:
+    """What a report says of a program on a CPU beside what it says of all: the times of a run on zeros, which are valid as numbers, masks
+    and indices alike; barriers and scratch memory."""
+    executable = session.executable
+    assert executable is not None
+    arrays = [np.zeros(tuple(evaluate(d, env) for d in t.shape), t.dtype.np) for t in session.interface.inputs]
+    profile = measure_bound(session, Bound([a.ctypes.data for a in arrays], list(arrays), dict(env)), 3, zeros=True)
+    workspace = session.take()
+    instance = workspace.instance(tuple(env[s.name] for s in session.interface.symbols))
+    session.give(workspace)
+    return {
+        "total_us": profile.total_us,
+        "launches": profile.rows,
+        "lint": [str(x) for x in profile.findings],
+        "kernels": {symbol: {} for symbol in executable.code.symbols},
+        "compiled_kernels": executable.code.compiled,
+        "barriers": sum(r["barrier"] for r in profile.rows),
+        "scratch_per_thread": instance.scratch,
+        "notes": [session.pool.note] if session.pool.note else [],
+    }
 
 
 def measure(session: Session, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, repeat: int = 5) -> Profile:
@@ -101,7 +138,7 @@ def measure_bound(session: Session, bound: Bound, repeat: int, *, zeros: bool = 
         row["us"] = float(us)
     findings = judge(session, instance, rows, np.min(spans, axis=0).tolist())
     total = float(np.median([_total(t) for t in runs[1:]])) / per_us
-    return Profile(session.name, threads, dict(bound.env), rows, _events(rows, best, per_us), total, findings, preempted)
+    return Profile(session.name, dict(bound.env), rows, _events(rows, best, per_us), total, findings, threads, preempted)
 
 
 def _spans(ticks: Any) -> Any:
@@ -134,12 +171,5 @@ def judge(session: Session, instance: Instance, rows: list[dict[str, Any]], fast
 def _events(rows: list[dict[str, Any]], ticks: Any, per_us: float) -> list[dict[str, Any]]:
     used = ticks[ticks > 0]
     zero = used.min() if used.size else 0
-    events = []
-    for k, row in enumerate(rows):
-        shown = {"launch": k, "kernel": row["kernel"], "grid": row["grid"], "flops": row["flops"], "bytes": row["bytes"]}
-        for thread in range(ticks.shape[1]):
-            begin, end = (int(v) for v in ticks[k, thread])
-            if end:
-                events.append({"name": row["name"], "cat": "kernel", "ph": "X", "pid": 1, "tid": thread,
-                               "ts": (begin - int(zero)) / per_us, "dur": (end - begin) / per_us, "args": shown})
-    return events
+    return [_event(row, thread, (int(begin) - int(zero)) / per_us, int(end - begin) / per_us)
+            for row, parts in zip(rows, ticks, strict=True) for thread, (begin, end) in enumerate(parts) if end]

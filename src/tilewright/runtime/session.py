@@ -26,7 +26,7 @@ from ..ir.graph import Graph
 from ..ir.windows import windows
 from ..target.cpu.host import available_cores
 from .arguments import Bound, as_given, bind, is_tensor, numpy_to_tensor, tensor_to_numpy
-from .executable import Executable, Interface
+from .executable import CpuExecutable, Interface
 from .fastcall import compile_call
 from .faults import fault
 from .memory import ADVICE, OutOfMemory
@@ -80,6 +80,8 @@ class Compiled:
     """What sessions on every device have: a model, its interface, inputs that are bound to it, and an end."""
 
     executable: Any
+    threads = 0  # of the host that a call runs on; 0 on a GPU
+    inputs_must_be = "contiguous"  # or a call copies them
 
     def __init__(self, model: Model) -> None:
         self.model, self.interface = model, model.interface
@@ -100,6 +102,22 @@ class Compiled:
         for name in bound.copied:
             self.copies[name] = self.copies.get(name, 0) + 1
         return bound
+
+    def last_env(self) -> dict[str, int] | None:
+        """The sizes of the last call, where one is known."""
+        raise NotImplementedError
+
+    def describe(self, env: dict[str, int]) -> dict[str, Any]:
+        """What only the device knows of the program at these sizes, for a report."""
+        raise NotImplementedError
+
+    def report(self, at: Mapping[str, int] | None = None) -> Report:
+        """What the program consists of: kernels and their costs, arena, compile stages, inserted copies. `at` gives the sizes of dynamic
+        dims; others are those of the last call, or typical ones."""
+        self._open()
+        from .report import make_report
+
+        return make_report(self, at or {})
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the compiled graph and its constants to one file; `tw.load` reads it."""
@@ -136,7 +154,7 @@ class Session(Compiled):
     come meanwhile (calls that run finish). What a call writes to (`out=`, inputs that the model updates) is for one call at a time.
     """
 
-    def __init__(self, model: Model, executable: Executable | None, *, threads: int | None = None) -> None:
+    def __init__(self, model: Model, executable: CpuExecutable | None, *, threads: int | None = None) -> None:
         super().__init__(model)
         self.executable = executable
         self._free: list[Workspace] = []
@@ -214,7 +232,7 @@ class Session(Compiled):
         """Outputs follow the inputs; a model without inputs follows what it was compiled from."""
         return any(map(is_tensor, leaves)) or (not leaves and self.model.framework == "torch" and "torch" in sys.modules)
 
-    def _generated(self, executable: Executable, framework: str) -> Any:
+    def _generated(self, executable: CpuExecutable, framework: str) -> Any:
         signature, pool = self.model.signature, self.pool
         only = signature.outputs[0] if signature.out_spec.type == "leaf" else None
         leaf = only.index if isinstance(only, Slot) else None
@@ -355,13 +373,10 @@ class Session(Compiled):
 
     # ---- everything else
 
-    def report(self, at: Mapping[str, int] | None = None) -> Report:
-        """What the program consists of: kernels and their costs, arena, compile stages, inserted copies. `at` gives the sizes of dynamic
-        dims; others are those of the last call, or typical ones."""
-        self._open()
-        from .report import make_report
+    def describe(self, env: dict[str, int]) -> dict[str, Any]:
+        from .profile import describe
 
-        return make_report(self, at or {})
+        return describe(self, env)
 
     def profile(self, *args: Any, repeat: int = 5, **kwargs: Any) -> Profile:
         """Run with a clock around every kernel on every thread."""
@@ -405,7 +420,7 @@ def _weakly(method: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _shared(model: Model, executable: Executable | None) -> tuple[Watched, ...]:
+def _shared(model: Model, executable: CpuExecutable | None) -> tuple[Watched, ...]:
     """Constants in torch's memory: those that kernels read there, and those of the graph that no kernel holds in a form of its own."""
     from ..ir.text import constant_data
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 from ..core.dims import evaluate
 from ..core.validation import Finding, Severity, validator
 from ..kernels.launch import Pointer
-from .executable import Executable, Instance
+from .executable import CpuExecutable, Instance
 from .native.layout import THUNK_ARGS, THUNK_FN, THUNK_GRID
 
 
 @validator("execute")
-def kernel_coverage(executable: Executable, instance: Instance) -> list[Finding]:
+def kernel_coverage(executable: CpuExecutable, instance: Instance) -> list[Finding]:
     """Every launch has code, an argument block of its own and a grid that is not negative."""
     found: list[Finding] = []
     base, end = instance.words.ctypes.data, instance.words.ctypes.data + instance.words.nbytes
@@ -26,7 +26,7 @@ def kernel_coverage(executable: Executable, instance: Instance) -> list[Finding]
 
 
 @validator("execute")
-def argument_pointers(executable: Executable, instance: Instance) -> list[Finding]:
+def argument_pointers(executable: CpuExecutable, instance: Instance) -> list[Finding]:
     """Pointers into the arena and into constants are not null, and the bytes they reach lie inside."""
     found: list[Finding] = []
     stored = zip(executable.program.constants, executable.constants, strict=True)

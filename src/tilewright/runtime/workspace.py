@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..plan.plan import round_up
-from .executable import Executable, Instance
+from .executable import CpuExecutable, Instance
 from .memory import Allocation
 from .native import layout as L
 
@@ -27,7 +27,7 @@ class Workspace:
 
     __slots__ = ("_arena", "_late", "_scratch", "errors", "executable", "fixed", "instances", "io", "pool", "threads")
 
-    def __init__(self, executable: Executable, pool: int, threads: int) -> None:
+    def __init__(self, executable: CpuExecutable, pool: int, threads: int) -> None:
         self.executable, self.pool, self.threads = executable, pool, threads
         interface = executable.interface
         count = max(1, len(interface.inputs) + len(interface.outputs))

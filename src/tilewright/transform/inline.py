@@ -24,6 +24,33 @@ def prune(graph: Graph) -> Graph:
     return graph
 
 
+class Pass:
+    """A pass over the nodes of bodies that writes a transformed copy of each into `graph`."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+
+    def run(self, body: Graph, env: dict[Value, Value]) -> None:
+        for n in body.nodes:
+            if n.values[0] not in env:
+                self.node(n, env)
+
+    def node(self, n: Node, env: dict[Value, Value]) -> None:
+        raise NotImplementedError
+
+    def copy(self, n: Node, env: dict[Value, Value]) -> None:
+        """The node as it is."""
+        made = self.graph.add(n.op, *(env[v] for v in n.operands), name=n.name, place=n.place)
+        env.update(zip(n.values, made.values, strict=True))
+
+    def expand(self, n: Node, rule: str, env: dict[Value, Value]) -> None:
+        """The node by way of plainer ops."""
+        made = expansion(n, rule)
+        inner = {v: env[x] for v, x in zip(made.inputs, n.operands, strict=True)}
+        self.run(made, inner)
+        env.update((v, inner[out]) for v, out in zip(n.values, made.outputs, strict=True))
+
+
 RULES = {"vjp": "reverse-mode derivative", "jvp": "forward-mode derivative", "batch": "batching rule"}
 
 

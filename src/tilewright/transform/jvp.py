@@ -7,31 +7,23 @@ from ..core.errors import UnsupportedError
 from ..ir.graph import Graph, Node, Value
 from ..ops import functions as F
 from ..ops.base import MaybeValues, Values
-from .inline import expands, expansion, prune
+from .inline import Pass, expands, prune
 
 
-class Push:
+class Push(Pass):
     """A forward pass into `graph` with the tangents of its values; a value without one does not move."""
 
     def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+        super().__init__(graph)
         self.tangents: dict[Value, Value] = {}
 
-    def run(self, body: Graph, env: dict[Value, Value]) -> None:
-        for n in body.nodes:
-            if n.values[0] not in env:
-                self._node(n, env)
-
-    def _node(self, n: Node, env: dict[Value, Value]) -> None:
+    def node(self, n: Node, env: dict[Value, Value]) -> None:
         operands = tuple(env[v] for v in n.operands)
         given = tuple(self.tangents.get(v) for v in operands)
         active = tuple(t is not None for t in given)
         moving = any(active) and any(v.dtype.kind in "fc" for v in n.values)
         if moving and expands(n, "jvp", active):
-            made = expansion(n, "jvp")
-            inner = dict(zip(made.inputs, operands, strict=True))
-            self.run(made, inner)
-            env.update((v, inner[out]) for v, out in zip(n.values, made.outputs, strict=True))
+            self.expand(n, "jvp", env)
             return
         values, found = self._applied(n, operands, given, moving)
         env.update(zip(n.values, values, strict=True))

@@ -13,35 +13,26 @@ from ..ir.graph import Graph, Node, Value, subgraph
 from ..ops import Slice
 from ..ops import functions as F
 from ..ops.base import MaybeValues, name_origin
-from .inline import expands, expansion, inline, prune
+from .inline import Pass, expands, inline, prune
 
 Active = tuple[bool, ...]
 
 
-class Tape:
+class Tape(Pass):
     """A forward pass into `graph`, and what has to be undone."""
 
     def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+        super().__init__(graph)
         self.active: set[Value] = set()
         self.steps: list[tuple[Node, Active]] = []
 
-    def forward(self, body: Graph, env: dict[Value, Value]) -> None:
-        for n in body.nodes:
-            if n.values[0] not in env:
-                self._node(n, env)
-
-    def _node(self, n: Node, env: dict[Value, Value]) -> None:
+    def node(self, n: Node, env: dict[Value, Value]) -> None:
         operands = tuple(env[v] for v in n.operands)
         active = tuple(v in self.active for v in operands)
         if not any(active) or not any(v.dtype.kind in "fc" for v in n.values):
-            copy = self.graph.add(n.op, *operands, name=n.name, place=n.place)
-            env.update(zip(n.values, copy.values, strict=True))
+            self.copy(n, env)
         elif expands(n, "vjp", active):
-            made = expansion(n, "vjp")
-            inner = dict(zip(made.inputs, operands, strict=True))
-            self.forward(made, inner)
-            env.update((v, inner[out]) for v, out in zip(n.values, made.outputs, strict=True))
+            self.expand(n, "vjp", env)
         else:
             saving = self.graph.add(n.op.for_vjp(), *operands, name=n.name, place=n.place)
             self.steps.append((saving, active))
@@ -139,7 +130,7 @@ def vjp_graph(body: Graph, wanted: Sequence[bool], *, with_outputs: bool = False
         env[v] = made.input(v.type, v.name)
         if want and differentiable(v):
             tape.active.add(env[v])
-    tape.forward(body, env)
+    tape.run(body, env)
     cotangents: dict[Value, Value] = {}
     for v, seeded in zip(body.outputs, seeds or (True,) * len(body.outputs), strict=True):
         if seeded and differentiable(v):

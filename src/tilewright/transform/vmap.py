@@ -12,35 +12,27 @@ from ..ir.graph import Graph, Node, Value
 from ..ops import functions as F
 from ..ops.base import name_origin
 from .derive import Argnums, Called, Fn, checked_argnums, grad, jvp, named, unit_vectors, vjp
-from .inline import expansion, inline, prune
+from .inline import Pass, inline, prune
 from .lib.shapes import moveaxis, reshape
 from .promote import as_tracer
 from .trace import Leaf, Tracer, current, is_array, leaf_of, user_place
 
 
-class Batcher:
+class Batcher(Pass):
     """A pass into `graph`; batched values have the new axis in front."""
 
     def __init__(self, graph: Graph, size: Dim) -> None:
-        self.graph, self.size = graph, size
+        super().__init__(graph)
+        self.size = size
         self.batched: set[Value] = set()
 
-    def run(self, body: Graph, env: dict[Value, Value]) -> None:
-        for n in body.nodes:
-            if n.values[0] not in env:
-                self._node(n, env)
-
-    def _node(self, n: Node, env: dict[Value, Value]) -> None:
+    def node(self, n: Node, env: dict[Value, Value]) -> None:
         operands = tuple(env[v] for v in n.operands)
         flags = tuple(v in self.batched for v in operands)
         if not any(flags):
-            copy = self.graph.add(n.op, *operands, name=n.name, place=n.place)
-            env.update(zip(n.values, copy.values, strict=True))
+            self.copy(n, env)
         elif n.op.expands("batch", flags):
-            made = expansion(n, "batch")
-            inner = dict(zip(made.inputs, operands, strict=True))
-            self.run(made, inner)
-            env.update((v, inner[out]) for v, out in zip(n.values, made.outputs, strict=True))
+            self.expand(n, "batch", env)
         else:
             self.graph.place, before = n.place, len(self.graph.nodes)
             try:

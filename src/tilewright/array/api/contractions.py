@@ -8,15 +8,11 @@ import numpy as np
 
 from ...core import dtypes as dt
 from ...core.errors import ArgumentError
+from ...transform.trace import Functions
 from ..arrays import Array, shown
 from .base import FLOAT, Header, give, header, known, numbers, written
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {}
-
-
-def public(fn: Callable[..., Any]) -> Callable[..., Any]:
-    FUNCTIONS[fn.__name__.rstrip("_")] = fn
-    return fn
+public = FUNCTIONS = Functions()
 
 
 def product(fn: Callable[..., Any], *arrays: Header) -> Header:

@@ -9,16 +9,11 @@ import numpy as np
 
 from ...core.errors import ArgumentError
 from ...runtime.outputs import new_array
-from ...transform.trace import Tracer, python_type
+from ...transform.trace import Functions, Tracer, python_type
 from ..arrays import Array, ready, shown, wrap
 from .base import COMPLEX, FLOAT, INT, Header, _listed, _number, common, give, header, known
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {}
-
-
-def public(fn: Callable[..., Any]) -> Callable[..., Any]:
-    FUNCTIONS[fn.__name__.rstrip("_")] = fn
-    return fn
+public = FUNCTIONS = Functions()
 
 
 def on_devices(fn: Callable[..., Any]) -> Callable[..., Any]:

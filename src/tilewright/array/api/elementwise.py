@@ -15,13 +15,14 @@ from ...core import dtypes as dt
 from ...core.errors import ArgumentError
 from ...ops import REGISTRY
 from ...transform.lib.elementwise import ON_FLOATS
+from ...transform.trace import Functions
 from .. import lazy, machine
 from ..arrays import Array, shown
 from . import loops
 from .base import FLOAT, Header, as_float, give, header, numbers, weak_dtype, written
 
 Fn = Callable[..., Any]
-FUNCTIONS: dict[str, Fn] = {}
+public = FUNCTIONS = Functions()
 ALL, NUMERIC, REAL, FLOATS, INTEGERS, BITS = "buifc", "uifc", "uif", "fc", "ui", "bui"
 
 # name -> (kinds of operands, whether integers become floats, dtype of the result: "" the operands' own)
@@ -232,11 +233,6 @@ for _name in UNARY:
 for _name in BINARY:
     FUNCTIONS[_name] = _binary(_name)
 SIGNATURES = {1: "x, /, *, out=None", 2: "x1, x2, /, *, out=None"}
-
-
-def public(fn: Fn) -> Fn:
-    FUNCTIONS[fn.__name__.rstrip("_")] = fn
-    return fn
 
 
 @public

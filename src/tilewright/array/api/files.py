@@ -11,6 +11,7 @@ import math
 import os
 import zipfile
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -19,7 +20,7 @@ import numpy as np
 from ...core import tensor_file
 from ...core.errors import STRANGE, ArgumentError, FileError, FormatError, TilewrightError
 from ...core.files import open_file, write_file
-from ..arrays import wrap
+from ..arrays import ArrayLike, wrap
 from .base import Header, header
 
 ENDINGS = (".npy", ".npz", ".safetensors")
@@ -27,7 +28,7 @@ HEADER = 10_000  # bytes, as in NumPy
 DAMAGED = (*STRANGE, EOFError, OSError, RuntimeError, MemoryError, SyntaxError, zipfile.BadZipFile, zlib.error, lzma.LZMAError)
 
 
-def save(path: Any, x: Any) -> None:
+def save(path: Any, x: ArrayLike | Mapping[str, ArrayLike]) -> None:
     """Write an Array to an `.npy` file; several of them, given as a dict, to an `.npz` or `.safetensors` file, by the name's ending."""
     path = Path(path)
     if path.suffix == ".npy":

@@ -8,18 +8,13 @@ import numpy as np
 
 from ...core import dtypes as dt
 from ...core.errors import ArgumentError, ExecutionError
+from ...transform.trace import Functions
 from ..arrays import Array, shown
 from . import contractions, shapes
 from .base import Header, as_float, axes_of, give, header, numbers
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {n: contractions.FUNCTIONS[n] for n in (
-    "matmul", "tensordot", "vecdot", "outer", "cross", "trace")}
+public = FUNCTIONS = Functions({n: contractions.FUNCTIONS[n] for n in ("matmul", "tensordot", "vecdot", "outer", "cross", "trace")})
 FUNCTIONS["matrix_transpose"] = shapes.FUNCTIONS["matrix_transpose"]
-
-
-def public(fn: Callable[..., Any]) -> Callable[..., Any]:
-    FUNCTIONS[fn.__name__] = fn
-    return fn
 
 
 class EighResult(NamedTuple):

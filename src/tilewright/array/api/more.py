@@ -6,17 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from ...transform.trace import Functions
 from ..arrays import Array, fitting, wrap
 from ..machine import tight
 from . import files, shapes
 from .base import give, header, numbers
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {}
-
-
-def public(fn: Callable[..., Any]) -> Callable[..., Any]:
-    FUNCTIONS[fn.__name__.rstrip("_")] = fn
-    return fn
+public = FUNCTIONS = Functions()
 
 
 @public

@@ -1,22 +1,17 @@
 """Memory of other libraries as Arrays, without copies: DLPack of both versions, buffers, files."""
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from ...core.errors import ArgumentError
 from ...runtime import dlpack
+from ...transform.trace import Functions
 from ..arrays import Array, shown, wrap
 from .base import known
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {}
-
-
-def public(fn: Callable[..., Any]) -> Callable[..., Any]:
-    FUNCTIONS[fn.__name__.rstrip("_")] = fn
-    return fn
+public = FUNCTIONS = Functions()
 
 
 @public

@@ -9,21 +9,17 @@ import numpy as np
 from ...core import dtypes as dt
 from ...core.errors import ArgumentError
 from ...runtime.eager_host import ROW
+from ...transform.trace import Functions
 from ..arrays import Array, ready, shown
 from .base import Header, as_float, axes_of, give, header, known, written
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {}
+public = FUNCTIONS = Functions()
 # Functions with a native form, and their signatures. Sums of integers and bools go through the Python form, which widens them.
 NATIVE = {**dict.fromkeys(("sum", "prod"), "x, /, axis=None, dtype=None, keepdims=False, *, out=None"),
           **dict.fromkeys(("max", "min", "any", "all"), "x, /, axis=None, keepdims=False, *, out=None"),
           "mean": "x, /, axis=None, keepdims=False, *, dtype=None, out=None",
           **dict.fromkeys(("argmax", "argmin"), "x, /, axis=None, keepdims=False")}
 WIDE = {"b": np.dtype(np.int64), "i": np.dtype(np.int64), "u": np.dtype(np.uint64)}
-
-
-def public(fn: Callable[..., Any]) -> Callable[..., Any]:
-    FUNCTIONS[fn.__name__.rstrip("_")] = fn
-    return fn
 
 
 def summed(dtype: np.dtype[Any]) -> np.dtype[Any]:

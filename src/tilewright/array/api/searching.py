@@ -7,15 +7,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...core.errors import ArgumentError, ExecutionError
+from ...transform.trace import Functions
 from ..arrays import Array, shown
 from .base import FLOAT, Header, axes_of, common, give, header
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {}
-
-
-def public(fn: Callable[..., Any]) -> Callable[..., Any]:
-    FUNCTIONS[fn.__name__.rstrip("_")] = fn
-    return fn
+public = FUNCTIONS = Functions()
 
 
 @public

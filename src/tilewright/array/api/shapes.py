@@ -7,15 +7,11 @@ from typing import Any
 import numpy as np
 
 from ...core.errors import ArgumentError, AxisError
+from ...transform.trace import Functions
 from ..arrays import Array, shown, wrap
 from .base import Header, axes_of, common, give, header
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {}
-
-
-def public(fn: Callable[..., Any]) -> Callable[..., Any]:
-    FUNCTIONS[fn.__name__.rstrip("_")] = fn
-    return fn
+public = FUNCTIONS = Functions()
 
 
 def _headers(arrays: Sequence[Any], what: str) -> list[Header]:

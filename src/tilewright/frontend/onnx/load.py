@@ -18,7 +18,6 @@ from ...core.files import read_file
 from .elements import STRING, elem
 
 LARGEST = 1 << 40  # elements of one tensor
-OLDEST = 7
 NAMES = {"": "ai.onnx"}
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ...core.dims import Dim, Expr, Symbol, substitute, sym
-from ...core.errors import ExecutionError, FormatError, InputError, TilewrightError
+from ...core.errors import ExecutionError, FormatError, TilewrightError
 from ...core.seeds import draw_seed
 from ...ir.graph import Graph, Value
 from ...ir.types import TensorType
@@ -392,8 +392,3 @@ def input_names(graph: Any) -> list[str]:
     """Inputs that a call gives: those without an initializer."""
     fixed = {t.name for t in graph.initializer} | {s.values.name for s in graph.sparse_initializer}
     return [i.name for i in graph.input if i.name not in fixed]
-
-
-def check_count(names: Sequence[str], given: Sequence[Any], what: str) -> None:
-    if len(names) != len(given):
-        raise InputError(f"session: {what} takes ({', '.join(names)}), got {len(given)} inputs")

@@ -38,7 +38,7 @@ from ...runtime.archive.program_data import (
     signature_data,
 )
 from ...runtime.archive.session import Stored
-from ...runtime.executable import Executable
+from ...runtime.executable import CpuExecutable
 from ...runtime.session import Model, Session
 from ...target.cpu.cache import CodeCache
 from .load import Source
@@ -141,7 +141,7 @@ def _session(data: memoryview, source: Source, target: TargetSpec, graph: Callab
 
     model = Model(str(header["name"]), made, read_signature(header["signature"], reader, interface), target, level, framework="numpy")
     model.stored_interface, model.passes, model.notes = interface, header["passes"], header["notes"]
-    session = Session(model, Executable(program, interface, code, storages), threads=threads)
+    session = Session(model, CpuExecutable(program, interface, code, storages), threads=threads)
     session.arguments = header["arguments"]
     return session, bool(header["assumed"])
 

@@ -16,7 +16,7 @@ from ..call import Call
 from ..launch import Launch
 from ..pointwise.pointwise import unravel
 from ..region import Region
-from ..template import Reason, Template, alone, region_bytes, region_flops
+from ..template import Reason, Template, region_bytes, region_flops
 
 BLOCK = 24  # query rows of one step
 ROWS = 6  # rows of a register tile
@@ -26,11 +26,9 @@ NEVER = float("-inf")
 
 class AttentionBackwardTemplate(Template):
     key = "attention_backward"
+    serves = (AttentionBackwardOp,)
 
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        why = alone(region, AttentionBackwardOp)
-        if why is not None:
-            return why
+    def refuses(self, region: Region, target: TargetSpec) -> Reason | None:
         q, k, v = region.node.operands[:3]
         sizes = (k.shape[2], q.shape[3], v.shape[3])
         if not all(isinstance(d, int) for d in sizes) or q.dtype.name not in ("f32", "f64"):
@@ -47,9 +45,8 @@ class Backward:
     """One kernel under construction."""
 
     def __init__(self, region: Region, target: TargetSpec) -> None:
-        assert region.anchor is not None and isinstance(region.anchor.op, AttentionBackwardOp)
-        self.region, self.op = region, region.anchor.op
-        operands = [o for v in region.anchor.operands if (o := region.operand(v)) is not None]
+        self.region, self.op = region, region.op(AttentionBackwardOp)
+        operands = [o for v in region.node.operands if (o := region.operand(v)) is not None]
         q, k, v, *extras, g = operands
         self.dtype = q.type.dtype
         batch, heads, sq, depth = q.type.shape

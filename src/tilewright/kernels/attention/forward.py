@@ -26,7 +26,7 @@ from ..launch import Launch
 from ..matmul.tiling import for_each_tile, leaves_of_epilogue, tile_heights
 from ..pointwise.pointwise import unravel
 from ..region import Evaluator, Operand, Region, narrow, widen
-from ..template import Reason, Template, region_bytes, region_flops
+from ..template import Reason, Template, region_bytes, region_flops, shaped_as_result
 
 
 @dataclass(frozen=True)
@@ -75,11 +75,11 @@ NEVER = float("-inf")
 
 class AttentionTemplate(Template):
     key = "attention"
+    serves = (AttentionOp,)
+    fuses = True
 
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        node = region.anchor
-        if node is None or not isinstance(node.op, AttentionOp):
-            return Reason("no attention")
+    def refuses(self, region: Region, target: TargetSpec) -> Reason | None:
+        node = region.node
         lanes = target.vector_bits // 32
         for i, v in enumerate(node.operands):
             if region.operand(v) is not None:
@@ -90,8 +90,7 @@ class AttentionTemplate(Template):
                 return Reason("a rope is rotated on the way in only for whole rows of halves, in whole registers")
         if not all(isinstance(v.shape[-1], int) for v in node.operands[:3]):
             return Reason("the head size must be static")
-        bad = [r for r in region.results if r.type.shape != node.values[0].shape]
-        return Reason(f"outputs must have the shape of the attention, got {bad[0].type}") if bad else None
+        return shaped_as_result(region)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         if isinstance(region.node.op, Q8AttentionOp):
@@ -105,8 +104,7 @@ class AttentionKernel:
     """One kernel under construction."""
 
     def __init__(self, region: Region, target: TargetSpec) -> None:
-        assert region.anchor is not None and isinstance(region.anchor.op, AttentionOp)
-        self.region, self.node, self.op = region, region.anchor, region.anchor.op
+        self.region, self.node, self.op = region, region.node, region.op(AttentionOp)
         q_value, k_value = (self._unrotated(x) for x in self.node.operands[:2])
         q, k, v = self.region.given(q_value), self.region.given(k_value), self.region.given(self.node.operands[2])
         self.batch, self.heads, self.sq, _ = q.type.shape

@@ -19,8 +19,7 @@ class RopeTemplate(Template):
     serves = (RopeOp,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        assert region.anchor is not None and isinstance(region.anchor.op, RopeOp)
-        op = region.anchor.op
+        op = region.op(RopeOp)
         x, cos, sin = region.operands
         y = region.results[0]
         *lead, width = x.type.shape

@@ -27,7 +27,7 @@ from ..pointwise.transpose import MOVED
 from ..quant.word_copies import planes_to_words
 from ..quant.words import PAIRS, Words, in_words, word_operand, words_of
 from ..region import Operand, Region
-from ..template import Reason, Template
+from ..template import Reason, Template, from_memory, shaped_as_result
 from .channels_last import channels_last
 from .depthwise import TAPS, Depthwise, is_depthwise, taps_first
 from .direct import direct_launch
@@ -39,17 +39,16 @@ LONGEST_LINE = 8192  # elements of a window that a program transposes in its own
 
 class ConvTemplate(Template):
     key = "conv"
+    serves = (ConvOp, IntConvOp)
+    fuses = True
 
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        node = region.anchor
-        if node is None or not isinstance(node.op, (ConvOp, IntConvOp)):
-            return Reason("no convolution")
-        if any(region.operand(v) is None for v in node.operands):
-            return Reason("operands of a convolution must come from memory")
+    def refuses(self, region: Region, target: TargetSpec) -> Reason | None:
+        node = region.node
+        if (why := from_memory(region)) is not None:
+            return why
         if not all(isinstance(d, int) for d in node.operands[1].shape):
             return Reason("the kernel must have a static shape")
-        bad = [r for r in region.results if r.type.shape != node.values[0].shape]
-        return Reason(f"outputs must have the shape of the convolution, got {bad[0].type}") if bad else None
+        return shaped_as_result(region)
 
     def packs(self, region: Region, target: TargetSpec) -> dict[int, Packed]:
         node = region.anchor
@@ -129,9 +128,8 @@ def _words(region: Region, target: TargetSpec) -> Words | None:
 
 def _width(region: Region, target: TargetSpec) -> int:
     """Result channels of a panel of weights."""
-    assert region.anchor is not None and isinstance(region.anchor.op, (ConvOp, IntConvOp))
-    out = region.anchor.types[0]
-    return default_config(out.dtype, int_of(out.shape[1]) // region.anchor.op.groups, target).width
+    out = region.node.types[0]
+    return default_config(out.dtype, int_of(out.shape[1]) // region.op(ConvOp, IntConvOp).groups, target).width
 
 
 def _is_depthwise(region: Region) -> bool:
@@ -224,8 +222,7 @@ def _product_of(sizes: list[int]) -> int:
 def _product(region: Region, x: Operand, w: Operand, buffer: Buffer, panels: Layout, width: int, words: Words | None,
              target: TargetSpec) -> Launch:
     """One tap at step 1: pixels times weights."""
-    assert region.anchor is not None
-    value = region.anchor.values[0]
+    value = region.node.values[0]
     order = (0, *range(2, len(value.shape)), 1)
     a = x.layout.permute(order)
     *_, m, k = a.shape

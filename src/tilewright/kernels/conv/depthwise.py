@@ -46,8 +46,7 @@ class Depthwise(Lines):
     """Over an x that lies channels last."""
 
     def __init__(self, region: Region, x: Operand, weights: Buffer, target: TargetSpec) -> None:
-        assert region.anchor is not None and isinstance(region.anchor.op, (ConvOp, IntConvOp))
-        op, self.value, w = region.anchor.op, region.anchor.values[0], region.anchor.operands[1].type
+        op, self.value, w = region.op(ConvOp, IntConvOp), region.node.values[0], region.node.operands[1].type
         kernel = [int_of(k) for k in w.shape[2:]]
         before = [int_of(lo) for lo, _ in op.padding]
         self.border = op.border if isinstance(op, IntConvOp) else 0

@@ -128,8 +128,7 @@ def direct_launch(region: Region, part: Plain, weights: tuple[DType, Buffer, Lay
                   *, in_place: bool = False) -> Launch:
     """`weights`: panels as [group, panel, channels, taps…, width] over their buffer. `in_place`: they may end before a panel does. With
     `words` the part's input and the weights are words of channels."""
-    assert region.anchor is not None and isinstance(region.anchor.op, (ConvOp, IntConvOp))
-    op, value, x = region.anchor.op, region.anchor.values[0], part.x
+    op, value, x = region.op(ConvOp, IntConvOp), region.node.values[0], part.x
     batch, channels, *out = value.shape
     g = op.groups
     per_group, c_in = int_of(channels) // g, int_of(x.type.shape[1]) // g

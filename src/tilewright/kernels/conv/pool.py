@@ -43,8 +43,7 @@ class PoolTemplate(Template):
     rows: ClassVar[int] = 64  # of results a program computes at most
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        assert region.anchor is not None
-        op: Any = region.anchor.op
+        op: Any = region.node.op
         x, n = region.operands[0], len(op.kernel)
         out = region.results[0].type.shape[-n:]
         dilation = getattr(op, "dilation", (1,) * n)
@@ -70,8 +69,7 @@ class ChannelPool(Lines):
     """Channels along registers (`lines.py`): taps outside are left out, so nothing is padded."""
 
     def __init__(self, region: Region, x: Operand, dilation: tuple[int, ...], target: TargetSpec) -> None:
-        assert region.anchor is not None
-        op: Any = region.anchor.op
+        op: Any = region.node.op
         self.op = op
         out = region.results[0].type.shape[-len(dilation) :]
         before = [lo for lo, _ in op.padding]
@@ -143,8 +141,7 @@ class PoolKernel:
     """One kernel under construction: a program computes a few rows of the innermost axis."""
 
     def __init__(self, region: Region, x: Operand, dilation: tuple[int, ...], target: TargetSpec) -> None:
-        assert region.anchor is not None
-        op: Any = region.anchor.op
+        op: Any = region.node.op
         self.region, self.op, self.n = region, op, len(op.kernel)
         self.dilation, self.sizes = dilation, region.operands[0].type.shape[-self.n :]
         call = self.call = Call(op.name, region.name)

@@ -14,20 +14,17 @@ from ..call import Call
 from ..launch import Launch
 from ..pointwise.pointwise import unravel
 from ..region import Region, narrow, widen
-from ..template import Reason, Template, alone, region_bytes, region_flops
+from ..template import Template, region_bytes, region_flops
 
 TAPS = 8  # along the last axis, of a program
 
 
 class TapProductsTemplate(Template):
     key = "tap_products"
-
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        return alone(region, TapProductsOp)
+    serves = (TapProductsOp,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        assert region.anchor is not None and isinstance(region.anchor.op, TapProductsOp)
-        op, (x, g), y = region.anchor.op, (region.operand(v) for v in region.anchor.operands), region.results[0]
+        op, (x, g), y = region.op(TapProductsOp), (region.operand(v) for v in region.node.operands), region.results[0]
         assert x is not None and g is not None
         call = Call("tap_products", region.name)
         b, rank = call.b, len(op.kernel)

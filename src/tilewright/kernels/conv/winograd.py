@@ -27,7 +27,7 @@ from ..matmul.product import even_blocks
 from ..matmul.tiling import for_each_tile, leaves_of_epilogue, tile_heights
 from ..pointwise.pointwise import unravel
 from ..region import Evaluator, Operand, Region, narrow, widen
-from ..template import Reason, Template, region_bytes, region_flops
+from ..template import Reason, Template, from_memory, region_bytes, region_flops, shaped_as_result
 from .channels_last import channels_last
 from .parts import int_of, spread
 
@@ -38,27 +38,21 @@ CHAINS = {2: CHAIN, 4: 16}  # steps of a chain of products: short where the tran
 
 class Winograd(Template):
     key = "winograd"
+    serves = (WinogradConv,)
+    fuses = True
 
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        node = region.anchor
-        if node is None or not isinstance(node.op, WinogradConv):
-            return Reason("no Winograd convolution")
-        if any(region.operand(v) is None for v in node.operands):
-            return Reason("operands of a convolution must come from memory")
-        bad = [r for r in region.results if r.type.shape != node.values[0].shape]
-        return Reason(f"outputs must have the shape of the convolution, got {bad[0].type}") if bad else None
+    def refuses(self, region: Region, target: TargetSpec) -> Reason | None:
+        return from_memory(region) or shaped_as_result(region)
 
     def packs(self, region: Region, target: TargetSpec) -> dict[int, Packed]:
-        assert region.anchor is not None
-        value = region.anchor.operands[1]
+        value = region.node.operands[1]
         o = region.operand(value)
         if o is None or o.data is None or value not in region.body.inputs or not o.layout.is_contiguous:
             return {}
         return {region.body.inputs.index(value): Packed("panels", _width(region, target), True)} if _panels_fit(region, target) else {}
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        assert region.anchor is not None
-        x = region.operand(region.anchor.operands[0])
+        x = region.operand(region.node.operands[0])
         assert x is not None
         copies: list[Launch] = []
         if x.layout.strides[1] != 1:
@@ -70,16 +64,14 @@ class Winograd(Template):
 
 def _width(region: Region, target: TargetSpec) -> int:
     """Results of a panel of weights."""
-    assert region.anchor is not None and isinstance(region.anchor.op, WinogradConv)
-    out = region.anchor.types[0]
-    return default_config(out.dtype, int_of(out.shape[1]) // region.anchor.op.groups, target).width
+    out = region.node.types[0]
+    return default_config(out.dtype, int_of(out.shape[1]) // region.op(WinogradConv).groups, target).width
 
 
 def _panels_fit(region: Region, target: TargetSpec) -> bool:
     """Panels of all results are panels of every group."""
-    assert region.anchor is not None and isinstance(region.anchor.op, WinogradConv)
-    groups = region.anchor.op.groups
-    return groups == 1 or int_of(region.anchor.types[0].shape[1]) // groups % _width(region, target) == 0
+    groups = region.op(WinogradConv).groups
+    return groups == 1 or int_of(region.node.types[0].shape[1]) // groups % _width(region, target) == 0
 
 
 def _combine(b: KernelBuilder, terms: Sequence[tuple[float, Tile]]) -> Tile:
@@ -133,9 +125,8 @@ class Tiles:
     """One kernel under construction over an x that lies channels last."""
 
     def __init__(self, region: Region, x: Operand, target: TargetSpec) -> None:
-        assert region.anchor is not None and isinstance(region.anchor.op, WinogradConv)
-        self.region, self.op, self.value, self.target = region, region.anchor.op, region.anchor.values[0], target
-        u = region.operand(region.anchor.operands[1])
+        self.region, self.op, self.value, self.target = region, region.op(WinogradConv), region.node.values[0], target
+        u = region.operand(region.node.operands[1])
         assert u is not None
         call = self.call = Call("winograd", region.name)
         self.b = call.b

@@ -5,20 +5,16 @@ from ...core.target_spec import TargetSpec
 from ...ops.kernels import OwnKernel
 from ..launch import Launch
 from ..region import Region
-from ..template import Reason, Template, alone
+from ..template import Reason, Template
 
 
 class Own(Template):
     key = "own"
+    serves = (OwnKernel,)
 
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        reason = alone(region, OwnKernel)
-        if reason is not None:
-            return reason
-        assert region.anchor is not None and isinstance(region.anchor.op, OwnKernel)
-        why = region.anchor.op.unserved(target)
+    def refuses(self, region: Region, target: TargetSpec) -> Reason | None:
+        why = region.op(OwnKernel).unserved(target)
         return None if why is None else Reason(why)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        assert region.anchor is not None and isinstance(region.anchor.op, OwnKernel)
-        return region.anchor.op.launches(region, target)
+        return region.op(OwnKernel).launches(region, target)

@@ -41,8 +41,7 @@ class DftColumnsTemplate(Template):
 
 class _Kernel:
     def __init__(self, region: Region, target: TargetSpec, x: Operand, out: Operand) -> None:
-        assert region.anchor is not None and isinstance(region.anchor.op, DftOp)
-        self.region, self.op, self.x, self.out = region, region.anchor.op, x, out
+        self.region, self.op, self.x, self.out = region, region.op(DftOp), x, out
         n, self.lanes = self.op.sizes(x.type)
         assert isinstance(n, int)
         self.n, self.dtype, self.width = n, x.type.dtype, vector(x.type.dtype, target)

@@ -41,8 +41,7 @@ class DftRowsTemplate(Template):
 
 class _Kernel:
     def __init__(self, region: Region) -> None:
-        assert region.anchor is not None and isinstance(region.anchor.op, DftRowsOp)
-        self.region, self.op, self.kind = region, region.anchor.op, region.anchor.op.kind
+        self.region, self.op, self.kind = region, region.op(DftRowsOp), region.op(DftRowsOp).kind
         x, stages, across, *finish = region.operands
         m, _, width = across.type.shape
         assert isinstance(m, int) and isinstance(width, int)

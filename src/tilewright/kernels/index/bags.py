@@ -24,8 +24,7 @@ class BagSumTemplate(Template):
     serves = (BagSumOp,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        assert region.anchor is not None
-        table, ids, bags = (region.operand(v) for v in region.anchor.operands)
+        table, ids, bags = (region.operand(v) for v in region.node.operands)
         assert table is not None and ids is not None and bags is not None
         (result,) = region.results
         call = Call("bag_sum", region.name)

@@ -17,22 +17,18 @@ from ..launch import Launch
 from ..matmul.tiling import leaves_of_epilogue
 from ..pointwise.pointwise import unravel
 from ..region import Evaluator, Operand, Region, narrow, widen
-from ..template import Reason, Template, region_bytes, region_flops
+from ..template import Reason, Template, from_memory, region_bytes, region_flops, shaped_as_result
 
 INDEX_OUT_OF_RANGE = 1  # code in the error block
 
 
 class GatherTemplate(Template):
     key = "gather"
+    serves = (GatherOp,)
+    fuses = True
 
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        node = region.anchor
-        if node is None or not isinstance(node.op, GatherOp):
-            return Reason("no gather")
-        if any(region.operand(v) is None for v in node.operands):
-            return Reason("operands of a gather must come from memory")
-        bad = [r for r in region.results if r.type.shape != node.values[0].shape]
-        return Reason(f"outputs must have the shape of the gather, got {bad[0].type}") if bad else None
+    def refuses(self, region: Region, target: TargetSpec) -> Reason | None:
+        return from_memory(region) or shaped_as_result(region)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         node = region.anchor

@@ -55,9 +55,8 @@ class GatherLast(Template):
         return alone(region, GatherOp)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        assert region.anchor is not None
-        value = region.anchor.values[0]
-        x, ids = (region.operand(v) for v in region.anchor.operands)
+        value = region.node.values[0]
+        x, ids = (region.operand(v) for v in region.node.operands)
         assert x is not None and ids is not None
         times = _repeats(ids, x.type.shape[-1])
         if times is not None and target.kind == "cpu":
@@ -117,8 +116,7 @@ def _repeats(ids: Operand, size: Dim) -> int | None:
 
 def _repeated(region: Region, x: Operand, times: int, target: TargetSpec) -> Launch:
     """Every element `times` in a row: a register is loaded once, and shuffled into as many."""
-    assert region.anchor is not None
-    value = region.anchor.values[0]
+    value = region.node.values[0]
     call = Call("repeat", region.name)
     b, (*lead, size), tile = call.b, x.type.shape, target.vector_bits // 32
     source = call.view("x", x.type.dtype, x.buffer, x.layout)
@@ -158,21 +156,17 @@ class GatherAlongLast(Template):
     """Each row has indices of its own. One program is one row."""
 
     key = "gather_along_last"
+    serves = (GatherAlongAxis,)
 
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        why = alone(region, GatherAlongAxis)
-        if why is not None:
-            return why
-        assert region.anchor is not None and isinstance(region.anchor.op, GatherAlongAxis)
-        x = region.anchor.operands[0].type
+    def refuses(self, region: Region, target: TargetSpec) -> Reason | None:
+        x = region.node.operands[0].type
         if bounds(x.shape[-1])[0] == 0:
             return Reason("the table may be empty")
-        last = region.anchor.op.axis == x.ndim - 1
+        last = region.op(GatherAlongAxis).axis == x.ndim - 1
         return None if last and target.kind == "cpu" else Reason("not along the last axis")
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        assert region.anchor is not None
-        (x, ids), y = (region.operand(v) for v in region.anchor.operands), region.results[0]
+        (x, ids), y = (region.operand(v) for v in region.node.operands), region.results[0]
         assert x is not None and ids is not None
         call = Call("gather_along_last", region.name)
         b = call.b
@@ -195,21 +189,17 @@ class GatherAlongRows(Template):
     """Whole rows by one index each, for every matrix its own ones. One program is one row."""
 
     key = "gather_along_rows"
+    serves = (GatherAlongAxis,)
 
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        why = alone(region, GatherAlongAxis)
-        if why is not None:
-            return why
-        assert region.anchor is not None and isinstance(region.anchor.op, GatherAlongAxis)
-        x, ids = region.anchor.operands[0].type, region.operand(region.anchor.operands[1])
-        if bounds(x.shape[region.anchor.op.axis])[0] == 0:
+    def refuses(self, region: Region, target: TargetSpec) -> Reason | None:
+        x, ids = region.node.operands[0].type, region.operand(region.node.operands[1])
+        if bounds(x.shape[region.op(GatherAlongAxis).axis])[0] == 0:
             return Reason("the table may be empty")
-        rows = region.anchor.op.axis == x.ndim - 2 and ids is not None and ids.layout.strides[-1] == 0
+        rows = region.op(GatherAlongAxis).axis == x.ndim - 2 and ids is not None and ids.layout.strides[-1] == 0
         return None if rows and target.kind == "cpu" else Reason("not whole rows")
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        assert region.anchor is not None
-        (x, ids), y = (region.operand(v) for v in region.anchor.operands), region.results[0]
+        (x, ids), y = (region.operand(v) for v in region.node.operands), region.results[0]
         assert x is not None and ids is not None
         call = Call("gather_along_rows", region.name)
         b = call.b

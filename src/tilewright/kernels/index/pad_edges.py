@@ -11,7 +11,7 @@ from ..call import Call
 from ..launch import Launch
 from ..pointwise.pointwise import unravel
 from ..region import Region
-from ..template import Reason, Template, alone, region_bytes
+from ..template import Template, region_bytes
 
 ELEMENTS = 16384  # of a program
 WIDE = 4  # registers of a copy's inner loop
@@ -19,13 +19,10 @@ WIDE = 4  # registers of a copy's inner loop
 
 class PadEdgesTemplate(Template):
     key = "pad_edges"
-
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        return alone(region, PadEdgesOp)
+    serves = (PadEdgesOp,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        assert region.anchor is not None and isinstance(region.anchor.op, PadEdgesOp)
-        op, x, y = region.anchor.op, region.operand(region.anchor.operands[0]), region.results[0]
+        op, x, y = region.op(PadEdgesOp), region.operand(region.node.operands[0]), region.results[0]
         assert x is not None
         new = max(0, 2 - x.type.ndim)  # rows of one matrix at least
         lo, hi = ([*(0,) * new, *d] for d in (op.lo, op.hi))

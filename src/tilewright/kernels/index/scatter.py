@@ -33,14 +33,14 @@ class ScatterAddTemplate(Template):
         return wrong if wrong is None else alone(region, ScatterOp)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        assert region.anchor is not None and isinstance(region.anchor.op, ScatterRows)
-        x, ids, updates = (region.operand(v) for v in region.anchor.operands)
+        x, ids, updates = (region.operand(v) for v in region.node.operands)
         assert x is not None and ids is not None and updates is not None
-        result, axis = region.results[0], region.anchor.op.axis
+        result, axis = region.results[0], region.op(ScatterRows).axis
         launches = [] if x.buffer is result.buffer else [copy_launch(f"{region.name}.copy", x, result, target)]
         if updates.type.numel == 0:  # nothing is read either: whoever makes the indices may not run at all
             return launches or [copy_launch(f"{region.name}.copy", x, result, target)]
-        mode = region.anchor.op.mode if isinstance(region.anchor.op, ScatterOp) else "add"
+        op = region.op(ScatterRows)
+        mode = op.mode if isinstance(op, ScatterOp) else "add"
         call = Call("scatter_add" if mode == "add" else f"scatter_{mode}", region.name)
         b = call.b
         old = call.view("old", result.type.dtype, result.buffer, result.layout)

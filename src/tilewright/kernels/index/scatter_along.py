@@ -28,10 +28,9 @@ class ScatterAlongTemplate(Template):
     serves = (ScatterAlongOp,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        assert region.anchor is not None and isinstance(region.anchor.op, ScatterAlongOp)
-        x, ids, updates = (region.operand(v) for v in region.anchor.operands)
+        x, ids, updates = (region.operand(v) for v in region.node.operands)
         assert x is not None and ids is not None and updates is not None
-        result, op = region.results[0], region.anchor.op
+        result, op = region.results[0], region.op(ScatterAlongOp)
         axis, shape = op.axis, ids.type.shape
         copied = x.buffer is result.buffer
         here = not copied and axis == len(shape) - 1 and shape[:-1] == x.type.shape[:-1] and target.kind == "cpu"

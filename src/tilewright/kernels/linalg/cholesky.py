@@ -45,8 +45,7 @@ class Cholesky(Blocked):
         w = Matrices("cholesky", self.region.name if k0 == 0 else f"{self.region.name}.panel{k0}", self.lead)
         b = w.b
         a, out = w.read("a", source), w.write("l", self.out)
-        assert self.region.anchor is not None and isinstance(self.region.anchor.op, CholeskyOp)
-        error = w.call.error() if self.region.anchor.op.check else None
+        error = w.call.error() if self.region.op(CholeskyOp).check else None
         first, rows, count = w.call.word("first", k0), w.call.word("rows", self.n - k0), w.call.word("count", min(self.panel, self.n - k0))
         at = w.at(b.pid)
         width = self.width

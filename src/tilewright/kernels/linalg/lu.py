@@ -185,8 +185,7 @@ class _Lu(Blocked):
 
     @property
     def _checks(self) -> bool:
-        assert self.region.anchor is not None and isinstance(self.region.anchor.op, LuOp)
-        return self.region.anchor.op.check
+        return self.region.op(LuOp).check
 
     def _step(self, k0: int) -> Launch | None:
         """What is left after a panel. Item 0 of a matrix: the columns of the next panel, and that panel; then blocks of columns behind

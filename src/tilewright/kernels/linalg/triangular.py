@@ -25,8 +25,7 @@ class TriangularSolveTemplate(Template):
     serves = (SolveOp,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        assert region.anchor is not None and isinstance(region.anchor.op, SolveOp)
-        op, (a, rhs), out = region.anchor.op, region.operands, region.results[0]
+        op, (a, rhs), out = region.op(SolveOp), region.operands, region.results[0]
         *lead, n, columns = out.type.shape
         if n == 0 or columns == 0:
             return nothing(region.name, region.results)

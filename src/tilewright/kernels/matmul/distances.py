@@ -14,7 +14,7 @@ from ..call import Call
 from ..launch import Launch
 from ..pointwise.pointwise import unravel
 from ..region import Region, narrow, widen
-from ..template import Reason, Template, alone, region_bytes, region_flops
+from ..template import Template, region_bytes, region_flops
 
 CHAIN = 64
 REGISTERS, ROWS = 4, 4  # a tile: registers of b's rows, rows of a
@@ -23,13 +23,10 @@ BLOCK = 256  # rows of a that a program walks
 
 class PairSumsTemplate(Template):
     key = "pair_sums"
-
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        return alone(region, PairSumsOp)
+    serves = (PairSumsOp,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        assert region.anchor is not None and isinstance(region.anchor.op, PairSumsOp)
-        power, (left, right), y = region.anchor.op.power, (region.operand(v) for v in region.anchor.operands), region.results[0]
+        power, (left, right), y = region.op(PairSumsOp).power, (region.operand(v) for v in region.node.operands), region.results[0]
         assert left is not None and right is not None
         call = Call("pair_sums", region.name)
         b = call.b

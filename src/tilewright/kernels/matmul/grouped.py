@@ -21,7 +21,7 @@ from ...tile.builder import Ix, KernelBuilder, Tile, View
 from ..call import Call
 from ..launch import Buffer, Launch, Packed
 from ..region import Operand, Region, narrow
-from ..template import Reason, Template, alone, region_bytes, region_flops
+from ..template import Reason, Template, from_memory, region_bytes, region_flops, shaped_as_result
 from .chains import CHAIN, accumulate_chains
 from .matmul import MAX_BLOCK, default_config
 from .panels import pack_panels
@@ -73,15 +73,11 @@ class GroupedGemmTemplate(Template):
     """Any number of rows and groups, also none; columns past N are masked when stored."""
 
     key = "grouped_gemm"
+    serves = (GroupedGemmOp,)
+    fuses = True
 
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        node = region.anchor
-        if node is None or not isinstance(node.op, GroupedGemmOp):
-            return Reason("no grouped product")
-        if any(region.operand(v) is None for v in node.operands):
-            return Reason("operands of a grouped product must come from memory")
-        bad = [r for r in region.results if r.type.shape != node.values[0].shape]
-        return Reason(f"outputs must have the shape of the product, got {bad[0].type}") if bad else None
+    def refuses(self, region: Region, target: TargetSpec) -> Reason | None:
+        return from_memory(region) or shaped_as_result(region)
 
     def packs(self, region: Region, target: TargetSpec) -> dict[int, Packed]:
         node, config = region.anchor, _config(region, target)
@@ -120,8 +116,7 @@ class GroupedGemmTemplate(Template):
 
 
 def _config(region: Region, target: TargetSpec) -> Config:
-    assert region.anchor is not None
-    out = region.anchor.values[0]
+    out = region.node.values[0]
     return default_config(out.dtype, out.shape[-1], target)
 
 
@@ -137,9 +132,8 @@ class _Product:
 
     def __init__(self, region: Region, x: Operand, w: Operand, config: Config, buffer: Buffer, panels: Layout, blocks: Buffer, places: Dim,
                  block: int) -> None:
-        assert region.anchor is not None
         self.region, self.config, self.block, self.places, self.count = region, config, block, places, panels.shape[1]
-        self.value = region.anchor.values[0]
+        self.value = region.node.values[0]
         shape, self.wide = self.value.shape, compute_dtype(self.value.dtype)
         call = self.call = Call("grouped_gemm", region.name)
         self.b, (self.rows, self.depth), self.n = call.b, x.type.shape, shape[1]
@@ -185,10 +179,8 @@ class GroupedOuterTemplate(Template):
     """One program computes a block of rows of one panel of one group's matrix; the group's rows are the depth of the product."""
 
     key = "grouped_outer"
+    serves = (GroupedOuterOp,)
     rows = 8  # register tiles of a program
-
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        return alone(region, GroupedOuterOp)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         x, y, ends = region.operands

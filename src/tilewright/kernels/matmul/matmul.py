@@ -29,7 +29,7 @@ from ..quant.tiles import tiles_fit, tiles_launch
 from ..quant.word_copies import filled_copy
 from ..quant.words import PAIRS, in_words, word_operand, words_of
 from ..region import Operand, Region
-from ..template import Reason, Template, region_bytes, region_flops
+from ..template import Reason, Template, from_memory, region_bytes, region_flops, shaped_as_result
 from .chains import CHAIN, accumulate_chains, accumulate_words
 from .narrow import narrow_fits, narrow_launch
 from .panels import pack_panels
@@ -67,23 +67,18 @@ def panel_form(op: MatmulOp, dtypes: Sequence[DType], result: TensorType, target
 
 class MatmulTemplate(Template):
     key = "matmul"
+    serves = (MatmulOp,)
+    fuses = True
 
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        node = region.anchor
-        if node is None or not isinstance(node.op, MatmulOp):
-            return Reason("no matmul")
-        if any(region.operand(v) is None for v in node.operands):
-            return Reason("operands of a matmul must come from memory")
-        bad = [r for r in region.results if r.type.shape != node.values[0].shape]
-        return Reason(f"outputs must have the shape of the product, got {bad[0].type}") if bad else None
+    def refuses(self, region: Region, target: TargetSpec) -> Reason | None:
+        return from_memory(region) or shaped_as_result(region)
 
     def packs(self, region: Region, target: TargetSpec) -> dict[int, Packed]:
         p = Problem.of(region)
         if not p.constant_matrix:
             return {}
         index = next(i for i, o in enumerate(region.operands) if o.data is p.b.data)
-        assert region.anchor is not None and isinstance(region.anchor.op, MatmulOp)
-        form = panel_form(region.anchor.op, (p.a.type.dtype, p.b.type.dtype), region.anchor.types[0], target)
+        form = panel_form(region.op(MatmulOp), (p.a.type.dtype, p.b.type.dtype), region.node.types[0], target)
         if form.form == "words" and not (isinstance(p.k, int) and (p.a.type.dtype.is_int or p.k % form.words == 0)):
             form = Packed("panels", form.width, form.transposed)
         return {index: form}
@@ -194,8 +189,7 @@ def product_launch(region: Region, p: Problem, config: Config, b_buffer: Buffer,
 def _way(region: Region, p: Problem, config: Config, b_buffer: Buffer, panels: Layout, target: TargetSpec, *,
          few: bool) -> tuple[Launch, Dim]:
     """One way to run it, and the number of rows of one program's matrix. `few`: at most one register tile of rows."""
-    assert region.anchor is not None
-    out_value = region.anchor.values[0]
+    out_value = region.node.values[0]
     in_place = p.b_way != "packed"
     frame = Frame.of(region, p, b_buffer, panels)
     call, m = frame.call, frame.rows

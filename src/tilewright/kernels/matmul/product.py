@@ -91,9 +91,8 @@ class Frame:
 
     @staticmethod
     def of(region: Region, p: Problem, b_buffer: Buffer, panels: Layout, *, name: str = "matmul") -> Frame:
-        assert region.anchor is not None
         shape = region.results[0].type.shape
-        leaves = leaves_of_epilogue(region, region.anchor.values[0])
+        leaves = leaves_of_epilogue(region, region.node.values[0])
         operands = [region.operand(v) for v in leaves]
         others = [p.as_matrices(o.layout.expand(shape)) for o in operands if o is not None]
         results = [p.as_matrices(r.layout) for r in region.results]

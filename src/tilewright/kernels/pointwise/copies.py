@@ -76,9 +76,8 @@ class ConcatTemplate(Template):
     serves = (ConcatOp,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        assert region.anchor is not None and isinstance(region.anchor.op, ConcatOp)
-        axis, result = region.anchor.op.axis, region.results[0]
-        sources = [o for v in region.anchor.operands if (o := region.operand(v)) is not None]
+        axis, result = region.op(ConcatOp).axis, region.results[0]
+        sources = [o for v in region.node.operands if (o := region.operand(v)) is not None]
         parts: list[Operand] = []
         start: Dim = 0
         for o in sources:
@@ -100,17 +99,16 @@ class PadTemplate(Template):
     serves = (PadOp,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        assert region.anchor is not None and isinstance(region.anchor.op, PadOp)
-        x, result = region.operand(region.anchor.operands[0]), region.results[0]
+        x, result = region.operand(region.node.operands[0]), region.results[0]
         assert x is not None
         inner, edges = result.layout, list[Layout]()
-        for axis, (start, size, whole) in enumerate(zip(region.anchor.op.lo, x.type.shape, result.type.shape, strict=True)):
+        for axis, (start, size, whole) in enumerate(zip(region.op(PadOp).lo, x.type.shape, result.type.shape, strict=True)):
             inner = inner.slice(axis, start, size)
             for first, count in ((0, start), (start + size, whole - start - size)):
                 edges += [result.layout.slice(axis, first, count)] if count != 0 else []
         around = [result.layout] if len(edges) > 2 else edges
         fills = [
-            fill_launch(f"{region.name}.around", region.anchor.op.value, Operand(result.type.with_shape(e.shape), result.buffer, e), target)
+            fill_launch(f"{region.name}.around", region.op(PadOp).value, Operand(result.type.with_shape(e.shape), result.buffer, e), target)
             for e in around
         ]
         return [*fills, copy_launch(region.name, x, Operand(x.type, result.buffer, inner), target)]

@@ -20,7 +20,7 @@ from ..index.gather import report_index
 from ..launch import Launch
 from ..matmul.tiling import leaves_of_epilogue
 from ..region import Evaluator, Operand, Region, narrow, widen
-from ..template import Reason, Template, region_bytes, region_flops
+from ..template import Reason, Template, from_memory, region_bytes, region_flops, shaped_as_result
 from .pointwise import unravel
 
 BLOCK = 256  # elements a program computes
@@ -35,10 +35,7 @@ class Elements(Template):
         node = region.anchor
         if node is None or type(node.op) not in RULES:
             return Reason("no element rule for it")
-        if any(region.operand(v) is None for v in node.operands):
-            return Reason("operands must come from memory")
-        bad = [r for r in region.results if r.type.shape != node.values[0].shape]
-        return Reason(f"outputs must have the shape of the op's result, got {bad[0].type}") if bad else None
+        return from_memory(region) or shaped_as_result(region)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         return [ElementKernel(region, 1 if target.kind == "cuda" else BLOCK).launch()]
@@ -48,10 +45,9 @@ class ElementKernel:
     """One kernel under construction: `operands` are views of the anchor's operands, `sizes` words of their dims."""
 
     def __init__(self, region: Region, block: int = BLOCK) -> None:
-        assert region.anchor is not None
         self.block = block
-        self.region, self.node = region, region.anchor
-        self.op: Any = region.anchor.op
+        self.region, self.node = region, region.node
+        self.op: Any = region.node.op
         call = self.call = Call(self.op.name, region.name)
         self.b = call.b
         self.operands: list[View] = []

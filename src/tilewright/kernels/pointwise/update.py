@@ -19,9 +19,8 @@ class UpdateSliceTemplate(Template):
     serves = (UpdateSliceOp,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        assert region.anchor is not None and isinstance(region.anchor.op, UpdateSliceOp)
-        op, result = region.anchor.op, region.results[0]
-        cache, new = (region.operand(v) for v in region.anchor.operands)
+        op, result = region.op(UpdateSliceOp), region.results[0]
+        cache, new = (region.operand(v) for v in region.node.operands)
         assert cache is not None and new is not None
         launches: list[Launch] = []
         if result.buffer is not cache.buffer:

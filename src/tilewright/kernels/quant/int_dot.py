@@ -22,7 +22,7 @@ from ..matmul.tiling import for_each_tile, leaves_of_epilogue, tile_heights, wri
 from ..pointwise.copies import copy_launch
 from ..pointwise.pointwise import unravel
 from ..region import Operand, Region, collapse
-from ..template import Reason, Template, alone, region_bytes, region_flops
+from ..template import Reason, Template, from_memory, region_bytes, region_flops, shaped_as_result
 
 MAX_ROWS = 192  # rows of x in one program
 FLIP = -2139062144  # 0x80808080: the top bit of each byte
@@ -32,9 +32,7 @@ class PackWordsTemplate(Template):
     """One program per strip of sixteen rows. Rows and columns outside are read as zeros."""
 
     key = "pack_words"
-
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        return alone(region, PackWordsOp)
+    serves = (PackWordsOp,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         w, (words, sums) = region.operands[0], region.results
@@ -66,19 +64,14 @@ class PackWordsTemplate(Template):
 
 class IntDotTemplate(Template):
     key = "int_dot"
+    serves = (IntDotOp,)
+    fuses = True
 
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        node = region.anchor
-        if node is None or not isinstance(node.op, IntDotOp):
-            return Reason("no product of bytes")
-        if any(region.operand(v) is None for v in node.operands):
-            return Reason("operands must come from memory")
-        bad = [r for r in region.results if r.type.shape != node.values[0].shape]
-        return Reason(f"outputs must have the shape of the product, got {bad[0].type}") if bad else None
+    def refuses(self, region: Region, target: TargetSpec) -> Reason | None:
+        return from_memory(region) or shaped_as_result(region)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        assert region.anchor is not None
-        x, words, sums = (o for v in region.anchor.operands if (o := region.operand(v)) is not None)
+        x, words, sums = (o for v in region.node.operands if (o := region.operand(v)) is not None)
         launches: list[Launch] = []
         if not _in_words(x.layout):
             launches, x = _copied(region, x, "x", target)
@@ -99,8 +92,7 @@ def _copied(region: Region, operand: Operand, name: str, target: TargetSpec) -> 
 
 class _Kernel:
     def __init__(self, region: Region, x: Operand, words: Operand, sums: Operand, target: TargetSpec) -> None:
-        assert region.anchor is not None and isinstance(region.anchor.op, IntDotOp)
-        self.region, self.op, self.value = region, region.anchor.op, region.anchor.values[0]
+        self.region, self.op, self.value = region, region.op(IntDotOp), region.node.values[0]
         self.x, self.words, self.sums = x, words, sums
         self.call = Call("int_dot", region.name)
         self.rows, self.strips = (6, 4) if target.registers >= 32 else (4, 1)

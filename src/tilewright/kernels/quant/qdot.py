@@ -19,7 +19,7 @@ from ..launch import Launch, Packed
 from ..matmul.tiling import for_each_tile, leaves_of_epilogue, tile_heights, write_tile
 from ..pointwise.pointwise import unravel
 from ..region import Region, collapse, widen
-from ..template import Reason, Template, alone, region_bytes, region_flops
+from ..template import Reason, Template, region_bytes, region_flops
 from .quantize import CodeViews, quantize_row, store_block
 from .strip_dot import StripKernel
 from .strips import LANES, STRIPS
@@ -32,9 +32,7 @@ MAX_ROWS = 512  # activation rows of one program
 
 class QuantizeRowsTemplate(Template):
     key = "quantize_rows"
-
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        return alone(region, QuantizeRowsOp)
+    serves = (QuantizeRowsOp,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         x = region.operands[0]
@@ -52,30 +50,29 @@ class QuantizeRowsTemplate(Template):
 
 class QDotTemplate(Template):
     key = "qdot"
+    serves = (QDotOp,)
+    fuses = True
 
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        node = region.anchor
-        if node is None or not isinstance(node.op, QDotOp):
-            return Reason("no product with a packed matrix")
-        if node.op.format not in STRIPS:
-            return Reason(f"{node.op.format} has no strips; a product that is not rounded serves it")
+    def refuses(self, region: Region, target: TargetSpec) -> Reason | None:
+        node, op = region.node, region.op(QDotOp)
+        if op.format not in STRIPS:
+            return Reason(f"{op.format} has no strips; a product that is not rounded serves it")
         operands = [region.operand(v) for v in node.operands]
         if any(o is None for o in operands):
             return Reason("operands must come from memory")
         if operands[3] is None or operands[3].data is None:
             return Reason("the packed matrix must be a constant")
-        if region.tail is not None and node.op.n % BLOCK:
+        if region.tail is not None and op.n % BLOCK:
             return Reason("codes are made of whole blocks of columns")
         plain = [r for v, r in zip(region.body.outputs, region.results, strict=True) if v.node is not region.tail]
         bad = [r for r in plain if r.type.shape != node.values[0].shape]
         return Reason(f"outputs must have the shape of the product, got {bad[0].type}") if bad else None
 
     def packs(self, region: Region, target: TargetSpec) -> dict[int, Packed]:
-        assert region.anchor is not None and isinstance(region.anchor.op, QDotOp)
-        data = region.operand(region.anchor.operands[3])
+        data = region.operand(region.node.operands[3])
         assert data is not None
         index = next(i for i, o in enumerate(region.operands) if o.data is data.data)
-        return {index: Packed("strips", LANES, False, region.anchor.op.format)}
+        return {index: Packed("strips", LANES, False, region.op(QDotOp).format)}
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         return [_Kernel(region, target).launch()]
@@ -83,8 +80,7 @@ class QDotTemplate(Template):
 
 class _Kernel(StripKernel):
     def __init__(self, region: Region, target: TargetSpec) -> None:
-        assert region.anchor is not None and isinstance(region.anchor.op, QDotOp)
-        self.region, self.op, self.value = region, region.anchor.op, region.anchor.values[0]
+        self.region, self.op, self.value = region, region.op(QDotOp), region.node.values[0]
         super().__init__(Call(f"qdot_{self.op.format.lower()}", region.name), STRIPS[self.op.format], target)
         strips = -(-self.op.n // LANES)
         fits = self.wide and (region.tail is None or strips % MORE_STRIPS == 0)  # a tail writes all blocks of a program's columns
@@ -92,8 +88,7 @@ class _Kernel(StripKernel):
 
     def launch(self) -> Launch:
         region, call, b = self.region, self.call, self.call.b
-        assert region.anchor is not None
-        codes, scales, sums, w = (o for v in region.anchor.operands if (o := region.operand(v)) is not None)
+        codes, scales, sums, w = (o for v in region.node.operands if (o := region.operand(v)) is not None)
         out_shape = self.value.shape
         leaves = leaves_of_epilogue(region, self.value)  # of a tail, too: it reads the epilogue's result
         operands = [o for v in leaves if (o := region.operand(v)) is not None]

@@ -16,7 +16,7 @@ from ..call import Call
 from ..index.gather import report_index
 from ..launch import Launch, Packed
 from ..region import Region
-from ..template import Reason, Template, alone, region_bytes, region_flops
+from ..template import Reason, Template, region_bytes, region_flops
 from .qdot import STRIPS_AT_ONCE
 from .strip_dot import StripKernel
 from .strips import LANES, STRIPS
@@ -26,19 +26,16 @@ class QExpertsDotTemplate(Template):
     """No tokens: the programs find no choice to serve."""
 
     key = "qexperts_dot"
+    serves = (QExpertsDotOp,)
 
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        node = region.anchor
-        if node is not None and isinstance(node.op, QExpertsDotOp):
-            if region.operands[3].data is None:
-                return Reason("the packed matrices must be a constant")
-            if node.op.n % LANES:
-                return Reason(f"a matrix of the stack must have a multiple of {LANES} rows")
-        return alone(region, QExpertsDotOp)
+    def refuses(self, region: Region, target: TargetSpec) -> Reason | None:
+        if region.operands[3].data is None:
+            return Reason("the packed matrices must be a constant")
+        whole = region.op(QExpertsDotOp).n % LANES == 0
+        return None if whole else Reason(f"a matrix of the stack must have a multiple of {LANES} rows")
 
     def packs(self, region: Region, target: TargetSpec) -> dict[int, Packed]:
-        assert region.anchor is not None and isinstance(region.anchor.op, QExpertsDotOp)
-        return {3: Packed("strips", LANES, False, region.anchor.op.format)}
+        return {3: Packed("strips", LANES, False, region.op(QExpertsDotOp).format)}
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         return [_Kernel(region, target).launch()]
@@ -46,8 +43,7 @@ class QExpertsDotTemplate(Template):
 
 class _Kernel(StripKernel):
     def __init__(self, region: Region, target: TargetSpec) -> None:
-        assert region.anchor is not None and isinstance(region.anchor.op, QExpertsDotOp)
-        self.region, self.op = region, region.anchor.op
+        self.region, self.op = region, region.op(QExpertsDotOp)
         super().__init__(Call(f"qexperts_{self.op.format.lower()}", region.name), STRIPS[self.op.format], target)
 
     def launch(self) -> Launch:

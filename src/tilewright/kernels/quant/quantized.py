@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import product as product_of
+from typing import Any
 
 from ...core.dims import Dim, ceildiv, divisible, product
 from ...core.dtypes import f32, i64
@@ -23,7 +24,7 @@ from ..index.gather import report_index
 from ..launch import Launch
 from ..pointwise.pointwise import unravel
 from ..region import Region
-from ..template import Reason, Template, alone, region_bytes, region_flops
+from ..template import Reason, Template, region_bytes, region_flops
 from .strip_rows import StripRows
 from .unpack import Matrix, can_unpack
 
@@ -32,20 +33,22 @@ STEP = 16  # elements of K in one step: also the number of partial sums, so part
 TALL = 4  # rows of x at once, where there are registers for their sums
 
 
-class QGatherTemplate(Template):
+class UnpackingTemplate(Template):
+    """An op on a packed matrix of any format that `unpack` knows, by itself."""
+
+    def refuses(self, region: Region, target: TargetSpec) -> Reason | None:
+        op: Any = region.node.op
+        return None if can_unpack(op.format) else Reason(f"cannot unpack {op.format}")
+
+
+class QGatherTemplate(UnpackingTemplate):
     """One program per index: it unpacks its row into the result. Indices are checked like those of a gather."""
 
     key = "qgather"
-
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        node = region.anchor
-        if node is not None and isinstance(node.op, QGatherOp) and not can_unpack(node.op.format):
-            return Reason(f"cannot unpack {node.op.format}")
-        return alone(region, QGatherOp)
+    serves = (QGatherOp,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        assert region.anchor is not None and isinstance(region.anchor.op, QGatherOp)
-        op, (table, ids, *books), y = region.anchor.op, region.operands, region.results[0]
+        op, (table, ids, *books), y = region.op(QGatherOp), region.operands, region.results[0]
         call = Call("qgather", region.name)
         b = call.b
         strips = StripRows(call, table, op.format, op.k) if table.packed.form == "strips" else None
@@ -79,20 +82,14 @@ def _in_fours(layout: Layout) -> Layout:
     return Layout((*layout.shape[:-1], layout.shape[-1] // 4, 4), (*lead, step * 4, step), layout.offset)
 
 
-class QMatmulTemplate(Template):
+class QMatmulTemplate(UnpackingTemplate):
     """K need not be a multiple of the step: unpacked rows are filled with zeros, x is masked. No rows of x: no work in the programs."""
 
     key = "qmatmul_rows"
-
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        node = region.anchor
-        if node is not None and isinstance(node.op, QMatmulOp) and not can_unpack(node.op.format):
-            return Reason(f"cannot unpack {node.op.format}")
-        return alone(region, QMatmulOp)
+    serves = (QMatmulOp,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        assert region.anchor is not None and isinstance(region.anchor.op, QMatmulOp)
-        op, y = region.anchor.op, region.results[0]
+        op, y = region.op(QMatmulOp), region.results[0]
         x, w, *books = region.operands
         call = Call("qmatmul", region.name)
         b = call.b
@@ -122,21 +119,15 @@ class QMatmulTemplate(Template):
         return [call.finish(grid, flops=region_flops(region), bytes_=region_bytes(region), note=f"{op.format} by unpacked rows")]
 
 
-class QExpertsTemplate(Template):
+class QExpertsTemplate(UnpackingTemplate):
     """One program per expert and block of its rows: it unpacks them when some token wants the expert, and multiplies those tokens alone.
     The first program checks all indices."""
 
     key = "qexperts"
-
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        node = region.anchor
-        if node is not None and isinstance(node.op, QExpertsOp) and not can_unpack(node.op.format):
-            return Reason(f"cannot unpack {node.op.format}")
-        return alone(region, QExpertsOp)
+    serves = (QExpertsOp,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        assert region.anchor is not None and isinstance(region.anchor.op, QExpertsOp)
-        op, y = region.anchor.op, region.results[0]
+        op, y = region.op(QExpertsOp), region.results[0]
         x, w, ids, *books = region.operands
         call = Call("qexperts", region.name)
         b = call.b

@@ -17,26 +17,21 @@ from ..index.gather import report_index
 from ..launch import Launch
 from ..pointwise.pointwise import unravel
 from ..region import Region
-from ..template import Reason, Template, alone, region_bytes, region_flops
-from .unpack import Block, Matrix, can_unpack
+from ..template import region_bytes, region_flops
+from .quantized import UnpackingTemplate
+from .unpack import Block, Matrix
 
 ROWS = 16  # rows of a program
 STRETCH = 512  # columns of a program: whole blocks of every format
 STEP = 64
 
 
-class QMatmulBackTemplate(Template):
+class QMatmulBackTemplate(UnpackingTemplate):
     key = "qmatmul_back"
-
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        node = region.anchor
-        if node is not None and isinstance(node.op, QMatmulBackOp) and not can_unpack(node.op.format):
-            return Reason(f"cannot unpack {node.op.format}")
-        return alone(region, QMatmulBackOp)
+    serves = (QMatmulBackOp,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        assert region.anchor is not None and isinstance(region.anchor.op, QMatmulBackOp)
-        op, y = region.anchor.op, region.results[0]
+        op, y = region.op(QMatmulBackOp), region.results[0]
         g, w, *books = region.operands
         call = Call("qmatmul_back", region.name)
         b = call.b
@@ -85,21 +80,15 @@ def unpack_stretch(b: KernelBuilder, matrix: Matrix, row: Ix | int, start: Ix | 
             b.store(local, (block.index * matrix.elements + at,), tile)
 
 
-class QExpertsBackTemplate(Template):
+class QExpertsBackTemplate(UnpackingTemplate):
     """One program per product and stretch of its columns: it walks the rows of the matrix that the product's index names. Every program of
     the first stretch checks its index."""
 
     key = "qexperts_back"
-
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        node = region.anchor
-        if node is not None and isinstance(node.op, QExpertsBackOp) and not can_unpack(node.op.format):
-            return Reason(f"cannot unpack {node.op.format}")
-        return alone(region, QExpertsBackOp)
+    serves = (QExpertsBackOp,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        assert region.anchor is not None and isinstance(region.anchor.op, QExpertsBackOp)
-        op, y = region.anchor.op, region.results[0]
+        op, y = region.op(QExpertsBackOp), region.results[0]
         g, w, ids, *books = region.operands
         call = Call("qexperts_back", region.name)
         b = call.b

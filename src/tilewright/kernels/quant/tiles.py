@@ -29,8 +29,8 @@ def tiles_fit(p: Problem, config: Config, target: TargetSpec) -> bool:
 
 
 def tiles_launch(region: Region, p: Problem, config: Config, b_buffer: Buffer, panels: Layout) -> Launch:
-    assert region.anchor is not None and p.words is not None
-    value = region.anchor.values[0]
+    assert p.words is not None
+    value = region.node.values[0]
     frame = Frame.of(region, p, b_buffer, panels)
     call, m = frame.call, frame.rows
     b, a_view, b_view = call.b, frame.a, frame.b

@@ -9,7 +9,7 @@ from ...ops.rows import reductions as red
 from ...tile.builder import Ix, Tile, View
 from ..launch import Launch
 from ..region import Region
-from ..template import Reason, Template
+from ..template import Template
 from .reduce import WIDTH, ReduceKernel, reduced_length
 
 
@@ -17,10 +17,8 @@ class ArgReduce(Template):
     """Lanes past the end of a row never win; a result of no elements is a grid of no programs."""
 
     key = "arg_reduce"
-
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        found = region.anchor is not None and isinstance(region.anchor.op, (red.ArgMax, red.ArgMin))
-        return None if found else Reason("no index of an extreme")
+    serves = (red.ArgMax, red.ArgMin)
+    fuses = True
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         return [ArgKernel(region, target).launch()]

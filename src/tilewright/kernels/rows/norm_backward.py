@@ -18,24 +18,21 @@ from ..call import Call
 from ..launch import Buffer, Launch
 from ..matmul.chains import CHAIN
 from ..region import Operand, Region
-from ..template import Reason, Template, alone, region_bytes, region_flops
+from ..template import Reason, Template, region_bytes, region_flops
 
 REGISTERS = 4  # of a step along a row, and of a strip
 
 
 class NormBackwardTemplate(Template):
     key = "norm_backward"
+    serves = (NormBackwardOp,)
 
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        why = alone(region, NormBackwardOp)
-        if why is not None:
-            return why
+    def refuses(self, region: Region, target: TargetSpec) -> Reason | None:
         return None if region.operands[0].type.dtype.name in ("f32", "f64") else Reason("needs f32 or f64")
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        assert region.anchor is not None and isinstance(region.anchor.op, NormBackwardOp)
-        op = region.anchor.op
-        operands = [o for v in region.anchor.operands if (o := region.operand(v)) is not None]
+        op = region.op(NormBackwardOp)
+        operands = [o for v in region.node.operands if (o := region.operand(v)) is not None]
         x, g = operands[0], operands[-1]
         weight = operands[1] if op.affine != "none" else None
         rows = x.type.shape[0]

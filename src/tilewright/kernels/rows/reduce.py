@@ -116,8 +116,7 @@ class ReduceKernel:
     reduced one (rows) runs along registers."""
 
     def __init__(self, region: Region, target: TargetSpec, *, chunked: bool = False, may_spread: bool = False) -> None:
-        assert region.anchor is not None
-        self.region, self.node = region, region.anchor
+        self.region, self.node = region, region.node
         self.op: Any = self.node.op
         self.call = Call(self.op.name, f"{region.name}.chunks" if chunked else region.name)
         self.b = self.call.b

@@ -25,7 +25,7 @@ from ..pointwise.pointwise import unravel
 from ..pointwise.transpose import turning_copy
 from ..quant.quantize import BLOCK, HALF, CodeViews, quantize_row
 from ..region import Evaluator, Operand, Region, collapse, narrow
-from ..template import Reason, Template, region_bytes, region_flops
+from ..template import Template, region_bytes, region_flops
 
 REDUCTIONS: dict[type, str] = {
     red.Sum: "sum",
@@ -42,8 +42,7 @@ SOFTMAXES = (norms.Softmax, norms.LogSoftmax)
 
 def reduced_axes(region: Region) -> tuple[int, ...]:
     """Axes of the anchor's operand that a row runs over."""
-    assert region.anchor is not None
-    op, ndim = region.anchor.op, region.anchor.operands[0].type.ndim
+    op, ndim = region.node.op, region.node.operands[0].type.ndim
     if isinstance(op, NORMS):
         return tuple(range(ndim - op.naxes, ndim))
     if isinstance(op, SOFTMAXES):
@@ -54,23 +53,18 @@ def reduced_axes(region: Region) -> tuple[int, ...]:
 
 class Rows(Template):
     key = "rows"
-
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        if region.anchor is None or not isinstance(region.anchor.op, (*NORMS, *SOFTMAXES, *REDUCTIONS)):
-            return Reason("no row reduction")
-        return None
+    serves = (*NORMS, *SOFTMAXES, *REDUCTIONS)
+    fuses = True
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        assert region.anchor is not None
-        if isinstance(region.anchor.op, (*NORMS, *SOFTMAXES)) and len(reduced_axes(region)) == 1 and region.tail is None:
+        if isinstance(region.node.op, (*NORMS, *SOFTMAXES)) and len(reduced_axes(region)) == 1 and region.tail is None:
             return self._turned(region, target)
         return [RowKernel(region, target).launch()]
 
     @staticmethod
     def _turned(region: Region, target: TargetSpec) -> list[Launch]:
         """Columns that lie across memory are turned into rows, and back where a result does: sweeps along memory instead of jumps."""
-        assert region.anchor is not None
-        axis, shape = reduced_axes(region)[0], region.anchor.operands[0].shape
+        axis, shape = reduced_axes(region)[0], region.node.operands[0].shape
 
         def in_rows(o: Operand, name: str) -> Operand:
             order = (*(i for i in range(o.type.ndim) if i != axis), axis)
@@ -101,8 +95,7 @@ class RowKernel:
     resident = False  # the whole row is one tile: nothing needs to be kept in memory between sweeps
 
     def __init__(self, region: Region, target: TargetSpec) -> None:
-        assert region.anchor is not None
-        self.region, self.node = region, region.anchor
+        self.region, self.node = region, region.node
         self.call = Call(self.node.op.name, region.name)
         self.b = self.call.b
         self.reduces = isinstance(self.node.op, tuple(REDUCTIONS))

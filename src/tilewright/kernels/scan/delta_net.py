@@ -34,9 +34,8 @@ class GatedDeltaRuleTemplate(Template):
     serves = (GatedDeltaRuleOp,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        assert region.anchor is not None and isinstance(region.anchor.op, GatedDeltaRuleOp)
         walk = Walk(region, "gated_delta_rule", region.name)
-        b, scale = walk.b, region.anchor.op.scale
+        b, scale = walk.b, region.op(GatedDeltaRuleOp).scale
         results = zip(("o", "last"), region.results, strict=True)
         out, last = (walk.call.view(n, r.type.dtype, r.buffer, r.layout, write=True) for n, r in results)
         walk.start()
@@ -44,7 +43,7 @@ class GatedDeltaRuleTemplate(Template):
             walk.step(time.index, lambda o: walk.put(out, (*walk.at, time.index, walk.column), o * scale))
         with b.loop(0, walk.depth) as row:
             walk.put(last, (*walk.at, row.index, walk.column), walk.row(row.index))
-        first, after = region.operand(region.anchor.operands[-1]), region.results[1]
+        first, after = region.operand(region.node.operands[-1]), region.results[1]
         pairs = [(first.buffer, after.buffer)] if first is not None and first.layout == after.layout else []
         return [walk.finish(region_flops(region), region_bytes(region), pairs)]
 
@@ -53,8 +52,7 @@ class Walk:
     """A kernel under construction: the views of the operands, where a program stands, and its part of the memory."""
 
     def __init__(self, region: Region, kernel: str, label: str) -> None:
-        assert region.anchor is not None
-        operands: list[Operand] = [o for v in region.anchor.operands if (o := region.operand(v)) is not None][:6]
+        operands: list[Operand] = [o for v in region.node.operands if (o := region.operand(v)) is not None][:6]
         groups, depth = operands[0].type.shape[1], operands[0].type.shape[3]
         batch, heads, length, wide = operands[2].type.shape
         assert isinstance(depth, int) and isinstance(wide, int)
@@ -68,7 +66,7 @@ class Walk:
         self.at = (rest // head_count, rest % head_count)
         share = heads // groups if isinstance(heads, int) and isinstance(groups, int) else 1
         self.group = (self.at[0], self.at[1] // share)
-        self.delta = getattr(region.anchor.op, "delta", True)
+        self.delta = getattr(region.node.op, "delta", True)
         self.limit = b.minimum(wide - self.column, LANES)
         self.memory = b.scratch(self.dtype, (depth, LANES))
         self.grid: Dim = batch * heads * ceildiv(wide, LANES)

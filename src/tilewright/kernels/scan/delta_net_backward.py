@@ -29,8 +29,7 @@ class GatedDeltaRuleBackwardTemplate(Template):
     serves = (GatedDeltaRuleBackwardOp,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        assert region.anchor is not None
-        q, v = (region.operand(o) for o in (region.anchor.operands[0], region.anchor.operands[2]))
+        q, v = (region.operand(o) for o in (region.node.operands[0], region.node.operands[2]))
         assert q is not None and v is not None
         batch, heads, length, depth = q.type.shape
         chunks, dtype = ceildiv(length, CHUNK), working(q.type.dtype)
@@ -56,12 +55,11 @@ class _Back:
     """The second launch under construction."""
 
     def __init__(self, region: Region, marks: Buffer, layout: Layout, dtype: DType) -> None:
-        assert region.anchor is not None and isinstance(region.anchor.op, GatedDeltaRuleBackwardOp)
-        operands = [o for v in region.anchor.operands if (o := region.operand(v)) is not None]
+        operands = [o for v in region.node.operands if (o := region.operand(v)) is not None]
         batch, heads, length, depth = operands[0].type.shape
         wide = operands[2].type.shape[-1]
         assert isinstance(depth, int) and isinstance(wide, int)
-        self.region, self.scale, self.dtype, self.depth, self.wide = region, region.anchor.op.scale, dtype, depth, wide
+        self.region, self.scale, self.dtype, self.depth, self.wide = region, region.op(GatedDeltaRuleBackwardOp).scale, dtype, depth, wide
         self.call = call = Call("gated_delta_rule_backward", region.name)
         self.b = b = call.b
         self.inputs = {n: call.view(n, o.type.dtype, o.buffer, o.layout) for n, o in zip((*NAMES, "go", "gs"), operands, strict=True)}

@@ -107,9 +107,8 @@ class Running(Template):
     serves = tuple(FOLDS)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        assert region.anchor is not None
-        op: Any = region.anchor.op
-        length = region.anchor.operands[0].shape[op.axis]
+        op: Any = region.node.op
+        length = region.node.operands[0].shape[op.axis]
         if bounds(length)[1] <= CHUNK:
             return [Scan(region, target, "").launch()]
         totals = Scan(region, target, "totals")
@@ -120,9 +119,8 @@ class Scan:
     """One kernel under construction: the whole axis (""), the totals of chunks, or chunks with what stands before them."""
 
     def __init__(self, region: Region, target: TargetSpec, part: str, temps: list[Buffer] | None = None) -> None:
-        assert region.anchor is not None
         self.region, self.part = region, part
-        op: Any = region.anchor.op
+        op: Any = region.node.op
         self.op = op
         self.exclusive: bool = getattr(op, "exclusive", False)
         self.call = Call(self.op.name, f"{region.name}.{part}" if part else region.name)

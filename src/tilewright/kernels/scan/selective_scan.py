@@ -126,9 +126,8 @@ class _Walk:
 
     def __init__(self, region: Region, kernel: str, label: str, target: TargetSpec | None = None) -> None:
         """With a target, states of one register a channel are read and written by rows and transposed in registers."""
-        assert region.anchor is not None and isinstance(region.anchor.op, (SelectiveScanOp, SelectiveScanBackwardOp))
-        gated = region.anchor.op.gated
-        operands = [o for v in region.anchor.operands if (o := region.operand(v)) is not None][: 8 if gated else 7]
+        gated = region.op(SelectiveScanOp, SelectiveScanBackwardOp).gated
+        operands = [o for v in region.node.operands if (o := region.operand(v)) is not None][: 8 if gated else 7]
         self.call = call = Call(kernel, label)
         self.b = b = call.b
         x, a = operands[0], operands[2]

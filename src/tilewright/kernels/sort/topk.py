@@ -29,8 +29,7 @@ class TopKTemplate(Template):
     serves = (TopKOp,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        assert region.anchor is not None and isinstance(region.anchor.op, TopKOp)
-        op, x = region.anchor.op, region.operands[0]
+        op, x = region.op(TopKOp), region.operands[0]
         if op.k == 0:
             return []
         length = x.type.shape[op.axis]

@@ -13,7 +13,7 @@ from ...ir.types import TensorType
 from .. import functions as F
 from ..base import REGISTRY, MaybeValues, Op, Values
 from .bodies import transforms
-from .rules import Saved, add_node, chosen, is_float, is_zero, keep, kept, split
+from .rules import Saved, add_node, chosen, is_float, is_zero, jvp_of_step, keep, kept, split
 
 if TYPE_CHECKING:
     from .flow import Cond, While
@@ -162,13 +162,7 @@ def copied(body: Graph, target: Graph, inputs: Sequence[Value]) -> Values:
 
 def while_jvp(op: While, inputs: Values, tangents: MaybeValues) -> tuple[Values, MaybeValues]:
     n = op.carries
-    active = [t is not None for t in tangents]
-    while True:
-        body, moved = transforms().jvp_graph(op.body, active)
-        grown = [a or (i < n and moved[i]) for i, a in enumerate(active)]
-        if grown == active:
-            break
-        active = grown
+    body, moved, active = jvp_of_step(op.body, n, tangents)
     values, graph = len(op.body.inputs), inputs[0].node.graph
     slot = [i for i, a in enumerate(active) if a]
     heads = [i for i in slot if i < n]

@@ -187,15 +187,20 @@ def _residuals(saved: Saved, body: _Body, inputs: Values, stacks: Iterator[Value
     return env
 
 
-def scan_jvp(op: Scan, inputs: Values, tangents: MaybeValues) -> tuple[Values, MaybeValues]:
-    n, m = op.carries, op.xs
+def jvp_of_step(body: Graph, carries: int, tangents: MaybeValues) -> tuple[Graph, tuple[bool, ...], list[bool]]:
+    """A loop's body with tangents, which of its outputs move, and which of its inputs: a carry that moves once moves in later steps."""
     active = [t is not None for t in tangents]
     while True:
-        body, moved = transforms().jvp_graph(op.body, active)
-        grown = [a or (i < n and moved[i]) for i, a in enumerate(active)]
+        made, moved = transforms().jvp_graph(body, active)
+        grown = [a or (i < carries and moved[i]) for i, a in enumerate(active)]
         if grown == active:
-            break
+            return made, moved, active
         active = grown
+
+
+def scan_jvp(op: Scan, inputs: Values, tangents: MaybeValues) -> tuple[Values, MaybeValues]:
+    n, m = op.carries, op.xs
+    body, moved, active = jvp_of_step(op.body, n, tangents)
     values, count = len(op.body.inputs), len(op.body.outputs)
     graph = inputs[0].node.graph
     # inputs of `body`: all of op.body's, then the tangents of the active ones; sorted into carries, slices, captured

@@ -9,7 +9,7 @@ from ...core import dtypes as dt
 from ...core.dims import Dim
 from ...core.errors import require
 from ...ir.types import TensorType
-from ..base import E, MaybeValues, S, Values, register
+from ..base import E, MaybeValues, S, Traits, Values, register
 from ..families import Contraction, N, f32, i32, i64, require_kind, u8
 from ..index.indexing import check_indices, require_ids
 from .products import LEADING, QExperts, QMatmul, dequantize, require_books, require_matrix
@@ -22,6 +22,7 @@ class QMatmulBack(Contraction):
     format: str
     n: int
     k: int
+    traits = Traits(contraction=True, linear=True)
     unsupported = {"batch": LEADING}
     samples = [S(f32(3, 5), u8(5, 34), format="Q8_0", n=5, k=32, low=(-2, 0), high=(2, 60)),
                S(f32(2, 1, 3), u8(3, 40), format="Q4_1", n=3, k=64, low=(-2, 0), high=(2, 60)),
@@ -54,10 +55,6 @@ class QMatmulBack(Contraction):
         assert g is not None
         return (QMatmul(format=self.format, n=self.n, k=self.k)(g, *inputs[1:]), *(None,) * (len(inputs) - 1))
 
-    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
-        t = tangents[0]
-        return (None if t is None else self(t, *inputs[1:]),)
-
 
 @register
 class QExpertsBack(Contraction):
@@ -68,6 +65,7 @@ class QExpertsBack(Contraction):
     n: int
     k: int
     experts: int
+    traits = Traits(contraction=True, linear=True)
     unsupported = {"batch": LEADING}
     samples = [S(f32(3, 2, 5), u8(20, 34), i64(3, 2), format="Q8_0", n=5, k=32, experts=4, low=(-2, 0, 0), high=(2, 60, 3)),
                S(f32(N, 2, 3), u8(6, 20), i64(N, 2), format="Q4_1", n=3, k=32, experts=2, low=(-2, 0, 0), high=(2, 60, 1)),
@@ -98,7 +96,3 @@ class QExpertsBack(Contraction):
         assert g is not None
         forward = QExperts(format=self.format, n=self.n, k=self.k, experts=self.experts)
         return (forward(g, *inputs[1:]), *(None,) * (len(inputs) - 1))
-
-    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
-        t = tangents[0]
-        return (None if t is None else self(t, *inputs[1:]),)

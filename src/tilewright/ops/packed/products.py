@@ -16,7 +16,7 @@ from ...core.errors import require
 from ...core.needs import require_room
 from ...ir.types import TensorType
 from .. import functions as F
-from ..base import E, MaybeValues, NotSupported, S, Values, register
+from ..base import E, MaybeValues, NotSupported, S, Traits, Values, register
 from ..families import Contraction, General, N, f16, f32, i32, i64, require_kind, u8
 from ..index.indexing import check_indices, require_ids
 from ..quant import FORMATS, Book
@@ -70,6 +70,7 @@ class QMatmul(Contraction):
     n: int
     k: int
     rounded: bool = False
+    traits = Traits(contraction=True, linear=True)
     unsupported = {"batch": LEADING}
     samples = [S(f32(3, 32), u8(5, 34), format="Q8_0", n=5, k=32, low=(-2, 0), high=(2, 60)),
                S(f32(2, 1, 64), u8(3, 40), format="Q4_1", n=3, k=64, low=(-2, 0), high=(2, 60)),
@@ -104,10 +105,6 @@ class QMatmul(Contraction):
         g = cotangents[0]
         assert g is not None
         return (F.one("qmatmul_back", g, *inputs[1:], format=self.format, n=self.n, k=self.k), *(None,) * (len(inputs) - 1))
-
-    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
-        t = tangents[0]
-        return (None if t is None else self(t, *inputs[1:]),)
 
 
 @register
@@ -151,6 +148,7 @@ class QExperts(Contraction):
     n: int
     k: int
     experts: int
+    traits = Traits(contraction=True, linear=True)
     unsupported = {"batch": LEADING}
     samples = [S(f32(3, 1, 32), u8(20, 34), i64(3, 2), format="Q8_0", n=5, k=32, experts=4, low=(-2, 0, 0), high=(2, 60, 3)),
                S(f32(N, 2, 32), u8(6, 20), i64(N, 2), format="Q4_1", n=3, k=32, experts=2, low=(-2, 0, 0), high=(2, 60, 1)),
@@ -185,7 +183,3 @@ class QExperts(Contraction):
         assert g is not None
         back = F.one("qexperts_back", g, *inputs[1:], format=self.format, n=self.n, k=self.k, experts=self.experts)
         return (back, *(None,) * (len(inputs) - 1))
-
-    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
-        t = tangents[0]
-        return (None if t is None else self(t, *inputs[1:]),)

@@ -5,45 +5,35 @@ from ..base import register
 from .elementwise import FLOAT_ONLY, Primitive
 
 
+class Rounding(Primitive):
+    steps = True
+    errors = FLOAT_ONLY
+    dydx = lambda x, y: None
+
+
 @register
-class Floor(Primitive):
+class Floor(Rounding):
     """Largest whole number not above x."""
 
-    public, numpy = "floor", "floor"
-    tile = "floor"
-    steps = True
-    errors = FLOAT_ONLY
-    dydx = lambda x, y: None
+    public, numpy, tile = "floor", "floor", "floor"
 
 
 @register
-class Ceil(Primitive):
+class Ceil(Rounding):
     """Smallest whole number not below x."""
 
-    public, numpy = "ceil", "ceil"
-    tile = "ceil"
-    steps = True
-    errors = FLOAT_ONLY
-    dydx = lambda x, y: None
+    public, numpy, tile = "ceil", "ceil", "ceil"
 
 
 @register
-class Round(Primitive):
+class Round(Rounding):
     """Nearest integer, halves to even."""
 
-    public, numpy = "round", "rint"
-    tile = "round"
-    steps = True
-    errors = FLOAT_ONLY
-    dydx = lambda x, y: None
+    public, numpy, tile = "round", "rint", "round"
 
 
 @register
-class Trunc(Primitive):
+class Trunc(Rounding):
     """x without its fraction."""
 
-    public, numpy = "trunc", "trunc"
-    tile = "trunc"
-    steps = True
-    errors = FLOAT_ONLY
-    dydx = lambda x, y: None
+    public, numpy, tile = "trunc", "trunc", "trunc"

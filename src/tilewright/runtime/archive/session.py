@@ -36,7 +36,7 @@ from ...ir.verify import verify
 from ...kernels.launch import Packed, Program
 from ...target.cpu.cache import ABI_VERSION
 from ...target.cpu.host import host_target
-from ..executable import Executable, Interface
+from ..executable import CpuExecutable, Interface
 from ..session import Compiled, Model, Session
 from .file import Data, SavedFile, Sections
 from .program_data import (
@@ -105,7 +105,7 @@ def save(session: Compiled, path: str | PathLike[str]) -> None:
     own = next((n.op for n in all_nodes(model.graph) if isinstance(n.op, OwnKernel) and not n.op.stored), None)
     if own is not None:
         raise UnsupportedError(f"save: {model.name} contains {own.name}, a function of this process; compile it where it runs")
-    executable = session.executable if isinstance(session.executable, Executable) else None  # a GPU's code is in its cache on disk
+    executable = session.executable if isinstance(session.executable, CpuExecutable) else None  # a GPU's code is in its cache on disk
     stored: list[tuple[ConstantData, Packed, Array]] = []
     if executable is not None:
         stored = [(c.data, c.packed, a) for c, a in zip(executable.program.constants, executable.constants, strict=True)]
@@ -179,7 +179,7 @@ def load(path: str | PathLike[str], *, rebuild: Rebuild, threads: int | None = N
             linked = link(symbols, {s: raw.tobytes() for s, raw in zip(file.header["code"], code, strict=True)})
             linked.tiles, linked.checked = {str(k): str(v) for k, v in file.field("tiles", dict).items()}, target.checks
             model.stored_interface = interface
-            made = Session(model, Executable(program, interface, linked, [d.storage for d in data[:count]]), threads=threads)
+            made = Session(model, CpuExecutable(program, interface, linked, [d.storage for d in data[:count]]), threads=threads)
             file.finish()
             return made
         file.finish()

@@ -20,9 +20,7 @@ from ...core.errors import CompileError
 from ...core.workers import Workers
 from ...kernels.cuda.kernel import BlockKernel, SimtKernel, TensorMap, reads_late
 from ...kernels.launch import Argument, ErrorWord, Launch, Pointer, Program, Variant, Word
-from ...plan.plan import Plan
-from ...tile.ir import Kernel
-from ..executable import Interface, check_ends
+from ..executable import Executable, Interface
 from . import driver as gpu
 from . import launch as cuda_launch
 from .constants import device_constants
@@ -154,17 +152,15 @@ def map_shape(m: TensorMap, env: Mapping[str, int]) -> tuple[Any, ...]:
     return "tf32" if m.rounded else m.dtype.name, sizes, strides, m.box, m.swizzle, m.windows
 
 
-class CudaExecutable:
+class CudaExecutable(Executable):
     """Immutable but for the schedules it keeps; loaded onto the device on first use."""
 
     def __init__(
         self, program: Program, interface: Interface, code: Mapping[str, KernelCode], constants: Sequence[np.ndarray[Any, Any] | None],
         *, late: bool = True,
     ) -> None:  # fmt: skip
-        self.program, self.interface, self.code, self.constants = program, interface, code, list(constants)
-        check_ends(program, interface, [packed_bytes(c.data.type, c.packed) for c in program.constants])
-        self.rebinds = late  # one schedule serves all values of the call's symbols
-        self.plan = Plan(program, interface.symbols)
+        super().__init__(program, interface, [packed_bytes(c.data.type, c.packed) for c in program.constants])
+        self.code, self.constants, self.rebinds = code, list(constants), late
         self.slots = {b: i for i, b in enumerate([*program.inputs, *program.outputs])}
         self.error_launches = [i for i, x in enumerate(program.launches) if any(isinstance(a, ErrorWord) for a in x.arguments)]
         self._functions: dict[str, tuple[Any, Any]] = {}
@@ -189,14 +185,14 @@ class CudaExecutable:
 
     def instantiate(self, env: Mapping[str, int]) -> Schedule | Flow:
         self.load()
-        placement = self.plan.place(env)
+        placement = self.place(env)
         arena = gpu.Memory(placement.size)
         if self.program.block:
             from .walk import make_flow
 
             return make_flow(self, env, arena, placement.offsets)
-        late = LateWords(sum(len(getattr(k, "indirect", ())) for x in self.program.launches for k in x.kernels))
-        steps = [s for k, x in enumerate(self.program.launches) for s in self.steps(k, x, env, arena.address, placement.offsets, late)]
+        late = LateWords(sum(len(getattr(k, "indirect", ())) for x in self.launches for k in x.kernels))
+        steps = [s for k, x in enumerate(self.launches) for s in self.steps(k, x, env, arena.address, placement.offsets, late)]
         return Schedule(dict(env), arena, steps, len(self.program.inputs) + len(self.program.outputs), late)
 
     def steps(
@@ -281,9 +277,6 @@ class CudaExecutable:
         if a.buffer in slots:
             return late.add(0, slots[a.buffer], a.offset)
         return late.add(self._weights[a.buffer.index].address if a.buffer.kind == "const" else arena + offsets[a.buffer], -1, a.offset)
-
-    def kernels(self) -> list[Kernel]:
-        return [k for x in self.program.launches for k in x.kernels]
 
 
 def ended(stream: int, step: Step) -> None:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import dataclasses
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ...core.dims import evaluate
 from ...core.errors import InputError
 from ...kernels.launch import Word
-from ..cost import LIMITS, Finding, lint
+from ..cost import LIMITS, lint
+from ..profile import Profile, one_after_another
 from . import launch as cuda_launch
 from .executable import Schedule, Step
-from .report import launch_costs
+from .report import describe_launches, launch_costs
 
 if TYPE_CHECKING:
     from .session import CudaSession
@@ -23,31 +22,10 @@ if TYPE_CHECKING:
 COPIES = 8  # launches of a chain, at least
 
 
-@dataclass(eq=False)
-class CudaProfile:
-    """`rows`: one dict per launch (name, kernel, microseconds, flops, bytes, predicted time, share of the roofline); launches overlap, so
-    the total is less than their sum. A launch in a loop has one row, with the time of one step. `findings`: the launches that matter and
-    are far from their roofline, with the reason."""
-
-    name: str
-    env: dict[str, int]
-    rows: list[dict[str, Any]]
-    total_us: float = 0.0
-    findings: list[Finding] = field(default_factory=list)
-
-    def __str__(self) -> str:
-        shape = ", ".join(f"{k} = {v}" for k, v in self.env.items())
-        lines = [f"{self.name}: {self.total_us:.1f} us{' at ' + shape if shape else ''}, {len(self.rows)} launches"]
-        lines.append(f"{'launch':32s} {'kernel':36s} {'us':>9s} {'predicted':>9s} {'GFLOP/s':>10s} {'GB/s':>8s} roofline")
-        for r in self.rows:
-            rates = f"{r['flops'] / r['us'] / 1e3:10.1f} {r['bytes'] / r['us'] / 1e3:8.1f} {r['roofline']:5.0%} {r['bound']}"
-            lines.append(f"{r['name'][:32]:32s} {r['kernel'][:36]:36s} {r['us']:9.2f} {r['predicted_us']:9.2f} {rates}")
-        return "\n".join([*lines, *(f"slow: {x}" for x in self.findings)])
-
-
-def measure(session: CudaSession, repeat: int) -> CudaProfile:
+def measure(session: CudaSession, repeat: int) -> Profile:
     """Medians of `repeat` runs on the memory of the session's last call, whose results are not kept. Launches of one kernel that agree in
-    all sizes are timed as one chain, each with its own operands: repeating one of them would find its matrix in the cache."""
+    all sizes are timed as one chain, each with its own operands: repeating one of them would find its matrix in the cache. A launch in a
+    loop has one row, with the time of one step. Launches overlap, so the total is less than their sum."""
     if repeat < 1:
         raise InputError(f"profile: repeat must be at least 1, got {repeat}")
     env = session.last_env() or {}
@@ -59,13 +37,10 @@ def measure(session: CudaSession, repeat: int) -> CudaProfile:
     times = {kind: _chain(whole, steps, repeat, stream) for kind, steps in alike.items()}
     spent = {s.launch: times[_kind(s)] for s in whole.steps}  # one of every step of a loop
     costs = launch_costs(session, env)
-    rows = [
-        {"name": x.name, "kernel": x.kernel.name, "us": us, "flops": evaluate(x.flops, env), "bytes": evaluate(x.bytes, env),
-         **costs[x].columns(us)}
-        for x, us in spent.items()
-    ]  # fmt: skip
+    rows = [{**row, "us": spent[x], **costs[x].columns(spent[x])}
+            for x, row in zip(session.executable.launches, describe_launches(session, env)[0], strict=True) if x in spent]  # fmt: skip
     findings = lint(((x.name, costs[x], us) for x, us in spent.items()), LIMITS["cuda"])
-    return CudaProfile(session.name, dict(env), rows, _timed(whole.run, repeat, stream), findings)
+    return Profile(session.name, dict(env), rows, one_after_another(rows), _timed(whole.run, repeat, stream), findings)
 
 
 def _kind(step: Step) -> tuple[Any, ...]:

@@ -20,9 +20,8 @@ from .executable import ERROR_WORDS, CudaExecutable, Schedule
 from .fastcall import MISSED, fast_call
 
 if TYPE_CHECKING:
+    from ..profile import Profile
     from ..session import Model
-    from .profile import CudaProfile
-    from .report import CudaReport
     from .walk import Flow
 
 KEPT = 16  # schedules of different shapes
@@ -34,6 +33,8 @@ class CudaSession(Compiled):
     Threads: any number may call one session at once. Calls start their work one after the other, each on the stream of its own arrays,
     which waits for the stream of the call before. `in_place` writes its inputs, which are for one call at a time; `on` holds for all.
     """
+
+    inputs_must_be = "contiguous and aligned memory of the GPU"
 
     def __init__(self, model: Model, executable: CudaExecutable) -> None:
         super().__init__(model)
@@ -172,7 +173,7 @@ class CudaSession(Compiled):
                 return  # another thread has raised it
             block = [found.words[first + i] for i in range(ERROR_WORDS)]
             found.clear()
-        launch = self.executable.program.launches[self.executable.error_launches[first // ERROR_WORDS]]
+        launch = self.executable.launches[self.executable.error_launches[first // ERROR_WORDS]]
         raise fault(launch, block, self.last_env() or {}, self.name, "found by an earlier call")
 
     def synchronize(self) -> None:
@@ -187,7 +188,7 @@ class CudaSession(Compiled):
                 gpu.enter()
                 status = wait(self._stream)
             if status:
-                names = ", ".join(dict.fromkeys(x.kernel.name for x in self.executable.program.launches))
+                names = ", ".join(dict.fromkeys(x.kernel.name for x in self.executable.launches))
                 what = f"{self.name}: one of {names}; compile with validation='strict' to see which"
                 cuda_launch.check(status, "cuStreamSynchronize", what)
         self._raise_errors()
@@ -196,13 +197,12 @@ class CudaSession(Compiled):
         """The sizes of the last call."""
         return self._env
 
-    def report(self) -> CudaReport:
-        """Launches, kernels, registers, barriers and why, arena."""
-        from .report import make_cuda_report
+    def describe(self, env: dict[str, int]) -> dict[str, Any]:
+        from .report import describe
 
-        return make_cuda_report(self)
+        return describe(self, env)
 
-    def profile(self, *args: Any, repeat: int = 20, **kwargs: Any) -> CudaProfile:
+    def profile(self, *args: Any, repeat: int = 20, **kwargs: Any) -> Profile:
         """The time of every launch and of the whole, at the shape of these inputs."""
         from .profile import measure
 

@@ -106,7 +106,7 @@ def pow_(x: Any, y: Any) -> Any:
 
 def _with_special_cases(name: str, special: Callable[..., Any]) -> None:
     """The function of an op, where floats have special cases of the array API that the op, which is PyTorch's, has not."""
-    op = REGISTRY[name]
+    op: Any = REGISTRY[name]
     plain = function_of(op)
 
     @functools.wraps(plain)

@@ -86,10 +86,6 @@ def logcumsumexp(c: Context, x: Value, dim: int) -> Value:
 # --- medians --------------------------------------------------------------------------------------------------------------------------
 
 
-def _nan_rows(c: Context, x: Value, axis: int) -> Value:
-    return c.emit(O.Any(axes=(axis,), keepdims=True), c.emit(O.IsNan(), x))
-
-
 def _median(c: Context, x: Value, axis: int, skip_nan: bool) -> tuple[Value, Value]:
     """(value, index) with the axis kept: the lower of the two middle elements; NaN (the first) where there is one and none is skipped."""
     n = _size(x.shape[axis], "median")

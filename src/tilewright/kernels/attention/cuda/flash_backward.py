@@ -17,7 +17,7 @@ from ...cuda.kernel import TensorMap, identified
 from ...launch import Buffer, Launch, Word
 from ...pointwise.copies import fill_launch
 from ...region import Operand, Region
-from ...template import Reason, Template, alone, region_bytes, region_flops
+from ...template import Reason, Template, region_bytes, region_flops
 from .flash import as_rows, padded
 from .flash_kernels import FlashStatsKernel
 from .flash_launches import Sweep, partial
@@ -29,15 +29,12 @@ STAGES = {64: 4, 128: 3}
 
 class HopperAttentionBackward(Template):
     key = "hopper_attention_backward"
+    serves = (AttentionBackwardOp,)
 
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        why = alone(region, AttentionBackwardOp)
-        if why is not None:
-            return why
+    def refuses(self, region: Region, target: TargetSpec) -> Reason | None:
         if target.cpu != "sm_90a":
             return Reason(f"needs sm_90a, got {target.cpu}")
-        assert region.anchor is not None and isinstance(region.anchor.op, AttentionBackwardOp)
-        op, q = region.anchor.op, region.anchor.operands[0]
+        op, q = region.op(AttentionBackwardOp), region.node.operands[0]
         plain = not (op.has_mask or op.has_bias or op.with_scores) and op.softcap is None and op.window is None
         if not op.saved and not (plain and q.shape[-1] in STAGES):
             return Reason("masks, biases, soft caps, windows and head sizes other than 64 and 128 need the saved logsumexps")

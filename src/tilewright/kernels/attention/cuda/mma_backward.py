@@ -17,7 +17,7 @@ from ...cuda.kernel import identified
 from ...launch import Buffer, Launch, Word
 from ...pointwise.copies import fill_launch
 from ...region import Operand, Region, narrow
-from ...template import Reason, Template, alone, region_bytes, region_flops
+from ...template import Reason, Template, region_bytes, region_flops
 from .flash import as_rows
 from .flash_backward import tensor_cores
 from .flash_kernels import MmaGradKernel
@@ -28,13 +28,10 @@ OWN = 64  # rows of a block
 
 class MmaAttentionBackward(Template):
     key = "mma_attention_backward"
+    serves = (AttentionBackwardOp,)
 
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        why = alone(region, AttentionBackwardOp)
-        if why is not None:
-            return why
-        assert region.anchor is not None and isinstance(region.anchor.op, AttentionBackwardOp)
-        return tensor_cores(region) if region.anchor.op.saved else Reason("needs the saved logsumexps")
+    def refuses(self, region: Region, target: TargetSpec) -> Reason | None:
+        return tensor_cores(region) if region.op(AttentionBackwardOp).saved else Reason("needs the saved logsumexps")
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         copies, rows = as_rows(region, target)

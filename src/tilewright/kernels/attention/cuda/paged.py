@@ -20,11 +20,11 @@ from .decode import Decode, vector_of
 
 class PagedDecodeAttention(Template):
     key = "paged_decode_attention"
+    serves = (PagedAttention,)
+    fuses = True
 
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        node = region.anchor
-        if node is None or not isinstance(node.op, PagedAttention):
-            return Reason("no attention over pages")
+    def refuses(self, region: Region, target: TargetSpec) -> Reason | None:
+        node = region.node
         places = [region.operand(v) for v in node.operands]
         rows = [o for o in places[:3] if o is not None]
         if len(rows) < 3 or places[3] is None or places[4] is None:

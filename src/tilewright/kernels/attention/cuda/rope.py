@@ -19,8 +19,7 @@ class CudaRope(RopeTemplate):
     """Rows whose halves are powers of two and rotate whole; others go one thread at a time."""
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        assert region.anchor is not None and isinstance(region.anchor.op, RopeOp)
-        op, (x, cos, sin), y = region.anchor.op, region.operands, region.results[0]
+        op, (x, cos, sin), y = region.op(RopeOp), region.operands, region.results[0]
         width = x.type.shape[-1]
         assert isinstance(width, int)
         half = width // 2

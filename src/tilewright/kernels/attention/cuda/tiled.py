@@ -23,7 +23,7 @@ from ...launch import Launch
 from ...matmul.tiling import leaves_of_epilogue
 from ...pointwise.pointwise import unravel
 from ...region import Evaluator, Operand, Region, narrow, widen
-from ...template import Reason, Template, region_bytes, region_flops
+from ...template import Reason, Template, from_memory, region_bytes, region_flops
 
 NEVER = float("-inf")
 LOG2E = 1.4426950408889634
@@ -67,8 +67,8 @@ class TiledAttention(Template):
         node = region.anchor
         if node is None or type(node.op) not in (AttentionOp, AttentionSavedOp):
             return Reason("no attention")
-        if any(region.operand(v) is None for v in node.operands):
-            return Reason("operands must come from memory")
+        if (why := from_memory(region)) is not None:
+            return why
         q, k, v = node.operands[:3]
         if q.dtype not in (bf16, f16, f32) or k.dtype is f64:
             return Reason(f"needs f32, f16 or bf16, got {q.dtype}")

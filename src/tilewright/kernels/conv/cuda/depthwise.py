@@ -40,11 +40,11 @@ BY_CHANNEL = Packed("taps", 1, transposed=True)
 
 class DepthwiseConv(Template):
     key = "depthwise_conv"
+    serves = (ConvOp,)
+    fuses = True
 
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        node = region.anchor
-        if node is None or not isinstance(node.op, ConvOp):
-            return Reason("no convolution")
+    def refuses(self, region: Region, target: TargetSpec) -> Reason | None:
+        node = region.node
         if (other := ConvTemplate().matches(region, target)) is not None:
             return other
         return None if depthwise(node) else Reason("every channel by itself, in f16 or bf16, up to three axes of known size, few taps")

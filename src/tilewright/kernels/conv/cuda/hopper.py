@@ -193,8 +193,8 @@ def windows_of(region: Region) -> Windowed | None:
 
 def first_of(region: Region) -> First | None:
     at = windows_of(region)
-    assert region.anchor is not None and at is not None
-    return First.of(at, region.anchor.operands[0].shape[1])
+    assert at is not None
+    return First.of(at, region.node.operands[0].shape[1])
 
 
 def packed_weights(region: Region, packed: Packed) -> dict[int, Packed]:
@@ -209,17 +209,17 @@ def packed_weights(region: Region, packed: Packed) -> dict[int, Packed]:
 
 class HopperConv(Template):
     key = "hopper_conv"
+    serves = (ConvOp,)
+    fuses = True
     least = 40  # channels, of three axes: fewer leave more of a step empty than threads that gather lose
 
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        node = region.anchor
-        if node is None or not isinstance(node.op, ConvOp):
-            return Reason("no convolution")
+    def refuses(self, region: Region, target: TargetSpec) -> Reason | None:
+        node = region.node
         if target.cpu != "sm_90a":
             return Reason(f"needs sm_90a, got {target.cpu}")
         if any(v.dtype not in (bf16, f16) for v in node.operands):
             return Reason("needs bf16 or f16 operands")
-        if node.op.transposed:
+        if region.op(ConvOp).transposed:
             return Reason("not transposed")
         if (other := ConvTemplate().matches(region, target)) is not None:
             return other
@@ -228,7 +228,7 @@ class HopperConv(Template):
         found = windows_of(region)
         if found is None or not found.fits:
             return Reason("up to three spatial axes of known size, windows of up to 128 (of three axes: 16)")
-        groups, (channels, results) = node.op.groups, (node.operands[0].shape[1], node.values[0].shape[1])
+        groups, (channels, results) = region.op(ConvOp).groups, (node.operands[0].shape[1], node.values[0].shape[1])
         assert isinstance(channels, int) and isinstance(results, int)
         if len(found.image) == 3 and not found.plain and channels < self.least:
             return Reason(f"three spatial axes with {self.least} channels: a step of K is {BK} of one tap")

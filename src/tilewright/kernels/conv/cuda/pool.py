@@ -24,7 +24,7 @@ from ...pointwise.cuda.pointwise import BLOCK, group
 from ...pointwise.pointwise import unravel
 from ...region import Region, collapse, narrow, widen
 from ...rows.cuda.rows import CudaRows
-from ...template import Reason, Template, alone, region_bytes, region_flops
+from ...template import Reason, Template, region_bytes, region_flops
 from ..pool import PoolTemplate
 
 TAPS = 64  # unrolled at most
@@ -108,15 +108,12 @@ class CudaSpatialMean(Template):
     """The mean over all spatial axes of a value that lies channels last: a block takes a stretch of channels and walks the pixels."""
 
     key = "spatial_mean"
+    serves = (Mean,)
 
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        reason = alone(region, Mean)
-        if reason is not None:
-            return reason
-        assert region.anchor is not None and isinstance(region.anchor.op, Mean)
+    def refuses(self, region: Region, target: TargetSpec) -> Reason | None:
         x = region.operands[0].type
         spatial = tuple(range(2, x.ndim))
-        if not spatial or tuple(sorted(region.anchor.op.axes)) != spatial or not all(isinstance(d, int) and d > 0 for d in x.shape[2:]):
+        if not spatial or tuple(sorted(region.op(Mean).axes)) != spatial or not all(isinstance(d, int) and d > 0 for d in x.shape[2:]):
             return Reason("not over all spatial axes of known size")
         return None
 

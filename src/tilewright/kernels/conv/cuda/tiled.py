@@ -25,7 +25,7 @@ from ...launch import Launch, Packed
 from ...matmul.cuda.tiled import Config
 from ...matmul.tiling import leaves_of_epilogue
 from ...region import Evaluator, Operand, Region, narrow
-from ...template import Reason, Template, region_bytes, region_flops
+from ...template import Reason, Template, from_memory, region_bytes, region_flops, shaped_as_result
 from .hopper import TAPS, packed_weights, weight_operand
 
 FEW = 8  # channels
@@ -34,20 +34,20 @@ LARGEST = 1 << 31  # elements that 32-bit offsets reach
 
 class TiledConv(Template):
     key = "tiled_conv"
+    serves = (ConvOp,)
+    fuses = True
 
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        node = region.anchor
-        if node is None or not isinstance(node.op, ConvOp):
-            return Reason("no convolution")
-        if any(region.operand(v) is None for v in node.operands):
-            return Reason("operands of a convolution must come from memory")
+    def refuses(self, region: Region, target: TargetSpec) -> Reason | None:
+        node = region.node
+        if (why := from_memory(region)) is not None:
+            return why
         x, w = node.operands
         if x.dtype not in (bf16, f16, f32, f64) or not 3 <= len(x.shape) <= 5:
             return Reason(f"needs floats over one to three axes, got {x.type}")
-        if not all(isinstance(d, int) and d > 0 for d in w.shape) or not all(isinstance(p, int) for pair in node.op.padding for p in pair):
+        padding = [p for pair in region.op(ConvOp).padding for p in pair]
+        if not all(isinstance(d, int) and d > 0 for d in w.shape) or not all(isinstance(p, int) for p in padding):
             return Reason("weights and padding must have known sizes")
-        bad = [r for r in region.results if r.type.shape != node.values[0].shape]
-        return Reason(f"outputs must have the shape of the convolution, got {bad[0].type}") if bad else None
+        return shaped_as_result(region)
 
     def packs(self, region: Region, target: TargetSpec) -> dict[int, Packed]:
         return {} if few_channels(region) else packed_weights(region, TAPS)
@@ -62,9 +62,8 @@ class TiledConv(Template):
 
 def few_channels(region: Region) -> bool:
     """Whether K walks channels and taps as one, element by element: a step of whole channels would be mostly empty."""
-    assert region.anchor is not None and isinstance(region.anchor.op, ConvOp)
-    op, w = region.anchor.op, region.operand(region.anchor.operands[1])
-    channels = region.anchor.operands[1].shape[1]
+    op, w = region.op(ConvOp), region.operand(region.node.operands[1])
+    channels = region.node.operands[1].shape[1]
     plain = w is not None and w.layout.is_contiguous and w.packed.form == "plain"
     return plain and not op.transposed and op.groups == 1 and isinstance(channels, int) and channels < FEW
 

@@ -19,7 +19,7 @@ from ...cuda.groups import on_threads, shared_launch, vector_width
 from ...launch import Buffer, Launch
 from ...pointwise.copies import copy_launch, fill_launch
 from ...region import Operand, Region, narrow, widen
-from ...template import Reason, Template, alone
+from ...template import Reason, Template
 from ..gather import report_index
 from ..scatter import ScatterAddTemplate
 
@@ -29,11 +29,9 @@ PROGRAMS = 128  # of one thread in a block
 
 class CudaScatterAdd(Template):
     key = "scatter_add"
+    serves = (ScatterAddOp,)
 
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        why = alone(region, ScatterAddOp)
-        if why is not None:
-            return why
+    def refuses(self, region: Region, target: TargetSpec) -> Reason | None:
         op, (x, ids, _) = region.node.op, region.node.operands
         rows = type(op) is ScatterAddOp and op.axis == 0 and len(x.shape) == 2 and isinstance(x.shape[1], int) and x.shape[1] > 0
         if not rows or x.dtype.itemsize > 4 or not x.dtype.is_float:

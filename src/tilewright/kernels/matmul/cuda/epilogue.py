@@ -33,8 +33,8 @@ def write_results(
     """Evaluate the region over the sums and store its results. `limits` are M and N, `lead` the axes of the batch; without `edges` nothing
     is masked."""
     b = call.b
-    assert region.anchor is not None and isinstance(sums.acc.type, TileType)
-    out_value, (rows, width) = region.anchor.values[0], sums.acc.type.shape
+    assert isinstance(sums.acc.type, TileType)
+    out_value, (rows, width) = region.node.values[0], sums.acc.type.shape
     r, c = Ix(b, sums.row), Ix(b, sums.column)
     batch = Ix(b, sums.batch)
     z: tuple[Ix | int, ...] = (batch,)

@@ -73,11 +73,11 @@ def settled(n: int, k: int, vector: int, cores: int, rows: int, pieces: int) -> 
 
 class Gemv(Template):
     key = "gemv"
+    serves = (MatmulOp,)
+    fuses = True
 
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        node = region.anchor
-        if node is None or not isinstance(node.op, MatmulOp):
-            return Reason("no matmul")
+    def refuses(self, region: Region, target: TargetSpec) -> Reason | None:
+        node = region.node
         if any(v.dtype not in (bf16, f16, f32) for v in node.operands) or node.operands[0].dtype is not node.operands[1].dtype:
             return Reason("needs bf16, f16 or f32 operands of one dtype")
         if MatmulTemplate().matches(region, target) is not None:
@@ -107,8 +107,8 @@ def fitting(region: Region) -> Places | None:
 
 
 def gemv_launch(region: Region, p: Problem, at: Places, how: Plan) -> Launch:
-    assert region.anchor is not None and isinstance(at.m, int) and isinstance(p.k, int)
-    out_value = region.anchor.values[0]
+    assert isinstance(at.m, int) and isinstance(p.k, int)
+    out_value = region.node.values[0]
     m, n, k, rows = at.m, p.n, p.k, how.rows
     call = Call("gemv", region.name)
     b = call.b

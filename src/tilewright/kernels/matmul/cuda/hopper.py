@@ -96,11 +96,11 @@ def splits(m: int, n: int, k: int, batch: int, sms: int) -> int:
 
 class HopperMatmul(Template):
     key = "hopper_matmul"
+    serves = (MatmulOp,)
+    fuses = True
 
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        node = region.anchor
-        if node is None or not isinstance(node.op, MatmulOp):
-            return Reason("no matmul")
+    def refuses(self, region: Region, target: TargetSpec) -> Reason | None:
+        node = region.node
         if target.cpu != "sm_90a":
             return Reason(f"needs sm_90a, got {target.cpu}")
         if not units_take(node, target):
@@ -146,7 +146,6 @@ def _stores(r: Operand, strides: tuple[Dim, ...] | None) -> bool:
 
 
 def gemm_launch(region: Region, p: Problem, at: Places, config: Config, target: TargetSpec) -> Launch:
-    assert region.anchor is not None
     call = Call("gemm", region.name)
     out_item = region.results[0].type.dtype.itemsize
     alike = all(r.type.dtype.itemsize == out_item for r in region.results)

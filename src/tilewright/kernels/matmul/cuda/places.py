@@ -51,14 +51,13 @@ class Places:
 
     def views(self, call: Call, region: Region, n: Dim) -> tuple[list[View], dict[Value, View]]:
         """Views of results and of what the epilogue reads, as [*lead, rows, columns]."""
-        assert region.anchor is not None
         shape = (*self.lead, self.m, n)
         outs = [
             call.view(f"c{i}", r.type.dtype, r.buffer, Layout(shape, s, r.layout.offset), write=True)
             for i, (r, s) in enumerate(zip(region.results, self.outs, strict=True))
         ]
         ins: dict[Value, View] = {}
-        for i, (v, s) in enumerate(zip(leaves_of_epilogue(region, region.anchor.values[0]), self.leaves, strict=True)):
+        for i, (v, s) in enumerate(zip(leaves_of_epilogue(region, region.node.values[0]), self.leaves, strict=True)):
             o = region.operand(v)
             assert o is not None
             ins[v] = call.view(f"e{i}", o.type.dtype, o.buffer, Layout(shape, s, o.layout.offset))
@@ -66,22 +65,20 @@ class Places:
 
     def runs(self, region: Region, n: Dim, run: int) -> bool:
         """Whether every row of results and of what the epilogue reads starts at a multiple of `run` elements, and N is one."""
-        assert region.anchor is not None
-        leaves = [region.operand(v) for v in leaves_of_epilogue(region, region.anchor.values[0])]
+        leaves = [region.operand(v) for v in leaves_of_epilogue(region, region.node.values[0])]
         offsets = [r.layout.offset for r in region.results] + [o.layout.offset for o in leaves if o is not None]
         rows = all(s[-1] == 0 or (s[-1] == 1 and all(divisible(x, run) for x in s[:-1])) for s in (*self.outs, *self.leaves))
         return run == 1 or (rows and divisible(n, run) and all(divisible(x, run) for x in offsets))
 
     def matrices(self, call: Call, region: Region, n: Dim) -> tuple[list[View], dict[Value, View]]:
         """Views of results and of what the epilogue reads, as matrices, where there is no batch."""
-        assert region.anchor is not None
 
         def view(name: str, o: Operand, s: tuple[Dim, ...], write: bool) -> View:
             return call.view(name, o.type.dtype, o.buffer, Layout((self.m, n), (s[1], s[2]), o.layout.offset), write=write)
 
         outs = [view(f"c{i}", r, s, True) for i, (r, s) in enumerate(zip(region.results, self.outs, strict=True))]
         ins: dict[Value, View] = {}
-        for i, (v, s) in enumerate(zip(leaves_of_epilogue(region, region.anchor.values[0]), self.leaves, strict=True)):
+        for i, (v, s) in enumerate(zip(leaves_of_epilogue(region, region.node.values[0]), self.leaves, strict=True)):
             o = region.operand(v)
             assert o is not None
             ins[v] = view(f"e{i}", o, s, False)
@@ -101,9 +98,8 @@ def suitable(region: Region) -> Places | None:
 def places_of(region: Region) -> Places | None:
     """The places of a product; None where more than two batch axes stay apart."""
     p = Problem.of(region)
-    assert region.anchor is not None
     out_shape = region.results[0].type.shape
-    leaves = [region.operand(v) for v in leaves_of_epilogue(region, region.anchor.values[0])]
+    leaves = [region.operand(v) for v in leaves_of_epilogue(region, region.node.values[0])]
     lays = [r.layout for r in region.results] + [o.layout.expand(out_shape) for o in leaves if o is not None]
     a = p.a_view.expand((*out_shape[:-2], p.m, p.k))
     return (_batched if p.batched else _shared)(p, out_shape, a, lays, len(region.results))

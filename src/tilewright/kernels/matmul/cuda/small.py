@@ -30,11 +30,11 @@ PROGRAMS = 4  # warps of a block, where it is a launch after all
 
 class SmallMatmul(Template):
     key = "small_matmul"
+    serves = (MatmulOp,)
+    fuses = True
 
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        node = region.anchor
-        if node is None or not isinstance(node.op, MatmulOp):
-            return Reason("no matmul")
+    def refuses(self, region: Region, target: TargetSpec) -> Reason | None:
+        node = region.node
         if node.operands[0].dtype is not node.operands[1].dtype or node.operands[0].dtype not in (bf16, f16, f32, f64):
             return Reason("needs float operands of one dtype")
         if MatmulTemplate().matches(region, target) is not None:
@@ -56,10 +56,10 @@ def _plain(at: Places | None) -> bool:
 
 
 def _launch(region: Region, p: Problem, at: Places) -> Launch:
-    assert region.anchor is not None and isinstance(at.m, int) and isinstance(p.n, int) and isinstance(p.k, int)
+    assert isinstance(at.m, int) and isinstance(p.n, int) and isinstance(p.k, int)
     assert isinstance(at.batch, int)
     call = Call("small_matmul", region.name)
-    b, out_value = call.b, region.anchor.values[0]
+    b, out_value = call.b, region.node.values[0]
     outs, ins = at.views(call, region, p.n)
     left = call.view("a", p.a.type.dtype, p.a.buffer, Layout((at.batch, at.m, p.k), at.a, p.a_view.offset))
     right = call.view("b", p.b.type.dtype, p.b.buffer, Layout((at.batch, p.k, p.n), at.b, p.b_view.offset))

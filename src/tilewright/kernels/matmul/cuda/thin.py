@@ -34,11 +34,11 @@ STRIP = 16  # rows of the matrix in a block
 
 class ThinMatmul(Template):
     key = "thin_matmul"
+    serves = (MatmulOp,)
+    fuses = True
 
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        node = region.anchor
-        if node is None or not isinstance(node.op, MatmulOp):
-            return Reason("no matmul")
+    def refuses(self, region: Region, target: TargetSpec) -> Reason | None:
+        node = region.node
         if any(v.dtype not in (bf16, f16) for v in node.operands) or node.operands[0].dtype is not node.operands[1].dtype:
             return Reason("needs bf16 or f16 operands")
         if MatmulTemplate().matches(region, target) is not None:
@@ -63,8 +63,8 @@ def fitting(region: Region) -> Places | None:
 
 
 def thin_launch(region: Region, p: Problem, at: Places, width: int) -> Launch:
-    assert region.anchor is not None and isinstance(at.m, int)
-    out_value, m, n = region.anchor.values[0], at.m, p.n
+    assert isinstance(at.m, int)
+    out_value, m, n = region.node.values[0], at.m, p.n
     rows = -(-m // 8) * 8
     call = Call("thin", region.name)
     b = call.b

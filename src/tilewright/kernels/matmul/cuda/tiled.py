@@ -92,11 +92,11 @@ def choose(m: Dim, n: Dim, batch: Dim, item: int, target: TargetSpec, *, k: Dim 
 
 class TiledMatmul(Template):
     key = "tiled_matmul"
+    serves = (MatmulOp,)
+    fuses = True
 
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        node = region.anchor
-        if node is None or not isinstance(node.op, MatmulOp):
-            return Reason("no matmul")
+    def refuses(self, region: Region, target: TargetSpec) -> Reason | None:
+        node = region.node
         a, b = (v.dtype for v in node.operands)
         if sums_of(a, b, node.types[0].dtype) is None:
             return Reason(f"no units multiply {a} by {b} into {node.types[0].dtype}")

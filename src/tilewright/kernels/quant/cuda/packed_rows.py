@@ -15,7 +15,7 @@ from ...index.gather import report_index
 from ...launch import Launch
 from ...pointwise.pointwise import unravel
 from ...region import Region, widen
-from ...template import Reason, Template, alone, region_bytes, region_flops
+from ...template import Reason, Template, region_bytes, region_flops
 from ..quantize import CodeViews, store_block
 from ..quantized import QGatherTemplate
 from ..unpack import Block, Matrix
@@ -25,9 +25,7 @@ class CudaQuantizeRows(Template):
     """No rows: no programs."""
 
     key = "cuda_quantize_rows"
-
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        return alone(region, QuantizeRowsOp)
+    serves = (QuantizeRowsOp,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         x = region.operands[0]
@@ -60,8 +58,7 @@ class CudaQGather(Template):
         return QGatherTemplate().matches(region, target)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        assert region.anchor is not None and isinstance(region.anchor.op, QGatherOp)
-        op, (table, ids, *books), y = region.anchor.op, region.operands, region.results[0]
+        op, (table, ids, *books), y = region.op(QGatherOp), region.operands, region.results[0]
         call = Call("qgather", region.name)
         b = call.b
         matrix = Matrix(call, table, op.format, op.k, books)

@@ -24,7 +24,7 @@ from ...call import Call
 from ...cuda.kernel import QGemmKernel, identified
 from ...launch import Launch, Packed, Variant, Word
 from ...region import Evaluator, Operand, Region, narrow
-from ...template import Reason, Template, region_bytes, region_flops
+from ...template import Reason, Template, region_bytes, region_flops, shaped_as_result
 from .fragments import COLUMNS, ROWS, Fragments
 from .qdot import matrices, row_strides
 from .qfew import FEW, few_launch, plan
@@ -70,33 +70,30 @@ def shared_bytes(f: Fragments, strips: int, rows: int, wgmma: bool = False) -> i
 
 class CudaQGemm(Template):
     key = "cuda_qgemm"
+    serves = (QProduct,)
+    fuses = True
 
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        node = region.anchor
-        if node is None or not isinstance(node.op, QProduct):
-            return Reason("no product of bf16 with a packed matrix")
+    def refuses(self, region: Region, target: TargetSpec) -> Reason | None:
+        node = region.node
         x, w = (region.operand(v) for v in node.operands)
         if x is None or w is None or w.data is None:
             return Reason("x must come from memory, and the packed matrix must be a constant")
-        if node.op.format not in GPU_FORMATS:
-            return Reason(f"{node.op.format} has no fragments")
+        if (form := region.op(QProduct).format) not in GPU_FORMATS:
+            return Reason(f"{form} has no fragments")
         if row_strides(region, node.types[0].shape) is None:
             return Reason("rows must lie along one axis")
-        bad = [r for r in region.results if r.type.shape != node.types[0].shape]
-        return Reason(f"outputs must have the shape of the product, got {bad[0].type}") if bad else None
+        return shaped_as_result(region)
 
     def packs(self, region: Region, target: TargetSpec) -> dict[int, Packed]:
-        assert region.anchor is not None and isinstance(region.anchor.op, QProduct)
-        w = region.operand(region.anchor.operands[1])
+        w = region.operand(region.node.operands[1])
         assert w is not None
         index = next(i for i, o in enumerate(region.operands) if o.data is w.data)
-        return {index: Packed("fragments", ROWS, False, region.anchor.op.format)}
+        return {index: Packed("fragments", ROWS, False, region.op(QProduct).format)}
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        assert region.anchor is not None and isinstance(region.anchor.op, QProduct)
-        op = region.anchor.op
+        op = region.op(QProduct)
         fits = shapes(Fragments(op.format, op.k), target)
-        rows = product(region.anchor.types[0].shape[:-1])
+        rows = product(region.node.types[0].shape[:-1])
         most = bounds(rows)[1]
         tiles = 1 if most <= 8 else 2
         few = plan(Fragments(op.format, op.k), op.n, tiles, target) if most <= FEW else None

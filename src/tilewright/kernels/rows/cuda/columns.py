@@ -103,13 +103,12 @@ class CudaColumns(Template):
     """A sum over all axes but the last, with the elementwise work before and after it."""
 
     key = "columns"
+    serves = (Sum,)
+    fuses = True
 
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        node = region.anchor
-        if node is None or not isinstance(node.op, Sum):
-            return Reason("no sum")
-        shape = node.operands[0].shape
-        if tuple(node.op.axes) != tuple(range(len(shape) - 1)) or not node.values[0].dtype.is_float or node.values[0].dtype.itemsize > 4:
+    def refuses(self, region: Region, target: TargetSpec) -> Reason | None:
+        shape, dtype = region.node.operands[0].shape, region.node.values[0].dtype
+        if tuple(region.op(Sum).axes) != tuple(range(len(shape) - 1)) or not dtype.is_float or dtype.itemsize > 4:
             return Reason("not a sum of floats over all axes but the last")
         rows = bounds(product(shape[:-1]))[0]
         if rows < FEWEST:

@@ -13,7 +13,7 @@ from ...index.gather import report_index
 from ...launch import Launch
 from ...pointwise.pointwise import unravel
 from ...region import Region, narrow, widen
-from ...template import Reason, Template, alone, region_bytes, region_flops
+from ...template import Reason, Template, region_bytes, region_flops
 from .rows import BLOCK, MOST_THREADS
 
 PER_THREAD = 64  # elements of a row in one thread's registers: 32 took 34.8 us where 64 took 32.6 (8192 rows of 8192 bf16, H200)
@@ -24,12 +24,11 @@ class CudaCrossEntropy(Template):
     """Rows that fit in registers (`Decompose` leaves no others as one op)."""
 
     key = "cuda_cross_entropy"
+    serves = (SoftmaxCrossEntropy,)
 
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        reason = alone(region, SoftmaxCrossEntropy)
-        if reason is None and not isinstance(region.operands[0].type.shape[-1], int):
-            return Reason("the number of classes must be known")
-        return reason
+    def refuses(self, region: Region, target: TargetSpec) -> Reason | None:
+        known = isinstance(region.operands[0].type.shape[-1], int)
+        return None if known else Reason("the number of classes must be known")
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         x, ids = region.operands

@@ -32,15 +32,16 @@ WARPS = 8
 
 class LongNorm(Template):
     key = "long_norm"
+    serves = (LayerNorm,)
+    fuses = True
 
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        node = region.anchor
-        if node is None or not isinstance(node.op, LayerNorm):
-            return Reason("no layer norm")
+    def refuses(self, region: Region, target: TargetSpec) -> Reason | None:
+        node = region.node
         if any(region.operand(v) is None for v in node.operands[1:]) or node.operands[0].dtype not in (bf16, f16, f32):
             return Reason("needs f32 or 16-bit floats, and weights from memory")
         x = node.operands[0].shape
-        rows, length = product(x[: len(x) - node.op.naxes]), product(x[len(x) - node.op.naxes :])
+        lead = len(x) - region.op(LayerNorm).naxes
+        rows, length = product(x[:lead]), product(x[lead:])
         if not isinstance(rows, int) or not isinstance(length, int) or not LONG < length <= TILE * MOST // 2:
             return Reason("long rows of known length")
         if not 0 < rows < 8 * target.cores:

@@ -14,7 +14,7 @@ from ...call import Call
 from ...cuda.groups import on_threads, shared_launch, vector_width
 from ...launch import Buffer, Launch
 from ...region import Operand, Region, narrow
-from ...template import Reason, Template, alone, region_bytes, region_flops
+from ...template import Reason, Template, region_bytes, region_flops
 from ..norm_backward import NormBackwardTemplate
 from .columns import Columns
 
@@ -25,11 +25,9 @@ BLOCK = 256
 
 class CudaNormBackward(Template):
     key = "norm_backward"
+    serves = (NormBackwardOp,)
 
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        why = alone(region, NormBackwardOp)
-        if why is not None:
-            return why
+    def refuses(self, region: Region, target: TargetSpec) -> Reason | None:
         x = region.operands[0].type
         if x.dtype.itemsize > 4 or not isinstance(x.shape[1], int) or not 0 < x.shape[1] <= MOST_THREADS * PER_THREAD:
             return Reason(f"rows of 1 to {MOST_THREADS * PER_THREAD} elements of at most 32 bits")
@@ -43,9 +41,8 @@ class CudaNormBackward(Template):
 
 class _Norm:
     def __init__(self, region: Region) -> None:
-        assert region.anchor is not None and isinstance(region.anchor.op, NormBackwardOp)
-        self.region, self.op = region, region.anchor.op
-        operands = [o for v in region.anchor.operands if (o := region.operand(v)) is not None]
+        self.region, self.op = region, region.op(NormBackwardOp)
+        operands = [o for v in region.node.operands if (o := region.operand(v)) is not None]
         self.x, self.g = operands[0], operands[-1]
         self.weight = operands[1] if self.op.affine != "none" else None
         self.rows, width = self.x.type.shape

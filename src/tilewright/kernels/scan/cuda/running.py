@@ -21,7 +21,7 @@ from ...cuda.kernel import WARP
 from ...launch import Buffer, Launch
 from ...pointwise.pointwise import unravel
 from ...region import Operand, Region, narrow
-from ...template import Reason, Template, alone, region_bytes, region_flops
+from ...template import Reason, Template, region_bytes, region_flops
 
 AT_ONCE = 8  # tiles of a warp in a step
 CHUNK = 2048
@@ -59,10 +59,9 @@ def sums_before(b: KernelBuilder, source: View, goal: View, lead: tuple[Ix | int
 
 class CudaRunning(Template):
     key = "running"
+    serves = (CumSum, CumProd)
 
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        if (why := alone(region, CumSum, CumProd)) is not None:
-            return why
+    def refuses(self, region: Region, target: TargetSpec) -> Reason | None:
         dtype = region.operands[0].type.dtype
         return None if dtype.is_float or dtype.itemsize >= 4 else Reason(f"no running sums of {dtype} by warps")
 

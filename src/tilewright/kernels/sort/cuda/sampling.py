@@ -19,7 +19,7 @@ from ...call import Call
 from ...cuda.kernel import SimtKernel, identified
 from ...launch import Buffer, Launch
 from ...region import Operand, Region
-from ...template import Reason, Template, alone, region_bytes, region_flops
+from ...template import Reason, Template, region_bytes, region_flops
 
 THREADS = 1024
 LISTED = 8192  # tokens that go on in a list of their own, once a filter has left no more
@@ -48,10 +48,9 @@ class SampleKernel(SimtKernel):
 
 class CudaSample(Template):
     key = "cuda_sample"
+    serves = (SampleOp,)
 
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        if (reason := alone(region, SampleOp)) is not None:
-            return reason
+    def refuses(self, region: Region, target: TargetSpec) -> Reason | None:
         places = [region.operand(v) for v in region.node.operands]
         if any(o is None or not contiguous(o) for o in places):
             return Reason("operands must be contiguous and come from memory")

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..core.dims import Expr
-from ..core.dtypes import DType
-from ..core.errors import VerifyError
-from ..core.hashing import blake2b
-from .graph import Graph, Value
-from .text import all_symbols
-from .types import TensorType
+from tilewright.core.dims import Expr
+from tilewright.core.dtypes import DType
+from tilewright.core.errors import VerifyError
+from tilewright.core.hashing import blake2b
+from tilewright.ir.graph import Graph, Value
+from tilewright.ir.text import all_symbols
+from tilewright.ir.types import TensorType
 
 
 def structural_hash(graph: Graph) -> str:
