@@ -29,6 +29,7 @@ from ...ir.types import TensorType
 from ...kernels.launch import Packed
 from ...runtime.archive.entry import Data, Tiles, entry_bytes, package_state, packed_tiles, read_entry, target_text
 from ...runtime.archive.program_data import (
+    Stored,
     interface_data,
     packed_data,
     program_data,
@@ -38,7 +39,6 @@ from ...runtime.archive.program_data import (
     read_signature,
     signature_data,
 )
-from ...runtime.archive.session import Stored
 from ...runtime.executable import Executable
 from ...runtime.session import Model, Session
 from ...target.cpu.cache import CodeCache
