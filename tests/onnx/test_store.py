@@ -126,9 +126,13 @@ def test_a_large_file_is_neither_read_nor_hashed_again_until_it_changes(compiles
     changed = tw.compile(path)(X)
     assert len(compiles) == 2
     np.testing.assert_allclose(changed, peer(data, {"x": X})[0], rtol=1e-4, atol=1e-4)
+    os.utime(path)
     with pytest.raises(FormatError, match=r"onnx: .*m\.onnx has changed since it was opened; compile it again"):
         _ = again.model.graph
     assert np.array_equal(again(X), want), "a session keeps the weights of its compile"
+    later = tw.compile(path)
+    path.unlink()
+    assert to_text(later.model.graph), "the file stays open"
 
 
 def test_a_file_that_changed_just_now_is_hashed_each_time(compiles: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -150,7 +150,8 @@ class Fuse(Pass):
     with it where the target's kernel for that many rows rotates them), is free of views, and never closes a cycle. Random numbers are in
     pointwise regions, which count their elements. A region
     around a contraction has one result; one around a norm or reduction may also give the sum it reads; pointwise ones give whatever
-    is read elsewhere. A `qdot` or a norm rounds its result to codes itself where the next product wants them."""
+    is read elsewhere. A `qdot` or a norm rounds its result to codes itself where the next product wants them. Rows of a table are looked
+    up before elementwise work on the table."""
 
     name: ClassVar[str] = "fuse"
     rules: ClassVar[tuple[Rule, ...]] = (reshape_after_epilogue, reshape_of_reshape, gather_before_cast, gather_before_elementwise)

@@ -54,16 +54,20 @@ class LargeFile:
         while done < self.stamp[2] and (part := os.pread(self._descriptor, self.stamp[2] - done, done)):
             parts.append(part)
             done += len(part)
-        if done < self.stamp[2] or _stamp(self._descriptor) != self.stamp:
-            raise FormatError(f"onnx: {self._what} has changed since it was opened; compile it again")
+        self.check()
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def check(self) -> None:
+        """What has been read by now is of the file that was opened. It may have been moved or deleted meanwhile."""
+        if _stamp(self._descriptor)[:4] != self.stamp[:4]:
+            raise FormatError(f"onnx: {self._what} has changed since it was opened; compile it again")
 
     def mapped(self) -> mmap.mmap:
         return mmap.mmap(self._descriptor, self.stamp[2], access=mmap.ACCESS_READ)
 
 
 def _stamp(descriptor: int) -> tuple[int, ...]:
-    """What changes when a file does: which one it is, its size, and the times of the last changes of its content and of anything in it."""
+    """What changes when a file does: which one it is, its size, and the times of the last changes of its content and of its inode."""
     s = os.fstat(descriptor)
     return s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns
 

@@ -141,6 +141,8 @@ def _session(data: memoryview, source: Source, target: TargetSpec, graph: Callab
     code = link(symbols, {name: bytes(o) for name, o in zip(header["objects"], objects, strict=True)})
     code.tiles, code.checked = Tiles(bytes(tiles)), target.checks
     storages = pack_constants(program.constants, copies=True)
+    if source.file is not None:
+        source.file.check()
     for c, storage in zip(program.constants, storages, strict=True):  # the file is not needed any more
         c.data = Stored(c.data.name, c.data.type, c.packed, storage)  # type: ignore[assignment]
 
