@@ -92,7 +92,7 @@ class _Hook:
         if name != self.name:
             return None
         sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        spec: Any = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
             self.loader = spec.loader
             spec.loader = self
