@@ -49,3 +49,13 @@ def test_other_indices_are_gathered(ids: list[int]) -> None:
     session = tw.compile(taken(f32, (2, 3), ids))
     assert "repeat" not in kernels(session)
     np.testing.assert_array_equal(np.asarray(session(x)), x[:, ids] + 1)
+
+
+def test_regions_alike_but_for_known_indices_have_launches_of_their_own() -> None:
+    x = np.arange(8, dtype=np.float32).reshape(2, 4)
+    picks = [np.arange(8) // 2, np.array([1, 1, 2, 2, 3, 3, 3, 3]), np.arange(8) // 2]
+    graph = Graph("two")
+    given = graph.input(TensorType(f32, x.shape), "x")
+    graph.outputs = [F.gather(given, graph.constant(ids), axis=1) for ids in picks]
+    for got, ids in zip(tw.compile(graph)(x), picks, strict=True):
+        assert np.array_equal(got, x[:, ids])

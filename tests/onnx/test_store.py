@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ import pytest
 import tilewright as tw
 from tests.onnx.models import helper, info, model, numpy_helper, onnx, peer
 from tilewright.compile import compile_graph
+from tilewright.core.errors import FormatError
+from tilewright.frontend.onnx import load, store
 from tilewright.frontend.onnx.load import Source
 from tilewright.frontend.onnx.store import initializers, key_of
 from tilewright.ir.text import to_text
@@ -101,6 +104,46 @@ def test_external_data_is_read_where_it_lies_and_looked_at_again(compiles: list[
     changed = tw.compile(tmp_path / "m.onnx")(X)
     assert len(compiles) == 2 and not np.array_equal(changed, want)
     np.testing.assert_allclose(changed, peer(str(tmp_path / "m.onnx"), {"x": X})[0], rtol=1e-4, atol=1e-4)
+
+
+def test_a_large_file_is_neither_read_nor_hashed_again_until_it_changes(compiles: list[str], tmp_path: Path,
+                                                                       monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load, "SMALL", 0)
+    monkeypatch.setattr(store, "SETTLED_NS", -(1 << 62))
+    path, proto = tmp_path / "m.onnx", network("large")
+    onnx.save(proto, path)
+    want = tw.compile(path)(X)
+    with monkeypatch.context() as patch:
+        patch.setattr(load.LargeFile, "read", lambda self: pytest.fail("the file was read"))
+        hashed = store.blake2b
+        patch.setattr(store, "blake2b", lambda data, **size: hashed(data, **size) if isinstance(data, bytes) else pytest.fail("hashed"))
+        again = tw.compile(path)
+        assert np.array_equal(again(X), want) and len(compiles) == 1
+    before = path.stat()
+    data = path.read_bytes().replace(WEIGHTS["b"].tobytes(), (WEIGHTS["b"] + 1).tobytes())
+    path.write_bytes(data)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # size and time of the content are as before
+    changed = tw.compile(path)(X)
+    assert len(compiles) == 2
+    np.testing.assert_allclose(changed, peer(data, {"x": X})[0], rtol=1e-4, atol=1e-4)
+    os.utime(path)
+    with pytest.raises(FormatError, match=r"onnx: .*m\.onnx has changed since it was opened; compile it again"):
+        _ = again.model.graph
+    assert np.array_equal(again(X), want), "a session keeps the weights of its compile"
+    later = tw.compile(path)
+    path.unlink()
+    assert to_text(later.model.graph), "the file stays open"
+
+
+def test_a_file_that_changed_just_now_is_hashed_each_time(compiles: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load, "SMALL", 0)
+    path = tmp_path / "m.onnx"
+    onnx.save(network("recent"), path)
+    folder = CodeCache().folder
+    assert folder is not None
+    before = len(list(folder.iterdir()))
+    assert store.content_digest(Source(path)) == store.content_digest(Source(path.read_bytes()))
+    assert len(list(folder.iterdir())) == before
 
 
 def test_weights_stay_in_the_file(compiles: list[str]) -> None:

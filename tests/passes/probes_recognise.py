@@ -266,6 +266,9 @@ FUSE: dict[str, list[Probe]] = {
     "reshape_of_reshape": VIEWS["reshape_of_reshape"],
     "gather_before_cast": [lambda k, e=e: o.GatherAlongAxis(axis=1)(o.Cast(dtype=e)(k.x(k.b, 6)), k.c(np.full((k.b, 2), 3), dt.i64))
                            for e in (dt.f32, dt.f64)],
+    "gather_before_elementwise": [lambda k, op=op: o.Gather(axis=1)(op(k, k.x(k.b, 6)), k.c([[3, 0, 4]], dt.i64)) for op in (
+        lambda k, x: o.Exp()(x), lambda k, x: o.Cast(dtype=dt.f64)(x), lambda k, x: o.Mul()(x, k.c(3.0)),
+        lambda k, x: o.Sub()(k.c(1.0), x))],
 }
 PROBES: dict[str, dict[str, list[Probe]]] = {
     "canonicalise": SCALAR | VIEWS, "absorb-into-matmul": MATMUL, "absorb-into-conv": CONV, "fold-index": INDEX, "absorb-masks": MASKS,

@@ -11,7 +11,8 @@ from torch import nn
 
 import tilewright as tw
 from tilewright import ops as o
-from tilewright.core.dtypes import f32, i8, u8
+from tilewright.core.dims import sym
+from tilewright.core.dtypes import f32, i8, i64, u8
 from tilewright.ir.graph import Graph
 from tilewright.ir.types import TensorType
 from tilewright.passes.pipeline import run_pipeline
@@ -110,6 +111,21 @@ def test_what_is_not_symmetric_stays_in_float() -> None:
     given = np.arange(32, dtype=np.uint8).reshape(4, 8)
     want = (given * 0.1) @ ((codes.astype(np.float64) - 120) * 0.1).T
     assert np.abs(tw.compile(graph)(given) - want).max() < 1e-4
+
+
+def test_rows_of_a_quantized_table_are_looked_up_before_they_are_dequantized() -> None:
+    """The table in f32 is too large to be folded: it would be dequantized whole at every call."""
+    codes = np.random.default_rng(0).integers(0, 256, (70_000, 64)).astype(np.uint8)
+    graph = Graph("table")
+    ids = graph.input(TensorType(i64, (sym("n", 1),)), "ids")
+    table = o.Dequantize()(graph.constant(codes), graph.constant(np.float32(0.1)), graph.constant(np.int32(128)))
+    graph.outputs = [o.Relu()(o.Gather()(table, ids))]
+    made = run_pipeline(graph, host_target())
+    assert not any(isinstance(d, int) and d == len(codes) for n in made.nodes if not isinstance(n.op, o.Constant) for t in n.types
+                   for d in t.shape)
+    given = np.array([0, 69_999, 5])
+    want = np.maximum((codes[given].astype(np.float32) - 128) * np.float32(0.1), 0)
+    np.testing.assert_allclose(tw.compile(graph)(given), want, rtol=1e-6)
 
 
 def test_a_pair_of_the_same_scale_is_gone() -> None:

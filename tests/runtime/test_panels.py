@@ -26,13 +26,14 @@ def expected(rows: np.ndarray, width: int) -> np.ndarray:
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(1, 150), st.integers(1, 70), st.sampled_from([1, 2, 6, 16, 48, 64]), st.sampled_from(["f2", "f4", "f8", "i4"]),
-       st.sampled_from(["rows", "columns", "wide rows", "wide columns", "broadcast"]), st.randoms())
+       st.sampled_from(["rows", "columns", "wide rows", "wide columns", "broadcast", "shifted"]), st.randoms())
 def test_panels_by_definition(n: int, k: int, width: int, kind: str, source: str, random: object) -> None:
     rng = np.random.default_rng(random.getrandbits(32))  # type: ignore[attr-defined]
     full = rng.integers(-999, 999, (n + 3, k + 5)).astype(kind)
     rows = {"rows": lambda: np.ascontiguousarray(full[:n, :k]), "columns": lambda: np.asfortranarray(full[:n, :k]),
             "wide rows": lambda: full[:n, :k], "wide columns": lambda: np.asfortranarray(full)[:n, :k],
-            "broadcast": lambda: np.broadcast_to(full[0, :k], (n, k))}[source]()
+            "broadcast": lambda: np.broadcast_to(full[0, :k], (n, k)),
+            "shifted": lambda: np.frombuffer(b"\0" + full.tobytes(), np.uint8)[1:].view(kind).reshape(full.shape)[:n, :k]}[source]()
     fill = panel_packer(rows, width)
     if fill is None:
         assert width % 2 or min(n, k) == 1, "only widths that no block divides, and lone rows or columns, are left to NumPy"
@@ -80,7 +81,7 @@ def test_block_side_divides_the_width() -> None:
 
 
 def test_threads_that_ask_at_once_share_one_library() -> None:
-    panels._make_library.cache_clear()
+    panels._library.cache_clear()
     rows = fresh_rng().standard_normal((64, 32)).astype(np.float32)
 
     def one(_: int) -> np.ndarray:
@@ -94,7 +95,7 @@ def test_threads_that_ask_at_once_share_one_library() -> None:
     with ThreadPoolExecutor(4) as pool:
         for got in pool.map(one, range(16)):
             np.testing.assert_array_equal(got, expected(rows, 16))
-    assert panels._make_library.cache_info().currsize == 1
+    assert panels._library.cache_info().currsize == 1
 
 
 def test_threads_share_a_batch() -> None:

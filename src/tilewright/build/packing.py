@@ -8,7 +8,8 @@ A constant that is plain, contiguous and aligned is used where it lies, a large 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, ref
 
@@ -33,7 +34,7 @@ SPLIT_BYTES = 4 << 20  # a packing task for a thread
 NEAR_BYTES = 1 << 20  # the same where NumPy makes arrays on the way, which then stay in cache and in memory that was used before
 NATIVE_BYTES = 1 << 20  # panels from here on are packed by native code
 
-Task = tuple[Array, Packed, Array, int, int]  # a constant, its form, its storage, and which panels of it to fill
+Fill = Callable[[Array, int, int], None]  # fills panels of a storage, from one number up to another
 
 # Packed forms that some executable holds, so that another program over the same constants (a batch, an adapter) packs nothing twice.
 _held: WeakKeyDictionary[Any, dict[Packed, ref[Array]]] = WeakKeyDictionary()
@@ -137,14 +138,14 @@ def usable_in_place(array: Array, packed: Packed) -> bool:
 
 
 def pack_constants(constants: Sequence[ConstBuffer], *, threads: int = 2, packers: Mapping[str, int] | None = None,
-                   ahead: Ahead | None = None) -> list[Array]:
-    """The storage of every constant, in order. Arrays are views of one block, or the constants themselves where they fit. `packers`: see
-    `strip_packing.pack_all`; `ahead`: memory for the block, and what is packed already."""
+                   ahead: Ahead | None = None, copies: bool = False) -> list[Array]:
+    """The storage of every constant, in order. Arrays are views of one block, or the constants themselves where they fit (not with
+    `copies`). `packers`: see `strip_packing.pack_all`; `ahead`: memory for the block, and what is packed already."""
     storages: list[Array | None] = [None] * len(constants)
     offsets: dict[int, int] = {}
     total = 0
     for i, c in enumerate(constants):
-        if c.packed.form == "plain" and usable_in_place(c.data.array, c.packed):
+        if c.packed.form == "plain" and not copies and usable_in_place(c.data.array, c.packed):
             storages[i] = c.data.array
         elif (held := _held.get(c.data, {}).get(c.packed)) is not None and (known := held()) is not None:
             storages[i] = known
@@ -154,40 +155,55 @@ def pack_constants(constants: Sequence[ConstBuffer], *, threads: int = 2, packer
             offsets[i] = total
             total += -(-packed_bytes(c.data.type, c.packed) // ALIGNMENT) * ALIGNMENT
     block = (Allocation(total) if ahead is None else ahead.take(total)).array(np.uint8, (total,))
-    tasks: list[Task] = []
+    tasks: list[tuple[Fill, Array, int, int]] = []
     strips: list[tuple[Array, str, Array]] = []
     for i, offset in offsets.items():
         c = constants[i]
-        array = c.data.array  # perhaps made now
-        shape, dtype = packed_shape(array.shape, c.packed), array.dtype
+        dtype = c.data.type.dtype.np
+        shape = packed_shape([n for n in c.data.type.shape if isinstance(n, int)], c.packed)
         out = block[offset : offset + packed_bytes(c.data.type, c.packed)].view(dtype).reshape(shape)
         storages[i] = out
+        fill = _transforming(c) or partial(_fill, c.data.array, c.packed)  # the array is perhaps made now
         if c.packed.form in ("plain", "taps", "folded", "filters"):
-            tasks.append((array, c.packed, out, 0, 0))
+            tasks.append((fill, out, 0, 0))
         elif c.packed.form == "strips":
-            strips.append((array, c.packed.format, out))
+            strips.append((c.data.array, c.packed.format, out))
         else:
             piece = NEAR_BYTES if c.packed.form == "fragments" else SPLIT_BYTES
             step = max(1, piece // max(1, math.prod(shape[1:]) * dtype.itemsize))
-            tasks.extend((array, c.packed, out, p, min(p + step, shape[0])) for p in range(0, shape[0], step))
+            tasks.extend((fill, out, p, min(p + step, shape[0])) for p in range(0, shape[0], step))
     if strips:
         from .strip_packing import pack_all
 
         pack_all(strips, packers)
     if threads > 1 and total > 2 * SPLIT_BYTES:
         with Workers(threads) as pool:  # NumPy copies without the GIL
-            pool.map(_fill, tasks)
+            pool.map(_run, tasks)
     else:
         for task in tasks:
-            _fill(task)
+            _run(task)
     for i in offsets:
         if (made := storages[i]) is not None:
             _held.setdefault(constants[i].data, {})[constants[i].packed] = ref(made)
     return [s for s in storages if s is not None]
 
 
-def _fill(task: Task) -> None:
-    array, packed, out, first, last = task
+def _run(task: tuple[Fill, Array, int, int]) -> None:
+    fill, out, first, last = task
+    fill(out, first, last)
+
+
+def _transforming(constant: ConstBuffer) -> Fill | None:
+    """Native code from weights of a convolution to panels of Winograd's; None for other constants."""
+    of, tile = getattr(constant.data, "of", None), getattr(constant.data, "tile", None)
+    if of is None or tile is None:
+        return None
+    from .winograd_packing import winograd_packer
+
+    return winograd_packer(of.array, tile, constant.packed)
+
+
+def _fill(array: Array, packed: Packed, out: Array, first: int, last: int) -> None:
     if packed.form == "plain":
         np.copyto(out, array)
     elif packed.form == "fragments":

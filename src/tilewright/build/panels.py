@@ -2,7 +2,7 @@
 
 Two cases, by which axis of the source is contiguous. N: panel rows are short runs of the source's rows, copied a few rows at a time
 so that both sides stay within few pages. K: blocks of n × n elements are transposed in registers (log2 n rounds of interleaving).
-Elements are moved as integers of their size; whatever else a source may be is left to NumPy by the caller.
+Elements are moved as integers of their size and may lie at any address; whatever else a source may be is left to NumPy by the caller.
 """
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def panel_job(rows: Array, width: int) -> Job | None:
         way, line = "blocks", line_n
     else:
         return None
-    library = _library(host_target(), size, width)
+    library = once(_library, host_target(), size, width)
     return Job(library, library.address(f"tw_pack_{way}"), rows, n, k, line)
 
 
@@ -96,13 +96,15 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_lock._at_fork_reinit)  # type: ignore[attr-defined]
 
 
-def _library(target: TargetSpec, size: int, width: int) -> Library:
-    with _lock:  # packing threads ask at the same time; a library that loses such a race would be unloaded under its caller
-        return _make_library(target, size, width)
+def once(make: Callable[..., Library], *args: Any) -> Library:
+    """What a cached function makes: packing threads ask at the same time, and a library that loses such a race would be unloaded under its
+    caller."""
+    with _lock:
+        return make(*args)
 
 
 @cache
-def _make_library(target: TargetSpec, size: int, width: int) -> Library:
+def _library(target: TargetSpec, size: int, width: int) -> Library:
     blocks = width % 2 == 0
     (code,), _ = CodeCache().compile([_runs(target, size, width) + (_blocks(target, size, width) if blocks else "") + _all(target)], target)
     return Library([code], ["tw_pack_all", "tw_pack_runs", *(["tw_pack_blocks"] if blocks else [])])
@@ -210,7 +212,7 @@ def _blocks(target: TargetSpec, size: int, width: int) -> str:
     lines = []
     for i in range(side):
         lines += [f"  %lo{i} = mul i64 %line, {i}", f"  %lp{i} = getelementptr i8, ptr %s, i64 %lo{i}",
-                  f"  %v0_{i} = load {vector}, ptr %lp{i}, align {size}"]
+                  f"  %v0_{i} = load {vector}, ptr %lp{i}, align 1"]
     rounds = side.bit_length() - 1
     for t in range(rounds):
         for i in range(side // 2):
@@ -278,7 +280,7 @@ line_:
 one:
   %c = phi i64 [ %from, %line_ ], [ %c1, %one ]
   %cs = getelementptr {element}, ptr %js, i64 %c
-  %x = load {element}, ptr %cs, align {size}
+  %x = load {element}, ptr %cs, align 1
   %co = mul i64 %c, {width}
   %cj = add i64 %co, %jr
   %cd = getelementptr {element}, ptr %pd, i64 %cj

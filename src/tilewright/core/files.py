@@ -10,7 +10,6 @@ import errno
 import fcntl
 import os
 import re
-import secrets
 import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -151,7 +150,7 @@ def _temporary(path: Path, mode: int) -> tuple[BinaryIO, Path]:
     """A new file beside `path`, open and locked. Between opening and locking it another process may take it for a leftover and delete it:
     then there is another one."""
     while True:
-        temporary = path.with_name(f".{_short(path.name)}.{secrets.token_hex(8)}.tmp")
+        temporary = path.with_name(f".{_short(path.name)}.{os.urandom(8).hex()}.tmp")
         handle = os.fdopen(os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode), "r+b")
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -7,7 +7,6 @@ The generated calls ask only whether any mode is on, and for addresses that are 
 """
 from __future__ import annotations
 
-import importlib.abc
 import importlib.util
 import sys
 from collections.abc import Callable
@@ -83,8 +82,8 @@ def allocator() -> tuple[Any, bool]:
     return _empty_strided_cpu, True
 
 
-class _Hook(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Does something to a module of torch when that is loaded."""
+class _Hook:
+    """A finder and loader that does something to a module of torch when that is loaded."""
 
     def __init__(self, name: str, then: Callable[[Any], None]) -> None:
         self.name, self.then = name, then
@@ -93,7 +92,7 @@ class _Hook(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         if name != self.name:
             return None
         sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        spec: Any = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
             self.loader = spec.loader
             spec.loader = self

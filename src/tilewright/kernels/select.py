@@ -87,12 +87,13 @@ def _body_key(body: Graph) -> Hashable:
 
 
 def _places_key(region: Region) -> Hashable:
-    """Types, layouts and packing, and which operands share a buffer."""
+    """Types, layouts and packing, which operands share a buffer, and known indices: templates look at those."""
     order: dict[Buffer, int] = {}
 
     def one(o: Operand) -> Hashable:
         kept = o.buffer.kind in ("const", "input")  # nothing in the program writes it
-        return (o.type, o.layout, o.packed, o.data is not None, kept, order.setdefault(o.buffer, len(order)))
+        known = o.data if o.type.dtype.is_int and o.type.dtype.itemsize >= 4 else o.data is not None
+        return (o.type, o.layout, o.packed, known, kept, order.setdefault(o.buffer, len(order)))
 
     return tuple(one(o) for o in region.operands), tuple(one(o) for o in region.results)
 

@@ -16,6 +16,7 @@ from ..ir.graph import Value
 
 Array = np.ndarray[Any, Any]
 BYTES = (i8, u8)
+FEW = 1 << 14  # numbers that are computed to look at them
 
 
 @dataclass(frozen=True)
@@ -34,16 +35,20 @@ class Coded:
 
 
 def constant(v: Value) -> Array | None:
-    """The numbers behind a constant, seen through views and casts."""
+    """The numbers behind a constant, seen through views and casts; few of them also through arithmetic (the bias of a quantized layer is
+    dequantized, too)."""
     if isinstance(v.op, o.Constant):
         array: Array = v.op.data.array
         return array
-    if not (v.op.traits.view or isinstance(v.op, o.Cast)) or not v.type.is_static:
+    if not v.type.is_static:
         return None
-    base = constant(v.node.operands[0])
-    if base is None:
+    few = v.op.traits.elementwise and isinstance(v.type.numel, int) and v.type.numel <= FEW
+    if not (few or v.op.traits.view or isinstance(v.op, o.Cast)):
         return None
-    out = v.op.ref(base)
+    found = [constant(u) for u in v.node.operands]
+    if any(a is None for a in found):
+        return None
+    out = v.op.ref(*found)
     return np.asarray(out[v.index] if isinstance(out, tuple) else out)
 
 

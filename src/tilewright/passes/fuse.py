@@ -77,6 +77,24 @@ def gather_before_cast(root: Any) -> Value | None:
     return out
 
 
+@rule(P(o.Gather, name="root"))
+def gather_before_elementwise(root: Any) -> Value | None:
+    """Rows of what an elementwise op makes of a table and numbers are what it makes of the table's rows. Where that is less work, or where
+    the table is a constant that was too large to fold: a quantized embedding would be dequantized whole at every call."""
+    made, ids = root.operands
+    wide = [v for v in made.node.operands if v.shape]
+    if not is_elementwise(made.node) or not joins_anchor(made.node) or len(wide) != 1 or wide[0].shape != made.shape:
+        return None
+    base = wide[0]
+    while is_elementwise(base.node) and len(above := [v for v in base.node.operands if v.shape]) == 1:
+        base = above[0]
+    if not isinstance(base.op, o.Constant) and not _fewer(root.types[0].shape, made.shape):
+        return None
+    rows = root.op(wide[0], ids)
+    out: Value = made.op(*(rows if v is wide[0] else v for v in made.node.operands))
+    return out
+
+
 def _fewer(some: Any, all_: Any) -> bool:
     return bool(bounds(product(some))[1] < bounds(product(all_))[0])
 
@@ -132,10 +150,11 @@ class Fuse(Pass):
     with it where the target's kernel for that many rows rotates them), is free of views, and never closes a cycle. Random numbers are in
     pointwise regions, which count their elements. A region
     around a contraction has one result; one around a norm or reduction may also give the sum it reads; pointwise ones give whatever
-    is read elsewhere. A `qdot` or a norm rounds its result to codes itself where the next product wants them."""
+    is read elsewhere. A `qdot` or a norm rounds its result to codes itself where the next product wants them. Rows of a table are looked
+    up before elementwise work on the table."""
 
     name: ClassVar[str] = "fuse"
-    rules: ClassVar[tuple[Rule, ...]] = (reshape_after_epilogue, reshape_of_reshape, gather_before_cast)
+    rules: ClassVar[tuple[Rule, ...]] = (reshape_after_epilogue, reshape_of_reshape, gather_before_cast, gather_before_elementwise)
     max_ops: int = 24
     codes: bool = True  # kernels of the target can round their results to codes
     rotated_rows: int | None = None  # most query rows of an attention whose kernel rotates queries and keys itself (None: any number)

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
 
 from ..core.errors import ExecutionError
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike, NDArray
 
 ALIGNMENT = 64
 HUGE = 2 << 20

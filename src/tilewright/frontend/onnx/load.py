@@ -6,7 +6,9 @@ and is mapped rather than read, and whatever the protocol buffer library or the 
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
+import weakref
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,10 +16,11 @@ from typing import Any
 import numpy as np
 
 from ...core.errors import FormatError, MissingFileError, UnsupportedError
-from ...core.files import read_file
+from ...core.files import open_file
 from .elements import STRING, elem
 
 LARGEST = 1 << 40  # elements of one tensor
+SMALL = 1 << 20  # bytes of a file that is read at once
 NAMES = {"": "ai.onnx"}
 
 
@@ -38,26 +41,68 @@ def is_onnx(model: Any) -> bool:
     return isinstance(model, Source) or (type(model).__name__ == "ModelProto" and hasattr(model, "SerializeToString"))
 
 
+class LargeFile:
+    """A file that stays open, so that what is read later is what was found at first or an error."""
+
+    def __init__(self, descriptor: int, what: str) -> None:
+        self._descriptor, self._what, self.stamp = descriptor, what, _stamp(descriptor)
+        weakref.finalize(self, os.close, descriptor)
+
+    def read(self) -> bytes:
+        parts, done = list[bytes](), 0
+        while done < self.stamp[2] and (part := os.pread(self._descriptor, self.stamp[2] - done, done)):
+            parts.append(part)
+            done += len(part)
+        self.check()
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def check(self) -> None:
+        """What has been read by now is of the file that was opened. It may have been moved or deleted meanwhile."""
+        if _stamp(self._descriptor)[:4] != self.stamp[:4]:
+            raise FormatError(f"onnx: {self._what} has changed since it was opened; compile it again")
+
+    def mapped(self) -> mmap.mmap:
+        return mmap.mmap(self._descriptor, self.stamp[2], access=mmap.ACCESS_READ)
+
+
+def _stamp(descriptor: int) -> tuple[int, ...]:
+    """What changes when a file does: which one it is, its size, and the times of the last changes of its content and of its inode."""
+    s = os.fstat(descriptor)
+    return s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns
+
+
 class Source:
-    """A model and the folder that its external data may lie in. Its bytes are read at once and parsed when `proto` is asked for."""
+    """A model and the folder that its external data may lie in. It is parsed when `proto` is asked for, a large file not read before."""
 
     def __init__(self, model: Any) -> None:
         self.folder: Path | None = None
-        self.data: bytes | None = None
+        self.file: LargeFile | None = None
+        self._data: bytes | None = None
         self._name, self._what, self._given = "", "the given bytes", model
         if isinstance(model, (str, os.PathLike)):
             path = Path(model)
-            self.data = read_file(path, subject="onnx")
             self.folder, self._name, self._what = path.resolve().parent, path.stem, str(path)
+            self.file = LargeFile(open_file(path, subject="onnx"), self._what)
+            if self.file.stamp[2] < SMALL:
+                self._data, self.file = self.file.read(), None
         elif isinstance(model, (bytes, bytearray, memoryview)):
-            self.data = bytes(model)
+            self._data = bytes(model)
         elif type(model).__name__ == "ModelProto":
             with contextlib.suppress(Exception):  # protocol buffers end at 2 GiB: such a model is never in the cache
-                self.data = model.SerializeToString()
+                self._data = model.SerializeToString()
         else:
             raise FormatError(f"onnx: a model is a path, bytes or a ModelProto, got a {type(model).__name__}")
         self.expanded = 0  # nodes that functions have been replaced by
         self._maps: dict[Path, np.memmap[Any, Any]] = {}
+
+    @property
+    def data(self) -> bytes | None:
+        """The bytes of the model, where it has any."""
+        return self._data if self.file is None else self.file.read()
+
+    def content(self) -> memoryview:
+        """The same for a look at parts of it: a large file is mapped as long as somebody has a view of it."""
+        return memoryview(self._data or b"") if self.file is None else memoryview(self.file.mapped())
 
     @cached_property
     def proto(self) -> Any:

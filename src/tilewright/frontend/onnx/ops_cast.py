@@ -148,11 +148,25 @@ def spread(c: Context, s: Value, x: Value, axis: int, block: int) -> Value:
     return flat if count * size == n else F.slice_(flat, at, 0, n)
 
 
+def affine(c: Context, scale: Value, zero: Value | None, codes: Elem) -> tuple[Value, Value] | None:
+    """Scale and zero point as `quantize` and `dequantize` take them, which passes know; None for what is more than one scale in f32 for
+    integers of 8 or 16 bits."""
+    if codes.kind != "plain" or not codes.held.is_int or codes.held.itemsize > 2 or scale.dtype is not dt.f32:
+        return None
+    if any(v.shape not in ((), (1,)) for v in (scale, zero) if v is not None):
+        return None
+    point = c.constant(np.int32(0)) if zero is None else F.cast(F.reshape(zero, ()), dt.i32)
+    return F.reshape(scale, ()), point
+
+
 @op("DequantizeLinear")
 def dequantize(c: Context, x: Value, scale: Value, zero: Value | None = None, *, axis: int = 1, block_size: int = 0,
                output_dtype: int = 0) -> Value:
     have = c.elem(x)
     to = elem_number(output_dtype).held if output_dtype else scale_dtype(c, scale)
+    if (numbers := affine(c, scale, zero, have)) is not None and to is dt.f32:
+        out: Value = O.Dequantize()(x, *numbers)
+        return out
     factor = wide_scale(c, scale)
     s = spread(c, factor, x, axis, block_size)
     if have.kind == "coded" or have.held.is_float:
@@ -182,6 +196,8 @@ def wide_scale(c: Context, scale: Value) -> Value:
 def quantize(c: Context, x: Value, scale: Value, zero: Value | None = None, *, axis: int = 1, block_size: int = 0, output_dtype: int = 0,
              saturate: int = 1, precision: int = 0) -> Value:
     to = c.elem(zero) if zero is not None else elem_number(output_dtype or 2)
+    if (numbers := affine(c, scale, zero, to)) is not None and x.dtype is dt.f32:
+        return c.typed(O.Quantize(dtype=to.held)(x, *numbers), to)
     factor = wide_scale(c, scale)
     wide = F.cast(x, dt.f32)
     q = F.div(wide, F.cast(spread(c, factor, x, axis, block_size), dt.f32))

@@ -1,4 +1,5 @@
-"""Compiled ONNX models in the code cache: a start from it reads the file, but neither parses nor imports it, and loads no compiler.
+"""Compiled ONNX models in the code cache: a start from it packs weights from the file, but neither parses nor imports it, and loads no
+compiler.
 
 The key covers the file's bytes, what the caller asked for, the machine and the source of this package. Weights that lie in the file (or in
 its external data) as kernels' constants have them stay there: an entry says where, and holds what passes made of others. Models whose
@@ -10,8 +11,8 @@ import bisect
 import contextlib
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from ...ir.types import TensorType
 from ...kernels.launch import Packed
 from ...runtime.archive.entry import Data, Tiles, entry_bytes, package_state, packed_tiles, read_entry, target_text
 from ...runtime.archive.program_data import (
+    Stored,
     interface_data,
     packed_data,
     program_data,
@@ -37,7 +39,6 @@ from ...runtime.archive.program_data import (
     read_signature,
     signature_data,
 )
-from ...runtime.archive.session import Stored
 from ...runtime.executable import CpuExecutable
 from ...runtime.session import Model, Session
 from ...target.cpu.cache import CodeCache
@@ -47,26 +48,40 @@ if TYPE_CHECKING:
     from ...ir.graph import Graph
     from .session import Imported
 
-VERSION = 3
+VERSION = 4
+SETTLED_NS = 2_000_000_000  # since the last change of a file
 SHARE = 8  # an entry takes at most this part of the cache
 FORMS = ("plain", "panels", "words", "taps", "folded", "filters")  # that are packed without kernels of their own
 
 
 def key_of(source: Source, target: TargetSpec, *options: object) -> str | None:
     """The name of a model's entry; None for a model that has none."""
-    if source.data is None or target.kind != "cpu":
+    if target.kind != "cpu" or (content := content_digest(source)) is None:
         return None
-    digest = blake2b(source.data, digest_size=20)
-    parts = ["onnx program", str(VERSION), package_state(), target_text(target), source._name, load_config().winograd, *map(repr, options)]
-    digest.update("\0".join(parts).encode())
-    return digest.hexdigest()
+    parts = ["onnx program", str(VERSION), content, package_state(), target_text(target), source._name, load_config().winograd]
+    return blake2b("\0".join([*parts, *map(repr, options)]).encode(), digest_size=20).hexdigest()
+
+
+def content_digest(source: Source) -> str | None:
+    """A number that stands for a model's bytes. That of a large file is remembered with the file's identity, size and times, which nobody
+    can change without changing the last of them. A file that changed just now is not remembered: clocks tick too slowly to tell."""
+    if source.file is None:
+        return None if source.data is None else blake2b(source.data, digest_size=20).hexdigest()
+    cache, stamp = CodeCache(), source.file.stamp
+    key = blake2b(repr(("onnx file", stamp)).encode(), digest_size=20).hexdigest()
+    if (known := cache.get(key)) is not None:
+        return known.decode("ascii", "replace")
+    found = blake2b(source.content(), digest_size=20).hexdigest()
+    if time.time_ns() - max(stamp[-2:]) > SETTLED_NS:
+        cache.put(key, found.encode())
+    return found
 
 
 def save(key: str, session: Session, imported: Imported) -> None:
     """Store the program of a session just compiled."""
     executable, source, model = session.executable, imported.source, session.model
     cache = CodeCache()
-    if executable is None or source.data is None or any(c.packed.form not in FORMS for c in executable.program.constants):
+    if executable is None or any(c.packed.form not in FORMS for c in executable.program.constants):
         return
     places, blobs = _Places(imported), list[bytes]()
     constants = [{"packed": packed_data(c.packed), "name": c.data.name, **_described(c.data, places, blobs)}
@@ -115,17 +130,20 @@ def load(key: str, source: Source, target: TargetSpec, graph: Callable[[], Graph
 def _session(data: memoryview, source: Source, target: TargetSpec, graph: Callable[[], Graph], level: Level,
              threads: int | None) -> tuple[Session, bool]:
     header, ((tiles,), blobs, objects) = read_entry(data)
-    for name, size, time in header["files"]:
+    for name, size, changed in header["files"]:
         found = source.path_of(name, name).stat()
-        if [found.st_size, found.st_mtime_ns] != [size, time]:
+        if [found.st_size, found.st_mtime_ns] != [size, changed]:
             raise FormatError(f"onnx: the file {name} has changed")
     interface, reader = read_interface(header["interface"])
-    constants = [_Weight(str(e["name"]), read_packed(e["packed"]), _array(e, source, blobs)) for e in header["constants"]]
+    pieces = _Pieces(source, blobs)
+    constants = [_Weight(str(e["name"]), read_packed(e["packed"]), e, pieces) for e in header["constants"]]
     program, symbols = read_program(header["program"], constants, reader)
     code = link(symbols, {name: bytes(o) for name, o in zip(header["objects"], objects, strict=True)})
     code.tiles, code.checked = Tiles(bytes(tiles)), target.checks
-    storages = pack_constants(program.constants)
-    for c, storage in zip(program.constants, storages, strict=True):  # the file's bytes are not needed any more
+    storages = pack_constants(program.constants, copies=True)
+    if source.file is not None:
+        source.file.check()
+    for c, storage in zip(program.constants, storages, strict=True):  # the file is not needed any more
         c.data = Stored(c.data.name, c.data.type, c.packed, storage)  # type: ignore[assignment]
 
     def made() -> Graph:
@@ -146,17 +164,18 @@ def _session(data: memoryview, source: Source, target: TargetSpec, graph: Callab
     return session, bool(header["assumed"])
 
 
-@dataclass(eq=False)
 class _Weight:
-    """What `read_program` and `pack_constants` want to know of a constant."""
+    """What `read_program` and `pack_constants` want to know of a constant. `of` and `tile` of one that Winograd's transform makes."""
 
-    name: str
-    packed: Packed
-    array: np.ndarray[Any, Any]
+    def __init__(self, name: str, packed: Packed, entry: Data, pieces: _Pieces) -> None:
+        self.name, self.packed, self._entry, self._pieces = name, packed, entry, pieces
+        self.type = TensorType(dtype(entry["dtype"]), tuple(map(int, entry["shape"])))
+        self.tile = entry.get("tile")
+        self.of = _Weight(name, Packed(), entry["transformed"], pieces) if "transformed" in entry else None
 
     @property
-    def type(self) -> TensorType:
-        return TensorType(dtype(self.array.dtype), tuple(map(int, self.array.shape)))
+    def array(self) -> np.ndarray[Any, Any]:
+        return self._pieces.array(self._entry)
 
 
 # --- where weights lie
@@ -167,7 +186,7 @@ class _Places:
 
     def __init__(self, imported: Imported) -> None:
         source, found = imported.source, list[tuple[int, int, str, int]]()
-        inside = dict(initializers(memoryview(source.data or b"")))
+        inside = dict(initializers(source.content()))
         names = {str(p): name for p, name in zip(source._maps, source.locations, strict=True)}
         for path, data in source._maps.items():
             found.append((data.__array_interface__["data"][0], data.nbytes, names[str(path)], 0))
@@ -199,7 +218,7 @@ def _described(data: Any, places: _Places, blobs: list[bytes]) -> Data:
     if isinstance(data, Seen):
         return {**kind, "seen": _described(data.of, places, blobs)}
     if isinstance(data, Joined):
-        return {"joined": [_described(p, places, blobs) for p in data.parts], "axis": data.axis}
+        return {**kind, "joined": [_described(p, places, blobs) for p in data.parts], "axis": data.axis}
     if isinstance(data, Transformed):
         return {**kind, "transformed": _described(data.of, places, blobs), "tile": data.tile}
     array = data.array
@@ -210,23 +229,27 @@ def _described(data: Any, places: _Places, blobs: list[bytes]) -> Data:
     return {**kind, "blob": len(blobs) - 1}
 
 
-def _array(entry: Data, source: Source, blobs: list[memoryview]) -> np.ndarray[Any, Any]:
-    if "joined" in entry:
-        return np.concatenate([_array(e, source, blobs) for e in entry["joined"]], entry["axis"])
-    kind, shape = dtype(entry["dtype"]).np, tuple(entry["shape"])
-    if "seen" in entry:
-        return _array(entry["seen"], source, blobs).view(kind).reshape(shape)
-    if "transformed" in entry:
-        from ...core.winograd import transformed
+class _Pieces:
+    """What constants are made of: the model's file, its external data, and pieces of the entry. Arrays are views where they can be."""
 
-        return transformed(_array(entry["transformed"], source, blobs), entry["tile"])
-    if "blob" in entry:
-        return np.frombuffer(blobs[entry["blob"]], np.uint8).copy().view(kind).reshape(shape)
-    name, offset, strides = entry["place"]
-    data: Any = source.mapped(source.path_of(name, name)) if name else source.data
-    view: np.ndarray[Any, Any] = np.ndarray(shape, kind, data, offset, strides)
-    packed = entry.get("packed", ["part"])[0] != "plain"  # a plain one would keep the whole file in memory
-    return view if view.flags.aligned and packed else view.copy()
+    def __init__(self, source: Source, blobs: list[memoryview]) -> None:
+        self._source, self._blobs, self._content = source, blobs, source.content()
+
+    def array(self, entry: Data) -> np.ndarray[Any, Any]:
+        kind, shape = dtype(entry["dtype"]).np, tuple(entry["shape"])
+        if "joined" in entry:
+            return np.concatenate([self.array(e) for e in entry["joined"]], entry["axis"])
+        if "seen" in entry:
+            return self.array(entry["seen"]).view(kind).reshape(shape)
+        if "transformed" in entry:
+            from ...core.winograd import transformed
+
+            return transformed(self.array(entry["transformed"]), entry["tile"])
+        if "blob" in entry:
+            return np.frombuffer(self._blobs[entry["blob"]], np.uint8).view(kind).reshape(shape)
+        name, offset, strides = entry["place"]
+        data: Any = self._source.mapped(self._source.path_of(name, name)) if name else self._content
+        return np.ndarray(shape, kind, data, offset, strides)
 
 
 def initializers(data: memoryview) -> Iterator[tuple[int, tuple[int, int]]]:

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, get_args
+
+import numpy as np
 
 from ...core.dims import Dim, Expr, Symbol, parse_dim, sym
 from ...core.dtypes import dtype, u64
@@ -38,6 +41,16 @@ from .control_data import control_data, read_block, read_windows, windows_of
 Data = dict[str, Any]
 
 SEED_TYPE = TensorType(u64, ())  # of a random seed
+
+
+@dataclass(eq=False)
+class Stored:
+    """A constant of a file, in the form it is stored. It stands in for the graph's ConstantData until the graph is wanted."""
+
+    name: str
+    type: TensorType
+    packed: Packed
+    storage: np.ndarray[Any, Any]
 
 
 def dim_data(d: Dim) -> int | str:

@@ -40,6 +40,7 @@ from ..executable import CpuExecutable, Interface
 from ..session import Compiled, Model, Session
 from .file import Data, SavedFile, Sections
 from .program_data import (
+    Stored,
     interface_data,
     packed_data,
     program_data,
@@ -255,16 +256,6 @@ class _Entry:
 
     def stored(self, raw: Array) -> Stored:
         return Stored(self.name, self.type, self.packed, raw.view(self.type.dtype.np).reshape(self.shape))
-
-
-@dataclass(eq=False)
-class Stored:
-    """A constant of a file, in the form it is stored. It stands in for the graph's ConstantData until the graph is wanted."""
-
-    name: str
-    type: TensorType
-    packed: Packed
-    storage: Array
 
 
 def _entries(file: SavedFile) -> list[_Entry]:

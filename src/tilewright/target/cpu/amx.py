@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import subprocess
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ...core.target_spec import TargetSpec
-from .llvm_text import FunctionText
+
+if TYPE_CHECKING:
+    from .llvm_text import FunctionText
 
 ARCH_PRCTL, REQUEST, TILE_DATA = 158, 0x1023, 18  # the system call, "request permission", the state's number
 SIDE = 16  # rows of a tile, and words of its rows
@@ -50,6 +52,8 @@ def usable() -> bool:
     """Whether tiles work here; this process may use them afterwards."""
     if sys.platform != "linux":
         return False
+    import subprocess  # only machines that say they have AMX come here
+
     try:
         given = ["".join(_CODE), *map(str, (ARCH_PRCTL, REQUEST, TILE_DATA))]
         done = subprocess.run([sys.executable, "-I", "-S", "-c", _CHILD, *given], timeout=60, check=False, stdin=subprocess.DEVNULL,
