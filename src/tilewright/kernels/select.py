@@ -51,6 +51,7 @@ from .region import Operand, Region
 from .rows.norm_backward import NormBackwardTemplate
 from .rows.reduce import Reduce
 from .rows.rows import Rows
+from .rows.sweeps import RowSweeps
 from .sites import name_sites
 from .sort.sampling import SampleTemplate
 from .state import computed_in_window, in_place_updates, land_states, updated
@@ -148,7 +149,7 @@ def stored_bytes(type_: TensorType, packed: Packed) -> Dim:
 
 TEMPLATES: list[Template] = [
     *CATALOGUE, ColumnProducts(), MatmulTemplate(), QDotTemplate(), QExpertsDotTemplate(), QuantizeRowsTemplate(), AttentionTemplate(),
-    AttentionBackwardTemplate(), NormBackwardTemplate(), Q8BlocksTemplate(), Reduce(), Rows(), GatherTemplate(), IndexRows(),
+    AttentionBackwardTemplate(), NormBackwardTemplate(), Q8BlocksTemplate(), RowSweeps(), Reduce(), Rows(), GatherTemplate(), IndexRows(),
     Pointwise(), QMatmulTemplate(), QGatherTemplate(), QExpertsTemplate(), UpdateSliceTemplate(), ScatterAddTemplate(),
     SampleTemplate(), ConvTemplate(), Winograd(), RopeTemplate(), ConcatTemplate(), Elements(),
 ]

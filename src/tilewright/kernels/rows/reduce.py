@@ -31,7 +31,7 @@ from ..pointwise.pointwise import unravel
 from ..region import Evaluator, Operand, Region, collapse, narrow
 from ..template import Reason, Template, region_bytes, region_flops
 from .reduce_parts import over_parts
-from .rows import REDUCTIONS, Rows
+from .rows import COMBINE, REDUCTIONS, Rows
 
 TILE = 64  # partial sums of a long row, whatever the target
 CHUNK = 256 * TILE
@@ -39,7 +39,6 @@ WIDTH = 64  # columns of a program
 AHEAD = 32  # rows that columns ask for before they are read
 SPREAD = 1 << 20  # bytes of a matrix whose columns are spread
 SPREAD_ROWS = 16  # times the partial results it has at least: they take a sixteenth of its memory at most
-COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "any": "or", "all": "and"}
 
 
 class Reduce(Template):
