@@ -71,6 +71,12 @@ CASES: dict[str, tuple[Any, tuple[Any, ...], int]] = {
     "largest distance": (lambda x, y: torch.cdist(x, y, float("inf")), (R(7, 130).double(), R(9, 130).double()), 1),
     "matrix and vector": (torch.mv, (R(77, 300), R(300)), 1),
     "transposed matrix and vector": (lambda x, y: x.mT @ y, (R(90, 77), R(90)), 1),
+    "a row and weights": (lambda x, w, b: torch.relu(F.linear(x, w, b)), (R(1, 77), R(45, 77), R(45)), 1),
+    "a row and a matrix": (lambda x, y: x @ y, (R(77), R(77, 45).double().float()), 1),
+    "rows and matrices": (lambda x, y: x @ y + 1, (R(3, 2, 1, 45).bfloat16(), R(3, 2, 45, 7).bfloat16()), 1),
+    "rows and transposed matrices": (lambda x, y: x @ y.mT, (R(3, 1, 45).double(), R(3, 7, 45).double()), 1),
+    "a row of nothing": (lambda x, y: x @ y, (R(1, 0), R(0, 7)), 1),
+    "a large matrix's row": (lambda x, y: x @ y, (R(1, 1100), R(1100, 259)), 2),
     "matrices and vectors": (lambda x, y: torch.relu(x @ y) + 1, (R(3, 7, 45).double(), R(3, 45, 1).double()), 1),
     **{f"softmax backward {i}": (lambda g, y: aten._softmax_backward_data(g, y, -1, y.dtype), (g, y.softmax(-1)), 1)
        for i, (g, y) in enumerate([(R(9, 67), R(9, 67)), (R(3, 5, 130).double(), R(3, 5, 130).double()), (R(64, 9).mT, R(9, 64))])},

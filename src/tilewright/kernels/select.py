@@ -34,7 +34,7 @@ from .index.gather import GatherTemplate
 from .index.index_rows import IndexRows
 from .index.scatter import ScatterAddTemplate
 from .launch import Argument, Buffer, ConstBuffer, Item, Launch, Packed, Pointer, Program, Variant, filter_sizes, flatten, roots
-from .matmul.columns import ColumnProducts
+from .matmul.vectors import VectorProducts
 from .matmul.matmul import MatmulTemplate
 from .pointwise.complex import computed_in_place, part
 from .pointwise.concat_parts import computed_in_concat, layout_in
@@ -148,7 +148,7 @@ def stored_bytes(type_: TensorType, packed: Packed) -> Dim:
 
 
 TEMPLATES: list[Template] = [
-    *CATALOGUE, ColumnProducts(), MatmulTemplate(), QDotTemplate(), QExpertsDotTemplate(), QuantizeRowsTemplate(), AttentionTemplate(),
+    *CATALOGUE, VectorProducts(), MatmulTemplate(), QDotTemplate(), QExpertsDotTemplate(), QuantizeRowsTemplate(), AttentionTemplate(),
     AttentionBackwardTemplate(), NormBackwardTemplate(), Q8BlocksTemplate(), RowSweeps(), Reduce(), Rows(), GatherTemplate(), IndexRows(),
     Pointwise(), QMatmulTemplate(), QGatherTemplate(), QExpertsTemplate(), UpdateSliceTemplate(), ScatterAddTemplate(),
     SampleTemplate(), ConvTemplate(), Winograd(), RopeTemplate(), ConcatTemplate(), Elements(),
