@@ -310,6 +310,16 @@ def narrow(f: FunctionText, target: DType, n: int, x: str) -> str:
     return f.cast("bitcast", half, f.cast("trunc", wide, f.op("or", wide, out, sign), half), vector(n, "half"))
 
 
+def narrow_quiet(f: FunctionText, n: int, x: str, *, rounds: bool) -> str:
+    """f32 to bf16 where no NaN is in the way (`halves.py`), half to even unless the words end in zeros."""
+    wide = vector(n, "i32")
+    bits = f.cast("bitcast", vector(n, "float"), x, wide)
+    if rounds:
+        odd = f.op("and", wide, f.op("lshr", wide, bits, f.splat(wide, 16)), f.splat(wide, 1))
+        bits = f.op("add", wide, f.op("add", wide, bits, f.splat(wide, 0x7FFF)), odd)
+    return f.cast("trunc", wide, f.op("lshr", wide, bits, f.splat(wide, 16)), vector(n, "i16"))
+
+
 def _m(ty: str) -> str:
     from .llvm_text import mangle
 
