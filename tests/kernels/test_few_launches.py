@@ -80,11 +80,15 @@ CASES: dict[str, tuple[Any, tuple[Any, ...], int]] = {
     "matrices and vectors": (lambda x, y: torch.relu(x @ y) + 1, (R(3, 7, 45).double(), R(3, 45, 1).double()), 1),
     **{f"softmax backward {i}": (lambda g, y: aten._softmax_backward_data(g, y, -1, y.dtype), (g, y.softmax(-1)), 1)
        for i, (g, y) in enumerate([(R(9, 67), R(9, 67)), (R(3, 5, 130).double(), R(3, 5, 130).double()), (R(64, 9).mT, R(9, 64))])},
-    "softmax backward in bf16": (lambda g, y: aten._softmax_backward_data(g, y, -1, y.dtype), (R(9, 67).bfloat16(), R(9, 67).bfloat16()), 1),
+    "softmax backward in bf16": (lambda g, y: aten._softmax_backward_data(g, y, -1, y.dtype), (R(9, 67).bfloat16(),) * 2, 1),
     "softmax backward of columns": (lambda g, y: aten._softmax_backward_data(g, y, 0, y.dtype), (R(67, 9), R(67, 9)), 2),
     "log softmax backward": (lambda g, y: aten._log_softmax_backward_data(g, y, -1, y.dtype), (R(9, 77), R(9, 77).log_softmax(-1)), 1),
     "three levels of sums": (_levels, (R(10, 3, 50), R(10, 1, 1)), 1),
     "a row's sum and its share": (lambda x: (x.sum(-1, keepdim=True), x / x.sum(-1, keepdim=True)), (R(11, 99).abs() + 1,), 1),
+    **{f"one of every row {i}": (lambda x, j: torch.gather(x, -1, j), (x, j), 1)
+       for i, (x, j) in enumerate([(R(77, 9), torch.randint(9, (77, 1))), (R(9, 300).mT, torch.randint(9, (300, 1))),
+                                   (R(3, 70, 5).bfloat16(), torch.randint(5, (3, 70, 1))), (R(600, 5)[::2], torch.randint(5, (300, 1)))])},
+    "nll loss": (F.nll_loss, (R(300, 9), torch.randint(9, (300,))), 4),
     "stft": (pairs, (R(500).double(),), 8),
     **{f"depthwise backward {i}": (*depthwise(*options), 11)
        for i, options in enumerate([(3,), (3, 2), (5, 1, 2), (3, 1, 2, 2), (4, 3, 0), (2, 2, 0, 3)])},

@@ -123,7 +123,8 @@ def _check_attribute(value: Any, what: str) -> None:
 def _check_region(body: Graph, where: str) -> None:
     """A body verifies by itself, holds no region, and has at most one anchor among elementwise ops, views and sources
     (ropes before an attention, updates of its caches and the codes for them belong to it, the rounding of its result to codes to a product
-    or norm, and a norm to the products of its result, as does the rounding of a row to products of its codes), or else reductions of the same rows."""
+    or norm, and a norm to the products of its result, as does the rounding of a row to products of its codes), or else reductions of the
+    same rows."""
     _verify(body, where)
     if any(n.op.name == "fused" for n in body.nodes):
         raise VerifyError(f"{where}: a region inside a region")

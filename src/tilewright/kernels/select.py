@@ -34,8 +34,8 @@ from .index.gather import GatherTemplate
 from .index.index_rows import IndexRows
 from .index.scatter import ScatterAddTemplate
 from .launch import Argument, Buffer, ConstBuffer, Item, Launch, Packed, Pointer, Program, Variant, filter_sizes, flatten, roots
-from .matmul.vectors import VectorProducts
 from .matmul.matmul import MatmulTemplate
+from .matmul.vectors import VectorProducts
 from .pointwise.complex import computed_in_place, part
 from .pointwise.concat_parts import computed_in_concat, layout_in
 from .pointwise.copies import ConcatTemplate, copy_launch

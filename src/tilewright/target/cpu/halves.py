@@ -1,8 +1,8 @@
 """What a kernel knows about its 32-bit words, so that rounding them to bf16 costs no more than it must.
 
 *Short* words have sixteen zeros at their end: bf16 numbers that were widened, and what is chosen from such, negated or rounded to integers.
-They are cut instead of rounded. *Quiet* floats are NaN only in ways that rounding cannot turn into infinity or a zero (bits that carry over,
-or that are all cut off): results of arithmetic on widened bf16 numbers, on integers and on constants, but not what was loaded as f32.
+They are cut instead of rounded. *Quiet* floats are NaN only in ways that rounding cannot turn into infinity or a zero (bits that carry
+over, or that are all cut off): results of arithmetic on widened bf16 numbers, on integers and on constants, not what was loaded as f32.
 """
 
 from __future__ import annotations
