@@ -140,7 +140,8 @@ class Fuse(Pass):
     with it where the target's kernel for that many rows rotates them; reductions of rows whose results go back along the rows are in one
     region with what they go to, and with further reductions of these rows), is free of views, and never closes a cycle. Random numbers
     are in pointwise regions, which count their elements. A region around a contraction has one result; one around a norm or reduction
-    may also give the sum it reads; pointwise ones give whatever is read elsewhere. A `qdot` or a norm rounds its result to codes itself where the next product wants them."""
+    may also give the sum it reads; pointwise ones give whatever is read elsewhere. A `qdot` or a norm rounds its result to codes
+    itself where the next product wants them."""
 
     name: ClassVar[str] = "fuse"
     rules: ClassVar[tuple[Rule, ...]] = (reshape_after_epilogue, reshape_of_reshape, gather_before_cast)
