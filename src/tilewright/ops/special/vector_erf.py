@@ -30,9 +30,21 @@ INVERSE_NEAR = (1.501409360450329, 0.24664027905463662, -0.004177392875203149, -
                 -4.9724196894547514e-06, -3.4639852676333717e-06, 4.6813134805534123e-07, 2.3335967195708108e-08, -8.931925970244222e-09)
 INVERSE_MIDDLE = (3.0335824058387937, 1.0050210955864978, 0.005032519005700602, -0.002621310477560308, 0.0009130974965286257,
                   -0.00023372787079910904, 1.5272838463143966e-05, 3.150602668999858e-05, -1.454470644886233e-05)
-INVERSE_FAR = (1.0000309886165217, -0.008344404521550249, -1.8411083909411468, 17.648734965755807, -206.07454478790515,
-               2230.1997215385336, -19474.884152454037, 131981.02751858858, -679111.4290654892, 2591620.0045262487, -7087048.96220124,
-               13106836.692225313, -14665595.621366395, 7490621.133560135)
+# The normal quantile by Wichura's algorithm AS 241: numerators and denominators around the middle, and of the two parts of the tails
+QUANTILE = (
+    ((3.3871328727963666, 133.14166789178438, 1971.5909503065514, 13731.693765509461, 45921.95393154987, 67265.7709270087,
+      33430.575583588128, 2509.0809287301227),
+     (1.0, 42.313330701600911, 687.1870074920579, 5394.196021424751, 21213.794301586597, 39307.89580009271, 28729.085735721943,
+      5226.495278852854)),
+    ((1.4234371107496835, 4.6303378461565456, 5.769497221460691, 3.6478483247632045, 1.2704582524523684, 0.24178072517745061,
+      0.022723844989269184, 0.0007745450142783414),
+     (1.0, 2.053191626637759, 1.6763848301838038, 0.6897673349851, 0.14810397642748008, 0.015198666563616457, 0.0005475938084995345,
+      1.0507500716444169e-09)),
+    ((6.657904643501103, 5.463784911164114, 1.7848265399172913, 0.2965605718285049, 0.026532189526576124, 0.0012426609473880784,
+      2.7115555687434876e-05, 2.0103343992922881e-07),
+     (1.0, 0.599832206555888, 0.1369298809227358, 0.014875361290850615, 0.0007868691311456133, 1.8463183175100548e-05,
+      1.4215117583164459e-07, 2.0442631033899397e-15)),
+)
 
 
 def _square_parts(t: TileBuilder, a: Tile) -> tuple[Tile, Tile]:
@@ -85,36 +97,23 @@ def erfcx(t: TileBuilder, x: Tile) -> Tile:
     return t.select(t.cmp("lt", a, 0.5), grown * (1.0 - t.unary("erf", v)), t.select(t.unary("isnan", v), v, y))
 
 
-def _inverse(t: TileBuilder, w: Tile, erf: Tile) -> Tile:
-    """The y >= 0 with 1 - erf(y)^2 = exp(-w), to f32: erf is erf(y), wanted where w is small."""
-    near = erf * poly(t, w - 2.5, INVERSE_NEAR)
-    root = t.unary("sqrt", t.binary("max", w, 4.0))
-    middle = poly(t, root - 3.2, INVERSE_MIDDLE)
-    far = root * poly(t, 1.0 / root, INVERSE_FAR)
-    return t.select(t.cmp("lt", w, 5.0), near, t.select(t.cmp("lt", root, 4.2), middle, far))
-
-
-def _polished(t: TileBuilder, y: Tile, q: Tile) -> Tile:
-    """One step of Halley's method on erfc(y) = q: three times the digits."""
-    high, low = _square_parts(t, y)
-    ratio = (erfc(t, y) - q) * (t.unary("exp", high) * t.unary("exp", low)) * (-sqrt(pi) / 2)
-    return y - ratio / (1.0 + y * ratio)
+def _quantile(t: TileBuilder, q: Tile, p: Tile) -> Tile:
+    """The y >= 0 that a standard normal variable exceeds with probability p = 1/2 - q, of 0 <= q < 1/2, to a few units in f64."""
+    root = t.unary("sqrt", -t.unary("log", p))
+    places = 0.180625 - q * q, root - 1.6, root - 5.0
+    (top, bottom), (upper, lower), (high, low) = ([poly(t, x, c) for c in pair] for x, pair in zip(places, QUANTILE, strict=True))
+    middle, near = t.cmp("le", q, 0.425), t.cmp("le", root, 5.0)
+    above = t.select(middle, q * top, t.select(near, upper, high))
+    return above / t.select(middle, bottom, t.select(near, lower, low))
 
 
 def erfinv(t: TileBuilder, x: Tile) -> Tile:
     """The number whose error function is x; infinite at -1 and 1, NaN beyond."""
     if single(x):
         return _erfinv_single(t, x)
-    v = x
-    a = t.unary("abs", v)
-    rest = 1.0 - a
-    w = -t.select(t.cmp("lt", a, 0.5), t.unary("log1p", -a * a), t.unary("log", rest * (1.0 + a)))
-    y = _inverse(t, w, a)
-    high, low = _square_parts(t, y)
-    ratio = (t.unary("erf", y) - a) * t.unary("exp", high + low) * (sqrt(pi) / 2)
-    y = t.select(t.cmp("lt", a, 0.5), y - ratio / (1.0 + y * ratio), _polished(t, y, rest))
-    y = t.select(t.cmp("eq", a, 1.0), float("inf"), t.select(t.cmp("gt", a, 1.0), float("nan"), y))
-    return copy_sign(t, y, v)
+    a = t.unary("abs", x)
+    y = _quantile(t, a * 0.5, (1.0 - a) * 0.5) * sqrt(0.5)
+    return copy_sign(t, t.select(t.cmp("eq", a, 1.0), float("inf"), y), x)  # NaN, also beyond 1, comes from the logarithm
 
 
 def _erfinv_single(t: TileBuilder, x: Tile) -> Tile:
@@ -130,10 +129,7 @@ def _erfinv_single(t: TileBuilder, x: Tile) -> Tile:
 def ndtri(t: TileBuilder, p: Tile) -> Tile:
     """The number below which a standard normal variable lies with probability p."""
     v = wide(t, p)
-    q = t.binary("min", v, 1.0 - v) * 2.0  # erfc of the result's size over sqrt(2)
-    y = _inverse(t, -t.unary("log", q * (2.0 - q)), 1.0 - q)
-    y = t.select(t.cmp("lt", q, 1e-306), y, _polished(t, y, q)) * sqrt(2)  # of a subnormal q the step would divide by 0
-    y = t.select(t.cmp("lt", v, 0.5), -y, y)
+    y = copy_sign(t, _quantile(t, t.unary("abs", v - 0.5), t.binary("min", v, 1.0 - v)), v - 0.5)
     outside = t.binary("or", t.cmp("lt", v, 0.0), t.cmp("gt", v, 1.0))
     y = t.select(t.cmp("eq", v, 0.0), -float("inf"), t.select(t.cmp("eq", v, 1.0), float("inf"), y))
     return t.select(outside, float("nan"), y)
