@@ -4,7 +4,7 @@ The tails keep their relative accuracy: exp(-x^2) is taken of x's upper bits and
 """
 from __future__ import annotations
 
-from math import pi, sqrt
+from math import factorial, pi, sqrt
 
 from ..tiles import TileBuilder
 from .vector_math import Tile, bits, const, copy_sign, floats, poly, single, wide, width
@@ -21,6 +21,8 @@ TAIL: dict[int, tuple[float, ...]] = {
          5.2235506353529705e-06, 1.4087176978689909e-06, -6.483522462724535e-07, -6.690827105924468e-07, -4.2232218864918567e-07,
          -1.0360733605039265e-09, 3.973704939707672e-07, 2.4902905018874357e-08, -1.6769496726287904e-07, 4.7080876647785146e-08),
 }
+SMALL_EXP = (1.0, 1.0, 0.5, 1 / 6, 1 / 24)  # exp of what is below 2^-14
+SMALL_ERF = tuple(2 / sqrt(pi) * (-1) ** k / (factorial(k) * (2 * k + 1)) for k in range(13))  # erf(a) / a in a^2 for a <= 1/2, in f64
 # erfc(a) exp(a^2) (a + 3/2) in a / (a + 3/2) for f32: 2^-26
 SHORT = tuple(1.5 * c for c in (
     1.0, -0.6925649642944336, -0.13529683649539948, 0.13606655597686768, 0.08338763564825058, 0.1284179538488388, -0.3511737883090973,
@@ -66,9 +68,9 @@ def erfc(t: TileBuilder, x: Tile) -> Tile:
     a = t.unary("abs", x)
     z = t.binary("min", a, 28.0)
     high, low = _square_parts(t, z)
-    far = t.unary("exp", -high) * (t.unary("exp", -low) * _scaled(t, z))
+    far = t.unary("exp", -high) * (poly(t, -low, SMALL_EXP) * _scaled(t, z))
     y = t.select(t.cmp("lt", x, 0.0), 2.0 - far, far)
-    near = 1.0 - t.unary("erf", x)
+    near = t.fma(-x, poly(t, x * x, SMALL_ERF), const(t, x, 1.0))
     return t.select(t.cmp("lt", a, 0.5), near, t.select(t.unary("isnan", x), x, y))
 
 
