@@ -7,7 +7,7 @@ from __future__ import annotations
 from math import factorial, pi, sqrt
 
 from ..tiles import TileBuilder
-from .vector_math import Tile, bits, const, copy_sign, floats, poly, single, wide, width
+from .vector_math import Tile, bits, const, copy_sign, floats, poly, single, where_any, wide, width
 
 LARGE = 1e150  # beyond it erfc(a) exp(a^2) is 1 / (sqrt(pi) a)
 K = 2.0  # of the variable (a - K) / (a + K) in which the tail is smooth
@@ -102,11 +102,11 @@ def erfcx(t: TileBuilder, x: Tile) -> Tile:
 def _quantile(t: TileBuilder, q: Tile, p: Tile) -> Tile:
     """The y >= 0 that a standard normal variable exceeds with probability p = 1/2 - q, of 0 <= q < 1/2, to a few units in f64."""
     root = t.unary("sqrt", -t.unary("log", p))
-    places = 0.180625 - q * q, root - 1.6, root - 5.0
-    (top, bottom), (upper, lower), (high, low) = ([poly(t, x, c) for c in pair] for x, pair in zip(places, QUANTILE, strict=True))
-    middle, near = t.cmp("le", q, 0.425), t.cmp("le", root, 5.0)
-    above = t.select(middle, q * top, t.select(near, upper, high))
-    return above / t.select(middle, bottom, t.select(near, lower, low))
+    (top, bottom), (upper, lower) = ([poly(t, x, c) for c in pair]
+                                     for x, pair in zip((0.180625 - q * q, root - 1.6), QUANTILE[:2], strict=True))
+    middle = t.cmp("le", q, 0.425)
+    y = t.select(middle, q * top, upper) / t.select(middle, bottom, lower)
+    return where_any(t, t.cmp("gt", root, 5.0), y, lambda: poly(t, root - 5.0, QUANTILE[2][0]) / poly(t, root - 5.0, QUANTILE[2][1]))
 
 
 def erfinv(t: TileBuilder, x: Tile) -> Tile:
