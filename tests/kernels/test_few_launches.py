@@ -89,7 +89,7 @@ CASES: dict[str, tuple[Any, tuple[Any, ...], int]] = {
        for i, (x, j) in enumerate([(R(77, 9), torch.randint(9, (77, 1))), (R(9, 300).mT, torch.randint(9, (300, 1))),
                                    (R(3, 70, 5).bfloat16(), torch.randint(5, (3, 70, 1))), (R(600, 5)[::2], torch.randint(5, (300, 1)))])},
     "nll loss": (F.nll_loss, (R(300, 9), torch.randint(9, (300,))), 4),
-    "far branches of a product": (lambda x, y: torch.special.bessel_j0(x @ y), (3 * R(13, 40).double(), R(40, 21).double()), 1),
+    "far branches of a product": (lambda x, y: torch.special.i0e(x @ y), (3 * R(13, 40).double(), R(40, 21).double()), 1),
     "far branches of rows": (lambda x: torch.special.i0e(x.softmax(-1) * 30), (R(5, 40).double(),), 1),
     "stft": (pairs, (R(500).double(),), 8),
     **{f"depthwise backward {i}": (*depthwise(*options), 11)
