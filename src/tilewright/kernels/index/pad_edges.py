@@ -11,7 +11,7 @@ from ..call import Call
 from ..launch import Launch
 from ..pointwise.pointwise import unravel
 from ..region import Region
-from ..template import Reason, Template, alone, region_bytes
+from ..template import Template, region_bytes
 
 ELEMENTS = 16384  # of a program
 WIDE = 4  # registers of a copy's inner loop
@@ -19,9 +19,7 @@ WIDE = 4  # registers of a copy's inner loop
 
 class PadEdgesTemplate(Template):
     key = "pad_edges"
-
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        return alone(region, PadEdgesOp)
+    serves = (PadEdgesOp,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         assert region.anchor is not None and isinstance(region.anchor.op, PadEdgesOp)

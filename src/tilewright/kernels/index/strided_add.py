@@ -13,16 +13,14 @@ from ..call import Call
 from ..launch import Launch
 from ..pointwise.pointwise import unravel
 from ..region import Region
-from ..template import Reason, Template, alone, region_bytes, region_flops
+from ..template import Template, region_bytes, region_flops
 
 WIDE = 4  # registers of a loop's step where lines are long
 
 
 class StridedAddTemplate(Template):
     key = "strided_add"
-
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        return alone(region, StridedAddOp)
+    serves = (StridedAddOp,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         assert region.anchor is not None and isinstance(region.anchor.op, StridedAddOp)

@@ -10,7 +10,7 @@ from ...tile.builder import Ix, Tile
 from ..call import Call
 from ..launch import Launch
 from ..region import Region, narrow, widen
-from ..template import Reason, Template, alone, region_bytes, region_flops
+from ..template import Template, region_bytes, region_flops
 
 CHANNELS = 8  # that share indices and weights
 TILES = 16  # registers of positions of a program
@@ -18,9 +18,7 @@ TILES = 16  # registers of positions of a program
 
 class WeightedGatherTemplate(Template):
     key = "weighted_gather"
-
-    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
-        return alone(region, WeightedGatherOp)
+    serves = (WeightedGatherOp,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         assert region.anchor is not None
