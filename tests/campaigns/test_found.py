@@ -45,7 +45,7 @@ def test_a_remainder_of_zero_keeps_its_derivative() -> None:
 
 @pytest.mark.parametrize("key", ["[:, i, j]", "[i, :, j]", "[:, i, :, j]", "[1, :, k]", "[k, :, 0, j]", "[i, None, k]"])
 def test_traced_indices_pick_what_numpy_picks(key: str) -> None:
-    x, i, j, k = np.random.rand(3, 4, 5, 2).astype(np.float32), np.int32(1), np.int32(0), np.array([[0], [1]])
+    x, i, j, k = np.random.default_rng(0).random((3, 4, 5, 2), np.float32), np.int32(1), np.int32(0), np.array([[0], [1]])
 
     def pick(x: Any, i: Any, j: Any, k: Any) -> Any:
         return eval(f"x{key}", {"x": x, "i": i, "j": j, "k": k})
@@ -81,7 +81,8 @@ def test_shapes_of_onnx_files(at: int, value: int) -> None:
 
 
 def test_steps_beyond_64_bits_in_onnx_files() -> None:
-    ONNX.run(OnnxCase(name="conv", how="fields", changes=(Change(at=111979764, how="number", value=271066804), Change(371660464, "number", 0))))
+    changes = Change(at=111979764, how="number", value=271066804), Change(at=371660464, how="number", value=0)
+    ONNX.run(OnnxCase(name="conv", how="fields", changes=changes))
 
 
 def test_a_matrix_of_integers_in_a_gguf_file() -> None:

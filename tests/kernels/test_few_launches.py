@@ -35,6 +35,12 @@ def depthwise(k: int, stride: int = 1, padding: int = 1, dilation: int = 1) -> t
     return lambda g, x, w: backward(g, x, w, stride, padding, dilation), (g, x, w)
 
 
+def _levels(x: Any, bias: Any) -> Any:
+    d = x - x.mean((1, 2), keepdim=True)
+    top = d.amax((1, 2), keepdim=True) + bias
+    return d * top.tanh() / (d - top).square().sum((1, 2), keepdim=True), top
+
+
 def pairs(x: Any) -> Any:
     return torch.view_as_real(torch.stft(x, 40, 16, window=torch.hann_window(40, dtype=x.dtype), return_complex=True))
 
@@ -65,7 +71,26 @@ CASES: dict[str, tuple[Any, tuple[Any, ...], int]] = {
     "largest distance": (lambda x, y: torch.cdist(x, y, float("inf")), (R(7, 130).double(), R(9, 130).double()), 1),
     "matrix and vector": (torch.mv, (R(77, 300), R(300)), 1),
     "transposed matrix and vector": (lambda x, y: x.mT @ y, (R(90, 77), R(90)), 1),
+    "a row and weights": (lambda x, w, b: torch.relu(F.linear(x, w, b)), (R(1, 77), R(45, 77), R(45)), 1),
+    "a row and a matrix": (lambda x, y: x @ y, (R(77), R(77, 45).double().float()), 1),
+    "rows and matrices": (lambda x, y: x @ y + 1, (R(3, 2, 1, 45).bfloat16(), R(3, 2, 45, 7).bfloat16()), 1),
+    "rows and transposed matrices": (lambda x, y: x @ y.mT, (R(3, 1, 45).double(), R(3, 7, 45).double()), 1),
+    "a row of nothing": (lambda x, y: x @ y, (R(1, 0), R(0, 7)), 1),
+    "a large matrix's row": (lambda x, y: x @ y, (R(1, 1100), R(1100, 259)), 2),
     "matrices and vectors": (lambda x, y: torch.relu(x @ y) + 1, (R(3, 7, 45).double(), R(3, 45, 1).double()), 1),
+    **{f"softmax backward {i}": (lambda g, y: aten._softmax_backward_data(g, y, -1, y.dtype), (g, y.softmax(-1)), 1)
+       for i, (g, y) in enumerate([(R(9, 67), R(9, 67)), (R(3, 5, 130).double(), R(3, 5, 130).double()), (R(64, 9).mT, R(9, 64))])},
+    "softmax backward in bf16": (lambda g, y: aten._softmax_backward_data(g, y, -1, y.dtype), (R(9, 67).bfloat16(),) * 2, 1),
+    "softmax backward of columns": (lambda g, y: aten._softmax_backward_data(g, y, 0, y.dtype), (R(67, 9), R(67, 9)), 2),
+    "log softmax backward": (lambda g, y: aten._log_softmax_backward_data(g, y, -1, y.dtype), (R(9, 77), R(9, 77).log_softmax(-1)), 1),
+    "three levels of sums": (_levels, (R(10, 3, 50), R(10, 1, 1)), 1),
+    "a row's sum and its share": (lambda x: (x.sum(-1, keepdim=True), x / x.sum(-1, keepdim=True)), (R(11, 99).abs() + 1,), 1),
+    **{f"one of every row {i}": (lambda x, j: torch.gather(x, -1, j), (x, j), 1)
+       for i, (x, j) in enumerate([(R(77, 9), torch.randint(9, (77, 1))), (R(9, 300).mT, torch.randint(9, (300, 1))),
+                                   (R(3, 70, 5).bfloat16(), torch.randint(5, (3, 70, 1))), (R(600, 5)[::2], torch.randint(5, (300, 1)))])},
+    "nll loss": (F.nll_loss, (R(300, 9), torch.randint(9, (300,))), 4),
+    "far branches of a product": (lambda x, y: torch.special.i0e(x @ y), (3 * R(13, 40).double(), R(40, 21).double()), 1),
+    "far branches of rows": (lambda x: torch.special.i0e(x.softmax(-1) * 30), (R(5, 40).double(),), 1),
     "stft": (pairs, (R(500).double(),), 8),
     **{f"depthwise backward {i}": (*depthwise(*options), 11)
        for i, options in enumerate([(3,), (3, 2), (5, 1, 2), (3, 1, 2, 2), (4, 3, 0), (2, 2, 0, 3)])},

@@ -135,6 +135,23 @@ def test_residual_and_norm(level: str, n: int) -> None:
     check(fused(body, t(f32, 3, n), t(f32, 3, n), t(f32, n), t(f32, n)), level)
 
 
+def swept(n: int) -> Graph:
+    """Deviations from rows' means, over the sum of their squares; and that sum."""
+
+    def body(g: Any, v: Any) -> Any:
+        d = F.sub(v[0], F.mean(v[0], (1,), keepdims=True))
+        total = F.sum_(F.square(d), (1,), keepdims=True)
+        return F.div(d, total), total
+
+    return single(body, t(f32, 9, n))
+
+
+@pytest.mark.parametrize("level", ["avx512", "baseline"])
+@pytest.mark.parametrize("n", [64, 131])
+def test_reductions_go_back_along_their_rows(level: str, n: int) -> None:
+    check(run_pipeline(swept(n)), level)
+
+
 def test_views_copies_and_several_outputs() -> None:
     def body(g: Graph, v: tuple[Value, ...]) -> Any:
         x = F.transpose(v[0], (1, 0, 2))
@@ -190,6 +207,7 @@ def test_every_template_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
         if not issubclass(REGISTRY[name], Elementwise):
             select(run_pipeline(build(REGISTRY[name], REGISTRY[name].samples[index])), target("avx512"))
     select(product("Q4_0", packed("Q4_0", 19, 64, fresh_rng()), 64, 2), target("avx512"))
+    select(run_pipeline(swept(64)), target("avx512"))
     assert {type(x).__name__ for x in TEMPLATES} - used <= ELSEWHERE
 
 

@@ -247,7 +247,7 @@ def _moves(add: Any) -> None:
     add("flip", lambda x: torch.flip(x, (1,)), square)
     add("flip rows", lambda x: torch.flip(x, (0,)), square)
     add("roll", lambda x: torch.roll(x, (3, 5), (0, 1)), square)
-    add("rot90", torch.rot90, square)
+    add("rot90", lambda x: torch.rot90(x).contiguous(), square)
     add("tril", torch.tril, square)
     add("diagonal", lambda x: torch.diagonal(x).contiguous(), square)
     add("diag embed", torch.diag_embed, lambda d: d.real(-1, 1, d.side))

@@ -123,7 +123,8 @@ def _check_attribute(value: Any, what: str) -> None:
 def _check_region(body: Graph, where: str) -> None:
     """A body verifies by itself, holds no region, and has at most one anchor among elementwise ops, views and sources
     (ropes before an attention, updates of its caches and the codes for them belong to it, the rounding of its result to codes to a product
-    or norm, and a norm to the products of its result, as does the rounding of a row to products of its codes)."""
+    or norm, and a norm to the products of its result, as does the rounding of a row to products of its codes), or else reductions of the
+    same rows."""
     _verify(body, where)
     if any(n.op.name == "fused" for n in body.nodes):
         raise VerifyError(f"{where}: a region inside a region")
@@ -139,7 +140,8 @@ def _check_region(body: Graph, where: str) -> None:
     if rounding is not None:  # products of one row may round it to codes themselves, and compute its norm
         anchors = [n for n in anchors if n.op.name != "qdot" or n.operands[0] is not rounding.values[0]]
         anchors = [n for n in anchors if n.op.name != "rms_norm" or rounding.operands[0] is not n.values[0]]
-    if len(anchors) > 1:
+    rows = {(n.operands[0].shape, n.types[0].shape) for n in anchors if n.op.traits.reduction}
+    if len(anchors) > 1 and not (len(rows) == 1 and all(n.op.traits.reduction for n in anchors)):
         raise VerifyError(f"{where}: a region has at most one anchor, got {', '.join(f'%{n.name} = {n.op.name}' for n in anchors)}")
 
 

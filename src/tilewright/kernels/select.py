@@ -35,8 +35,8 @@ from .index.gather import GatherTemplate
 from .index.index_rows import IndexRows
 from .index.scatter import ScatterAddTemplate
 from .launch import Argument, Buffer, ConstBuffer, Item, Launch, Packed, Pointer, Program, Variant, filter_sizes, flatten, roots
-from .matmul.columns import ColumnProducts
 from .matmul.matmul import MatmulTemplate
+from .matmul.vectors import VectorProducts
 from .pointwise.complex import computed_in_place, part
 from .pointwise.concat_parts import computed_in_concat, layout_in
 from .pointwise.copies import ConcatTemplate, copy_launch
@@ -52,6 +52,7 @@ from .region import Operand, Region
 from .rows.norm_backward import NormBackwardTemplate
 from .rows.reduce import Reduce
 from .rows.rows import Rows
+from .rows.sweeps import RowSweeps
 from .sites import name_sites
 from .sort.sampling import SampleTemplate
 from .state import computed_in_window, in_place_updates, land_states, updated
@@ -149,8 +150,8 @@ def stored_bytes(type_: TensorType, packed: Packed) -> Dim:
 
 
 TEMPLATES: list[Template] = [
-    *CATALOGUE, ColumnProducts(), MatmulTemplate(), QDotTemplate(), QExpertsDotTemplate(), QuantizeRowsTemplate(), AttentionTemplate(),
-    AttentionBackwardTemplate(), NormBackwardTemplate(), Q8BlocksTemplate(), Reduce(), Rows(), GatherTemplate(), IndexRows(),
+    *CATALOGUE, VectorProducts(), MatmulTemplate(), QDotTemplate(), QExpertsDotTemplate(), QuantizeRowsTemplate(), AttentionTemplate(),
+    AttentionBackwardTemplate(), NormBackwardTemplate(), Q8BlocksTemplate(), RowSweeps(), Reduce(), Rows(), GatherTemplate(), IndexRows(),
     Pointwise(), QMatmulTemplate(), QGatherTemplate(), QExpertsTemplate(), UpdateSliceTemplate(), ScatterAddTemplate(),
     SampleTemplate(), ConvTemplate(), Winograd(), RopeTemplate(), ConcatTemplate(), Elements(),
 ]

@@ -98,6 +98,10 @@ class Elementwise(Op):
         dtype = require_one_dtype(types)
         return TensorType(dt.bool_ if self.to_bool else dtype, broadcast_shapes(*(x.shape for x in types)))
 
+    def on_bits(self, t: TileBuilder, *words: Any) -> Any:
+        """The bits of the result from those of floats of one width, for ops that need no numbers (else None): small floats stay small."""
+        return None
+
     def ref(self, *arrays: Any) -> Any:
         if not self.numpy:
             raise UnsupportedError(f"{self.name}: has no NumPy reference")

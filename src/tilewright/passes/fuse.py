@@ -13,6 +13,7 @@ from .base import Log, Pass, apply_rules, elementwise_classes
 from .regions import Regions, is_elementwise, is_inner, joins_anchor, starts_region
 from .view_rules import kept_tail
 
+SHORTEST, LONGEST, FEWEST = 64, 1 << 14, 8  # elements of a row, and rows, of a kernel that sweeps a row several times
 REGISTER = 16  # lanes of the widest registers that rotate at once
 
 
@@ -123,6 +124,13 @@ def above(node: Node, inside: set[Node]) -> set[Node]:
     return found
 
 
+def _reduces_rows(n: Node) -> bool:
+    """A reduction over trailing axes that keeps them, as axes of one element."""
+    if not isinstance(n.op, (o.Sum, o.Mean, o.Max, o.Min, o.Prod, o.Any, o.All)) or not n.op.keepdims:
+        return False
+    return n.op.axes != () and n.op.axes == tuple(range(len(n.types[0].shape)))[-len(n.op.axes) :]
+
+
 def narrow_chain(v: Value, inside: set[Node], regions: Regions) -> list[Node]:
     """Elementwise nodes of one shape, read by a region alone, from a cast of a narrower value down to v; none: v is no such thing."""
     chain: list[Node] = []
@@ -147,17 +155,18 @@ class Fuse(Pass):
     """Before: canonical graph, everything recognised and merged.
     After: elementwise work next to a contraction, norm, softmax, reduction or gather is in a `Fused` region with it, the rest is in
     pointwise regions of one shape. A region has at most one anchor (an attention takes the ropes of its queries and keys
-    with it where the target's kernel for that many rows rotates them), is free of views, and never closes a cycle. Random numbers are in
-    pointwise regions, which count their elements. A region
-    around a contraction has one result; one around a norm or reduction may also give the sum it reads; pointwise ones give whatever
-    is read elsewhere. A `qdot` or a norm rounds its result to codes itself where the next product wants them. Rows of a table are looked
-    up before elementwise work on the table."""
+    with it where the target's kernel for that many rows rotates them; reductions of rows whose results go back along the rows are in one
+    region with what they go to, and with further reductions of these rows), is free of views, and never closes a cycle. Random numbers
+    are in pointwise regions, which count their elements. A region around a contraction has one result; one around a norm or reduction
+    may also give the sum it reads; pointwise ones give whatever is read elsewhere. A `qdot` or a norm rounds its result to codes
+    itself where the next product wants them. Rows of a table are looked up before elementwise work on the table."""
 
     name: ClassVar[str] = "fuse"
     rules: ClassVar[tuple[Rule, ...]] = (reshape_after_epilogue, reshape_of_reshape, gather_before_cast, gather_before_elementwise)
     max_ops: int = 24
     codes: bool = True  # kernels of the target can round their results to codes
     rotated_rows: int | None = None  # most query rows of an attention whose kernel rotates queries and keys itself (None: any number)
+    sweeps: bool = True  # kernels of the target take the result of a reduction back along its rows
     gate_prologue: bool = False  # silu(g) * u computed while a matmul reads it: measured before it is switched on
 
     def run(self, graph: Graph, log: Log) -> Graph:
@@ -178,6 +187,13 @@ class Fuse(Pass):
         return regions.graph
 
     def grow(self, anchor: Node, regions: Regions, log: Log) -> None:
+        region = self.swept(anchor, regions)
+        if region:
+            position = regions.place(set(region))
+            assert position is not None
+            regions.close(region, position)
+            log.hit("row_sweeps")
+            return
         region = [anchor]
         if anchor.op.fusion in ("norm", "reduction"):
             region = self.producers(anchor, regions)
@@ -260,6 +276,38 @@ class Fuse(Pass):
                 region = trial
                 todo.extend((u, False) for u in n.operands)
         return region
+
+    def swept(self, anchor: Node, regions: Regions) -> list[Node]:
+        """A reduction of rows with what goes back along them: elementwise nodes of the rows' shape and of one element a row, and further
+        reductions of such rows. None where nothing goes back, or where the rows are too short or too few for a program each."""
+        if not self.sweeps or not _reduces_rows(anchor):
+            return []
+        whole, short = anchor.operands[0].shape, anchor.types[0].shape
+        length = product(tuple(d for d, r in zip(whole, short, strict=True) if r == 1))
+        if not isinstance(length, int) or not SHORTEST <= length <= LONGEST or bounds(product(short))[1] < FEWEST:
+            return []
+        region, inside, back = [anchor], {anchor}, {anchor}  # back: what depends on a reduction
+
+        def joins(n: Node) -> bool:
+            if _reduces_rows(n):
+                return n.operands[0].shape == whole and n.types[0].shape == short
+            return joins_anchor(n) and n.types[0].shape in (whole, short)
+
+        grown = True
+        while grown and len(region) < self.max_ops:
+            grown = False
+            readers = {u for n in region for v in n.values for u in regions.users[v]}
+            sources = {v.node for n in region for v in n.operands
+                       if v not in regions.outputs and all(u in inside for u in regions.users[v])}
+            for n in sorted((readers | sources) - inside, key=regions.position.__getitem__):
+                if not joins(n) or not regions.free(n) or regions.place(inside | {n}) is None:
+                    continue
+                region, grown = [*region, n], True
+                inside.add(n)
+                if any(v.node in back for v in n.operands):
+                    back.add(n)
+                break
+        return region if any(n.types[0].shape == whole for n in back) else []
 
     def ropes(self, anchor: Node, regions: Regions) -> list[Node]:
         """The attention and the ropes of its queries and keys, where nothing else reads them and whole registers rotate."""

@@ -61,7 +61,7 @@ def pipeline(target: TargetSpec | None = None) -> tuple[Pass, ...]:
         *([MergePacked()] if gpu else []),
         MergeMatmuls(),
         *([Winograd()] if winograd else []),
-        Fuse(codes=not gpu, rotated_rows=1 if gpu else None),
+        Fuse(codes=not gpu, sweeps=not gpu, rotated_rows=1 if gpu else None),
         Dce(),
         *([RowProducts(), Dce(), RowCodes(), Dce(), CacheAttention(), GateProducts(), Dce()] if gpu else []),  # what only regions show
     )

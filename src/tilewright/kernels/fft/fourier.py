@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ...core.dims import ceildiv, product
-from ...core.dtypes import f32, i64, u32, u64
+from ...core.dtypes import i64
 from ...core.target_spec import TargetSpec
 from ...ir.layout import Layout
 from ...ops.fourier.transforms import DftColumns as DftOp
@@ -25,6 +25,7 @@ from ..template import Template, region_bytes, region_flops
 from .butterflies import Butterflies, Number
 
 SMALL = (2, 3, 4, 5, 8)  # radixes that are written out
+LINE, AHEAD = 64, 16  # bytes of a cache line, rows that are asked for before they are read
 NEAR = 32  # turns between two rounds are products of one near and one far turn
 
 
@@ -102,15 +103,11 @@ class _Kernel:
         """Elements lie side by side and whole square tiles of them can be turned."""
         return lay.strides[-1] == 1 and lay.strides[-3] == 2 and lay.strides[-2] != 2 and self.width > 1
 
-    def _words(self, o: Operand, lay: Layout) -> Layout | None:
-        """Lanes side by side as words of two floats."""
-        if self.dtype is not f32 or lay.strides[-1] != 1 or lay.strides[-2] != 2:
+    def _pairs(self, lay: Layout) -> Layout | None:
+        """[…, n, floats] where the lanes lie side by side, parts by turns."""
+        if lay.strides[-1] != 1 or lay.strides[-2] != 2 or self.width < 2:
             return None
-        halves = [s // 2 if isinstance(s, int) and s % 2 == 0 else None for s in (*lay.strides[:-1], lay.offset)]
-        if None in halves:
-            return None
-        *steps, offset = (s for s in halves if s is not None)
-        return Layout(lay.shape[:-1], tuple(steps), offset)
+        return Layout((*lay.shape[:-2], 2 * lay.shape[-2]), (*lay.strides[:-2], 1), lay.offset)
 
     def _whole(self, r: int, lay: Layout) -> bool:
         return r in SMALL and self._square(lay) and self.n // r % (self.width // 2) == 0
@@ -164,14 +161,15 @@ class _Kernel:
 
             self._tiles(self.x, lay, write=False, move=turned)
             return
-        words = self._words(self.x, lay)
-        view = (self.call.view("x", self.dtype, self.x.buffer, lay) if words is None
-                else self.call.view("x", u64, self.x.buffer, words))
+        pairs = self._pairs(lay)
+        view = self.call.view("x", self.dtype, self.x.buffer, lay if pairs is None else pairs)
         with b.loop(0, self.n) as loop:
-            if words is not None:
-                pair = b.load(view, (*self.at, loop.index, self.first), (self.width,), limit=(self.left,))
-                low, high = b.cast(pair, u32), b.cast(b.binary("shr", pair, 32), u32)
-                self._put(m, loop.index, (b.bitcast(low, f32), b.bitcast(high, f32)))
+            if pairs is not None:
+                start, width = self.first * 2, self.width
+                for line in range(0, 2 * width, LINE // self.dtype.itemsize):  # the hardware does not foresee rows this far apart
+                    b.prefetch(view, (*self.at, loop.index + AHEAD, start + line))
+                low, high = (b.load(view, (*self.at, loop.index, start + k), (width,), limit=(self.left * 2 - k,)) for k in (0, width))
+                self._put(m, loop.index, (b.shuffle(low, high, range(0, 2 * width, 2)), b.shuffle(low, high, range(1, 2 * width, 2))))
             else:
                 where = (*self.at, loop.index, self.first)
                 re, im = (b.load(view, (*where, k), (self.width,), axes=(len(where) - 1,), limit=(self.left,)) for k in range(2))
@@ -186,17 +184,14 @@ class _Kernel:
 
             self._tiles(self.out, lay, write=True, move=turned)
             return
-        words = self._words(self.out, lay)
-        view = (self.call.view("y", self.dtype, self.out.buffer, lay, write=True) if words is None
-                else self.call.view("y", u64, self.out.buffer, words, write=True))
+        pairs = self._pairs(lay)
+        view = self.call.view("y", self.dtype, self.out.buffer, lay if pairs is None else pairs, write=True)
         with b.loop(0, self.n) as loop:
-            re, im = (self._scaled(p) for p in self._get(m, loop.index))
-            if words is not None:
-                low, high = (b.cast(b.bitcast(p, u32), u64) for p in (re, im))
-                pair = b.binary("or", low, b.binary("shl", high, 32))
-                b.store(view, (*self.at, loop.index, self.first), pair, limit=(self.left,))
+            parts = [self._scaled(p) for p in self._get(m, loop.index)]
+            if pairs is not None:
+                b.store(view, (*self.at, loop.index, self.first * 2), b.interleave(*parts), limit=(self.left * 2,))
             else:
-                for k, p in enumerate((re, im)):
+                for k, p in enumerate(parts):
                     b.store(view, (*self.at, loop.index, self.first, k), p, axes=(len(self.at) + 1,), limit=(self.left,))
 
     def _scaled(self, x: Tile) -> Tile:

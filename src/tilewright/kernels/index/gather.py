@@ -6,7 +6,7 @@ read. A table that is packed in panels for a matmul (a tied weight) is read in t
 
 from __future__ import annotations
 
-from ...core.dims import bounds, product
+from ...core.dims import Dim, bounds, product
 from ...core.target_spec import TargetSpec
 from ...ir.graph import Value
 from ...ir.layout import Layout
@@ -73,7 +73,7 @@ class GatherTemplate(Template):
             with b.if_(bad):
                 report_index(b, error, _flat(outer[axis : axis + n_ids], at_ids), wanted)
         safe = b.minimum(b.maximum(wanted, 0), size - 1)
-        tile = target.vector_bits // 32 * (4 if inner is not None else 1)
+        tile = target.vector_bits // 32 * (_registers(after[-1], target.vector_bits // 32) if after else 1)
 
         def body(i: Ix | int, left: Ix | int | None, shape: tuple[int, ...]) -> None:
             limit = None if left is None else (left,)
@@ -114,6 +114,11 @@ class GatherTemplate(Template):
                 streams=True,
             )
         ]
+
+
+def _registers(n: Dim, lanes: int) -> int:
+    """Of one step along a row: a short row is one masked step that is no longer than it must be."""
+    return min(4, max(1, -(-n // lanes))) if isinstance(n, int) else 4
 
 
 def along_memory(table: Operand) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...core.dims import Dim, bounds, ceildiv, product
+from ...core.dims import Dim, at_least, bounds, ceildiv, product
 from ...core.dtypes import DType, i8, i16, i32, i64, u8, u16, u32
 from ...core.target_spec import TargetSpec
 from ...ir.graph import Value
@@ -17,7 +17,7 @@ from ..call import Call
 from ..launch import Launch
 from ..matmul.tiling import leaves_of_epilogue
 from ..pointwise.pointwise import unravel
-from ..region import Evaluator, Operand, Region, narrow, widen
+from ..region import Evaluator, Operand, Region, collapse, narrow, widen
 from ..template import Reason, Template, alone, region_bytes, region_flops
 from .gather import along_memory, report_index
 
@@ -153,7 +153,7 @@ def _reshaped(layout: Layout, shape: tuple[Dim, ...]) -> Layout:
 
 
 class GatherAlongLast(Template):
-    """Each row has indices of its own. One program is one row."""
+    """Each row has indices of its own. One program is one row, or many rows of one index each, whose indices run along registers."""
 
     key = "gather_along_last"
     serves = (GatherAlongAxis,)
@@ -168,6 +168,9 @@ class GatherAlongLast(Template):
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         (x, ids), y = (region.operand(v) for v in region.node.operands), region.results[0]
         assert x is not None and ids is not None
+        one = _one_each(region, x, ids, y, target)
+        if one is not None:
+            return [one]
         call = Call("gather_along_last", region.name)
         b = call.b
         source = call.view("x", x.type.dtype, x.buffer, x.layout)
@@ -183,6 +186,33 @@ class GatherAlongLast(Template):
             safe = checked(b, index, at, columns.index, left, tile, size, error, b.pid * n + columns.index)
             b.store(goal, (*at, columns.index), b.gather(source, (*at, 0), len(at), safe), limit=(left,))
         return [call.finish(product(lead), bytes_=region_bytes(region))]
+
+
+def _one_each(region: Region, x: Operand, ids: Operand, y: Operand, target: TargetSpec) -> Launch | None:
+    """One element of every row, by the addresses of all of them; None where there are more, or where the rows have no common step."""
+    *lead, count = ids.type.shape
+    layouts = [Layout(tuple(lead), o.layout.strides[:-1]) for o in (x, ids, y)]
+    sizes, steps = collapse(tuple(lead), layouts)
+    if count != 1 or x.type.shape[:-1] != tuple(lead) or len(sizes) != 1 or not all(at_least(d, 0) for d in x.layout.strides):
+        return None
+    rows, ((row_step,), (id_step,), (goal_step,)) = sizes[0], steps
+    call = Call("gather_one_each", region.name)
+    b, tile = call.b, target.vector_bits // 32
+    reach: Dim = 1 + (rows - 1) * row_step + (x.type.shape[-1] - 1) * x.layout.strides[-1]
+    source = call.view("x", x.type.dtype, x.buffer, Layout((reach,), (1,), x.layout.offset))
+    index = call.view("ids", ids.type.dtype, ids.buffer, Layout((rows,), (id_step,), ids.layout.offset))
+    goal = call.view("y", y.type.dtype, y.buffer, Layout((rows,), (goal_step,), y.layout.offset), write=True)
+    error = call.error()
+    size, n = call.word("size", x.type.shape[-1]), call.word("rows", rows)
+    row, column = call.word("row", row_step), call.word("column", x.layout.strides[-1])
+    begin = b.pid * (tile * TILES)
+    with b.loop(begin, b.minimum(begin + tile * TILES, n), tile) as part:
+        left = b.minimum(n - part.index, tile)
+        safe = b.cast(checked(b, index, [], part.index, left, tile, size, error, part.index), i64)
+        where = b.binary("min", b.iota((tile,), 0) + b.from_index(part.index), b.from_index(n - 1))
+        taken = b.gather(source, (0,), 0, where * b.from_index(row) + safe * b.from_index(column))
+        b.store(goal, (part.index,), taken, limit=(left,))
+    return call.finish(ceildiv(rows, tile * TILES), bytes_=2 * y.type.nbytes + ids.type.nbytes, note="one element of every row")
 
 
 class GatherAlongRows(Template):

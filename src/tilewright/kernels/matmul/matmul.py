@@ -31,7 +31,6 @@ from ..quant.words import PAIRS, in_words, word_operand, words_of
 from ..region import Operand, Region
 from ..template import Reason, Template, from_memory, region_bytes, region_flops, shaped_as_result
 from .chains import CHAIN, accumulate_chains, accumulate_words
-from .narrow import narrow_fits, narrow_launch
 from .panels import pack_panels
 from .prefetch import NextBlock, Stream
 from .product import Config, Frame, Problem, even_blocks
@@ -100,10 +99,6 @@ class MatmulTemplate(Template):
     def _product(self, region: Region, p: Problem, target: TargetSpec) -> list[Launch]:
         config = default_config(p.dtype, p.n, target)
         packed = p.b.packed.form == "panels"
-        if narrow_fits(p, target):
-            *lead, row, column = (p.b.packed.width, 1) if packed else p.b_view.strides
-            elements = Layout((*p.b_view.shape[:-2], 1, p.k, p.n), (*lead, 0, row, column), 0 if packed else p.b_view.offset)
-            return [narrow_launch(region, p, p.b.buffer, elements, target)]
         if packed:
             config = replace(config, width=p.b.packed.width)
             panels = Layout((ceildiv(p.n, config.width), p.k, config.width), (p.k * config.width, config.width, 1))

@@ -12,9 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...core.dims import Dim, ceildiv, product
+from ...core.dtypes import bf16, f16, u16
 from ...core.target_spec import TargetSpec
 from ...ir.graph import Value
 from ...ir.layout import Layout
+from ...ops.families import Elementwise
 from ...ops.pointwise.casts import Cast
 from ...ops.structure import Constant, Input
 from ...tile.builder import Ix, KernelBuilder, Tile, View
@@ -216,9 +218,15 @@ def emit_row(b: KernelBuilder, region: Region, ins: dict[Value, View], ramps: di
             return b.iota((tile,), 0) * b.from_index(steps[-1]) + b.from_index(value)
 
         def moved(v: Value) -> Tile | None:
-            """An operand that is a result as it stands: its elements are not widened on the way."""
+            """An operand that is a result as it stands, or but for bits of its words: its elements are not widened on the way."""
             o = region.operand(v)
-            return None if o is None else leaf(v, o)
+            if o is not None:
+                return leaf(v, o)
+            if v.dtype not in (bf16, f16) or not isinstance(v.op, Elementwise) or any(u.dtype is not v.dtype for u in v.node.operands):
+                return None
+            words = [moved(u) for u in v.node.operands]
+            out = None if None in words else v.op.on_bits(b, *(b.bitcast(w, u16) for w in words if w is not None))
+            return None if out is None else b.bitcast(out, v.dtype)
 
         evaluate = Evaluator(b, region, leaf, ramp=ramp, checks=bool(checks))
         if checks:

@@ -1,8 +1,9 @@
-"""Backward pass of norms: a launch over rows for dx, which leaves each row's mean and scale, and a launch over strips of columns for the
-sums of the weight and the bias.
+"""Backward pass of norms: dx of a block of rows a program, with the block's part of the sums of the weight and the bias, and a launch over
+strips of columns that adds the parts.
 
-A row is walked four times and stays in the first cache. A strip walks all rows in order, in chains of CHAIN, so every sum has one order
-whatever the number of threads. Edges of rows are masked; without rows the sums are zero.
+A row is walked three times for its statistics and stays in the first cache; the block is then walked by strips of columns, from the second
+cache, which writes dx and adds the block's rows up in registers. Blocks have ROWS rows, and parts are added in chains of CHAIN: every sum
+has one order whatever the number of threads. Edges of rows are masked; without rows the sums are zero. Small floats are computed in f32.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ...core.dims import Dim, ceildiv
+from ...core.dtypes import compute_dtype
 from ...core.target_spec import TargetSpec
 from ...ir.layout import Layout
 from ...ops.rows.norm_backward import NormBackward as NormBackwardOp
@@ -18,52 +20,55 @@ from ..call import Call
 from ..launch import Buffer, Launch
 from ..matmul.chains import CHAIN
 from ..region import Operand, Region
-from ..template import Reason, Template, region_bytes, region_flops
+from ..template import Template, region_bytes, region_flops
 
 REGISTERS = 4  # of a step along a row, and of a strip
+ROWS = 16  # of a block
 
 
 class NormBackwardTemplate(Template):
     key = "norm_backward"
     serves = (NormBackwardOp,)
 
-    def refuses(self, region: Region, target: TargetSpec) -> Reason | None:
-        return None if region.operands[0].type.dtype.name in ("f32", "f64") else Reason("needs f32 or f64")
-
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        op = region.op(NormBackwardOp)
-        operands = [o for v in region.node.operands if (o := region.operand(v)) is not None]
-        x, g = operands[0], operands[-1]
-        weight = operands[1] if op.affine != "none" else None
-        rows = x.type.shape[0]
-        means, scales = (Buffer(f"{region.name}.{n}", "temp", rows * x.type.dtype.itemsize) for n in ("mean", "scale"))
-        first = _rows(region, op, x, g, weight, means, scales, target)
-        if op.affine == "none":
-            return [first]
-        return [first, _columns(region, op, x, g, means, scales, target)]
+        op = region.node.op
+        assert isinstance(op, NormBackwardOp)
+        rows, width = region.results[0].type.shape
+        wide = compute_dtype(region.results[0].type.dtype)
+        blocks = ceildiv(rows, ROWS)
+        line = Layout.contiguous((blocks, width))
+        parts = [Operand(r.type, Buffer(f"{region.name}.part{i}", "temp", blocks * width * wide.itemsize), line)
+                 for i, r in enumerate(region.results[1:])]
+        first = _blocks(region, op, parts, target)
+        return [first, _sums(region, parts, target)] if parts else [first]
 
 
-def _rows(region: Region, op: NormBackwardOp, x: Operand, g: Operand, weight: Operand | None, means: Buffer, scales: Buffer,
-          target: TargetSpec) -> Launch:
-    """dx of one row a program, and the row's mean and scale."""
-    dtype = x.type.dtype
+def _blocks(region: Region, op: NormBackwardOp, parts: list[Operand], target: TargetSpec) -> Launch:
+    """dx of one block of rows a program, and the block's parts of the other sums."""
+    operands = [region.given(v) for v in region.node.operands]
+    x, g = operands[0], operands[-1]
+    stored, dtype = x.type.dtype, compute_dtype(x.type.dtype)
     rows, width = x.type.shape
     call = Call("norm_backward", region.name)
     b = call.b
-    xv, gv = call.view("x", dtype, x.buffer, x.layout), call.view("g", dtype, g.buffer, g.layout)
-    wv = None if weight is None else call.view("w", dtype, weight.buffer, weight.layout)
-    out = call.view("dx", dtype, region.results[0].buffer, region.results[0].layout, write=True)
-    line = Layout.contiguous((rows,))
-    mean_out, scale_out = call.view("mean", dtype, means, line, write=True), call.view("scale", dtype, scales, line, write=True)
-    n = call.word("n", width)
+    xv, gv = call.view("x", stored, x.buffer, x.layout), call.view("g", stored, g.buffer, g.layout)
+    wv = None if op.affine == "none" else call.view("w", stored, operands[1].buffer, operands[1].layout)
+    out = call.view("dx", stored, region.results[0].buffer, region.results[0].layout, write=True)
+    sums = [call.view(f"part{i}", dtype, p.buffer, p.layout, write=True) for i, p in enumerate(parts)]
+    m, n = call.word("rows", rows), call.word("n", width)
     tile = target.vector_bits // (8 * dtype.itemsize) * REGISTERS
-    row = b.pid
     whole = n // tile * tile
     count = b.from_index(n, dtype)
+    start = b.pid * ROWS
+    stop = b.minimum(start + ROWS, m)
+    stats = b.scratch(dtype, (ROWS, 4))  # of each row: mean, scale, mean of the cotangent, mean of its products with the normalised row
 
-    def total(term: Callable[[Ix | int, Ix | int | None], list[Tile]], parts: int) -> list[Tile]:
+    def at(view: View, place: tuple[Ix | int, ...], left: Ix | int | None) -> Tile:
+        return b.cast(b.load(view, place, (tile,), limit=None if left is None else (left,)), dtype)
+
+    def total(term: Callable[[Ix | int, Ix | int | None], list[Tile]], count_: int) -> list[Tile]:
         """Sums over the row of what `term(i, limit)` gives."""
-        zero = [b.full((tile,), 0.0, dtype)] * parts
+        zero = [b.full((tile,), 0.0, dtype)] * count_
         with b.loop(0, whole, tile, zero) as loop:
             loop.next(*(a + t for a, t in zip(loop.carried, term(loop.index, None), strict=True)))
         with b.loop(whole, n, tile, loop.results) as tail:  # at most once
@@ -74,65 +79,68 @@ def _rows(region: Region, op: NormBackwardOp, x: Operand, g: Operand, weight: Op
         """Zero past the row's end, where a deviation from the mean would not be."""
         return t if left is None else b.select(b.cmp("lt", b.iota((tile,), 0), b.from_index(left)), t, 0.0)
 
-    def at(view: View, i: Ix | int, left: Ix | int | None) -> Tile:
-        return b.load(view, (row, i), (tile,), limit=None if left is None else (left,))
+    def cotangent(row: Ix, i: Ix | int, left: Ix | int | None) -> Tile:
+        y = at(gv, (row, i), left)
+        return y if wv is None else y * at(wv, (i,), left)
 
-    mean = total(lambda i, left: [at(xv, i, left)], 1)[0] / count if op.centred else b.full((), 0.0, dtype)
+    with b.loop(start, stop) as loop:
+        row = loop.index
+        mean = total(lambda i, left: [at(xv, (row, i), left)], 1)[0] / count if op.centred else b.full((), 0.0, dtype)
 
-    def squares(i: Ix | int, left: Ix | int | None) -> list[Tile]:
-        d = inside(at(xv, i, left) - mean, left)
-        return [d * d]
+        def squares(i: Ix | int, left: Ix | int | None) -> list[Tile]:
+            d = inside(at(xv, (row, i), left) - mean, left)
+            return [d * d]
 
-    scale = 1.0 / b.unary("sqrt", total(squares, 1)[0] / count + op.eps)
+        scale = 1.0 / b.unary("sqrt", total(squares, 1)[0] / count + op.eps)
 
-    def cotangent(i: Ix | int, left: Ix | int | None) -> Tile:
-        y = at(gv, i, left)
-        return y if wv is None else y * b.load(wv, (i,), (tile,), limit=None if left is None else (left,))
+        def products(i: Ix | int, left: Ix | int | None) -> list[Tile]:
+            y = cotangent(row, i, left)
+            return [y, y * ((at(xv, (row, i), left) - mean) * scale)]
 
-    def products(i: Ix | int, left: Ix | int | None) -> list[Tile]:
-        y = cotangent(i, left)
-        return [y, y * ((at(xv, i, left) - mean) * scale)]
+        plain, along = (t / count for t in total(products, 2))
+        for k, t in enumerate((mean, scale, plain if op.centred else b.full((), 0.0, dtype), along)):
+            b.store(stats, (row - start, k), t)
 
-    plain, along = (t / count for t in total(products, 2))
-    plain = plain if op.centred else b.full((), 0.0, dtype)
+    def strip(i: Ix | int, left: Ix | int | None) -> None:
+        limit = None if left is None else (left,)
+        with b.loop(start, stop, 1, [b.full((tile,), 0.0, dtype)] * len(sums)) as loop:
+            row = loop.index
+            mean, scale, plain, along = (b.load(stats, (row - start, k), ()) for k in range(4))
+            hat = (at(xv, (row, i), left) - mean) * scale
+            dx = (cotangent(row, i, left) - plain - hat * along) * scale
+            b.store(out, (row, i), b.cast(dx, stored), limit=limit)
+            y = at(gv, (row, i), left)
+            loop.next(*(a + t for a, t in zip(loop.carried, (y * hat, y), strict=False)))
+        for view, t in zip(sums, loop.results, strict=True):
+            b.store(view, (b.pid, i), t, limit=limit)
 
-    def write(i: Ix | int, left: Ix | int | None) -> None:
-        hat = (at(xv, i, left) - mean) * scale
-        dx = (cotangent(i, left) - plain - hat * along) * scale
-        b.store(out, (row, i), dx, limit=None if left is None else (left,))
-
-    with b.loop(0, whole, tile) as loop:
-        write(loop.index, None)
+    with b.loop(0, whole, tile) as strips:
+        strip(strips.index, None)
     with b.if_(b.compare("lt", whole, n)):
-        write(whole, n - whole)
-    b.store(mean_out, (row,), mean)
-    b.store(scale_out, (row,), scale)
-    return call.finish(rows, flops=region_flops(region), bytes_=region_bytes(region), streams=True)
+        strip(whole, n - whole)
+    return call.finish(ceildiv(rows, ROWS), flops=region_flops(region), bytes_=region_bytes(region), streams=True)
 
 
-def _columns(region: Region, op: NormBackwardOp, x: Operand, g: Operand, means: Buffer, scales: Buffer, target: TargetSpec) -> Launch:
-    """The sums over rows of g · x̂ and of g, for one strip of columns a program."""
-    dtype = x.type.dtype
-    rows, width = x.type.shape
+def _sums(region: Region, parts: list[Operand], target: TargetSpec) -> Launch:
+    """The sums of the blocks' parts, for one strip of columns a program."""
+    blocks, width = parts[0].layout.shape
+    stored = parts[0].type.dtype
+    dtype = compute_dtype(stored)
     call = Call("norm_sums", f"{region.name}.sums")
     b = call.b
-    xv, gv = call.view("x", dtype, x.buffer, x.layout), call.view("g", dtype, g.buffer, g.layout)
-    line = Layout.contiguous((rows,))
-    mean, scale = call.view("mean", dtype, means, line), call.view("scale", dtype, scales, line)
-    outs = [call.view(f"d{i}", dtype, r.buffer, r.layout, write=True) for i, r in enumerate(region.results[1:])]
-    m, n = call.word("rows", rows), call.word("n", width)
+    ins = [call.view(f"part{i}", dtype, p.buffer, p.layout) for i, p in enumerate(parts)]
+    outs = [call.view(f"d{i}", stored, r.buffer, r.layout, write=True) for i, r in enumerate(region.results[1:])]
+    m, n = call.word("blocks", blocks), call.word("n", width)
     strip = target.vector_bits // (8 * dtype.itemsize) * REGISTERS
     first = b.pid * strip
     limit = (b.minimum(n - first, strip),)
     zeros = [b.full((strip,), 0.0, dtype)] * len(outs)
     with b.loop(0, m, CHAIN, zeros) as chains:
         with b.loop(chains.index, b.minimum(chains.index + CHAIN, m), 1, zeros) as loop:
-            y = b.load(gv, (loop.index, first), (strip,), limit=limit)
-            x_row = b.load(xv, (loop.index, first), (strip,), limit=limit)
-            hat = (x_row - b.load(mean, (loop.index,), ())) * b.load(scale, (loop.index,), ())
-            loop.next(*(a + t for a, t in zip(loop.carried, (y * hat, y), strict=False)))
+            loop.next(*(a + b.load(v, (loop.index, first), (strip,), limit=limit) for a, v in zip(loop.carried, ins, strict=True)))
         chains.next(*(a + t for a, t in zip(chains.carried, loop.results, strict=True)))
     for view, t in zip(outs, chains.results, strict=True):
-        b.store(view, (first,), t, limit=limit)
+        b.store(view, (first,), b.cast(t, stored), limit=limit)
     grid: Dim = ceildiv(width, strip)
-    return call.finish(grid, flops=4 * x.type.numel, bytes_=2 * x.type.nbytes, note="sums of the weight and the bias")
+    each = blocks * width
+    return call.finish(grid, flops=len(parts) * each, bytes_=len(parts) * each * dtype.itemsize, note="sums of the weight and the bias")

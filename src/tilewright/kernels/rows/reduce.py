@@ -31,15 +31,14 @@ from ..pointwise.pointwise import unravel
 from ..region import Evaluator, Operand, Region, collapse, narrow
 from ..template import Reason, Template, region_bytes, region_flops
 from .reduce_parts import over_parts
-from .rows import REDUCTIONS, Rows
+from .rows import COMBINE, REDUCTIONS, Rows
 
 TILE = 64  # partial sums of a long row, whatever the target
 CHUNK = 256 * TILE
-WIDTH = 64  # columns of a program
+WIDTH = 64  # columns of a program, at least
 AHEAD = 32  # rows that columns ask for before they are read
 SPREAD = 1 << 20  # bytes of a matrix whose columns are spread
 SPREAD_ROWS = 16  # times the partial results it has at least: they take a sixteenth of its memory at most
-COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "any": "or", "all": "and"}
 
 
 class Reduce(Template):
@@ -133,6 +132,8 @@ class ReduceKernel:
         lanes = target.vector_bits // 32
         self.tile = TILE if chunked else lanes * 4 if not isinstance(length, int) or length >= lanes * 4 else lanes
         self.chunked, self.spread = chunked, may_spread and not chunked and self._spreads(length)
+        # A program that walks few rows far apart reads long pieces of them.
+        self.width = WIDTH * (4 if target.registers >= 32 else 2) * 4 // max(self.dtype.itemsize, 4) if self.spread else WIDTH
         self._bind()
 
     def _spreads(self, length: Dim) -> bool:
@@ -174,10 +175,10 @@ class ReduceKernel:
         where: Ix | int = b.pid
         self.grid = product(outer)
         if self.columns:
-            self.grid = product(outer[:-1]) * ceildiv(outer[-1], WIDTH)
+            self.grid = product(outer[:-1]) * ceildiv(outer[-1], self.width)
         if self.spread:
             self.chunks: Dim = self.tile
-            count = b.ceildiv(dims[-1], WIDTH)
+            count = b.ceildiv(dims[-1], self.width)
             for d in dims[:-1]:
                 count = count * d
             self.chunk = where // count
@@ -196,10 +197,10 @@ class ReduceKernel:
             self.temp = Buffer(f"{self.region.name}.parts", "temp", product(outer) * self.chunks * self.dtype.itemsize)
         self.limit: Ix | int | None = None
         if self.columns:
-            blocks = b.ceildiv(dims[-1], WIDTH)
-            first = where % blocks * WIDTH
+            blocks = b.ceildiv(dims[-1], self.width)
+            first = where % blocks * self.width
             self.at: list[Ix | int] = [*unravel(b, where // blocks, dims[:-1]), first] if len(dims) > 1 else [first]
-            self.limit = b.minimum(dims[-1] - first, WIDTH)
+            self.limit = b.minimum(dims[-1] - first, self.width)
         else:
             self.at = unravel(b, where, dims)
         self.row = where
@@ -228,9 +229,9 @@ class ReduceKernel:
 
     # --- walking ------------------------------------------------------------------------------------------------------
     def values(self, place: list[Ix | int], left: Ix | int | None) -> Tile:
-        """The anchor's operand at a place of the reduced axes: a tile of the row, or WIDTH columns. Stores what stands before it."""
+        """The anchor's operand at a place of the reduced axes: a tile of the row, or some columns. Stores what stands before it."""
         b = self.b
-        n = self.tile if not self.columns else WIDTH
+        n = self.tile if not self.columns else self.width
         limit = left if not self.columns else self.limit
         axis = len(self.outer) - 1 if self.columns else len(self.outer) + len(self.inner) - 1
 
@@ -284,17 +285,17 @@ class ReduceKernel:
             view = self.late[v]
             if not self.columns or view.type.strides[axis] == 0:
                 return b.load(view, self.at, (1,), axes=(axis,))
-            return b.load(view, self.at, (WIDTH,), axes=(axis,), limit=limit)
+            return b.load(view, self.at, (self.width,), axes=(axis,), limit=limit)
 
         evaluate = Evaluator(b, self.region, leaf, {self.node.values[0]: value})
         for (v, r), view in zip(self.after, self.outs, strict=True):
-            x = b.broadcast(evaluate(v), (WIDTH,) if self.columns else (1,))
+            x = b.broadcast(evaluate(v), (self.width,) if self.columns else (1,))
             b.store(view, self.at, narrow(b, x, r.type.dtype), axes=(axis,), limit=limit)
         note = f"{'columns' if self.columns else 'rows'}{', in chunks' if self.chunked else ', spread' if self.spread else ''}"
         return self.call.finish(self.grid, flops=region_flops(self.region), bytes_=region_bytes(self.region), note=note, streams=True)
 
     def value(self) -> Tile:
-        """The result of one row, or of WIDTH columns."""
+        """The result of one row, or of some columns."""
         fn = REDUCTIONS[type(self.op)]
         value = self._fold_columns(fn) if self.columns else self._fold_row(fn)
         if not isinstance(self.op, red.Mean) or self.spread:
@@ -322,7 +323,7 @@ class ReduceKernel:
         return b.reduce(fn, self.over_rows([b.full((self.tile,), other, self.dtype)], body)[0])
 
     def _fold_columns(self, fn: str) -> Tile:
-        """`tile` partial results of WIDTH columns, one after another, then a tree; element i of a column goes to partial i mod tile,
+        """`tile` partial results of some columns, one after another, then a tree; element i of a column goes to partial i mod tile,
         as along a row."""
         b, other = self.b, identity(fn, self.dtype)
 
@@ -338,25 +339,25 @@ class ReduceKernel:
             return found
 
         if self.spread:
-            return nest([], self.chunk, b.full((WIDTH,), other, self.dtype))
+            return nest([], self.chunk, b.full((self.width,), other, self.dtype))
         if fn not in ("sum", "prod"):  # the order does not matter: one register block is enough
             def best(place: list[Ix | int], state: Tile) -> Tile:
-                for v in self.full.values():  # a row of WIDTH columns is too short for the hardware to foresee the next
-                    for k in range(0, WIDTH, 64 // v.type.dtype.itemsize):
+                for v in self.full.values():  # a few columns are too short for the hardware to foresee the next
+                    for k in range(0, self.width, 64 // v.type.dtype.itemsize):
                         b.prefetch(v, (*self.at[:-1], self.at[-1] + k, *place[:-1], place[-1] + AHEAD), locality=2)
                 return b.binary(COMBINE[fn], state, self.values(place, None))
 
-            return self._each_place(b.full((WIDTH,), other, self.dtype), best)
-        parts = b.scratch(self.dtype, (self.tile, WIDTH))
+            return self._each_place(b.full((self.width,), other, self.dtype), best)
+        parts = b.scratch(self.dtype, (self.tile, self.width))
         with b.loop(0, self.tile) as one:
-            b.store(parts, (one.index, 0), nest([], one.index, b.full((WIDTH,), other, self.dtype)))
+            b.store(parts, (one.index, 0), nest([], one.index, b.full((self.width,), other, self.dtype)))
         half = self.tile // 2
         while half:
             with b.loop(0, half) as loop:
-                pair = b.binary(COMBINE[fn], *(b.load(parts, (loop.index + k, 0), (WIDTH,)) for k in (0, half)))
+                pair = b.binary(COMBINE[fn], *(b.load(parts, (loop.index + k, 0), (self.width,)) for k in (0, half)))
                 b.store(parts, (loop.index, 0), pair)
             half //= 2
-        return b.load(parts, (0, 0), (WIDTH,))
+        return b.load(parts, (0, 0), (self.width,))
 
     def _each_place(self, start: Tile, step: Callable[[list[Ix | int], Tile], Tile]) -> Tile:
         b = self.b

@@ -36,6 +36,7 @@ REDUCTIONS: dict[type, str] = {
     red.Any_: "any",
     red.All: "all",
 }
+COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "any": "or", "all": "and"}
 NORMS = (norms.LayerNorm, norms.RmsNorm)
 SOFTMAXES = (norms.Softmax, norms.LogSoftmax)
 
@@ -57,48 +58,53 @@ class Rows(Template):
     fuses = True
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        if isinstance(region.node.op, (*NORMS, *SOFTMAXES)) and len(reduced_axes(region)) == 1 and region.tail is None:
-            return self._turned(region, target)
+        if isinstance(region.node.op, (*NORMS, *SOFTMAXES)) and region.tail is None:
+            return turned(region, target, RowKernel)
         return [RowKernel(region, target).launch()]
 
-    @staticmethod
-    def _turned(region: Region, target: TargetSpec) -> list[Launch]:
-        """Columns that lie across memory are turned into rows, and back where a result does: sweeps along memory instead of jumps."""
-        axis, shape = reduced_axes(region)[0], region.node.operands[0].shape
 
-        def in_rows(o: Operand, name: str) -> Operand:
-            order = (*(i for i in range(o.type.ndim) if i != axis), axis)
-            back = tuple(order.index(i) for i in range(o.type.ndim))
-            layout = Layout.contiguous(tuple(o.type.shape[i] for i in order)).permute(back)
-            return Operand(o.type, Buffer(f"{region.name}.{name}", "temp", o.type.nbytes), layout)
+def turned(region: Region, target: TargetSpec, kernel: type[RowKernel]) -> list[Launch]:
+    """A kernel of rows. Columns that lie across memory are turned into rows first, and back where a result does: sweeps along memory
+    instead of jumps."""
+    axes, shape = reduced_axes(region), region.node.operands[0].shape
+    if len(axes) != 1:
+        return [kernel(region, target).launch()]
+    axis = axes[0]
 
-        def turned(found: Sequence[Operand], name: str, *, back: bool) -> tuple[list[Operand], list[Launch]]:
-            operands, launches = list(found), list[Launch]()
-            for i, o in enumerate(found):
-                if o.type.shape != shape:
-                    continue
-                rows, which = in_rows(o, f"{name}{i or ''}"), str(i or "")
-                copy = (turning_copy(f"{region.name}.back{which}", rows, o, target, "rows turned into columns") if back
-                        else turning_copy(f"{region.name}.turn{which}", o, rows, target, "columns turned into rows"))
-                if copy is not None:
-                    operands[i], launches = rows, [*launches, copy]
-            return operands, launches
+    def in_rows(o: Operand, name: str) -> Operand:
+        order = (*(i for i in range(o.type.ndim) if i != axis), axis)
+        back = tuple(order.index(i) for i in range(o.type.ndim))
+        layout = Layout.contiguous(tuple(o.type.shape[i] for i in order)).permute(back)
+        return Operand(o.type, Buffer(f"{region.name}.{name}", "temp", o.type.nbytes), layout)
 
-        (sources, before), (made, after) = turned(region.operands, "turned", back=False), turned(region.results, "rows", back=True)
-        inner = Region(region.name, region.body, sources, made, region.place) if before or after else region
-        return [*before, RowKernel(inner, target).launch(), *after]
+    def copies(found: Sequence[Operand], name: str, *, back: bool) -> tuple[list[Operand], list[Launch]]:
+        operands, launches = list(found), list[Launch]()
+        for i, o in enumerate(found):
+            if o.type.shape != shape:
+                continue
+            rows, which = in_rows(o, f"{name}{i or ''}"), str(i or "")
+            copy = (turning_copy(f"{region.name}.back{which}", rows, o, target, "rows turned into columns") if back
+                    else turning_copy(f"{region.name}.turn{which}", o, rows, target, "columns turned into rows"))
+            if copy is not None:
+                operands[i], launches = rows, [*launches, copy]
+        return operands, launches
+
+    (sources, before), (made, after) = copies(region.operands, "turned", back=False), copies(region.results, "rows", back=True)
+    inner = Region(region.name, region.body, sources, made, region.place) if before or after else region
+    return [*before, kernel(inner, target).launch(), *after]
 
 
 class RowKernel:
     """One kernel under construction."""
 
     resident = False  # the whole row is one tile: nothing needs to be kept in memory between sweeps
+    goes_back = False  # a reduction's result goes back along the row
 
     def __init__(self, region: Region, target: TargetSpec) -> None:
         self.region, self.node = region, region.node
         self.call = Call(self.node.op.name, region.name)
         self.b = self.call.b
-        self.reduces = isinstance(self.node.op, tuple(REDUCTIONS))
+        self.reduces = isinstance(self.node.op, tuple(REDUCTIONS)) and not self.goes_back
         kept_outputs = [i for i, v in enumerate(region.body.outputs) if v.node is not region.tail]  # those of a tail come last
         self.outputs, self.results = [region.body.outputs[i] for i in kept_outputs], [region.results[i] for i in kept_outputs]
         self.quantized = region.results[len(self.results) :]
@@ -268,11 +274,10 @@ class RowKernel:
     def total(self, fn: str, value: Callable[[Tile], Tile], other: float, *, first: bool = False) -> Tile:
         """Reduce value(x) over the row to one element of shape (1,)."""
         b = self.b
-        combine = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "any": "or", "all": "and"}[fn]
 
         def body(evaluate: Evaluator, at: list[Ix | int], left: Ix | int | None, carried: list[Tile]) -> list[Tile]:
             x = value(self.source(evaluate, at, left, first))
-            return [b.binary(combine, carried[0], self.inside(left, x, other))]
+            return [b.binary(COMBINE[fn], carried[0], self.inside(left, x, other))]
 
         start = b.full((self.tile,), other, self.dtype)
         return b.reduce(fn, self.sweep([start], body)[0])

@@ -15,7 +15,7 @@ from ...core.errors import ShapeError, require
 from ...ir.graph import Value
 from ...ir.types import TensorType
 from .. import functions as F
-from ..base import E, MaybeValues, S, Traits, Values, register
+from ..base import E, MaybeValues, S, Traits, Values, register, single
 from ..complex.parts import join
 from ..complex.rules import conj
 from ..families import Composite, f32, f64, i32
@@ -337,23 +337,41 @@ def cond(a: Value, order: float | str | None = None) -> Value:
     return F.mul(matrix_norm(a, order), matrix_norm(inv(a), order))
 
 
-def matrix_exp(a: Value) -> Value:
-    """exp(a) by scaling to a norm below 1/2, a Taylor polynomial, and squaring."""
+def matrix_exp(a: Value, terms: int = 16) -> Value:
+    """exp(a) by scaling to a norm below 1/2, a Taylor polynomial in powers of the fourth power, and squaring, as often as the largest norm
+    of a batch asks for."""
     n, _ = X.require_matrix(a.type, square=True)
-    if n == 0:
+    if n == 0 or 0 in a.shape:
         return a
     if a.dtype is dt.f32:  # squaring doubles relative errors
-        return F.cast(matrix_exp(F.cast(a, dt.f64)), dt.f32)
+        return F.cast(matrix_exp(F.cast(a, dt.f64), 12), dt.f32)
     size = F.apply("stop_gradient", matrix_norm(a, 1, keepdims=True))
     times = F.maximum(F.one("ceil", F.add(F.div(F.log(F.maximum(size, 1e-30)), math.log(2.0)), 1.0)), 0)
     y = F.mul(a, F.exp(F.mul(times, -math.log(2.0))))
-    terms = 16
-    one = X.eye(a, n)
-    out = F.add(one, F.div(y, float(terms)))
-    for k in range(terms - 1, 0, -1):
-        out = F.add(one, F.div(F.matmul(y, out), float(k)))
-    for k in range(SQUARINGS):
-        out = F.where(F.less(F.full(a.node.graph, (), k, a.dtype), times), F.matmul(out, out), out)
+    square = F.matmul(y, y)
+    powers = [X.eye(a, n), y, square, F.matmul(square, y)]
+    fourth = F.matmul(square, square)
+    out = F.mul(fourth, 1 / math.factorial(terms))
+    for k in range(terms - 4, -1, -4):
+        for i, power in enumerate(powers):
+            out = F.add(out, F.mul(power, 1 / math.factorial(k + i)))
+        out = F.matmul(out, fourth) if k else out
+    return _squared(out, times)
+
+
+def _squared(x: Value, times: Value) -> Value:
+    """Every matrix squared as often as its number says."""
+    from ..control.flow import While
+
+    def body(graph: Any, v: Sequence[Value]) -> tuple[Value, Value]:
+        return F.where(F.less(v[1], v[2]), F.matmul(v[0], v[0]), v[0]), F.add(v[1], 1.0)
+
+    most = F.one("max", times, axes=tuple(range(len(times.shape))))
+    count = F.full(x.node.graph, (), 0.0, x.dtype)
+    carried = x, count, times, most
+    types = [v.type for v in carried]
+    loop = While(test=single(lambda graph, v: F.less(v[1], v[3]), *types), body=single(body, *types), carries=2, max_iterations=SQUARINGS)
+    out: Value = loop(*carried)[0]
     return out
 
 

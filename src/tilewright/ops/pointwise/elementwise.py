@@ -44,6 +44,9 @@ class Neg(Unary):
     def lower(self, t: TileBuilder, x: Any) -> Any:
         return t.unary("neg", x) if x.dtype.is_float else 0 - x
 
+    def on_bits(self, t: TileBuilder, *words: Any) -> Any:
+        return t.binary("xor", words[0], 1 << (8 * words[0].dtype.itemsize - 1))
+
 
 @register
 class Abs(Unary):
@@ -63,6 +66,9 @@ class Abs(Unary):
         if x.dtype.is_float:
             return t.unary("abs", x)
         return x if x.dtype.kind == "u" else t.select(t.cmp("lt", x, 0), 0 - x, x)
+
+    def on_bits(self, t: TileBuilder, *words: Any) -> Any:
+        return t.binary("and", words[0], (1 << (8 * words[0].dtype.itemsize - 1)) - 1)
 
 
 @register

@@ -44,6 +44,10 @@ class Copysign(Binary):
     def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
         return vm.copy_sign(t, x, y)
 
+    def on_bits(self, t: TileBuilder, *words: Any) -> Any:
+        sign = 1 << (8 * words[0].dtype.itemsize - 1)
+        return t.binary("or", t.binary("and", words[0], sign - 1), t.binary("and", words[1], sign))
+
     def scaled(self, i: int, g: Value, inputs: Values, output: Value) -> Value | None:
         x = inputs[0]
         if i == 1:

@@ -7,7 +7,6 @@ import numpy as np
 
 from ...core.dims import product
 from ...core.errors import require
-from ...core.target_spec import TargetSpec
 from ...ir.graph import Value
 from ...ir.types import TensorType
 from .. import functions as F
@@ -61,9 +60,6 @@ class NormBackward(Composite):
         dx = inverse * (gw - mean - hat * np.mean(gw * hat, -1, keepdims=True))
         out = (dx, np.sum(g * hat, 0), np.sum(g, 0))[: 1 + {"none": 0, "weight": 1, "both": 2}[self.affine]]
         return tuple(a.astype(x.dtype) for a in out) if len(out) > 1 else dx.astype(x.dtype)
-
-    def decomposes(self, operands: Values, target: TargetSpec | None) -> bool:
-        return operands[0].dtype.itemsize == 2 and (target is None or target.kind != "cuda")
 
     def decompose(self, x: Value, *rest: Value) -> Any:
         dtype = x.dtype

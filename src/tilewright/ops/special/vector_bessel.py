@@ -6,7 +6,7 @@ from __future__ import annotations
 from math import pi, sqrt
 
 from ..tiles import TileBuilder
-from .vector_math import Tile, copy_sign, poly, wide
+from .vector_math import Tile, copy_sign, poly, where_any, wide
 
 # exp(-x) I0(x) and exp(-x) I1(x) / x in x/4 - 1 for 0 <= x <= 8; the same times sqrt(x) (I1 not divided) in 16/x - 1 above
 I0_NEAR = (0.2070019212239867, -0.11300432688621181, 0.09451562853995299, -0.0890434413599924, 0.08734341617529719, -0.08496338094374095,
@@ -34,11 +34,13 @@ I1_FAR = (0.3893984590258723, -0.009749577193235751, -0.0002192357638187367, -1.
 
 
 def _scaled(t: TileBuilder, a: Tile, near: tuple[float, ...], far: tuple[float, ...], times_x: bool) -> Tile:
-    small = t.cmp("le", a, 8.0)
     low = poly(t, t.binary("min", a, 8.0) * 0.25 - 1.0, near)
-    up = t.binary("max", a, 8.0)
-    high = poly(t, 16.0 / up - 1.0, far) / t.unary("sqrt", up)
-    return t.select(small, low * a if times_x else low, high)
+
+    def high() -> Tile:
+        up = t.binary("max", a, 8.0)
+        return poly(t, 16.0 / up - 1.0, far) / t.unary("sqrt", up)
+
+    return where_any(t, t.cmp("gt", a, 8.0), low * a if times_x else low, high)
 
 
 def i0e(t: TileBuilder, x: Tile) -> Tile:
@@ -142,7 +144,7 @@ def _wave(t: TileBuilder, x: Tile, order: int, second: bool) -> Tile:
 def _first(t: TileBuilder, v: Tile, order: int) -> Tile:
     a = t.unary("abs", v)
     low = _near(t, a, J1_NEAR) * a if order else _near(t, a, J0_NEAR)
-    return t.select(t.cmp("le", a, 8.0), low, _wave(t, a, order, False))
+    return where_any(t, t.cmp("gt", a, 8.0), low, lambda: _wave(t, a, order, False))
 
 
 def bessel_j0(t: TileBuilder, x: Tile) -> Tile:
@@ -160,7 +162,7 @@ def _second(t: TileBuilder, x: Tile, order: int) -> Tile:
     v = wide(t, x)
     log, j = t.unary("log", v), _first(t, v, order)
     low = (_near(t, v, Y1_NEAR) * v + (log * j - 1.0 / v) * (2 / pi)) if order else _near(t, v, Y0_NEAR) + log * j * (2 / pi)
-    y = t.select(t.cmp("le", v, 8.0), low, _wave(t, v, order, True))
+    y = where_any(t, t.cmp("gt", v, 8.0), low, lambda: _wave(t, v, order, True))
     y = t.select(t.cmp("eq", v, 0.0), -float("inf"), t.select(t.cmp("lt", v, 0.0), float("nan"), y))
     return t.select(t.unary("isnan", v), v, y)
 

@@ -4,10 +4,10 @@ The tails keep their relative accuracy: exp(-x^2) is taken of x's upper bits and
 """
 from __future__ import annotations
 
-from math import pi, sqrt
+from math import factorial, pi, sqrt
 
 from ..tiles import TileBuilder
-from .vector_math import Tile, bits, const, copy_sign, floats, poly, single, wide, width
+from .vector_math import Tile, bits, const, copy_sign, floats, poly, single, where_any, wide, width
 
 LARGE = 1e150  # beyond it erfc(a) exp(a^2) is 1 / (sqrt(pi) a)
 K = 2.0  # of the variable (a - K) / (a + K) in which the tail is smooth
@@ -21,6 +21,8 @@ TAIL: dict[int, tuple[float, ...]] = {
          5.2235506353529705e-06, 1.4087176978689909e-06, -6.483522462724535e-07, -6.690827105924468e-07, -4.2232218864918567e-07,
          -1.0360733605039265e-09, 3.973704939707672e-07, 2.4902905018874357e-08, -1.6769496726287904e-07, 4.7080876647785146e-08),
 }
+SMALL_EXP = (1.0, 1.0, 0.5, 1 / 6, 1 / 24)  # exp of what is below 2^-14
+SMALL_ERF = tuple(2 / sqrt(pi) * (-1) ** k / (factorial(k) * (2 * k + 1)) for k in range(13))  # erf(a) / a in a^2 for a <= 1/2, in f64
 # erfc(a) exp(a^2) (a + 3/2) in a / (a + 3/2) for f32: 2^-26
 SHORT = tuple(1.5 * c for c in (
     1.0, -0.6925649642944336, -0.13529683649539948, 0.13606655597686768, 0.08338763564825058, 0.1284179538488388, -0.3511737883090973,
@@ -30,9 +32,21 @@ INVERSE_NEAR = (1.501409360450329, 0.24664027905463662, -0.004177392875203149, -
                 -4.9724196894547514e-06, -3.4639852676333717e-06, 4.6813134805534123e-07, 2.3335967195708108e-08, -8.931925970244222e-09)
 INVERSE_MIDDLE = (3.0335824058387937, 1.0050210955864978, 0.005032519005700602, -0.002621310477560308, 0.0009130974965286257,
                   -0.00023372787079910904, 1.5272838463143966e-05, 3.150602668999858e-05, -1.454470644886233e-05)
-INVERSE_FAR = (1.0000309886165217, -0.008344404521550249, -1.8411083909411468, 17.648734965755807, -206.07454478790515,
-               2230.1997215385336, -19474.884152454037, 131981.02751858858, -679111.4290654892, 2591620.0045262487, -7087048.96220124,
-               13106836.692225313, -14665595.621366395, 7490621.133560135)
+# The normal quantile by Wichura's algorithm AS 241: numerators and denominators around the middle, and of the two parts of the tails
+QUANTILE = (
+    ((3.3871328727963666, 133.14166789178438, 1971.5909503065514, 13731.693765509461, 45921.95393154987, 67265.7709270087,
+      33430.575583588128, 2509.0809287301227),
+     (1.0, 42.313330701600911, 687.1870074920579, 5394.196021424751, 21213.794301586597, 39307.89580009271, 28729.085735721943,
+      5226.495278852854)),
+    ((1.4234371107496835, 4.6303378461565456, 5.769497221460691, 3.6478483247632045, 1.2704582524523684, 0.24178072517745061,
+      0.022723844989269184, 0.0007745450142783414),
+     (1.0, 2.053191626637759, 1.6763848301838038, 0.6897673349851, 0.14810397642748008, 0.015198666563616457, 0.0005475938084995345,
+      1.0507500716444169e-09)),
+    ((6.657904643501103, 5.463784911164114, 1.7848265399172913, 0.2965605718285049, 0.026532189526576124, 0.0012426609473880784,
+      2.7115555687434876e-05, 2.0103343992922881e-07),
+     (1.0, 0.599832206555888, 0.1369298809227358, 0.014875361290850615, 0.0007868691311456133, 1.8463183175100548e-05,
+      1.4215117583164459e-07, 2.0442631033899397e-15)),
+)
 
 
 def _square_parts(t: TileBuilder, a: Tile) -> tuple[Tile, Tile]:
@@ -54,9 +68,9 @@ def erfc(t: TileBuilder, x: Tile) -> Tile:
     a = t.unary("abs", x)
     z = t.binary("min", a, 28.0)
     high, low = _square_parts(t, z)
-    far = t.unary("exp", -high) * (t.unary("exp", -low) * _scaled(t, z))
+    far = t.unary("exp", -high) * (poly(t, -low, SMALL_EXP) * _scaled(t, z))
     y = t.select(t.cmp("lt", x, 0.0), 2.0 - far, far)
-    near = 1.0 - t.unary("erf", x)
+    near = t.fma(-x, poly(t, x * x, SMALL_ERF), const(t, x, 1.0))
     return t.select(t.cmp("lt", a, 0.5), near, t.select(t.unary("isnan", x), x, y))
 
 
@@ -85,36 +99,23 @@ def erfcx(t: TileBuilder, x: Tile) -> Tile:
     return t.select(t.cmp("lt", a, 0.5), grown * (1.0 - t.unary("erf", v)), t.select(t.unary("isnan", v), v, y))
 
 
-def _inverse(t: TileBuilder, w: Tile, erf: Tile) -> Tile:
-    """The y >= 0 with 1 - erf(y)^2 = exp(-w), to f32: erf is erf(y), wanted where w is small."""
-    near = erf * poly(t, w - 2.5, INVERSE_NEAR)
-    root = t.unary("sqrt", t.binary("max", w, 4.0))
-    middle = poly(t, root - 3.2, INVERSE_MIDDLE)
-    far = root * poly(t, 1.0 / root, INVERSE_FAR)
-    return t.select(t.cmp("lt", w, 5.0), near, t.select(t.cmp("lt", root, 4.2), middle, far))
-
-
-def _polished(t: TileBuilder, y: Tile, q: Tile) -> Tile:
-    """One step of Halley's method on erfc(y) = q: three times the digits."""
-    high, low = _square_parts(t, y)
-    ratio = (erfc(t, y) - q) * (t.unary("exp", high) * t.unary("exp", low)) * (-sqrt(pi) / 2)
-    return y - ratio / (1.0 + y * ratio)
+def _quantile(t: TileBuilder, q: Tile, p: Tile) -> Tile:
+    """The y >= 0 that a standard normal variable exceeds with probability p = 1/2 - q, of 0 <= q < 1/2, to a few units in f64."""
+    root = t.unary("sqrt", -t.unary("log", p))
+    (top, bottom), (upper, lower) = ([poly(t, x, c) for c in pair]
+                                     for x, pair in zip((0.180625 - q * q, root - 1.6), QUANTILE[:2], strict=True))
+    middle = t.cmp("le", q, 0.425)
+    y = t.select(middle, q * top, upper) / t.select(middle, bottom, lower)
+    return where_any(t, t.cmp("gt", root, 5.0), y, lambda: poly(t, root - 5.0, QUANTILE[2][0]) / poly(t, root - 5.0, QUANTILE[2][1]))
 
 
 def erfinv(t: TileBuilder, x: Tile) -> Tile:
     """The number whose error function is x; infinite at -1 and 1, NaN beyond."""
     if single(x):
         return _erfinv_single(t, x)
-    v = x
-    a = t.unary("abs", v)
-    rest = 1.0 - a
-    w = -t.select(t.cmp("lt", a, 0.5), t.unary("log1p", -a * a), t.unary("log", rest * (1.0 + a)))
-    y = _inverse(t, w, a)
-    high, low = _square_parts(t, y)
-    ratio = (t.unary("erf", y) - a) * t.unary("exp", high + low) * (sqrt(pi) / 2)
-    y = t.select(t.cmp("lt", a, 0.5), y - ratio / (1.0 + y * ratio), _polished(t, y, rest))
-    y = t.select(t.cmp("eq", a, 1.0), float("inf"), t.select(t.cmp("gt", a, 1.0), float("nan"), y))
-    return copy_sign(t, y, v)
+    a = t.unary("abs", x)
+    y = _quantile(t, a * 0.5, (1.0 - a) * 0.5) * sqrt(0.5)
+    return copy_sign(t, t.select(t.cmp("eq", a, 1.0), float("inf"), y), x)  # NaN, also beyond 1, comes from the logarithm
 
 
 def _erfinv_single(t: TileBuilder, x: Tile) -> Tile:
@@ -130,10 +131,7 @@ def _erfinv_single(t: TileBuilder, x: Tile) -> Tile:
 def ndtri(t: TileBuilder, p: Tile) -> Tile:
     """The number below which a standard normal variable lies with probability p."""
     v = wide(t, p)
-    q = t.binary("min", v, 1.0 - v) * 2.0  # erfc of the result's size over sqrt(2)
-    y = _inverse(t, -t.unary("log", q * (2.0 - q)), 1.0 - q)
-    y = t.select(t.cmp("lt", q, 1e-306), y, _polished(t, y, q)) * sqrt(2)  # of a subnormal q the step would divide by 0
-    y = t.select(t.cmp("lt", v, 0.5), -y, y)
+    y = copy_sign(t, _quantile(t, t.unary("abs", v - 0.5), t.binary("min", v, 1.0 - v)), v - 0.5)
     outside = t.binary("or", t.cmp("lt", v, 0.0), t.cmp("gt", v, 1.0))
     y = t.select(t.cmp("eq", v, 0.0), -float("inf"), t.select(t.cmp("eq", v, 1.0), float("inf"), y))
     return t.select(outside, float("nan"), y)

@@ -122,6 +122,19 @@ def repeat(t: Any, count: int, step: Callable[..., Sequence[Tile]], *carried: Ti
     return found
 
 
+def where_any(t: Any, cond: Tile, other: Tile, value: Callable[[], Tile]) -> Tile:
+    """select(cond, value(), other), where a kernel computes the value only for tiles of which some element needs it."""
+    if isinstance(t, Arrays):
+        return t.select(cond, value(), other)
+    needed = t.select(cond, t.full((), 1, dt.i32), 0)
+    for axis in range(len(needed.shape)):
+        needed = t.reduce("max", needed, axis)
+    with t.loop(0, t.to_index(t.reshape(needed, ())), carried=(t.broadcast(other, cond.shape),)) as loop:
+        loop.next(t.select(cond, value(), loop.carried[0]))
+    found: Tile = loop.results[0]
+    return found
+
+
 def bits(t: TileBuilder, x: Tile) -> Tile:
     return t.bitcast(x, dt.i32 if single(x) else dt.i64)
 

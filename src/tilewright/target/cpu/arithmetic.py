@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...core.dtypes import DType, bf16, f16, f32, u32
+from ...core.dtypes import DType, bf16, f16, f32
 from ...core.target_spec import TargetSpec
 from . import float8
 from .llvm_text import FunctionText, like, vector
@@ -236,8 +236,8 @@ def convert(f: FunctionText, source: DType, target: DType, n: int, x: str) -> st
         return f.cast("fpext" if target.itemsize > source.itemsize else "fptrunc", a, x, b)
     if target.is_float:
         return f.cast("sitofp" if source.kind == "i" else "uitofp", a, x, b)
-    if source is f32 and n and target.is_int and target.itemsize <= 4 and target is not u32:
-        return _to_ints(f, target, n, x)
+    if n and source.is_float and (target.kind == "i" or target.itemsize <= 2):
+        return _to_ints(f, source, target, n, x)
     if source.is_float:
         return f.intrinsic(f"llvm.fpto{'u' if target.kind == 'u' else 's'}i.sat.{_m(b)}.{_m(a)}", b, [(a, x)])
     if source.is_bool or target.itemsize > source.itemsize:
@@ -245,21 +245,22 @@ def convert(f: FunctionText, source: DType, target: DType, n: int, x: str) -> st
     return f.cast("trunc", a, x, b) if target.itemsize < source.itemsize else x
 
 
-def _to_ints(f: FunctionText, target: DType, n: int, x: str) -> str:
-    """f32 lanes to integers of at most 32 bits, toward zero, saturating, NaN to 0: clamped first, since LLVM takes its own saturating
-    conversion apart into single elements."""
-    real, wide = vector(n, "float"), vector(n, "i32")
-    bits = 8 * target.itemsize
-    low, high = (0.0, 2.0**bits - 1) if target.kind == "u" else (-(2.0 ** (bits - 1)), 2.0 ** (bits - 1) - 1)
-    y = f.select(real, f.fcmp("ogt", real, x, f.splat(real, low)), x, f.splat(real, low))  # NaN becomes the lower end
-    largest = high if bits < 32 else 2147483520.0
-    y = f.select(real, f.fcmp("olt", real, y, f.splat(real, largest)), y, f.splat(real, largest))
+def _to_ints(f: FunctionText, source: DType, target: DType, n: int, x: str) -> str:
+    """Lanes of floats to integers, toward zero, saturating, NaN to 0: clamped first, since LLVM takes its own saturating conversion apart
+    into single elements. Unsigned ones of 32 and 64 bits have no instruction on most CPUs."""
+    real, bits = vector(n, elem_type(source)), 8 * target.itemsize
+    wide = vector(n, f"i{max(bits, 32)}")
+    digits = 24 if source is f32 else 53
+    low, high = (0, 2**bits - 1) if target.kind == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    largest = high >> max(0, high.bit_length() - digits) << max(0, high.bit_length() - digits)  # ... of the floats below the end
+    y = f.select(real, f.fcmp("ogt", real, x, f.splat(real, float(low))), x, f.splat(real, float(low)))  # NaN becomes the lower end
+    y = f.select(real, f.fcmp("olt", real, y, f.splat(real, float(largest))), y, f.splat(real, float(largest)))
     out = f.cast("fptosi", real, y, wide)
-    if bits == 32:
-        out = f.select(wide, f.fcmp("oge", real, x, f.splat(real, 2.0**31)), f.splat(wide, 2**31 - 1), out)
+    if largest != high:
+        out = f.select(wide, f.fcmp("oge", real, x, f.splat(real, float(high + 1))), f.splat(wide, high), out)
     if low:
         out = f.select(wide, f.fcmp("uno", real, x, x), f.splat(wide, 0), out)
-    return out if bits == 32 else f.cast("trunc", wide, out, vector(n, f"i{bits}"))
+    return out if bits >= 32 else f.cast("trunc", wide, out, vector(n, f"i{bits}"))
 
 
 def widen(f: FunctionText, source: DType, n: int, x: str) -> str:
@@ -308,6 +309,16 @@ def narrow(f: FunctionText, target: DType, n: int, x: str) -> str:
     out = f.select(wide, f.icmp("uge", wide, magnitude, f.splat(wide, 0x477FF000)), f.splat(wide, 0x7C00), out)
     out = f.select(wide, f.icmp("ugt", wide, magnitude, f.splat(wide, 0x7F800000)), f.splat(wide, 0x7E00), out)
     return f.cast("bitcast", half, f.cast("trunc", wide, f.op("or", wide, out, sign), half), vector(n, "half"))
+
+
+def narrow_quiet(f: FunctionText, n: int, x: str, *, rounds: bool) -> str:
+    """f32 to bf16 where no NaN is in the way (`halves.py`), half to even unless the words end in zeros."""
+    wide = vector(n, "i32")
+    bits = f.cast("bitcast", vector(n, "float"), x, wide)
+    if rounds:
+        odd = f.op("and", wide, f.op("lshr", wide, bits, f.splat(wide, 16)), f.splat(wide, 1))
+        bits = f.op("add", wide, f.op("add", wide, bits, f.splat(wide, 0x7FFF)), odd)
+    return f.cast("trunc", wide, f.op("lshr", wide, bits, f.splat(wide, 16)), vector(n, "i16"))
 
 
 def _m(ty: str) -> str:

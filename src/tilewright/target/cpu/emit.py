@@ -8,7 +8,7 @@ from math import prod
 
 import numpy as np
 
-from ...core.dtypes import DType, f32, f64
+from ...core.dtypes import DType, bf16, f32, f64
 from ...core.errors import CompileError
 from ...core.target_spec import TargetSpec
 from ...tile.ir import UNARY, Instr, Kernel, TileType, Var, ViewType, alloc_bytes, identity
@@ -270,6 +270,10 @@ class Emitter(Skeleton):
     def do_cast(self, instr: Instr) -> None:
         out = instr.results[0].type
         assert isinstance(out, TileType)
+        x = instr.operands[0]
+        if out.dtype is bf16 and x in self.halves.quiet:
+            self.elementwise(instr, lambda dt, ty, n, xs: arithmetic.narrow_quiet(self.f, n, xs[0], rounds=x not in self.halves.short))
+            return
         self.elementwise(instr, lambda dt, ty, n, xs: arithmetic.convert(self.f, dt, out.dtype, n, xs[0]))
 
     def do_bitcast(self, instr: Instr) -> None:

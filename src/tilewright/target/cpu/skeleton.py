@@ -12,6 +12,7 @@ from ...tile.ir import BINARY, INDEX, UNARY, Block, Instr, Kernel, Operand, Tile
 from . import arithmetic
 from .access import Address, Term
 from .bounds import Bounds, Guard
+from .halves import Halves
 from .llvm_text import FunctionText, module_text, vector
 from .registers import Registers, chunk_sizes, chunks, elem_type
 
@@ -44,6 +45,7 @@ class Skeleton:
         self.level = 0
         self.scratch = 0
         self.guard: Guard | None = None
+        self.halves = Halves()
 
     def run(self) -> str:
         f = self.f
@@ -120,6 +122,7 @@ class Skeleton:
             if handler is None:
                 raise CompileError(f"cpu: kernel {self.kernel.name} uses {instr.op!r}, which this target does not have")
             handler(instr)
+            self.halves.see(instr)
 
     def arithmetic(self, instr: Instr) -> None:
         """An op of the closed elementwise set."""
