@@ -2,9 +2,9 @@
 
     python benchmarks/cnns.py [words] [--kinds f32,bf16,int8] [--batch 1,4] [--threads 2] [--rounds 9] [--no-peers] [--lint]
 
-Peers: eager, ONNX Runtime and OpenVINO in f32; OpenVINO with its bf16 hint; both on ONNX Runtime's static int8 file. All runners of a row take
-turns, and a figure is the minimum over all rounds, of CPU time on one thread: that is what a busy machine leaves comparable. Outputs are held
-against eager's. `--lint` prints the launches that matter and are far from their roofline instead.
+Peers: eager, ONNX Runtime and OpenVINO in f32; OpenVINO with its bf16 hint; both on ONNX Runtime's static int8 file. All runners of a row
+take turns, and a figure is the minimum over all rounds, of CPU time on one thread: that is what a busy machine leaves comparable. Outputs
+are held against eager's. `--lint` prints the launches that matter and are far from their roofline instead.
 """
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ import tilewright as tw
 Sample = Callable[[int], torch.Tensor]
 
 
-def conv(c: int, out: int, k: int | tuple[int, int], stride: int = 1, groups: int = 1, act: type[nn.Module] | None = nn.ReLU) -> nn.Sequential:
+def conv(c: int, out: int, k: int | tuple[int, int], stride: int = 1, groups: int = 1,
+         act: type[nn.Module] | None = nn.ReLU) -> nn.Sequential:
     pad = k // 2 if isinstance(k, int) else (k[0] // 2, k[1] // 2)
     parts: list[nn.Module] = [nn.Conv2d(c, out, k, stride, pad, groups=groups, bias=False), nn.BatchNorm2d(out)]
     return nn.Sequential(*parts, *([act()] if act else []))
@@ -94,11 +95,12 @@ def inception() -> nn.Module:
     a = lambda c, p: Branches(conv(c, 64, 1), nn.Sequential(conv(c, 48, 1), conv(48, 64, 5)),
                               nn.Sequential(conv(c, 64, 1), conv(64, 96, 3), conv(96, 96, 3)), nn.Sequential(pool(), conv(c, p, 1)))
     b = lambda c, m: Branches(conv(c, 192, 1), nn.Sequential(conv(c, m, 1), conv(m, m, (1, 7)), conv(m, 192, (7, 1))),
-                              nn.Sequential(conv(c, m, 1), conv(m, m, (7, 1)), conv(m, m, (1, 7)), conv(m, m, (7, 1)), conv(m, 192, (1, 7))),
+                              nn.Sequential(conv(c, m, 1), conv(m, m, (7, 1)), conv(m, m, (1, 7)), conv(m, m, (7, 1)),
+                                            conv(m, 192, (1, 7))),
                               nn.Sequential(pool(), conv(c, 192, 1)))
     down = Branches(conv(288, 384, 3, 2), nn.Sequential(conv(288, 64, 1), conv(64, 96, 3), conv(96, 96, 3, 2)), nn.MaxPool2d(3, 2, 1))
-    return nn.Sequential(conv(3, 32, 3, 2), conv(32, 32, 3), conv(32, 64, 3), nn.MaxPool2d(3, 2), conv(64, 80, 1), conv(80, 192, 3), nn.MaxPool2d(3, 2),
-                         a(192, 32), a(256, 64), a(288, 64), down, b(768, 128), b(768, 160), b(768, 192), *head(768))
+    return nn.Sequential(conv(3, 32, 3, 2), conv(32, 32, 3), conv(32, 64, 3), nn.MaxPool2d(3, 2), conv(64, 80, 1), conv(80, 192, 3),
+                         nn.MaxPool2d(3, 2), a(192, 32), a(256, 64), a(288, 64), down, b(768, 128), b(768, 160), b(768, 192), *head(768))
 
 
 class Block(nn.Module):
@@ -161,7 +163,8 @@ class UNet(nn.Module):
 class Inverted(nn.Module):
     """MBConv, fused MBConv (`fused`) or a block of MobileNetV3."""
 
-    def __init__(self, c: int, hidden: int, out: int, k: int, stride: int, act: type[nn.Module], se: nn.Module | None, fused: bool = False) -> None:
+    def __init__(self, c: int, hidden: int, out: int, k: int, stride: int, act: type[nn.Module], se: nn.Module | None,
+                 fused: bool = False) -> None:
         super().__init__()
         first = [conv(c, hidden, k, stride, act=act)] if fused else [
             *([conv(c, hidden, 1, act=act)] if hidden != c else []), conv(hidden, hidden, k, stride, hidden, act)]
@@ -179,7 +182,8 @@ def efficientnet_v2() -> nn.Module:
                                               (False, 6, 160, 4, 1), (False, 6, 256, 4, 2)):
         for i in range(count):
             hidden = c * expand
-            parts.append(Inverted(c, hidden, out, 3, stride if i == 0 else 1, nn.SiLU, None if fused else Excite(hidden, c // 4, nn.SiLU), fused))
+            se = None if fused else Excite(hidden, c // 4, nn.SiLU)
+            parts.append(Inverted(c, hidden, out, 3, stride if i == 0 else 1, nn.SiLU, se, fused))
             c = out
     return nn.Sequential(*parts, conv(c, 1280, 1, act=nn.SiLU), *head(1280))
 
@@ -187,10 +191,11 @@ def efficientnet_v2() -> nn.Module:
 def mobilenet_v3() -> nn.Module:
     parts: list[nn.Module] = [conv(3, 16, 3, 2, act=nn.Hardswish)]
     c = 16
+    relu, hard = nn.ReLU, nn.Hardswish
     for k, hidden, out, se, act, stride in (
-            (3, 16, 16, 0, nn.ReLU, 1), (3, 64, 24, 0, nn.ReLU, 2), (3, 72, 24, 0, nn.ReLU, 1), (5, 72, 40, 1, nn.ReLU, 2), (5, 120, 40, 1, nn.ReLU, 1),
-            (5, 120, 40, 1, nn.ReLU, 1), (3, 240, 80, 0, nn.Hardswish, 2), (3, 200, 80, 0, nn.Hardswish, 1), (3, 184, 80, 0, nn.Hardswish, 1),
-            (3, 480, 112, 1, nn.Hardswish, 1), (3, 672, 112, 1, nn.Hardswish, 1), (5, 672, 160, 1, nn.Hardswish, 2), (5, 960, 160, 1, nn.Hardswish, 1)):
+            (3, 16, 16, 0, relu, 1), (3, 64, 24, 0, relu, 2), (3, 72, 24, 0, relu, 1), (5, 72, 40, 1, relu, 2), (5, 120, 40, 1, relu, 1),
+            (5, 120, 40, 1, relu, 1), (3, 240, 80, 0, hard, 2), (3, 200, 80, 0, hard, 1), (3, 184, 80, 0, hard, 1),
+            (3, 480, 112, 1, hard, 1), (3, 672, 112, 1, hard, 1), (5, 672, 160, 1, hard, 2), (5, 960, 160, 1, hard, 1)):
         parts.append(Inverted(c, hidden, out, k, stride, act, Excite(hidden, hidden // 4 // 8 * 8, gate=nn.Hardsigmoid) if se else None))
         c = out
     return nn.Sequential(*parts, conv(c, 960, 1, act=nn.Hardswish), *head(960))
@@ -235,9 +240,11 @@ class Audio(nn.Module):
 
     def __init__(self, c: int = 96) -> None:
         super().__init__()
-        self.stem = nn.Sequential(nn.Conv1d(1, c, 25, 5, 12), nn.BatchNorm1d(c), nn.ReLU(), nn.Conv1d(c, c, 8, 4, 2), nn.BatchNorm1d(c), nn.ReLU())
-        self.blocks = nn.ModuleList(nn.Sequential(nn.Conv1d(c, c, 3, padding=d, dilation=d), nn.GroupNorm(8, c), nn.GELU(), nn.Conv1d(c, c, 1))
-                                    for d in (1, 2, 4, 8, 16, 32))
+        self.stem = nn.Sequential(nn.Conv1d(1, c, 25, 5, 12), nn.BatchNorm1d(c), nn.ReLU(),
+                                  nn.Conv1d(c, c, 8, 4, 2), nn.BatchNorm1d(c), nn.ReLU())
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Conv1d(c, c, 3, padding=d, dilation=d), nn.GroupNorm(8, c), nn.GELU(), nn.Conv1d(c, c, 1))
+            for d in (1, 2, 4, 8, 16, 32))
         self.head = nn.Sequential(nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(c, 50))
 
     def forward(self, x: Any) -> Any:
@@ -299,7 +306,8 @@ def runners(model: nn.Module, x: torch.Tensor, kind: str, sample: Callable[[], t
     with tempfile.TemporaryDirectory() as folder:
         plain, small = onnx_files(model, x, batches, Path(folder)) if kind == "int8" else (Path(folder) / "f32.onnx", None)
         if kind != "int8":
-            torch.onnx.export(model, (x,), str(plain), input_names=["x"], output_names=["y"], dynamo=True, external_data=False, verbose=False)
+            torch.onnx.export(model, (x,), str(plain), input_names=["x"], output_names=["y"], dynamo=True, external_data=False,
+                              verbose=False)
         path = str(small or plain)
         if kind != "bf16":
             options = ort.SessionOptions()

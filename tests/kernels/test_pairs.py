@@ -1,4 +1,5 @@
-"""Products, convolutions and attention of bf16 operands that come with the call, counted in pairs: generated code and the tile interpreter against float64."""
+"""Products, convolutions and attention of bf16 operands that come with the call, counted in pairs: generated code and the tile interpreter
+against float64."""
 from __future__ import annotations
 
 from dataclasses import replace

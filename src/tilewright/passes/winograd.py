@@ -1,6 +1,7 @@
 """Convolutions of 3×3 at step 1 by constant weights become Winograd's, whose products are a quarter (or less than half) as many.
 
-Those of small floats are multiplied in f32 then. Pairs of bf16 numbers are multiplied twice as fast, so that only the quarter pays for them."""
+Those of small floats are multiplied in f32 then. Pairs of bf16 numbers are multiplied twice as fast: only the quarter pays for them.
+"""
 from __future__ import annotations
 
 from dataclasses import dataclass
