@@ -18,6 +18,7 @@ from ..ir.types import TensorType
 from ..ops.attention.backward import AttentionBackward as AttentionBackwardOp
 from ..ops.control.flow import CONTROL
 from ..ops.fused import Fused
+from ..ops.index.indexing import Concat as ConcatOp
 from ..ops.state import UpdateSlice as UpdateSliceOp
 from ..ops.structure import Constant, ConstantData, Input
 from ..ops.views import Transpose
@@ -420,12 +421,13 @@ class Selector:
     def _join(self, node: Node) -> None:
         """Copies of what has not been computed in a concatenation's memory."""
         whole, start = self.places[node.value], 0
+        assert isinstance(node.op, ConcatOp)
         for i, v in enumerate(node.operands):
-            size = v.shape[1]
+            size = v.shape[node.op.axis]
             assert isinstance(size, int)
             part = self.joined.get(behind_views(v)[0])
             if part is None or part.node is not node:
-                there = Operand(v.type, whole.buffer, whole.layout.slice(1, start, size))
+                there = Operand(v.type, whole.buffer, whole.layout.slice(node.op.axis, start, size))
                 self.add(copy_launch(f"{node.name}.{i}", self.place(v), there, self.target))
             start += size
 
