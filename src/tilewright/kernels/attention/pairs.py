@@ -40,7 +40,7 @@ class PairsAttentionKernel(AttentionKernel):
 
     def _bind(self, q: Operand, k: Operand, v: Operand) -> None:
         self.depth //= PAIRS.per
-        super()._bind(*(word_operand(o, o.layout, 3, PAIRS.per) for o in (q, k)), v)
+        super()._bind(word_operand(q, q.layout, 3, PAIRS.per), word_operand(k, k.layout, 3, PAIRS.per), v)
         self.v = self.call.view("bits", MOVED[bf16.itemsize], v.buffer, v.layout)
 
     def _keep_tiles(self) -> None:
