@@ -31,6 +31,11 @@ class First(nn.Module):
         super().__init__()
         self.model, self.options = model, options
 
+    def double(self) -> First:
+        """PyTorch's grouped products have no f64: experts are a loop there."""
+        self.model.config._experts_implementation = "eager"
+        return super().double()
+
     def forward(self, *inputs: Any) -> Any:
         out = self.model(*inputs, **self.options)
         return out if isinstance(out, torch.Tensor) else next(v for v in out.values() if v is not None)

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as tf
 
+import tilewright as tw
 from tests.fresh import fresh_rng
 from tilewright.core.dims import sym
 from tilewright.core.dtypes import f16, f32, f64
@@ -32,6 +33,8 @@ CASES: dict[str, tuple[Any, ...]] = {
     "steps and dilation": ((1, 4, 11, 40), (16, 4, 3, 2), (2, 1), ((0, 2), (3, 1)), (2, 3), 1),
     "padding wider than the input": ((1, 2, 3), (20, 2, 2), (1,), ((90, 75),), (1,), 1),
     "groups": ((2, 6, 4, 20), (36, 3, 2, 3), (1, 1), ((1, 0), (0, 2)), (1, 1), 2),
+    "groups of four": ((2, 20, 5, 19), (20, 4, 3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1), 5),
+    "groups of two": ((1, 38, 9, 11), (38, 2, 2, 3), (2, 2), ((0, 1), (-1, 2)), (1, 2), 19),
     "three axes": ((1, 3, 4, 5, 18), (12, 3, 2, 3, 3), (1, 2, 1), ((1, 1), (0, 1), (1, 1)), (1, 1, 2), 1),
     "cropped": ((1, 4, 9, 50), (18, 4, 2, 2), (1, 1), ((-1, 0), (-2, -3)), (1, 1), 1),
     "no results": ((0, 4, 9), (16, 4, 3), (1,), ((1, 1),), (1,), 1),
@@ -62,7 +65,7 @@ def close(got: Any, want: Any, limit: float) -> None:
     np.testing.assert_allclose(got.astype("f8"), want, rtol=limit, atol=limit * max(1.0, float(np.abs(want).max(initial=0))))
 
 
-OLDER = [(name, level) for name in ("groups", "cropped") for level in LEVELS[1:]]
+OLDER = [(name, level) for name in ("groups", "groups of four", "cropped") for level in LEVELS[1:]]
 
 
 @pytest.mark.parametrize(("name", "level"), [*((name, "avx512") for name in CASES), *OLDER])
@@ -74,7 +77,7 @@ def test_values(name: str, level: str) -> None:
     close(got, wanted(name, values), 2e-5)
 
 
-@pytest.mark.parametrize("name", ["three axes", "steps and dilation", "padding wider than the input", "cropped"])
+@pytest.mark.parametrize("name", ["three axes", "steps and dilation", "padding wider than the input", "cropped", "groups of two"])
 def test_no_access_leaves_its_memory(name: str) -> None:
     values = inputs(name)
     (got,), error = interpret_graph(conv(name), values)
@@ -101,3 +104,12 @@ def test_a_size_known_at_run_time_and_one_image_of_several_give_the_same_bits(na
     plain = single(lambda g, v: F.relu(F.add(op(v[0], v[1]), v[2])), t(f32, 1, *x[1:]), t(f32, *w), t(f32, *values[2].shape))
     (one,), _ = run_graph(plain, [values[0][-1:], *values[1:]])
     assert one.tobytes() == whole[-1:].tobytes()
+
+
+def test_groups_of_few_channels_fill_registers() -> None:
+    """One kernel with constant weights, too, whose channels run along registers."""
+    module = torch.nn.Conv2d(24, 24, 3, padding=1, groups=6).eval()
+    x = torch.randn(1, 24, 9, 10)
+    session = tw.compile(module, (x,))
+    assert "channels along registers" in str(session.report())
+    close(np.asarray(session(x)), module.double()(x.double()).detach().numpy(), 2e-5)

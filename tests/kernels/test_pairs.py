@@ -1,4 +1,5 @@
-"""Products of bf16 operands that both come with the call, counted in pairs: generated code and the tile interpreter against float64."""
+"""Products, convolutions and attention of bf16 operands that come with the call, counted in pairs: generated code and the tile interpreter
+against float64."""
 from __future__ import annotations
 
 from dataclasses import replace
@@ -16,6 +17,8 @@ from tilewright.core.target_spec import TargetSpec
 from tilewright.ir.graph import Graph
 from tilewright.ir.types import TensorType
 from tilewright.kernels.select import select
+from tilewright.ops import functions as F
+from tilewright.ops.attention.forward import Attention
 from tilewright.ops.base import single
 from tilewright.ops.matmul.contractions import Conv, Matmul
 from tilewright.tile.text import to_text
@@ -194,3 +197,41 @@ def test_windows_too_long_for_squares(longest: int, monkeypatch: pytest.MonkeyPa
     (got,), _ = interpret_graph(convolution(x, w), [x, w], with_pairs())
     want = torch.nn.functional.conv2d(*(torch.from_numpy(a.astype(np.float64)) for a in (x, w))).numpy()  # type: ignore[call-overload]
     assert np.all(np.abs(got.astype(np.float64) - want) <= 2.0**-8 * np.abs(want) + 1e-4)
+
+
+def attention(q: Any, k: Any, v: Any, **options: Any) -> Graph:
+    return single(lambda g, x: Attention(scale=q.shape[-1] ** -0.5, **options)(*x), *(TensorType(bf16, x.shape) for x in (q, k, v)))
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "sq", "sk", "d", "dv"), [
+    (2, 1, 25, 25, 10, 7), (1, 1, 30, 70, 16, 24), (2, 2, 26, 1, 2, 3), (1, 1, 24, 49, 48, 80), (1, 1, 29, 0, 4, 4)])
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention(heads: int, kv_heads: int, sq: int, sk: int, d: int, dv: int, causal: bool) -> None:
+    q, k, v = numbers(2, heads, sq, d), numbers(2, kv_heads, sk, d), numbers(2, kv_heads, sk, dv)
+    graph = attention(q, k, v, causal=causal, offset=sk - sq)
+    assert "dot2" in kernels(graph) and "mma" not in kernels(graph)
+    (got,), _ = interpret_graph(graph, [q, k, v], with_pairs())
+    wide = [torch.from_numpy(x.astype(np.float64)) for x in (q, *(np.repeat(x, heads // kv_heads, 1) for x in (k, v)))]
+    seen = torch.ones(sq, sk, dtype=torch.bool).tril(sk - sq) if causal else torch.ones(sq, sk, dtype=torch.bool)
+    scores = (wide[0] @ wide[1].mT * d**-0.5).masked_fill(~seen, -torch.inf)
+    weights = torch.nan_to_num(torch.softmax(scores, -1))  # rows that see nothing are zeros
+    size = (weights @ wide[2].abs()).numpy()
+    assert np.all(np.abs(got.astype(np.float64) - (weights @ wide[2]).numpy()) <= 2.0**-7 * size + 1e-30)
+
+
+def test_what_lies_behind_the_last_key_is_not_multiplied() -> None:
+    """Rows of a cache that are not there yet: the keys and values of a sequence of 5 in a buffer of 40."""
+    q, k, v = numbers(1, 1, 24, 6), numbers(1, 1, 40, 6), numbers(1, 1, 40, 8)
+    k[:, :, 5:], v[:, :, 5:] = np.nan, np.nan
+
+    def body(g: Graph, x: Any) -> Any:
+        return Attention(scale=0.5)(x[0], *(F.slice_(y, 2, 0, 5) for y in x[1:]))
+
+    graph = single(body, *(TensorType(bf16, x.shape) for x in (q, k, v)))
+    (got,), _ = interpret_graph(graph, [q, k, v], with_pairs())
+    assert np.isfinite(got.astype(np.float32)).all()
+
+
+def test_few_queries_do_not_pack_values() -> None:
+    x = numbers(1, 2, 8, 16)
+    assert "dot2" not in kernels(attention(x, x, x))

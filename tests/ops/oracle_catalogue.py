@@ -69,6 +69,12 @@ def weighted_gather(a: dict[str, Any], x: Any, index: Any, weight: Any) -> Any:
     return (torch.where(inside[:, None], found, 0.0) * weight.double()[:, None]).sum(2).to(x.dtype)
 
 
+def gather_sum(a: dict[str, Any], x: Any, index: Any, weight: Any) -> Any:
+    rows = x.double().movedim(a["axis"], -1)
+    each = (rows[..., at.long().clamp(0, rows.shape[-1] - 1)] * w.double() for at, w in zip(index, weight, strict=True))
+    return sum(each).movedim(-1, a["axis"]).to(x.dtype)  # type: ignore[union-attr]
+
+
 def pad_edges(a: dict[str, Any], x: Any) -> Any:
     """One axis at a time, in f64, as rows of images."""
     mode, out = {"reflect": "reflect", "edge": "replicate", "wrap": "circular"}[a["mode"]], x.double()
@@ -130,6 +136,7 @@ CATALOGUE: dict[str, Oracle] = {
     "strided": lambda a, x: torch.as_strided(x.contiguous(), (*x.shape[:-1], *a["shape"]), (*x.contiguous().stride()[:-1], *a["strides"]),
                                              a.get("offset", 0)),
     "weighted_gather": weighted_gather,
+    "gather_sum": gather_sum,
     "grouped_gemm": grouped_gemm,
     "grouped_outer": lambda a, x, y, ends: torch.stack([x[s:e].T @ y[s:e] for s, e in zip([0, *ends.tolist()], ends.tolist())]),  # noqa: B905
     "winograd_conv": winograd_conv,

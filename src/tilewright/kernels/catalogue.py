@@ -9,6 +9,7 @@ from .fft.fourier import DftColumnsTemplate
 from .fft.fourier_rows import DftRowsTemplate
 from .index.bags import BagSumTemplate
 from .index.gather_last import GatherAlongLast, GatherAlongRows, GatherLast
+from .index.gather_sum import GatherSumTemplate
 from .index.pad_edges import PadEdgesTemplate
 from .index.scatter_along import ScatterAlongTemplate
 from .index.strided_add import StridedAddTemplate
@@ -51,6 +52,7 @@ CATALOGUE: list[Template] = [
     GatherAlongLast(),
     GatherAlongRows(),
     GatherLast(),
+    GatherSumTemplate(),
     GeqrfTemplate(),
     GroupedGemmTemplate(),
     GroupedOuterTemplate(),

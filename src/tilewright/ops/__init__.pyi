@@ -31,7 +31,7 @@ from .index.scatter import Scatter as Scatter, ScatterAdd as ScatterAdd
 from .index.scatter_along import ScatterAlong as ScatterAlong
 from .index.sorting import ArgSort as ArgSort, Sort as Sort
 from .index.strided_add import StridedAdd as StridedAdd
-from .index.weighted import WeightedGather as WeightedGather
+from .index.weighted import GatherSum as GatherSum, WeightedGather as WeightedGather
 from .linalg.eigenvalues import Eig as Eig
 from .linalg.factors import Cholesky as Cholesky, Qr as Qr
 from .linalg.functions import Det as Det, Pinv as Pinv

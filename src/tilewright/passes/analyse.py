@@ -417,7 +417,7 @@ def reduce(node: Node, _: int, forms: list[Form | None]) -> Form | None:
     return uniform(value, node.types[0].dtype, node.types[0].ndim)
 
 
-GATHERS: tuple[type[o.Op], ...] = tuple(op for op in o.REGISTRY.values() if op.fusion == "gather")
+GATHERS: tuple[type[o.Op], ...] = tuple(op for op in o.REGISTRY.values() if op.fusion == "gather" and not op.traits.composite)
 PARTIAL: tuple[type[o.Op], ...] = (  # may be known though an operand is not
     o.Where, o.LogicalAnd, o.LogicalOr, o.BitwiseAnd, o.BitwiseOr, *GATHERS)
 TRANSFER: dict[type, Transfer] = {

@@ -1,11 +1,14 @@
-"""Convolutions of 3×3 at step 1 by constant weights in f32 become Winograd's, whose products are a quarter (or less than half) as many."""
+"""Convolutions of 3×3 at step 1 by constant weights become Winograd's, whose products are a quarter (or less than half) as many.
+
+Those of small floats are multiplied in f32 then. Pairs of bf16 numbers are multiplied twice as fast: only the quarter pays for them.
+"""
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from .. import ops as o
-from ..core.dtypes import f32
+from ..core.dtypes import bf16, f16, f32
 from ..core.winograd import transformed
 from ..ir.graph import Graph, Value
 from ..ir.rewrite import Match, P, Such, X, rule
@@ -26,10 +29,12 @@ def winograd(x: Value, c: Value, conv: Any, m: Match) -> Value | None:
     results, channels, *kernel = c.shape
     known = isinstance(channels, int) and isinstance(results, int) and channels >= LEAST and results // op.groups >= LEAST
     size = c.type.numel
-    if not plain or c.dtype is not f32 or tuple(kernel[-2:]) != (3, 3) or not known or not isinstance(size, int):
+    if not plain or c.dtype not in (f32, bf16, f16) or tuple(kernel[-2:]) != (3, 3) or not known or not isinstance(size, int):
         return None
     assert isinstance(c.op, o.Constant)
     tile = 4 if size // 9 < LARGE else 2
+    if tile == 2 and c.dtype is bf16:
+        return None
     made: Any = Transformed(c.op.data, tile)
     if c.op.data.array.flags.writeable:  # its owner may change it later
         made = transformed(c.op.data.array, tile)
@@ -42,8 +47,8 @@ def winograd(x: Value, c: Value, conv: Any, m: Match) -> Value | None:
 @dataclass(frozen=True)
 class Winograd(Pass):
     """Before: batch norms are in the weights of their convolutions.
-    After: on a CPU, no convolution with 3×3 taps along its last axes at step 1 in f32 by constant weights of 16 channels and results a
-    group. What it becomes depends on the weights' shape alone."""
+    After: on a CPU, no convolution with 3×3 taps along its last axes at step 1 in f32, f16 or bf16 by constant weights of 16 channels and
+    results a group (large ones in bf16 excepted). What it becomes depends on the weights' type alone."""
 
     name: ClassVar[str] = "winograd"
 

@@ -97,6 +97,10 @@ class AttentionTemplate(Template):
             from .q8 import Q8AttentionKernel
 
             return [Q8AttentionKernel(region, target).launch()]
+        from .pairs import PairsAttentionKernel, in_pairs
+
+        if in_pairs(region, target):
+            return [PairsAttentionKernel(region, target).launch()]
         return [AttentionKernel(region, target).launch()]
 
 
@@ -161,12 +165,16 @@ class AttentionKernel:
         self.height = b.minimum(blockw, self.sqw - self.first)
         self.offset = offset
         self.rotated = b.scratch(self.dtype, (c.block, self.depth)) if self.q_tables else None
-        self.kt = b.scratch(self.dtype, (self.depth, c.keys))
-        self.p = b.scratch(self.dtype, (c.rows, c.keys))
+        self._keep_tiles()
         if not self.single:
             self.acc = b.scratch(self.dtype, (c.block, -(-self.dv // c.width) * c.width))
             self.top = b.scratch(self.dtype, (c.block, 1))
             self.sum = b.scratch(self.dtype, (c.block, 1))
+
+    def _keep_tiles(self) -> None:
+        """Local memory for Kᵀ and for the weights of a tile."""
+        b, c = self.call.b, self.config
+        self.kt, self.p = b.scratch(self.dtype, (self.depth, c.keys)), b.scratch(self.dtype, (c.rows, c.keys))
 
     def _tables(self, name: str, v: Value) -> tuple[View, View] | None:
         """Views of cos and sin over [B, H, S, D/2] when the operand is rotated on the way in."""
@@ -274,7 +282,7 @@ class AttentionKernel:
         with b.loop(0, self.depth, unroll, [b.full((rows, c.keys), 0.0, self.dtype)]) as loop:
             acc = loop.carried[0]
             for u in range(unroll):
-                acc = b.mma(self._query(row, loop.index + u, rows), b.load(self.kt, (loop.index + u, 0), (1, c.keys)), acc)
+                acc = self._multiply(self._query(row, loop.index + u, rows), b.load(self.kt, (loop.index + u, 0), (1, c.keys)), acc)
             loop.next(acc)
         s: Tile = loop.results[0] * op.scale
         if op.softcap is not None:
@@ -316,9 +324,9 @@ class AttentionKernel:
         limit = None if inside >= c.width else (None, inside)
 
         def step(i: Ix | int, acc: Tile) -> Tile:
-            return b.mma(b.load(self.p, (0, i), (rows, 1)), self._value_row(key, i, column, limit), acc)
+            return self._multiply(b.load(self.p, (0, i), (rows, 1)), self._value_row(key, i, column, limit), acc)
 
-        count = b.minimum(c.keys, self.skw - key)
+        count = self._words(key)
         whole = count // 4 * 4
         with b.loop(0, whole, 4, [acc]) as loop:
             x = loop.carried[0]
@@ -329,6 +337,17 @@ class AttentionKernel:
             tail.next(step(tail.index, tail.carried[0]))
         out: Tile = tail.results[0]
         return out
+
+    def _multiply(self, left: Tile, right: Tile, acc: Tile) -> Tile:
+        return self.call.b.mma(left, right, acc)
+
+    def _words(self, key: Ix | int) -> Ix | int:
+        """Rows of V that a tile of keys has."""
+        return self.call.b.minimum(self.config.keys, self.skw - key)
+
+    def _keep_weights(self, p: Tile) -> None:
+        """Into local memory, for `_values`."""
+        self.call.b.store(self.p, (0, 0), p)
 
     def _value_row(self, key: Ix | int, i: Ix | int, column: int, limit: tuple[None, int] | None) -> Tile:
         """One panel of row key + i of V."""
@@ -343,7 +362,7 @@ class AttentionKernel:
         b = self.call.b
         s = self._scores(0, row, rows)
         p = self._weights(s, b.reduce("max", s, 1))
-        b.store(self.p, (0, 0), p)
+        self._keep_weights(p)
         total = b.reduce("sum", p, 1)
         for column in self._panels():
             acc = self._values(0, rows, b.full((rows, self.config.width), 0.0, self.dtype), column)
@@ -366,7 +385,7 @@ class AttentionKernel:
             top = b.binary("max", before, b.reduce("max", s, 1))
             b.store(self.top, (row, 0), top)
             p = self._weights(s, top)
-            b.store(self.p, (0, 0), p)
+            self._keep_weights(p)
             scale = self._weights(before, top)
             b.store(self.sum, (row, 0), b.load(self.sum, (row, 0), (rows, 1)) * scale + b.reduce("sum", p, 1))
             for column in self._panels():

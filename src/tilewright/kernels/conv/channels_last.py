@@ -14,6 +14,7 @@ from ...ir.graph import Graph, Node, Value
 from ...ir.layout import Layout
 from ...ops.fused import Fused
 from ...ops.index.indexing import Concat, Gather, Pad
+from ...ops.index.weighted import GatherSum
 from ...ops.matmul.contractions import Conv
 from ...ops.matmul.int_products import IntConv
 from ...ops.matmul.winograd import WinogradConv
@@ -21,7 +22,7 @@ from ...ops.rows.norms import LayerNorm
 from ...ops.rows.pooling import AvgPool, MaxPool
 
 FOLLOWS = (MaxPool, AvgPool, Concat, Gather)
-MORE = (LayerNorm, Pad)  # on a CPU
+MORE = (LayerNorm, Pad, GatherSum)  # on a CPU
 
 
 def channels_last(shape: Shape) -> Layout:

@@ -1,4 +1,5 @@
-"""Depthwise convolution (`lines.py`): weights are [taps…, C]; an element is one FMA chain over its taps in order.
+"""Depthwise convolution, and that of groups of a few channels each (`lines.py`): weights are [taps…, channels of a group, C]; an element is
+one FMA chain over its taps in order. A channel of every group is spread over its group in registers.
 
 Bytes are multiplied and summed in f32 as well, where their few products are exact. Codes around the input (`border`) are taken off every
 pixel and their products with all weights added at the start, so that taps outside can be left out here, too.
@@ -6,7 +7,6 @@ pixel and their products with all weights added at the start, so that taps outsi
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import product
 
 from ...core.dtypes import compute_dtype, f32
@@ -24,22 +24,22 @@ from .lines import Limit, Lines, State
 from .parts import AnyConv, int_of
 
 TAPS = Packed("taps", 1, True)
+FEW = (2, 4)  # channels of groups whose panels of weights would leave most of a register empty
 
 
 def is_depthwise(op: AnyConv, channels: int, results: int) -> bool:
-    return op.groups == channels == results and channels > 1 and not op.transposed
+    small = op.groups == channels or (isinstance(op, ConvOp) and op.groups > 1 and channels // op.groups in FEW)
+    return small and channels == results and channels > 1 and not op.transposed
 
 
 def taps_first(name: str, w: Operand, target: TargetSpec) -> tuple[list[Launch], Buffer]:
-    """Weights as [taps…, C]."""
+    """Weights as [taps…, channels of a group, C]."""
     if w.packed == TAPS:
         return [], w.buffer
-    c, _, *kernel = w.type.shape
-    there = Layout.contiguous((*kernel, c)).permute((len(kernel), *range(len(kernel))))
-    made = Operand(w.type.with_shape(there.shape), Buffer(f"{name}.taps", "temp", w.type.nbytes), there)
-    source = Layout(there.shape, (w.layout.strides[0], *w.layout.strides[2:]), w.layout.offset)
-    raw = replace(w, type=made.type, layout=source)
-    return [copy_launch(f"{name}.pack", raw, made, target, "run-time weights, taps first")], made.buffer
+    c, per, *kernel = w.type.shape
+    there = Layout.contiguous((*kernel, per, c)).permute((len(kernel) + 1, len(kernel), *range(len(kernel))))
+    made = Operand(w.type, Buffer(f"{name}.taps", "temp", w.type.nbytes), there)
+    return [copy_launch(f"{name}.pack", w, made, target, "run-time weights, taps first")], made.buffer
 
 
 class Depthwise(Lines):
@@ -54,7 +54,8 @@ class Depthwise(Lines):
         if isinstance(op, IntConvOp):
             self.dtype = f32
         call = self.call
-        self.w = call.view("w", w.dtype, weights, Layout.contiguous((*kernel, self.channels)))
+        self.per = int_of(w.shape[1])
+        self.w = call.view("w", w.dtype, weights, Layout.contiguous((*kernel, self.per, self.channels)))
         results = [(r, r.layout.permute(self.order)) for r in region.results]
         self.outs = [call.view(f"y{i}", r.type.dtype, r.buffer, lay, write=True) for i, (r, lay) in enumerate(results)]
         leaves = leaves_of_epilogue(region, self.value)
@@ -64,8 +65,8 @@ class Depthwise(Lines):
     def start(self, n: int) -> State:
         return [self.b.full((n,), 0.0, self.dtype)]
 
-    def _weight(self, taps: list[Ix | int], c: Ix | int, n: int, limit: Limit) -> Tile:
-        return self.b.cast(self.b.load(self.w, (*taps, c), (n,), limit=limit), self.dtype)
+    def _weight(self, taps: list[Ix | int], c: Ix | int, n: int, limit: Limit, channel: int = 0) -> Tile:
+        return self.b.cast(self.b.load(self.w, (*taps, channel, c), (n,), limit=limit), self.dtype)
 
     def _outside(self, c: Ix | int, n: int, limit: Limit) -> Tile:
         """What all taps would give over the border alone."""
@@ -76,10 +77,14 @@ class Depthwise(Lines):
 
     def tap(self, states: list[State], pixels: list[Tile], taps: list[Ix | int], places: list[list[Ix | int]], c: Ix | int, n: int,
             limit: Limit) -> list[State]:
-        weight = self._weight(taps, c, n, limit)
+        b = self.b
         if self.border:
             pixels = [x - float(self.border) for x in pixels]
-        return [[self.b.fma(x, weight, acc)] for x, (acc,) in zip(pixels, states, strict=True)]
+        for channel in range(self.per):
+            weight = self._weight(taps, c, n, limit, channel)
+            spread = [x if self.per == 1 else b.shuffle(x, x, [i // self.per * self.per + channel for i in range(n)]) for x in pixels]
+            states = [[b.fma(x, weight, acc)] for x, (acc,) in zip(spread, states, strict=True)]
+        return states
 
     def finish(self, states: list[State], at: list[list[Ix | int]], c: Ix | int, n: int, limit: Limit) -> None:
         b, region = self.b, self.region

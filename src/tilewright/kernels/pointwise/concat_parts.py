@@ -1,10 +1,10 @@
 """Results that their kernel writes at once into the place that a concatenation wants them in, so that nothing is left to copy.
 
-On a CPU: channels of pixels that lie channels last, also all channels of a value whose slices are joined in order. On a GPU: results that a
-kernel stores through any strides (the backward pass of attention on tensor cores) and that reach the concatenation as [B, H, S, D] ->
-[B, S, H, D] -> [B·S, H·D]: the cotangents of q, k and v, which together are that of one projection; and what products, lookups and
-elementwise kernels compute where it is one contiguous run of the concatenation (the steps of a recurrent layer), or where nobody else reads
-it and it lies in rows there (looked-up rows side by side).
+On a CPU: channels of pixels that lie channels last, also all channels of a value whose slices are joined in order; columns of rows that
+elementwise regions and lookups compute. On a GPU: results that a kernel stores through any strides (the backward pass of attention on tensor
+cores) and that reach the concatenation as [B, H, S, D] -> [B, S, H, D] -> [B·S, H·D]: the cotangents of q, k and v, which together are that
+of one projection; and what products, lookups and elementwise kernels compute where it is one contiguous run of the concatenation (the steps
+of a recurrent layer), or where nobody else reads it and it lies in rows there (looked-up rows side by side).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ...ir.graph import Graph, Node, Value
 from ...ir.layout import Layout
 from ...ops.attention.backward import AttentionBackward
 from ...ops.fused import Fused
-from ...ops.index.indexing import Concat, Gather
+from ...ops.index.indexing import Concat, Gather, Index
 from ...ops.matmul.contractions import Matmul
 from ...ops.views import Reshape, Transpose
 from ..conv.channels_last import behind_views, seen_through
@@ -37,7 +37,7 @@ class Part:
 def computed_in_concat(graph: Graph, target: TargetSpec, others: Mapping[Value, Layout]) -> dict[Value, Part]:
     """value -> its place. `others`: values that do not lie contiguous."""
     if target.kind != "cuda":
-        return _channels(graph, others)
+        return _channels(graph, others) | _columns(graph, others)
     found: dict[Value, Part] = {}
     users = graph.users()
     for n in graph.nodes:
@@ -111,6 +111,39 @@ def _channels(graph: Graph, channels_last: Mapping[Value, Layout]) -> dict[Value
     return found
 
 
+def _columns(graph: Graph, channels_last: Mapping[Value, Layout]) -> dict[Value, Part]:
+    """Parts of a last axis whose kernels store rows at any distance, and whose other readers are elementwise."""
+    found: dict[Value, Part] = {}
+    users = graph.users()
+    for n in graph.nodes:
+        rank = len(n.values[0].shape)
+        if not isinstance(n.op, Concat) or rank < 2 or n.op.axis != rank - 1 or n.value in channels_last:
+            continue
+        sizes = [v.shape[-1] for v in n.operands]
+        start = 0
+        for v, size in zip(n.operands, sizes if all(isinstance(s, int) for s in sizes) else (), strict=False):
+            alone = v not in found and v not in graph.outputs and n.operands.count(v) == 1
+            if alone and _stores_rows(v.node) and all(u is n or _elementwise(u) for u in users[v]):
+                found[v] = Part(n, start)
+            start += int(size)
+    return found
+
+
+def _elementwise(node: Node) -> bool:
+    body = node.op.body.nodes if isinstance(node.op, Fused) else [node]
+    return all(m.op.traits.elementwise or m.op.traits.source for m in body)
+
+
+def _stores_rows(node: Node) -> bool:
+    if _elementwise(node):
+        return not node.op.traits.source
+    anchors = [m for m in node.op.body.nodes if m.op.traits.anchor] if isinstance(node.op, Fused) else [node]
+    if len(anchors) != 1 or len(node.values) != 1:
+        return False
+    op = anchors[0].op
+    return isinstance(op, Index) or (isinstance(op, Gather) and op.axis == 0)
+
+
 def _root(v: Value, users: dict[Value, list[Node]], graph: Graph) -> Value | None:
     """The cotangent behind a transposition and a reshape that nobody else reads."""
     chain = [v]
@@ -129,7 +162,7 @@ def _root(v: Value, users: dict[Value, list[Node]], graph: Graph) -> Value | Non
 
 
 def layout_in(part: Part, v: Value, whole: Layout) -> Layout:
-    """One run of elements, channels in those of the concatenation, or [B, H, S, D] in its rows."""
+    """One run of elements, what lies along the concatenation's axis, or [B, H, S, D] in its rows."""
     op, shape = part.node.op, part.node.value.shape
     assert isinstance(op, Concat)
     if part.kind == "run":
@@ -141,7 +174,7 @@ def layout_in(part: Part, v: Value, whole: Layout) -> Layout:
         axes = axes if len(axes) == len(v.shape) else [i for i in axes if i != op.axis]  # an axis of size 1 in the part
         return Layout(v.shape, tuple(whole.strides[i] for i in axes), whole.offset + part.start * whole.strides[op.axis])
     if len(v.shape) == len(whole.shape):
-        return whole.slice(1, part.start, v.shape[1])
+        return whole.slice(op.axis, part.start, v.shape[op.axis])
     width = part.node.value.shape[1]
     _, _, s, d = v.shape
     return Layout(v.shape, (s * width, d, width, 1), part.start)

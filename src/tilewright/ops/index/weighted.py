@@ -15,7 +15,7 @@ from ...ir.graph import Value
 from ...ir.types import TensorType
 from .. import functions as F
 from ..base import E, S, Values, register
-from ..families import Composite, bf16, f32, f64, i32, i64, require_kind
+from ..families import Composite, N, bf16, f32, f64, i32, i64, require_kind
 from .indexing import require_ids
 
 
@@ -67,6 +67,58 @@ class WeightedGather(Composite):
 
     def flops(self, *types: TensorType) -> Dim:
         return 2 * types[1].numel * types[0].shape[1]
+
+
+@register
+class GatherSum(Composite):
+    """Sums of taps along one axis: out[…, o, …] = sum over t of weight[t, o] * x[…, index[t, o], …]. An index outside of the axis is
+    clamped to it."""
+
+    axis: int
+    fusion = "gather"
+    samples = [S(f32(2, 5, 3, 4), i64(2, 7), f32(2, 7), axis=1, low=(-2, -1, -2), high=(2, 5, 2)),
+               S(f32(3, 40), i64(3, 21), f32(3, 21), axis=1, low=(-2, 0, -2), high=(2, 39, 2)),
+               S(bf16(2, 3, 70), i32(2, 9), f32(2, 9), axis=1, low=(-2, 0, -2), high=(2, 2, 2)),
+               S(f64(6), i64(1, 3), f64(1, 3), axis=0, low=(-2, 0, -2), high=(2, 5, 2)),
+               S(f32(N, 3, 5), i64(2, 4), f32(2, 4), axis=2, low=(-2, 0, -2), high=(2, 4, 2)),
+               S(f32(2, 3, 5), i64(2, 0), f32(2, 0), axis=2, low=0, high=1), S(f32(0, 3), i64(2, 4), f32(2, 4), axis=1, low=0, high=1)]
+    errors = [E(f32(2, 3), i64(4, 5), f32(4, 6), axis=1, match="needs indices and weights .taps, results. of one static shape"),
+              E(f32(2, 3), i64(4, 5), f32(4, 5), axis=2, match="axis must be one of x's"),
+              E(f32(2, 0), i64(4, 5), f32(4, 5), axis=1, match="has no value over an empty axis"),
+              E(bf16(2, 3), i64(4, 5), bf16(4, 5), axis=1, match="needs weights in the dtype of the sums"),
+              E(f32(2, 3), f32(4, 5), f32(4, 5), axis=1, match="indices must be integers"),
+              E(i32(2, 3), i64(4, 5), f32(4, 5), axis=1, match="needs float operands")]
+
+    def infer(self, x: TensorType, index: TensorType, weight: TensorType) -> TensorType:
+        require_kind((x,), "f")
+        require_ids(index)
+        fits = index.ndim == 2 and index.shape == weight.shape and all(isinstance(d, int) for d in index.shape) and index.shape[0] != 0
+        require(fits, "needs indices and weights [taps, results] of one static shape", index=index, weight=weight)
+        require(0 <= self.axis < x.ndim, "axis must be one of x's", axis=self.axis, x=x)
+        require(isinstance(x.shape[self.axis], int) and x.shape[self.axis] != 0, "has no value over an empty axis", x=x, axis=self.axis)
+        require(weight.dtype is compute_dtype(x.dtype), "needs weights in the dtype of the sums", x=x, weight=weight)
+        return x.with_shape((*x.shape[: self.axis], index.shape[1], *x.shape[self.axis + 1 :]))
+
+    def ref(self, x: Any, index: Any, weight: Any) -> Any:
+        taken = np.take(x.astype(np.float64), np.clip(index, 0, x.shape[self.axis] - 1), self.axis)  # [..., t, o, ...]
+        return np.moveaxis((np.moveaxis(taken, (self.axis, self.axis + 1), (-2, -1)) * weight).sum(-2), -1, self.axis).astype(x.dtype)
+
+    def decompose(self, x: Value, index: Value, weight: Value) -> Value:
+        (taps, out), size = index.shape, x.shape[self.axis]
+        along = tuple(out if a == self.axis else 1 for a in range(len(x.shape)))
+        total: Value | None = None
+        for t in range(taps if isinstance(taps, int) else 0):
+            at = F.maximum(F.minimum(F.reshape(F.slice_(index, 0, t, 1), (out,)), size - 1), 0)
+            part = F.mul(F.cast(F.gather(x, at, self.axis), weight.dtype), F.reshape(F.slice_(weight, 0, t, 1), along))
+            total = part if total is None else F.add(total, part)
+        assert total is not None
+        return F.cast(total, x.dtype)
+
+    def decomposes(self, operands: Values, target: TargetSpec | None) -> bool:
+        return target is not None and target.kind == "cuda"
+
+    def flops(self, *types: TensorType) -> Dim:
+        return 2 * self.infer(*types).numel * types[1].shape[0]
 
 
 # --- samples between elements ---------------------------------------------------------------------------------------------------------

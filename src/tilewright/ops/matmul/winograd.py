@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 
 from ...core.dims import Dim, ceildiv, product
+from ...core.dtypes import compute_dtype
 from ...core.errors import require
 from ...core.needs import require_room
 from ...core.winograd import PAIRS, TAPS, matrices, transformed
 from ...ir.types import TensorType
 from ..base import E, NotSupported, S, register
-from ..families import Contraction, M, N, f32, f64, require_kind, require_one_dtype
+from ..families import Contraction, M, N, bf16, f32, f64, require_kind
 from ..structure import ConstantData, Derived
 from .contractions import Pairs
 
@@ -30,7 +31,7 @@ class Transformed(Derived):
     def __init__(self, of: ConstantData, tile: int) -> None:
         results, *others = of.type.shape
         rows = (tile + TAPS - 1) ** 2 * product(others) // TAPS**2
-        super().__init__(of.name, TensorType(of.type.dtype, (rows, results)))
+        super().__init__(of.name, TensorType(compute_dtype(of.type.dtype), (rows, results)))
         self.of, self.tile = of, tile
 
     def make(self) -> Any:
@@ -43,7 +44,8 @@ class Transformed(Derived):
 
 @register
 class WinogradConv(Contraction):
-    """x[N, C, outer…, H, W] by weights of 3×3 over the last two axes that `transformed` made, u[(tile + 2)² · outer taps · C/groups, O]."""
+    """x[N, C, outer…, H, W] by weights of 3×3 over the last two axes that `transformed` made, u[(tile + 2)² · outer taps · C/groups, O].
+    Transformed weights of small floats are f32."""
 
     fusion = "contraction"
     tile: int
@@ -53,13 +55,15 @@ class WinogradConv(Contraction):
     unsupported = {"vjp": LATE, "jvp": LATE, "batch": LATE}
     samples = [S(f32(2, 3, 7, 6), f32(48, 5), tile=2, padding=((1, 1), (0, 1))),
                S(f32(1, 20, 9, 13), f32(720, 18), tile=4, padding=((1, 1), (2, 0))),
+               S(bf16(1, 5, 6, 7), f32(180, 4), tile=4, padding=((1, 1), (1, 1))),
                S(f64(1, 2, 4, 3), f64(72, 3), tile=4, padding=((0, 0), (0, 0))),
                S(f32(N, 4, 5, M + 2), f32(64, 7), tile=2, padding=((1, 1), (0, 0))),
                S(f32(0, 3, 5, 5), f32(48, 4), tile=2, padding=((0, 0), (0, 0))),
                S(f32(2, 6, 7, 5), f32(48, 40), tile=2, padding=((1, 1), (1, 1)), groups=2),
                S(f32(1, 4, 5, 6, 7), f32(432, 8), tile=4, padding=((1, 1), (1, 1), (0, 1)), outer=(3,)),
                S(f32(1, 6, 3, 4, 5), f32(64, 9), tile=2, padding=((0, 1), (1, 1), (0, 0)), outer=(2,), groups=3)]
-    errors = [E(f32(1, 3, 5, 5), f32(48, 4), tile=3, padding=((0, 0), (0, 0)), match="tile must be 2 or 4, got tile=3"),
+    errors = [E(bf16(1, 3, 5, 5), bf16(48, 4), tile=2, padding=((0, 0), (0, 0)), match="u must be f32, got"),
+              E(f32(1, 3, 5, 5), f32(48, 4), tile=3, padding=((0, 0), (0, 0)), match="tile must be 2 or 4, got tile=3"),
               E(f32(1, 3, 5, 5), f32(50, 4), tile=2, padding=((0, 0), (0, 0)), match=r"u must have 48 rows, got u=f32\[50,4\]"),
               E(f32(1, 3, 5), f32(48, 4), tile=2, padding=((0, 0), (0, 0)), match=r"needs x\[N,C,outer…,H,W\] and a matrix u"),
               E(f32(1, 3, 5, 5), f32(48, 4), tile=2, padding=((0, 0), (0, 0)), groups=2, match="channels must divide into 2 groups"),
@@ -71,7 +75,7 @@ class WinogradConv(Contraction):
 
     def infer(self, x: TensorType, u: TensorType) -> TensorType:
         require_kind((x, u), "f")
-        dtype = require_one_dtype((x, u))
+        require(u.dtype is compute_dtype(x.dtype), "u must be {dtype}", dtype=compute_dtype(x.dtype).name, x=x, u=u)
         require(self.tile in PAIRS, "tile must be 2 or 4", tile=self.tile)
         ranks = x.ndim == 2 + len(self.kernel) and len(self.padding) == len(self.kernel) and u.ndim == 2
         require(ranks, "needs x[N,C,outer…,H,W] and a matrix u", x=x, u=u)
@@ -85,7 +89,7 @@ class WinogradConv(Contraction):
             room = d + lo + hi - k
             require_room(room, "the taps do not fit the padded input", size=d, kernel=k, padding=(lo, hi))
             out.append(room + 1)
-        return TensorType(dtype, (x.shape[0], results, *out))
+        return x.with_shape((x.shape[0], results, *out))
 
     def ref(self, x: Any, u: Any) -> Any:
         a, _, b = matrices(self.tile)

@@ -100,15 +100,9 @@ class Resize(Composite):
     def decompose(self, x: Value) -> Value:
         g = x.node.graph
         for axis, every in self._axes(x.shape, x.dtype.np):
-            shape = [-1 if a == axis else 1 for a in range(len(x.shape))]
-            total: Value | None = None
-            for at, w in every:
-                part = F.gather(x, g.constant(at, "places"), axis)
-                if len(every) > 1:
-                    part = F.mul(part, g.constant(w.reshape(shape).astype(x.dtype.np), "weights"))
-                total = part if total is None else F.add(total, part)
-            assert total is not None
-            x = total
+            at, w = (np.stack(parts) for parts in zip(*every, strict=True))
+            places = g.constant(at if len(at) > 1 else at[0], "places")
+            x = F.one("gather_sum", x, places, g.constant(w, "weights"), axis=axis) if len(at) > 1 else F.gather(x, places, axis)
         return x
 
 

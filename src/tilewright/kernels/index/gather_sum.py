@@ -1,0 +1,111 @@
+"""Weighted sums of rows of one axis (resizing): the axis along memory runs along registers, so pixels may lie either way.
+
+Where that is another axis, a program computes a block of results, each of whose taps is a row and a number. Where it is the summed axis
+itself, a program computes a line: registers of indices gather from it. Elementwise consumers are computed on the way; tails are masked.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from ...core.dims import ceildiv, product
+from ...core.target_spec import TargetSpec
+from ...ir.graph import Value
+from ...ir.layout import Layout
+from ...ops.index.weighted import GatherSum as GatherSumOp
+from ...tile.builder import Ix, Tile
+from ..call import Call
+from ..launch import Launch
+from ..matmul.tiling import leaves_of_epilogue
+from ..pointwise.pointwise import unravel
+from ..region import Evaluator, Operand, Region, narrow, widen
+from ..template import Reason, Template, region_bytes, region_flops
+from .gather import along_memory
+
+ELEMENTS = 4096  # of a program, where sizes are known
+
+
+class GatherSumTemplate(Template):
+    key = "gather_sum"
+
+    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
+        node = region.anchor
+        if node is None or not isinstance(node.op, GatherSumOp):
+            return Reason("no gather_sum")
+        if any(region.operand(v) is None for v in node.operands):
+            return Reason("operands must come from memory")
+        bad = [r for r in region.results if r.type.shape != node.values[0].shape]
+        return Reason(f"outputs must have the shape of the sums, got {bad[0].type}") if bad else None
+
+    def build(self, region: Region, target: TargetSpec) -> list[Launch]:
+        node = region.anchor
+        assert node is not None and isinstance(node.op, GatherSumOp)
+        x, ids, shares = (region.given(v) for v in node.operands)
+        inner, rank = along_memory(x), x.type.ndim
+        order = (*(a for a in range(rank) if a != inner), inner)
+        axis, shape = order.index(node.op.axis), node.values[0].shape
+        size, taps = x.type.shape[node.op.axis], ids.type.shape[0]
+        assert isinstance(size, int) and isinstance(taps, int)
+        call = Call("gather_sum", region.name)
+        b = call.b
+        source = call.view("x", x.type.dtype, x.buffer, x.layout.permute(order))
+        index, weight = (call.view(n, o.type.dtype, o.buffer, o.layout) for n, o in (("ids", ids), ("w", shares)))
+        ins = {v: call.view(f"e{i}", o.type.dtype, o.buffer, o.layout.expand(shape).permute(order))
+               for i, v in enumerate(leaves_of_epilogue(region, node.values[0])) for o in [region.given(v)]}
+        outs = [call.view(f"y{i}", r.type.dtype, r.buffer, r.layout.permute(order), write=True) for i, r in enumerate(region.results)]
+        there = Layout.contiguous(shape).permute(order).shape
+        dims = [call.word(f"d{i}", d) for i, d in enumerate(there)]
+        lanes = target.vector_bits // (8 * shares.type.dtype.itemsize)
+
+        def finish(total: Tile, at: list[Ix | int], limit: tuple[Ix | int] | None) -> None:
+            def leaf(v: Value, o: Operand) -> Tile:
+                return b.load(ins[v], at, total.shape, limit=limit)
+
+            evaluate = Evaluator(b, region, leaf, {node.values[0]: total})
+            for v, out, r in zip(region.body.outputs, outs, region.results, strict=True):
+                b.store(out, at, narrow(b, b.broadcast(evaluate(v), total.shape), r.type.dtype), limit=limit)
+
+        def line(at: list[Ix | int]) -> None:
+            """Results along the summed axis itself."""
+            with b.loop(0, dims[-1], lanes) as loop:
+                limit, total = (dims[-1] - loop.index,), b.full((lanes,), 0.0, shares.type.dtype)
+                for t in range(taps):
+                    place = b.binary("max", b.binary("min", b.load(index, (t, loop.index), (lanes,), limit=limit), size - 1), 0)
+                    value = widen(b, b.gather(source, (*at, 0), rank - 1, place))
+                    total = b.fma(b.load(weight, (t, loop.index), (lanes,), limit=limit), value, total)
+                finish(total, [*at, loop.index], limit)
+
+        def row(before: list[Ix | int], o: Ix | int) -> None:
+            """One result of the summed axis: everything inside of it."""
+            places = [b.minimum(b.maximum(b.to_index(b.load(index, (t, o), ())), 0), size - 1) for t in range(taps)]
+            factors = [b.load(weight, (t, o), (1,)) for t in range(taps)]
+
+            def piece(at: list[Ix | int], i: Ix | int, tile: int, limit: tuple[Ix | int] | None) -> None:
+                total = b.full((tile,), 0.0, shares.type.dtype)
+                for place, factor in zip(places, factors, strict=True):
+                    total = b.fma(widen(b, b.load(source, (*before, place, *at, i), (tile,), limit=limit)), factor, total)
+                finish(total, [*before, o, *at, i], limit)
+
+            def nest(at: list[Ix | int], rest: list[Ix]) -> None:
+                if rest:
+                    with b.loop(0, rest[0]) as loop:
+                        nest([*at, loop.index], rest[1:])
+                    return
+                whole = dims[-1] // (4 * lanes) * (4 * lanes)
+                with b.loop(0, whole, 4 * lanes) as main:
+                    piece(at, main.index, 4 * lanes, None)
+                with b.loop(whole, dims[-1], lanes) as tail:
+                    piece(at, tail.index, lanes, (dims[-1] - tail.index,))
+
+            nest([], dims[axis + 1 : -1])
+
+        moved, flops = region_bytes(region), region_flops(region)
+        if axis == rank - 1:
+            line(list(unravel(b, b.pid, dims[:-1])))
+            return [call.finish(product(there[:-1]), flops=flops, bytes_=moved, streams=True)]
+        inside = [d for d in there[axis + 1 :] if isinstance(d, int)]
+        block = max(1, ELEMENTS // max(1, prod(inside))) if len(inside) == rank - 1 - axis else 1
+        *before, chunk = unravel(b, b.pid, [*dims[:axis], b.ceildiv(dims[axis], block)])
+        with b.loop(chunk * block, b.minimum(chunk * block + block, dims[axis])) as loop:
+            row(before, loop.index)
+        return [call.finish(product(there[:axis]) * ceildiv(there[axis], block), flops=flops, bytes_=moved, streams=True)]
