@@ -115,7 +115,7 @@ def scalar_constant(value: Value) -> float | None:
     """The number behind a one-element constant of a body, or None."""
     op = value.node.op
     if isinstance(op, Constant) and all(d == 1 for d in op.data.type.shape):
-        return float(op.data.array.reshape(-1)[0])
+        return float(op.data.number)
     return None
 
 
@@ -144,10 +144,9 @@ class Evaluator:
         if self.ramp is not None and self.region.affine(value) is not None:
             return b.cast(self.ramp(value), compute_dtype(value.dtype))
         if isinstance(op, Constant):
-            number = op.data.array.reshape(-1)
-            if number.size != 1:
+            if op.data.array.size != 1:
                 raise CompileError(f"region {self.region.name}: constant {op.data.name} inside a body must have one element")
-            return b.full((), float(number[0]) if value.dtype in SMALL else number[0].item(), compute_dtype(value.dtype))
+            return b.full((), op.data.number, compute_dtype(value.dtype))
         if op.traits.view:  # a broadcast of something computed: shapes of tiles broadcast by themselves
             return self(value.node.operands[0])
         if not op.traits.elementwise:

@@ -25,6 +25,8 @@ def decomposition(target: Any) -> Callable[..., Any] | None:
         return None
     if target.namespace == "torch_nn" and key_of(target).startswith("torch_nn._linear_cross_entropy_batch_chunked"):
         return _chunked_cross_entropy
+    if target._schema.name.startswith("aten::_foreach_"):
+        return partial(_each, target)
     own = OWN.get(key_of(target))
     if own is not None:
         return own
@@ -47,6 +49,27 @@ def _chunked_cross_entropy(x: Any, weight: Any, target: Any, bias: Any, classes:
     logits = torch.nn.functional.linear(x, weight, bias)
     loss = torch.nn.functional.cross_entropy(logits, target, classes, reduction=reduction, ignore_index=ignored, label_smoothing=smoothing)
     return (loss, loss, loss, loss) if whole else loss
+
+
+def _each(target: Any, *args: Any, **options: Any) -> Any:
+    """An op over lists: the op of the same name on each element; numbers and tensors are for all of them, or a list too."""
+    import torch
+
+    name = target._schema.name.removeprefix("aten::_foreach_").rstrip("_")
+    many = [isinstance(a, (list, tuple)) for a in args]
+    if name.startswith("addc") and target._overloadname == "Tensor":  # the scalars lie in one tensor
+        args, many = (*args[:-1], args[-1].unbind()), [*many[:-1], True]
+    if name.startswith("addc") and len(args) == 4:
+        def one(x: Any, a: Any, b: Any, value: Any) -> Any:
+            if not isinstance(value, torch.Tensor):
+                return getattr(torch, name)(x, a, b, value=value)
+            return x + value * (a * b if name == "addcmul" else a / b)
+    else:
+        bounds = {"maximum": "clamp_min", "minimum": "clamp_max"} if target._overloadname.startswith("Scalar") else {}
+        one = {"norm": torch.linalg.vector_norm, "zero": torch.zeros_like, "copy": lambda x, y, *_: x.copy_(y)
+               }.get(name) or getattr(torch, bounds.get(name, name))
+    return [one(*(a[i] if m else a for a, m in zip(args, many, strict=True)), **options)
+            for i in range(len(args[many.index(True)]))]
 
 
 def _grid_sampler_backward(g: Any, x: Any, grid: Any, mode: int, padding: int, align: bool, mask: Any) -> Any:
