@@ -23,6 +23,8 @@ def library() -> Any:
     aten = torch.ops.aten
 
     def attention(g: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float | None) -> Any:
+        if q.device.type != "cpu":
+            return _attention_backward(g, q, k, v, mask, causal, scale)
         out, sums = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, attn_mask=mask, scale=scale)
         return aten._scaled_dot_product_flash_attention_for_cpu_backward(g, q, k, v, out, sums, 0.0, causal, attn_mask=mask, scale=scale)
 
@@ -33,6 +35,44 @@ def library() -> Any:
     made.impl("attention_backward", attention, "CompositeExplicitAutograd")
     made.impl("layer_norm_backward", layer_norm, "CompositeExplicitAutograd")
     return made
+
+
+def _attention_backward(g: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float | None) -> Any:
+    """In plain ops, for devices on which torch's own backward pass reads what its forward pass kept."""
+    import torch
+
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    a, b, d, e = (t.float() for t in (g, q, k, v))
+    more = q.shape[1] // k.shape[1]
+    d, e = (t.repeat_interleave(more, 1) if more > 1 else t for t in (d, e))
+    scores = b @ d.mT * scale
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -float("inf")) if mask.dtype == torch.bool else scores + mask.float()
+    if causal:
+        seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).tril()
+        scores = scores.masked_fill(~seen, -float("inf"))
+    p = scores.softmax(-1)
+    dp = a @ e.mT
+    ds = p * (dp - (dp * p).sum(-1, keepdim=True)) * scale
+    dk, dv = ds.mT @ b, p.mT @ a
+    dk, dv = (t.unflatten(1, (-1, more)).sum(2) if more > 1 else t for t in (dk, dv))
+    return (ds @ d).to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
+
+
+def _gpu_attention(node: Any) -> tuple[Any, ...] | None:
+    """Operands of our op for a backward pass of torch's attention on a GPU: where each stands in the call."""
+    import torch
+
+    aten, args, scale = torch.ops.aten, node.args, node.kwargs.get("scale")
+    if node.target is aten._scaled_dot_product_flash_attention_backward.default:
+        mask, dropout, causal = None, args[10], args[11]
+    elif node.target is aten._scaled_dot_product_cudnn_attention_backward.default:
+        mask, dropout, causal = args[8], args[13], args[14]
+    elif node.target is aten._scaled_dot_product_efficient_attention_backward.default and not args[10][3]:
+        mask, dropout, causal = args[4], args[9], args[11] if len(args) > 11 else False
+    else:
+        return None
+    return None if dropout else (*args[:4], mask, causal, scale)
 
 
 def rewrite(module: Any) -> None:
@@ -48,6 +88,8 @@ def rewrite(module: Any) -> None:
                 continue
             args = (g, q, k, v, node.kwargs.get("attn_mask"), causal, node.kwargs.get("scale"))
             _exchange(module, node, ours.attention_backward.default, args)
+        elif (found := _gpu_attention(node)) is not None:
+            _exchange(module, node, ours.attention_backward.default, found)
         elif node.target is aten.native_layer_norm_backward.default:
             g, x, shape, mean, _, w, b, mask = node.args
             forward = mean.args[0] if mean.op == "call_function" else None
