@@ -5,6 +5,7 @@ kernels find these again, so they need not be kept, nor computed: such ops are e
 """
 from __future__ import annotations
 
+import operator
 from functools import cache
 from typing import Any
 
@@ -20,7 +21,16 @@ def library() -> Any:
                 " -> (Tensor, Tensor, Tensor)")
     made.define("layer_norm_backward(Tensor g, Tensor x, SymInt[] shape, Tensor? w, Tensor? b, float eps, bool[3] mask)"
                 " -> (Tensor, Tensor, Tensor)")
+    made.define("embedding_bag_backward(Tensor g, Tensor table, Tensor ids, Tensor offsets, bool by_count, int mode, Tensor? weights,"
+                " bool last, int padding) -> (Tensor, Tensor)")
     aten = torch.ops.aten
+
+    def embedding_bag(g: Any, table: Any, ids: Any, offsets: Any, by_count: bool, mode: int, weights: Any, last: bool, padding: int) -> Any:
+        _, *kept = aten._embedding_bag(table, ids, offsets, by_count, mode, False, weights, last, padding)
+        dense = aten._embedding_bag_dense_backward(g, ids, *kept, table.shape[0], by_count, mode, weights, padding)
+        none = torch.zeros_like if weights is None else lambda _: aten._embedding_bag_per_sample_weights_backward(
+            g, table, ids, offsets, kept[0], mode, padding)
+        return dense, none(g[:0] if weights is None else g)
 
     def attention(g: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float | None) -> Any:
         if q.device.type != "cpu":
@@ -33,6 +43,7 @@ def library() -> Any:
         return aten.native_layer_norm_backward(g, x, shape, mean, inverse, w, b, mask)
 
     made.impl("attention_backward", attention, "CompositeExplicitAutograd")
+    made.impl("embedding_bag_backward", embedding_bag, "CompositeExplicitAutograd")
     made.impl("layer_norm_backward", layer_norm, "CompositeExplicitAutograd")
     return made
 
@@ -96,8 +107,36 @@ def rewrite(module: Any) -> None:
             if forward is None or getattr(forward, "target", None) is not aten.native_layer_norm.default:
                 continue
             _exchange(module, node, ours.layer_norm_backward.default, (g, x, shape, w, b, forward.args[4], mask))
+        elif node.target in (aten._embedding_bag_backward.default, aten._embedding_bag_per_sample_weights_backward.default):
+            _exchange_bag(module, node)
     module.graph.eliminate_dead_code()
     module.recompile()
+
+
+def _exchange_bag(module: Any, node: Any) -> None:
+    """Both backward ops of embedding bags are results of one of ours, which reads what the forward op read."""
+    import torch
+
+    dense = node.target is torch.ops.aten._embedding_bag_backward.default
+    source = node.args[3 if dense else 4]
+    forward = source.args[0] if source.op == "call_function" else None
+    if getattr(forward, "target", None) is not torch.ops.aten._embedding_bag.default or (dense and node.args[9]):
+        return  # sparse gradients are torch's
+    assert forward is not None
+    defaults = (None, None, None, False, 0, False, None, False, -1)
+    table, ids, offsets, by_count, mode, _, weights, last, padding = (*forward.args, *defaults[len(forward.args):])
+    if by_count:  # torch counts other rows than those that it divides
+        return
+    args = (node.args[0], table, ids, offsets, by_count, mode, weights, last, padding)
+    with module.graph.inserting_before(node):
+        both = module.graph.call_function(torch.ops.tilewright.embedding_bag_backward.default, args)
+        own = module.graph.call_function(operator.getitem, (both, 0 if dense else 1))
+    fake = node.meta["val"]
+    kept = fake if weights is None or not dense else weights.meta["val"]
+    both.meta = dict(node.meta) | {"val": (fake, kept) if dense else (table.meta["val"], fake)}
+    own.meta = dict(node.meta)
+    node.replace_all_uses_with(own)
+    module.graph.erase_node(node)
 
 
 def _exchange(module: Any, node: Any, target: Any, args: tuple[Any, ...]) -> None:
