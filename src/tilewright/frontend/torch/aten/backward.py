@@ -11,6 +11,7 @@ from ....core.dims import product
 from ....core.errors import UnsupportedError
 from ....ir.graph import Graph, Value
 from ....ops import functions as F
+from ....ops.complex import rules as C
 from ....ops.rows.norm_backward import NormBackward
 from ....transform.vjp import pull_back
 from .count import inner_embedding_bag
@@ -191,20 +192,21 @@ for _name in UNARY:
     aten(f"{_name}_backward.default")(_unary_backward(_name))
 
 
+def _conjugate(y: Value) -> Value:
+    return C.conj(y) if y.dtype.kind == "c" else y
+
+
 @aten("sigmoid_backward.default")
 @placed
 def sigmoid_backward(c: Context, g: Value, y: Value) -> Value:
-    if y.dtype.kind == "c":
-        raise UnsupportedError("sigmoid_backward of complex numbers")
-    return F.mul(g, F.mul(y, F.sub(1, y)))
+    return F.mul(g, _conjugate(F.mul(y, F.sub(1, y))))
 
 
 @aten("tanh_backward.default")
 @placed
 def tanh_backward(c: Context, g: Value, y: Value) -> Value:
-    if y.dtype.kind == "c":
-        raise UnsupportedError("tanh_backward of complex numbers")
-    return F.mul(g, F.sub(1, F.square(y)))
+    return F.mul(g, _conjugate(F.sub(1, F.square(y) if y.dtype.kind != "c" else F.mul(y, y))))
+
 
 
 @aten("_softmax_backward_data.default")
