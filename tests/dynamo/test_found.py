@@ -29,6 +29,21 @@ def test_lists_of_tensors() -> None:
     check(all_of, x, y, z, calls=1)
 
 
+def test_fake_quantization() -> None:
+    scales, zeros = torch.tensor([0.1, 0.2, 0.3]), torch.tensor([0, 3, 100], dtype=torch.int32)
+    check(lambda x: (torch.fake_quantize_per_tensor_affine(x, 0.1, 3, 0, 255),
+                     torch.fake_quantize_per_channel_affine(x, scales, zeros, 0, 0, 255)),
+          torch.randn(3, 37).requires_grad_(), calls=1, grad=True)
+
+
+def test_a_chunked_loss_keeps_no_gradients_of_ours() -> None:
+    """Linear layer and cross entropy by chunks: the op's further results are gradients, which are PyTorch's to compute."""
+    from tilewright.frontend.torch.decompose import chunked_cross_entropy, decomposition
+
+    ops = [op for op in dir(torch.ops.torch_nn) if op.startswith("_linear_cross_entropy_batch_chunked")]
+    assert all(decomposition(getattr(torch.ops.torch_nn, op).default) is chunked_cross_entropy for op in ops)
+
+
 def test_bags_and_resizing_train() -> None:
     ids, offsets, table, weights = torch.tensor([1, 2, 4, 5, 4, 3]), torch.tensor([0, 2, 2]), torch.randn(6, 5), torch.rand(6)
 
