@@ -235,7 +235,8 @@ class Plain:
         if self.static and fragment.targets:
             for t, type_ in zip(fragment.targets, session.interface.outputs, strict=True):
                 steps = [math.prod(type_.shape[i + 1:]) for i in range(len(type_.shape))]
-                self.places.append(t.shape == type_.shape and all(a == b for n, a, b in zip(t.shape, t.strides, steps, strict=True) if n > 1))
+                own = all(a == b for n, a, b in zip(t.shape, t.strides, steps, strict=True) if n != 1)
+                self.places.append(t.shape == type_.shape and own)
 
     def given(self, args: list[Any]) -> list[Any]:
         """The session's inputs: what lies in the arguments' memory."""

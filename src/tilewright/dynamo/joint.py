@@ -119,11 +119,10 @@ def _exchange_bag(module: Any, node: Any) -> None:
 
     dense = node.target is torch.ops.aten._embedding_bag_backward.default
     source = node.args[3 if dense else 4]
-    forward = source.args[0] if source.op == "call_function" else None
+    forward: Any = source.args[0] if source.op == "call_function" else None
     if getattr(forward, "target", None) is not torch.ops.aten._embedding_bag.default or (dense and node.args[9]):
         return  # sparse gradients are torch's
-    assert forward is not None
-    defaults = (None, None, None, False, 0, False, None, False, -1)
+    defaults: tuple[Any, ...] = (None, None, None, False, 0, False, None, False, -1)
     table, ids, offsets, by_count, mode, _, weights, last, padding = (*forward.args, *defaults[len(forward.args):])
     if by_count:  # torch counts other rows than those that it divides
         return

@@ -348,7 +348,7 @@ class Selector:
         else:
             body = Graph(node.name)
             held = _given(node)
-            ins = [body.input(v.type, f"x{i}") if v in held else body.constant(v.op.data) for i, v in enumerate(node.operands)]
+            ins = [body.input(v.type, f"x{i}") if v in held else body.constant(v.op.attrs()["data"]) for i, v in enumerate(node.operands)]
             body.outputs = list(body.add(node.op, *ins, name=node.name, place=node.place).values)
         operands = [operand(v) for v in _given(node)]
         made = results if results is not None else [self._probe(v) for v in node.values]
