@@ -123,7 +123,7 @@ def _exchange_bag(module: Any, node: Any) -> None:
     if getattr(forward, "target", None) is not torch.ops.aten._embedding_bag.default or (dense and node.args[9]):
         return  # sparse gradients are torch's
     defaults: tuple[Any, ...] = (None, None, None, False, 0, False, None, False, -1)
-    table, ids, offsets, by_count, mode, _, weights, last, padding = (*forward.args, *defaults[len(forward.args):])
+    table, ids, offsets, by_count, mode, _, weights, last, padding = tuple(forward.args) + defaults[len(forward.args):]
     if by_count:  # torch counts other rows than those that it divides
         return
     args = (node.args[0], table, ids, offsets, by_count, mode, weights, last, padding)
