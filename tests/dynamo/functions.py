@@ -362,7 +362,7 @@ row("indexing", "index_put mask with values", lambda a, b, c: (aten.index_put_(a
     True)), lambda: (r(3), torch.tensor([True, True, False]), r(2)), dynamic=False, grad=False)
 row("indexing", "index_put index and mask", lambda a, b, c, d: (aten.index_put_(a.clone(), [None, b, c], d), aten.index_put_(a.clone(),
     [None, b, c], d, True)),
-    lambda: (r(1, 2, 3), torch.tensor([0, 1]), torch.tensor([True, True, False]), r(())), dynamic=False, grad=False)
+    lambda: (r(1, 2, 3), torch.tensor([0, 1]), torch.tensor([True, True, False]), r(())), dynamic=False, grad=False, splits=1)
 row("indexing", "index_put then index", lambda i, x, s: aten.index.Tensor(aten.index_put.default(x, [i], s), [i]),
     lambda: (torch.tensor([1]), r(8, 4), r(4)))
 row("indexing", "index_put into an argument", lambda x, i: x.index_put_((i,), torch.ones(i.size(0))).expand(2, x.shape[0]), lambda: (r(24),

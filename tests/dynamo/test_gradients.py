@@ -115,7 +115,8 @@ GRADIENTS: dict[str, tuple[Any, Any]] = {
     "integers beside": (lambda x, n: (x * n, n + 1), lambda: (r(3), torch.arange(3))),
 }
 SPLIT = {
-    "embedding bag": (lambda w: F.embedding_bag(torch.tensor([[1, 2], [1, 0]]), w), lambda: (r(6, 5),), "_embedding_bag"),
+    "embedding bag": (lambda w: F.embedding_bag(torch.tensor([[1, 2], [1, 0]]), w, scale_grad_by_freq=True), lambda: (r(6, 5),),
+                      "_embedding_bag"),
     "complex systems": (lambda z: torch.linalg.solve_ex(z + 5 * torch.eye(3), z[:, :2] + 1)[0], lambda: (r(3, 3, dtype=torch.complex64),),
                         "_linalg_solve_ex"),
     "cholesky": (lambda x: torch.linalg.cholesky(x @ x.t() + 3 * torch.eye(3)), lambda: (r(3, 3),), "with_effects"),

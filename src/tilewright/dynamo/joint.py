@@ -5,6 +5,7 @@ kernels find these again, so they need not be kept, nor computed: such ops are e
 """
 from __future__ import annotations
 
+import operator
 from functools import cache
 from typing import Any
 
@@ -20,9 +21,20 @@ def library() -> Any:
                 " -> (Tensor, Tensor, Tensor)")
     made.define("layer_norm_backward(Tensor g, Tensor x, SymInt[] shape, Tensor? w, Tensor? b, float eps, bool[3] mask)"
                 " -> (Tensor, Tensor, Tensor)")
+    made.define("embedding_bag_backward(Tensor g, Tensor table, Tensor ids, Tensor offsets, bool by_count, int mode, Tensor? weights,"
+                " bool last, int padding) -> (Tensor, Tensor)")
     aten = torch.ops.aten
 
+    def embedding_bag(g: Any, table: Any, ids: Any, offsets: Any, by_count: bool, mode: int, weights: Any, last: bool, padding: int) -> Any:
+        _, *kept = aten._embedding_bag(table, ids, offsets, by_count, mode, False, weights, last, padding)
+        dense = aten._embedding_bag_dense_backward(g, ids, *kept, table.shape[0], by_count, mode, weights, padding)
+        none = torch.zeros_like if weights is None else lambda _: aten._embedding_bag_per_sample_weights_backward(
+            g, table, ids, offsets, kept[0], mode, padding)
+        return dense, none(g[:0] if weights is None else g)
+
     def attention(g: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float | None) -> Any:
+        if q.device.type != "cpu":
+            return _attention_backward(g, q, k, v, mask, causal, scale)
         out, sums = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, attn_mask=mask, scale=scale)
         return aten._scaled_dot_product_flash_attention_for_cpu_backward(g, q, k, v, out, sums, 0.0, causal, attn_mask=mask, scale=scale)
 
@@ -31,8 +43,47 @@ def library() -> Any:
         return aten.native_layer_norm_backward(g, x, shape, mean, inverse, w, b, mask)
 
     made.impl("attention_backward", attention, "CompositeExplicitAutograd")
+    made.impl("embedding_bag_backward", embedding_bag, "CompositeExplicitAutograd")
     made.impl("layer_norm_backward", layer_norm, "CompositeExplicitAutograd")
     return made
+
+
+def _attention_backward(g: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float | None) -> Any:
+    """In plain ops, for devices on which torch's own backward pass reads what its forward pass kept."""
+    import torch
+
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    a, b, d, e = (t.float() for t in (g, q, k, v))
+    more = q.shape[1] // k.shape[1]
+    d, e = (t.repeat_interleave(more, 1) if more > 1 else t for t in (d, e))
+    scores = b @ d.mT * scale
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -float("inf")) if mask.dtype == torch.bool else scores + mask.float()
+    if causal:
+        seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).tril()
+        scores = scores.masked_fill(~seen, -float("inf"))
+    p = scores.softmax(-1)
+    dp = a @ e.mT
+    ds = p * (dp - (dp * p).sum(-1, keepdim=True)) * scale
+    dk, dv = ds.mT @ b, p.mT @ a
+    dk, dv = (t.unflatten(1, (-1, more)).sum(2) if more > 1 else t for t in (dk, dv))
+    return (ds @ d).to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
+
+
+def _gpu_attention(node: Any) -> tuple[Any, ...] | None:
+    """Operands of our op for a backward pass of torch's attention on a GPU: where each stands in the call."""
+    import torch
+
+    aten, args, scale = torch.ops.aten, node.args, node.kwargs.get("scale")
+    if node.target is aten._scaled_dot_product_flash_attention_backward.default:
+        mask, dropout, causal = None, args[10], args[11]
+    elif node.target is aten._scaled_dot_product_cudnn_attention_backward.default:
+        mask, dropout, causal = args[8], args[13], args[14]
+    elif node.target is aten._scaled_dot_product_efficient_attention_backward.default and not args[10][3]:
+        mask, dropout, causal = args[4], args[9], args[11] if len(args) > 11 else False
+    else:
+        return None
+    return None if dropout else (*args[:4], mask, causal, scale)
 
 
 def rewrite(module: Any) -> None:
@@ -48,14 +99,43 @@ def rewrite(module: Any) -> None:
                 continue
             args = (g, q, k, v, node.kwargs.get("attn_mask"), causal, node.kwargs.get("scale"))
             _exchange(module, node, ours.attention_backward.default, args)
+        elif (found := _gpu_attention(node)) is not None:
+            _exchange(module, node, ours.attention_backward.default, found)
         elif node.target is aten.native_layer_norm_backward.default:
             g, x, shape, mean, _, w, b, mask = node.args
             forward = mean.args[0] if mean.op == "call_function" else None
             if forward is None or getattr(forward, "target", None) is not aten.native_layer_norm.default:
                 continue
             _exchange(module, node, ours.layer_norm_backward.default, (g, x, shape, w, b, forward.args[4], mask))
+        elif node.target in (aten._embedding_bag_backward.default, aten._embedding_bag_per_sample_weights_backward.default):
+            _exchange_bag(module, node)
     module.graph.eliminate_dead_code()
     module.recompile()
+
+
+def _exchange_bag(module: Any, node: Any) -> None:
+    """Both backward ops of embedding bags are results of one of ours, which reads what the forward op read."""
+    import torch
+
+    dense = node.target is torch.ops.aten._embedding_bag_backward.default
+    source = node.args[3 if dense else 4]
+    forward: Any = source.args[0] if source.op == "call_function" else None
+    if getattr(forward, "target", None) is not torch.ops.aten._embedding_bag.default or (dense and node.args[9]):
+        return  # sparse gradients are torch's
+    defaults: tuple[Any, ...] = (None, None, None, False, 0, False, None, False, -1)
+    table, ids, offsets, by_count, mode, _, weights, last, padding = tuple(forward.args) + defaults[len(forward.args):]
+    if by_count:  # torch counts other rows than those that it divides
+        return
+    args = (node.args[0], table, ids, offsets, by_count, mode, weights, last, padding)
+    with module.graph.inserting_before(node):
+        both = module.graph.call_function(torch.ops.tilewright.embedding_bag_backward.default, args)
+        own = module.graph.call_function(operator.getitem, (both, 0 if dense else 1))
+    fake = node.meta["val"]
+    kept = fake if weights is None or not dense else weights.meta["val"]
+    both.meta = dict(node.meta) | {"val": (fake, kept) if dense else (table.meta["val"], fake)}
+    own.meta = dict(node.meta)
+    node.replace_all_uses_with(own)
+    module.graph.erase_node(node)
 
 
 def _exchange(module: Any, node: Any, target: Any, args: tuple[Any, ...]) -> None:

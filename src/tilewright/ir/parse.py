@@ -300,7 +300,7 @@ class _Reader:
 
     def dtype_or_type(self, known: Mapping[str, Expr]) -> Any:
         """`f32`, `f32[2,S]`, or a small constant `f32[2](1.0, 2.0)`."""
-        from ..ops.structure import ConstantData
+        from ..ops.structure import ConstantData, Number
 
         name = self.at.next().text
         if not self.at.accept("["):
@@ -310,6 +310,8 @@ class _Reader:
             return kind
         elements = self.listed(")", lambda: self.sum(known))
         shape: Any = kind.shape
+        if not shape and kind.dtype.is_float:
+            return Number.of(elements[0], kind.dtype, "const")
         return ConstantData(np.array(elements, dtype=kind.dtype.np).reshape(shape))
 
     def constant(self, name: str) -> ConstantData:

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..core.dims import UNBOUNDED, Expr, Symbol
-from ..core.dtypes import DType, f16, f32, f64
+from ..core.dtypes import DType, bf16, f16, f32, f64
 from ..core.errors import VerifyError
 from ..core.exact import same
 from .graph import Graph, Node
@@ -129,11 +129,13 @@ class _Printer:
         if hasattr(type(value), "digest"):  # of the class: an instance would compute it
             if value in self.names:
                 return quoted("@", self.names[value])
-            return f"{value.type}({', '.join(_element(v, value.type.dtype) for v in value.array.reshape(-1))})"
+            small = value.type.dtype in (f16, bf16) and value.array.size == 1
+            elements = [value.number] if small else value.array.reshape(-1)
+            return f"{value.type}({', '.join(_element(v, value.type.dtype) for v in elements)})"
         raise VerifyError(f"graph text: cannot print an attribute of type {type(value).__name__}: {value!r}")
 
 
 def _element(x: Any, dtype: DType) -> str:
     if dtype.is_float:
-        return str(x) if dtype in (f16, f32, f64) else repr(float(x))  # NumPy's own floats print the shortest text that reads back
+        return str(x) if dtype in (f32, f64) else repr(float(x))  # NumPy's own floats print the shortest text that reads back
     return repr(x.item())

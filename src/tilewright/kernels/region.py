@@ -146,10 +146,9 @@ class Evaluator:
         if self.ramp is not None and self.region.affine(value) is not None:
             return b.cast(self.ramp(value), compute_dtype(value.dtype))
         if isinstance(op, Constant):
-            number = op.data.array.reshape(-1)
-            if number.size != 1:
+            if op.data.array.size != 1:
                 raise CompileError(f"region {self.region.name}: constant {op.data.name} inside a body must have one element")
-            return b.full((), float(number[0]) if value.dtype in SMALL else number[0].item(), compute_dtype(value.dtype))
+            return b.full((), op.data.number, compute_dtype(value.dtype))
         if op.traits.view:  # a broadcast of something computed: shapes of tiles broadcast by themselves
             return self(value.node.operands[0])
         if not op.traits.elementwise:

@@ -20,7 +20,7 @@ from ..ops.control.flow import CONTROL
 from ..ops.fused import Fused
 from ..ops.index.indexing import Concat
 from ..ops.state import UpdateSlice as UpdateSliceOp
-from ..ops.structure import Constant, ConstantData, Input
+from ..ops.structure import Constant, ConstantData, Input, Number
 from ..ops.views import Transpose
 from .attention.backward import AttentionBackwardTemplate
 from .attention.forward import AttentionTemplate, result_layout
@@ -75,6 +75,11 @@ class Memo:
         return _with_buffers(launches, model, region)
 
 
+def _given(node: Node) -> tuple[Value, ...]:
+    """Operands that a region reads from memory: numbers that a small float dtype does not hold stand in its body."""
+    return tuple(v for v in node.operands if not (isinstance(v.op, Constant) and isinstance(v.op.data, Number)))
+
+
 def _body_key(body: Graph) -> Hashable:
     number = {v: (i, v.index) for i, n in enumerate(body.nodes) for v in n.values}
     nodes = []
@@ -82,7 +87,7 @@ def _body_key(body: Graph) -> Hashable:
         op: Hashable = n.op
         if isinstance(n.op, Constant):
             data = n.op.data
-            op = (data.type, data.array.tobytes()) if data.array.size == 1 else data
+            op = (data.type, data.content) if data.array.size == 1 else data
         nodes.append((op, tuple(number[v] for v in n.operands)))
     return tuple(nodes), tuple(number[v] for v in body.outputs)
 
@@ -346,9 +351,10 @@ class Selector:
             body = node.op.body
         else:
             body = Graph(node.name)
-            ins = [body.input(v.type, f"x{i}") for i, v in enumerate(node.operands)]
+            held = _given(node)
+            ins = [body.input(v.type, f"x{i}") if v in held else body.constant(v.op.attrs()["data"]) for i, v in enumerate(node.operands)]
             body.outputs = list(body.add(node.op, *ins, name=node.name, place=node.place).values)
-        operands = [operand(v) for v in node.operands]
+        operands = [operand(v) for v in _given(node)]
         made = results if results is not None else [self._probe(v) for v in node.values]
         return Region(node.name, body, operands, made, node.place)
 
@@ -371,7 +377,7 @@ class Selector:
             what = probe.anchor.op.name if probe.anchor is not None else node.op.name
             raise Unserved(f"{what} %{node.name}{f' ({node.place})' if node.place else ''}: {reasons}")
         wanted = template.packs(probe, self.target)
-        operands = [self._operand(v, i, template, wanted.get(i)) for i, v in enumerate(node.operands)]
+        operands = [self._operand(v, i, template, wanted.get(i)) for i, v in enumerate(_given(node))]
         results = [self._result(v, probe) for v in node.values]
         region = Region(node.name, probe.body, operands, results, node.place)
         for launch in name_sites(self.memo.build(template, region), region):

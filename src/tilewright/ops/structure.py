@@ -8,7 +8,7 @@ from weakref import ref
 
 import numpy as np
 
-from ..core.dtypes import dtype
+from ..core.dtypes import DType, bf16, dtype, f16
 from ..core.hashing import blake2b
 from ..ir.types import TensorType
 from .base import Op, Traits, register
@@ -33,12 +33,52 @@ class ConstantData:
         return hasher.hexdigest()
 
     @property
+    def content(self) -> bytes:
+        """What two constants of one type share where they are equal; of small ones."""
+        return self.array.tobytes()
+
+    @property
+    def number(self) -> Any:
+        """The one element, as a Python number."""
+        element = self.array.reshape(-1)[0]
+        return float(element) if self.type.dtype.is_float else element.item()
+
+    @property
     def place(self) -> Hashable:
         """Where the bytes lie: constants of one type and place are the same."""
         return self.array.__array_interface__["data"][0], self.array.strides
 
     def __str__(self) -> str:
         return f"@{self.name}"
+
+
+class Number(ConstantData):
+    """A number of a model in 16 bits that its dtype does not hold. PyTorch computes with it in f32 and rounds results only, and so do
+    kernels, which compute in f32: `number` is what they read, `array` the nearest element."""
+
+    def __init__(self, number: float, dtype: DType, name: str = "scalar") -> None:
+        with np.errstate(over="ignore"):
+            super().__init__(np.asarray(number).astype(dtype.np), name)
+        self._number = float(np.float32(number))
+
+    @staticmethod
+    def of(number: float, dtype: DType, name: str = "scalar") -> ConstantData:
+        """A rank-0 constant: plain where the dtype holds the number."""
+        made = Number(number, dtype, name)
+        plain = dtype not in (f16, bf16) or made._number == float(made.array) or made._number != made._number
+        return ConstantData(made.array, name) if plain else made
+
+    @cached_property
+    def digest(self) -> str:
+        return f"{super().digest}:{self._number!r}"
+
+    @property
+    def content(self) -> bytes:
+        return super().content + repr(self._number).encode()
+
+    @property
+    def number(self) -> float:
+        return self._number
 
 
 class Derived(ConstantData):

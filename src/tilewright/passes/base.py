@@ -12,10 +12,11 @@ import ml_dtypes
 import numpy as np
 
 from .. import ops as o
-from ..core.dtypes import DType, compute_dtype
+from ..core.dtypes import DType, compute_dtype, f32
 from ..core.exact import same
 from ..ir.graph import Graph, Value
 from ..ir.rewrite import Rule, rewrite
+from ..ops.structure import Number
 
 DIGITS = {"f8e4m3": 4, "f8e5m2": 3, "f16": 11, "bf16": 8, "f32": 24, "f64": 53}  # of a significand in bits
 
@@ -87,13 +88,14 @@ def scalar(value: Value) -> float | int | bool | None:
         op = value.op
     if not isinstance(op, o.Constant) or op.data.array.size != 1 or value.dtype.kind == "c":
         return None
-    array, dtype = op.data.array.reshape(()), value.dtype
-    return float(array) if dtype.is_float else bool(array) if dtype.is_bool else int(array)
+    found: float | int | bool = op.data.number
+    return found
 
 
 def is_number(value: Value, wanted: float) -> bool:
     """The value is the scalar constant that `wanted` is in its dtype: what differs in the last place is another number."""
-    return value.dtype.is_float and same(scalar(value), rounded(wanted, value.dtype))
+    dtype = f32 if isinstance(value.op, o.Constant) and isinstance(value.op.data, Number) else value.dtype
+    return value.dtype.is_float and same(scalar(value), rounded(wanted, dtype))
 
 
 def rounded(number: float, dtype: DType) -> float:
@@ -121,7 +123,7 @@ def hides(number: float, dtype: DType) -> bool:
 
 def constant(graph: Graph, number: float | int | bool, dtype: DType) -> Value:
     """A rank-0 constant."""
-    return graph.constant(np.asarray(number, dtype=dtype.np), "scalar")
+    return graph.constant(Number.of(number, dtype), "scalar")
 
 
 def swapped(x: Value) -> Value:

@@ -17,7 +17,7 @@ def key(n: Node, operands: tuple[Value, ...]) -> Any:
         data = n.op.data
         size = data.type.nbytes
         if isinstance(size, int) and size <= BYTES:
-            return ("bytes", n.types[0], data.array.tobytes())
+            return ("bytes", n.types[0], data.content)
         return ("array", n.types[0], data.place)  # tied weights share their memory
     if n.op.traits.commutative:
         operands = tuple(sorted(operands, key=id))

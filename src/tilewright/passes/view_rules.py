@@ -8,7 +8,7 @@ from .. import ops as o
 from ..core.dims import Dim, Shape, floordiv
 from ..ir.graph import Node, Value
 from ..ir.rewrite import Match, P, X, rule
-from .base import elementwise_classes, scalar
+from .base import constant, elementwise_classes, scalar
 
 
 @rule(P((o.Reshape, o.Expand), X, name="view"))
@@ -245,7 +245,7 @@ def rank_zero_scalar(root: Any, m: Match) -> Value | None:
         if isinstance(v.op, o.Constant) and len(v.shape) > 0 and scalar(v) is not None:
             rest = tuple(u.shape for j, u in enumerate(root.operands) if j != k)
             if broadcast(rest) == root.types[0].shape:
-                small = m.graph.constant(v.op.data.array.reshape(()), "scalar")
+                small = constant(m.graph, v.op.data.number, v.dtype)
                 out: Value = root.op(*(small if j == k else u for j, u in enumerate(root.operands)))
                 return out
     return None

@@ -17,7 +17,7 @@ from ...ir.graph import Graph, Value
 from .aten import families  # noqa: F401
 from .aten.registry import Context, key_of, lookup
 from .constants import Constants
-from .decompose import RECURRENT, decomposition, expand
+from .decompose import RECURRENT, chunked_cross_entropy, decomposition, expand
 from .mutation import Aliases
 from .place import module_of, place_of
 from .symbols import Symbols
@@ -153,6 +153,8 @@ class Converter:
         outer, c.recurrent = c.recurrent, c.recurrent or key in RECURRENT
         out = self.run(module, inner, place)
         c.recurrent = outer
+        if decomposition(node.target) is chunked_cross_entropy:
+            out = [out[0], *(Missing("the gradients that a chunked cross entropy keeps for its backward pass") for _ in out[1:])]
         many = isinstance(node.meta.get("val"), (tuple, list))
         return tuple(out) if many else out[0]
 

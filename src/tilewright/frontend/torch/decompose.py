@@ -24,7 +24,9 @@ def decomposition(target: Any) -> Callable[..., Any] | None:
     if not isinstance(target, torch._ops.OpOverload):
         return None
     if target.namespace == "torch_nn" and key_of(target).startswith("torch_nn._linear_cross_entropy_batch_chunked"):
-        return _chunked_cross_entropy
+        return chunked_cross_entropy
+    if target._schema.name.startswith("aten::_foreach_"):
+        return partial(_each, target)
     own = OWN.get(key_of(target))
     if own is not None:
         return own
@@ -37,7 +39,7 @@ def decomposition(target: Any) -> Callable[..., Any] | None:
     return target.decompose if composite else None
 
 
-def _chunked_cross_entropy(x: Any, weight: Any, target: Any, bias: Any, classes: Any, *rest: Any) -> Any:
+def chunked_cross_entropy(x: Any, weight: Any, target: Any, bias: Any, classes: Any, *rest: Any) -> Any:
     """A linear layer and its cross entropy, which torch takes by chunks of the batch to save memory. (Its further outputs are gradients
     that only its own backward pass reads.)"""
     import torch
@@ -47,6 +49,27 @@ def _chunked_cross_entropy(x: Any, weight: Any, target: Any, bias: Any, classes:
     logits = torch.nn.functional.linear(x, weight, bias)
     loss = torch.nn.functional.cross_entropy(logits, target, classes, reduction=reduction, ignore_index=ignored, label_smoothing=smoothing)
     return (loss, loss, loss, loss) if whole else loss
+
+
+def _each(target: Any, *args: Any, **options: Any) -> Any:
+    """An op over lists: the op of the same name on each element; numbers and tensors are for all of them, or a list too."""
+    import torch
+
+    name = target._schema.name.removeprefix("aten::_foreach_").rstrip("_")
+    many = [isinstance(a, (list, tuple)) for a in args]
+    if name.startswith("addc") and target._overloadname == "Tensor":  # the scalars lie in one tensor
+        args, many = (*args[:-1], args[-1].unbind()), [*many[:-1], True]
+    if name.startswith("addc") and len(args) == 4:
+        def one(x: Any, a: Any, b: Any, value: Any) -> Any:
+            if not isinstance(value, torch.Tensor):
+                return getattr(torch, name)(x, a, b, value=value)
+            return x + value * (a * b if name == "addcmul" else a / b)
+    else:
+        bounds = {"maximum": "clamp_min", "minimum": "clamp_max"} if target._overloadname.startswith("Scalar") else {}
+        one = {"norm": torch.linalg.vector_norm, "zero": torch.zeros_like, "copy": lambda x, y, *_: x.copy_(y)
+               }.get(name) or getattr(torch, bounds.get(name, name))
+    return [one(*(a[i] if m else a for a, m in zip(args, many, strict=True)), **options)
+            for i in range(len(args[many.index(True)]))]
 
 
 def _grid_sampler_backward(g: Any, x: Any, grid: Any, mode: int, padding: int, align: bool, mask: Any) -> Any:
@@ -143,12 +166,28 @@ def _layer_by_layer(found: Callable[..., Any], x: Any, state: Any, params: Any, 
     return (x, *(torch.cat(known) for known in ends))
 
 
+def _fake_quantize(x: Any, scale: Any, zero: Any, low: int, high: int) -> Any:
+    """x rounded to quantized values and back, and where it was inside their range."""
+    import torch
+
+    values = torch.round(x * (1.0 / scale)) + zero
+    inside = (values >= low) & (values <= high)
+    return ((values.clamp(low, high) - zero) * scale).to(x.dtype), inside
+
+
+def _fake_quantize_channels(x: Any, scale: Any, zero: Any, axis: int, low: int, high: int) -> Any:
+    along = [-1 if a == axis else 1 for a in range(x.ndim)]
+    return _fake_quantize(x, scale.view(along), zero.view(along), low, high)
+
+
 OWN: dict[str, Callable[..., Any]] = {  # of ops for which torch has none
     "grid_sampler_2d_backward.default": _grid_sampler_backward,
     "masked_scatter_backward.default": _masked_scatter_backward,
     **{f"{kind}{n}d_backward.default": _nearest_backward(f"{kind}{n}d") for n in (1, 2, 3)
        for kind in ("upsample_nearest", "_upsample_nearest_exact")},
     "_transformer_encoder_layer_fwd.default": _encoder_layer,
+    "fake_quantize_per_tensor_affine_cachemask.default": _fake_quantize,
+    "fake_quantize_per_channel_affine_cachemask.default": _fake_quantize_channels,
 }
 
 

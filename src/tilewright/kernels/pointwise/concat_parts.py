@@ -2,9 +2,9 @@
 
 On a CPU: channels of pixels that lie channels last, also all channels of a value whose slices are joined in order; columns of rows that
 elementwise regions and lookups compute. On a GPU: results that a kernel stores through any strides (the backward pass of attention on
-tensor cores) and that reach the concatenation as [B, H, S, D] -> [B, S, H, D] -> [B·S, H·D]: the cotangents of q, k and v, which together are that
-of one projection; and what products, lookups and elementwise kernels compute where it is one contiguous run of the concatenation (the steps
-of a recurrent layer), or where nobody else reads it and it lies in rows there (looked-up rows side by side).
+tensor cores) and that reach the concatenation as [B, H, S, D] -> [B, S, H, D] -> [B·S, H·D]: the cotangents of q, k and v, which together
+are that of one projection; and what products, lookups and elementwise kernels compute where it is one contiguous run of the concatenation
+(the steps of a recurrent layer), or where nobody else reads it and it lies in rows there (looked-up rows side by side).
 """
 
 from __future__ import annotations

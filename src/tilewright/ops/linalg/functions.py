@@ -175,9 +175,10 @@ def slogdet(a: Value) -> tuple[Value, Value]:
 
 
 def cholesky_solve(b: Value, low: Value, *, upper: bool = False) -> Value:
-    """x of (L @ L.T) @ x = b given the factor L (or U of U.T @ U)."""
-    inner = X.solve_triangular(low, b, upper=upper, transpose=upper)
-    return X.solve_triangular(low, inner, upper=upper, transpose=not upper)
+    """x of (L @ L.T) @ x = b given the factor L (or U of U.T @ U); complex factors are conjugated where they are transposed."""
+    turned = conj(low) if low.dtype.kind == "c" else low
+    inner = X.solve_triangular(turned if upper else low, b, upper=upper, transpose=upper)
+    return X.solve_triangular(low if upper else turned, inner, upper=upper, transpose=not upper)
 
 
 def lu_unpacked(lu: Value) -> tuple[Value, Value]:

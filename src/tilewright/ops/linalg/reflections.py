@@ -12,6 +12,7 @@ from ...ir.graph import Value
 from ...ir.types import TensorType
 from .. import functions as F
 from ..base import E, NotSupported, S, register
+from ..complex.rules import conj
 from ..families import General, f32, f64, i32
 from . import matrices as X
 from .systems import dominant
@@ -59,10 +60,13 @@ def reflected(packed: Value, tau: Value, other: Value, *, left: bool = True, tra
         x = F.slice_(packed, axis, k, 1)
         x = F.where(F.less(rows, k), 0, F.where(F.equal(rows, k), 1, x))
         t = F.reshape(F.slice_(tau, len(tau.shape) - 1, k, 1), (*tau.shape[:-1], 1, 1))
+        across = x
+        if x.dtype.kind == "c":
+            across, t = conj(x), conj(t) if transpose else t
         if left:
-            out = F.sub(out, F.mul(t, F.mul(x, F.matmul(x, out, transpose_a=True))))
+            out = F.sub(out, F.mul(t, F.mul(x, F.matmul(across, out, transpose_a=True))))
         else:
-            out = F.sub(out, F.mul(t, F.matmul(F.matmul(out, x), x, transpose_b=True)))
+            out = F.sub(out, F.mul(t, F.matmul(F.matmul(out, x), across, transpose_b=True)))
     return out
 
 

@@ -11,8 +11,10 @@ from ....core.dims import product
 from ....core.errors import UnsupportedError
 from ....ir.graph import Graph, Value
 from ....ops import functions as F
+from ....ops.complex import rules as C
 from ....ops.rows.norm_backward import NormBackward
 from ....transform.vjp import pull_back
+from .count import inner_embedding_bag
 from .distance import cdist
 from .linear import attention, convolution
 from .registry import Context, aten, axes_of, lookup, placed, rows
@@ -143,6 +145,34 @@ def layer_norm_backward(c: Context, g: Value, x: Value, shape: Sequence[int], w:
     return tuple(v if m else None for v, m in zip(out, mask, strict=True))
 
 
+@aten("tilewright.embedding_bag_backward.default")
+@placed
+def embedding_bag_backward(c: Context, g: Value, table: Value, ids: Value, offsets: Value, by_count: bool, mode: int, weights: Maybe,
+                           last: bool, padding: int) -> tuple[Maybe, ...]:
+    rest = [] if weights is None else [weights]
+
+    def forward(inner: Context, table: Value, ids: Value, offsets: Value, *rest: Value) -> Value:
+        inner.differentiable = True
+        out: Value = inner_embedding_bag(inner, table, ids, offsets, by_count, mode, False, rest[0] if rest else None, last, padding)[0]
+        return out
+
+    found = pulled(c, forward, (table, ids, offsets, *rest), g, (True, False, False, *(True for _ in rest)), meta=c.args[0])
+    return found[0], found[3] if rest else None
+
+
+def _resized(kind: str, n: int) -> None:
+    @aten(f"upsample_{kind}{n}d_backward.default")
+    def backward(c: Context, g: Value, output_size: Any, input_size: Any, *options: Any, **named: Any) -> Any:
+        x = c.expand(c.scalar(0.0, g.dtype), tuple(input_size))
+        forward = lookup(f"upsample_{kind}{n}d.default")
+        assert forward is not None
+        return c.built(pulled, c, lambda inner, x: forward(inner, x, output_size, *options, *named.values()), (x,), g, meta=c.args[0])[0]
+
+
+for _kind, _n in (("linear", 1), ("bilinear", 2), ("bicubic", 2), ("trilinear", 3)):
+    _resized(_kind, _n)
+
+
 # --- pointwise ops and sums, spelled out ------------------------------------------------------------------------------------------------
 
 UNARY = ("silu", "gelu", "hardswish", "hardsigmoid", "mish")
@@ -162,20 +192,21 @@ for _name in UNARY:
     aten(f"{_name}_backward.default")(_unary_backward(_name))
 
 
+def _conjugate(y: Value) -> Value:
+    return C.conj(y) if y.dtype.kind == "c" else y
+
+
 @aten("sigmoid_backward.default")
 @placed
 def sigmoid_backward(c: Context, g: Value, y: Value) -> Value:
-    if y.dtype.kind == "c":
-        raise UnsupportedError("sigmoid_backward of complex numbers")
-    return F.mul(g, F.mul(y, F.sub(1, y)))
+    return F.mul(g, _conjugate(F.mul(y, F.sub(1, y))))
 
 
 @aten("tanh_backward.default")
 @placed
 def tanh_backward(c: Context, g: Value, y: Value) -> Value:
-    if y.dtype.kind == "c":
-        raise UnsupportedError("tanh_backward of complex numbers")
-    return F.mul(g, F.sub(1, F.square(y)))
+    return F.mul(g, _conjugate(F.sub(1, F.square(y) if y.dtype.kind != "c" else F.mul(y, y))))
+
 
 
 @aten("_softmax_backward_data.default")

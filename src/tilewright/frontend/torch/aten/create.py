@@ -79,9 +79,9 @@ def _i64() -> Any:
 
 @aten("linspace.default")
 def linspace(c: Context, start: Any, end: Any, steps: Any, **_: Any) -> Value:
-    if not all(isinstance(v, (int, float)) for v in (start, end, steps)):
+    if not all(isinstance(v, (int, float, complex)) for v in (start, end, steps)):
         raise UnsupportedError("linspace needs static bounds and steps")
-    if c.dtype.is_float:
+    if c.dtype.kind in "fc":
         return c.constant(np.linspace(start, end, steps).astype(c.dtype.np), "linspace")
     # Whole bounds, steps from the nearer one, fractions dropped: as torch does it.
     first, last, at = int(start), int(end), np.arange(int(steps))

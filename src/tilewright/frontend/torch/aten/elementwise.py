@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from .... import ops as O
-from ....core.dtypes import complex_of
+from ....core.dtypes import complex_of, f32, f64
 from ....ir.graph import Value
 from ....ops import functions as F
 from ....ops.complex import rules as C
-from .registry import Context, Handler, aten, axis_of, rows
+from .registry import Context, Handler, aten, axis_of, exact, rows
 
 
 @aten("conj.default", "_conj.default", "conj_physical.default", "_conj_copy.default", "_conj_physical.default",
@@ -38,6 +38,7 @@ rows({
 
 
 @aten("elu.default")
+@exact
 def elu(c: Context, x: Value, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Any:
     if input_scale != 1:
         return NotImplemented
@@ -47,8 +48,7 @@ def elu(c: Context, x: Value, alpha: float = 1.0, scale: float = 1.0, input_scal
 
 @aten("selu.default")
 def selu(c: Context, x: Value) -> Value:
-    scale = 1.0507009873554804934193349852946
-    return c.emit(O.Mul(), c.emit(O.Elu(alpha=1.6732632423543772848170429916717), x), c.scalar(scale, x.dtype))
+    return elu(c, x, 1.6732632423543772848170429916717, 1.0507009873554804934193349852946)  # type: ignore[no-any-return]
 
 
 @aten("glu.default")
@@ -119,6 +119,7 @@ for _name, _op in {"floor": O.Floor, "ceil": O.Ceil, "trunc": O.Trunc, "fix": O.
 
 
 @aten("round.decimals")
+@exact
 def round_decimals(c: Context, x: Value, *, decimals: int = 0) -> Value:
     scale = c.scalar(float(10.0 ** abs(decimals)), x.dtype)
     up, down = (O.Mul(), O.Div()) if decimals >= 0 else (O.Div(), O.Mul())
@@ -143,14 +144,17 @@ aten("fmin.default")(_one_of(O.LessEqual))
 
 
 @aten("div.Tensor_mode", "div.Scalar_mode", "divide.Tensor_mode", "divide.Scalar_mode")
+@exact
 def div_mode(c: Context, a: Any, b: Any, *, rounding_mode: str | None = None) -> Value:
-    x, y = c.value(a, c.dtype), c.value(b, c.dtype)
+    dtype = c.dtype
+    if rounding_mode == "trunc" and dtype.is_float:  # of the quotient before it is rounded to a small float
+        wide = f64 if dtype is f64 else f32
+        return c.cast(c.emit(O.Trunc(), c.emit(O.Div(), c.value(a, wide), c.value(b, wide))), dtype)
+    x, y = c.value(a, dtype), c.value(b, dtype)
     if rounding_mode == "floor":
         return c.emit(O.FloorDivide(), x, y)
     if rounding_mode is None:
         return c.emit(O.Div(), x, y)
-    if c.dtype.is_float:
-        return c.emit(O.Trunc(), c.emit(O.Div(), x, y))
     down = c.emit(O.FloorDivide(), x, y)
     return c.emit(O.Add(), down, c.emit(O.Cast(dtype=c.dtype), _rounded_down(c, x, y, c.emit(O.Sub(), x, c.emit(O.Mul(), down, y)))))
 
@@ -188,15 +192,17 @@ def add(c: Context, a: Any, b: Any, alpha: Any = 1) -> Value:
 
 
 @aten("addcmul.default")
+@exact
 def addcmul(c: Context, x: Value, a: Value, b: Value, *, value: Any = 1) -> Value:
     x, a, b = (c.cast(v, c.dtype) for v in (x, a, b))
-    return c.emit(O.Add(), x, _scaled(c, c.emit(O.Mul(), a, b), value))
+    return c.emit(O.Add(), x, c.emit(O.Mul(), _scaled(c, a, value), b))
 
 
 @aten("addcdiv.default")
+@exact
 def addcdiv(c: Context, x: Value, a: Value, b: Value, *, value: Any = 1) -> Value:
     x, a, b = (c.cast(v, c.dtype) for v in (x, a, b))
-    return c.emit(O.Add(), x, _scaled(c, c.emit(O.Div(), a, b), value))
+    return c.emit(O.Add(), x, c.emit(O.Div(), _scaled(c, a, value), b))
 
 
 @aten("pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar")
@@ -216,12 +222,23 @@ def power(c: Context, a: Any, b: Any) -> Value:
     return c.emit(O.Pow(), c.value(a, dtype), c.value(b, dtype))
 
 
+@aten("lerp.Scalar", "lerp.Tensor")
+@exact
+def lerp(c: Context, a: Value, b: Value, weight: Any) -> Value:
+    """From the nearer of the two ends, as torch does it."""
+    step, w = c.emit(O.Sub(), b, a), c.value(weight, c.dtype)
+    early = c.emit(O.Add(), a, c.emit(O.Mul(), w, step))
+    if isinstance(weight, (int, float)):
+        rest = c.scalar(1 - weight, c.dtype)
+        return early if abs(weight) < 0.5 else c.emit(O.Sub(), b, c.emit(O.Mul(), step, rest))
+    late = c.emit(O.Sub(), b, c.emit(O.Mul(), step, c.emit(O.Sub(), c.scalar(1.0, c.dtype), w)))
+    return c.emit(O.Where(), c.emit(O.Less(), c.emit(O.Abs(), w), c.scalar(0.5, c.dtype)), early, late)
+
+
 rows({
     "frac.default": lambda c, x: c.emit(O.Sub(), x, c.emit(O.Trunc(), x)),
     "positive.default": lambda c, x: x,
     "sub.Tensor sub.Scalar subtract.Tensor":
         lambda c, a, b, alpha=1: c.emit(O.Sub(), c.value(a, c.dtype), _scaled(c, c.value(b, c.dtype), alpha)),
     "rsub.Tensor rsub.Scalar": lambda c, a, b, alpha=1: c.emit(O.Sub(), c.value(b, c.dtype), _scaled(c, c.value(a, c.dtype), alpha)),
-    "lerp.Scalar lerp.Tensor":
-        lambda c, a, b, weight: c.emit(O.Add(), a, c.emit(O.Mul(), c.value(weight, c.dtype), c.emit(O.Sub(), b, a))),
 })

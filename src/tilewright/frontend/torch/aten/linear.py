@@ -287,6 +287,22 @@ def flash_attention(c: Context, q: Value, k: Value, v: Value, dropout_p: float =
     return out, Missing("the logsumexp of attention is not supported")
 
 
+@aten("_scaled_dot_product_flash_attention.default", "_scaled_dot_product_efficient_attention.default",
+      "_scaled_dot_product_cudnn_attention.default")
+def gpu_attention(c: Context, q: Value, k: Value, v: Value, *rest: Any, scale: float | None = None, **_: Any) -> Any:
+    """What torch calls on a GPU: dropout and causality behind the operands, and with a bias and a flag before them."""
+    from ..convert import Missing
+
+    mask, dropout, causal = (*_behind(rest), 0.0, False)[:3] if rest and not isinstance(rest[0], float) else (None, *rest, 0.0, False)[:3]
+    out = attention(c, q, k, v, mask, dropout, causal, scale=scale)
+    return out, *(Missing("what attention keeps for its backward pass is not supported") for _ in c.meta[1:])
+
+
+def _behind(rest: Sequence[Any]) -> tuple[Any, ...]:
+    mask, _, *more = rest
+    return mask, *more
+
+
 rows({
     "_int_mm.default": lambda c, a, b: c.emit(O.IntMatmul(), a, b),
     "vdot.default": lambda c, a, b: matmul(c, conj(c, a), b),

@@ -44,12 +44,18 @@ def replace(c: Context, x: Value, places: np.ndarray[Any, Any], source: Value) -
     return pick(c, both, wanted.reshape(own.shape))
 
 
-def strided(c: Context, x: Value, size: Any, stride: Any, offset: Any) -> O.Strided:
-    """What as_strided names, as a view of x in one line; x must lie in memory in order."""
-    fake = c.args[0]
-    count = numbers(x, "as_strided").size
-    if not fake.is_contiguous() or fake.storage_offset():
+def memory_order(fake: Any) -> tuple[int, ...]:
+    """The axes of a tensor in the order in which they lie in memory, which has no gaps."""
+    order = sorted(range(fake.ndim), key=lambda a: (-fake.stride(a) if fake.shape[a] != 1 else 0, a))
+    wide = [a for a in order if fake.shape[a] != 1]
+    if fake.storage_offset() or any(fake.stride(a) != product(tuple(fake.shape[b] for b in wide[i + 1 :])) for i, a in enumerate(wide)):
         raise UnsupportedError("as_strided of a view is not supported; call .contiguous() first")
+    return tuple(order)
+
+
+def strided(x: Value, size: Any, stride: Any, offset: Any) -> O.Strided:
+    """What as_strided names, as a view of x in one line."""
+    count = numbers(x, "as_strided").size
     last = int(offset or 0) + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
     if 0 not in size and last >= count:
         raise UnsupportedError("as_strided reads behind its operand; make that memory part of it")
@@ -95,13 +101,28 @@ def col2im(c: Context, x: Value, size: Any, kernel: Any, dilation: Any, padding:
 
 
 def _strided_view(c: Context, x: Value, size: Any, stride: Any, storage_offset: Any = None) -> Value:
-    return c.emit(strided(c, x, size, stride, storage_offset), c.reshape(x, (x.type.numel,)))
+    return c.emit(strided(x, size, stride, storage_offset), c.reshape(c.transpose(x, memory_order(c.args[0])), (x.type.numel,)))
+
+
+def _strided_scatter(c: Context, x: Value, source: Value, size: Any, stride: Any, storage_offset: Any = None) -> Value:
+    order = memory_order(c.args[0])
+    out = replace(c, c.transpose(x, order), strided(x, size, stride, storage_offset).places(), source)
+    return c.transpose(out, tuple(order.index(a) for a in range(len(order))))
+
+
+@aten("resize.default")
+def resize(c: Context, x: Value, size: Any, **_: Any) -> Value:
+    """The first elements in memory in another shape; torch leaves elements behind them undefined."""
+    count, wanted = numbers(x, "resize").size, product(tuple(size))
+    flat = c.reshape(c.transpose(x, memory_order(c.args[0])), (count,))
+    if not isinstance(wanted, int) or wanted > count:
+        raise UnsupportedError("resize to more elements than there are is not supported; allocate a new tensor")
+    return c.reshape(c.slice(flat, 0, 0, wanted), tuple(size))
 
 
 rows({
     "as_strided.default as_strided_copy.default prims.as_strided.default": _strided_view,
-    "as_strided_scatter.default prims.as_strided_scatter.default":
-        lambda c, x, source, size, stride, storage_offset=None: replace(c, x, strided(c, x, size, stride, storage_offset).places(), source),
+    "as_strided_scatter.default prims.as_strided_scatter.default": _strided_scatter,
     "diagonal_scatter.default": lambda c, x, source, offset=0, dim1=0, dim2=1: replace(c, x, _diagonal(x, offset, dim1, dim2), source),
 })
 

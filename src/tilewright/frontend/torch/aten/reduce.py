@@ -110,7 +110,22 @@ def cumsum(c: Context, x: Value, dim: int, *, dtype: Any = None) -> Value:
 @aten("cumprod.default")
 def cumprod(c: Context, x: Value, dim: int, *, dtype: Any = None) -> Value:
     x = c.cast(x, c.dtype)
+    if x.dtype.kind == "c":
+        return _running_product(c, x, axis_of(dim, len(x.shape)))
     return c.emit(O.CumProd(axis=axis_of(dim, len(x.shape))), x) if x.shape else x
+
+
+def _running_product(c: Context, x: Value, axis: int) -> Value:
+    """Of complex numbers: in log2(n) steps, each of which doubles the number of factors."""
+    n = x.shape[axis] if x.shape else 1
+    if not isinstance(n, int):
+        raise UnsupportedError(f"cumprod of complex numbers needs a static size, got {x.type}")
+    step = 1
+    while step < n:
+        ones = c.expand(c.scalar(1, x.dtype), tuple(step if a == axis else d for a, d in enumerate(x.shape)))
+        x = c.emit(O.Mul(), x, c.emit(O.Concat(axis=axis), ones, c.slice(x, axis, 0, n - step)))
+        step *= 2
+    return x
 
 
 @aten("topk.default")

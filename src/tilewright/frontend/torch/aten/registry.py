@@ -21,6 +21,7 @@ from ....ir.graph import Graph, Value
 from ....ir.types import TensorType
 from ....ops.base import Op
 from ....ops.random.draws import split
+from ....ops.structure import Number
 from ..symbols import Symbols
 from ..tensors import dtype_of
 
@@ -55,6 +56,24 @@ def placed(fn: H) -> H:
     return cast(H, call)
 
 
+def exact(fn: H) -> H:
+    """For functions of small floats and numbers, where torch computes in f32 and rounds the result, not the numbers. A second operand of
+    rank 0 and another dtype is such a number too: then all operands are given in f32."""
+
+    @functools.wraps(fn)
+    def call(c: Context, *args: Any, **kwargs: Any) -> Any:
+        dtype = c.dtype
+        loose = dtype in (dt.f16, dt.bf16) and any(isinstance(a, Value) and not a.shape and a.dtype is not dtype for a in args[1:2])
+        c.exact, c.computed = True, dt.f32 if loose else None
+        try:
+            out = fn(c, *(c.cast(a, dt.f32) if loose and isinstance(a, Value) else a for a in args), **kwargs)
+        finally:
+            c.exact, c.computed = False, None
+        return c.cast(out, dtype) if loose else out
+
+    return cast(H, call)
+
+
 def rows(table: dict[str, Handler], *, place: bool = False) -> None:
     """Enter one-line functions: the names, separated by spaces, and what is built. `place`: with `ops.functions`."""
     for names, fn in table.items():
@@ -80,7 +99,7 @@ def handler_of(op: type[Op]) -> Handler:
         dtype = c.result_dtype(0, 1) if to_bool else c.dtype
         return c.emit(made(), c.value(a, dtype), c.value(b, dtype))
 
-    return unary if op.arity == (1, 1) else binary
+    return unary if op.arity == (1, 1) else exact(binary) if op in (O.Mul, O.Div, O.FloorDivide) else binary
 
 
 def enter_ops() -> None:
@@ -112,17 +131,19 @@ class Context:
         self.name, self.place = "", ""
         self.meta: Any = None  # torch's fake result: shape and dtype
         self.args: tuple[Any, ...] = ()  # torch's fake arguments
+        self.exact = False  # numbers that a small float dtype does not hold are kept as f32 holds them
+        self.computed: DType | None = None  # what an `exact` function computes in, where it is not the result's dtype
         self.differentiable = False  # whether the graph is made to be differentiated: what only a derivative needs is worth a node
         self.recurrent = False  # whether the node is part of a recurrent layer
         self.seed: Value | None = None  # the hidden input that random ops draw from
         self._keys: list[Value] = []  # not yet taken
-        self._scalars: dict[tuple[str, DType], Value] = {}
+        self._scalars: dict[tuple[str, DType, bool], Value] = {}
 
     # what the node returns, according to torch
 
     @property
     def dtype(self) -> DType:
-        return dtype_of(self._first().dtype)
+        return self.computed or dtype_of(self._first().dtype)
 
     @property
     def shape(self) -> tuple[Dim, ...]:
@@ -154,11 +175,13 @@ class Context:
 
     def scalar(self, value: Scalar | Expr, dtype: DType) -> Value:
         """A rank-0 constant (one per value and dtype), or the run-time value of a symbolic dim."""
-        key = (f"{type(value).__name__}:{value!r}", dtype)
+        key = (f"{type(value).__name__}:{value!r}", dtype, self.exact)
         found = self._scalars.get(key)
         if found is None:
             if isinstance(value, Expr):
                 found = self.graph.add(O.DimValue(dim=value, dtype=dtype), name="dim", place=self.place).value
+            elif self.exact and isinstance(value, (int, float)):
+                found = self.graph.constant(Number.of(value, dtype), name="scalar")
             elif isinstance(value, (bool, int, float)) or (isinstance(value, complex) and dtype.kind == "c"):
                 with np.errstate(over="ignore"):
                     array = np.asarray(value).astype(dtype.np)

@@ -23,6 +23,23 @@ def _formula(fn: Any) -> Handler:
     return handler
 
 
+def _wide(fn: Handler) -> Handler:
+    """In f32 for small floats: what a formula's numbers are rounded to."""
+
+    def handler(c: Context, x: Value, *rest: Any, **options: Any) -> Any:
+        dtype = c.dtype
+        if dtype not in (dt.f16, dt.bf16):
+            return fn(c, x, *rest, **options)
+        c.computed = dt.f32
+        try:
+            out = fn(c, x, *rest, **options)
+        finally:
+            c.computed = None
+        return c.cast(out, dtype)
+
+    return handler
+
+
 def _formula2(fn: Callable[..., Any]) -> Handler:
     def handler(c: Context, a: Any, b: Any) -> Any:
         return c.built(fn, c.value(a, c.dtype), c.value(b, c.dtype))
@@ -41,10 +58,12 @@ aten("ldexp.Tensor")(_formula2(formulas.ldexp))
 
 for _name, _fn in {
     "sinc": formulas.sinc, "special_sinc": formulas.sinc, "special_entr": formulas.entr, "special_ndtr": formulas.ndtr,
-    "logit": formulas.logit, "special_logit": formulas.logit, "nan_to_num": formulas.nan_to_num, "celu": formulas.celu,
-    "hardshrink": formulas.hardshrink, "softshrink": formulas.softshrink, "threshold": formulas.threshold,
+    "nan_to_num": formulas.nan_to_num, "hardshrink": formulas.hardshrink,
 }.items():  # fmt: skip
     aten(f"{_name}.default")(_formula(_fn))
+for _name, _fn in {"logit": formulas.logit, "special_logit": formulas.logit, "celu": formulas.celu, "softshrink": formulas.softshrink,
+                   "threshold": formulas.threshold}.items():
+    aten(f"{_name}.default")(_wide(_formula(_fn)))
 
 
 def _polynomial(kind: str, shifted: bool) -> Handler:

@@ -1,0 +1,56 @@
+"""What runs over PyTorch's OpInfo database in other dtypes than f32 found: wrong numbers once, each with the call that showed it."""
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from .check import check
+
+
+def test_complex_factors_are_conjugated() -> None:
+    a, b = torch.randn(4, 4, dtype=torch.complex64), torch.randn(4, 3, dtype=torch.complex64)
+    whole = a @ a.mH + 4 * torch.eye(4)
+    for upper in (False, True):
+        check(lambda b, f, upper=upper: (torch.cholesky_solve(b, f, upper=upper), torch.cholesky_inverse(f, upper=upper)), b,
+              torch.linalg.cholesky(whole, upper=upper), calls=1, strides=False)
+    packed, tau = torch.geqrf(a)
+    check(lambda p, t, b: (torch.linalg.householder_product(p, t), torch.ormqr(p, t, b), torch.ormqr(p, t, b, transpose=True),
+                           torch.ormqr(p, t, b.mT, left=False)), packed, tau, b, calls=1, strides=False)
+
+
+def test_lists_of_tensors() -> None:
+    x, y, z = ([torch.rand(3, 4) + 0.5, torch.rand(5) + 0.5] for _ in range(3))
+
+    def all_of(x: list[torch.Tensor], y: list[torch.Tensor], z: list[torch.Tensor]) -> list[list[torch.Tensor]]:
+        return [torch._foreach_add(x, y, alpha=0.3), torch._foreach_mul(x, [0.3, 0.7]), torch._foreach_addcdiv(x, y, z, value=0.1),
+                torch._foreach_addcmul(x, y, z, [0.1, 0.2]), torch._foreach_lerp(x, y, 0.7), torch._foreach_maximum(x, 0.9),
+                torch._foreach_norm(x), torch._foreach_pow(0.5, x), torch._foreach_sqrt(x), torch._foreach_mul(x, torch.tensor(0.3))]
+
+    check(all_of, x, y, z, calls=1)
+
+
+def test_fake_quantization() -> None:
+    scales, zeros = torch.tensor([0.1, 0.2, 0.3]), torch.tensor([0, 3, 100], dtype=torch.int32)
+    check(lambda x: (torch.fake_quantize_per_tensor_affine(x, 0.1, 3, 0, 255),
+                     torch.fake_quantize_per_channel_affine(x, scales, zeros, 0, 0, 255)),
+          torch.randn(3, 37).requires_grad_(), calls=1, grad=True)
+
+
+def test_a_chunked_loss_keeps_no_gradients_of_ours() -> None:
+    """Linear layer and cross entropy by chunks: the op's further results are gradients, which are PyTorch's to compute."""
+    from tilewright.frontend.torch.decompose import chunked_cross_entropy, decomposition
+
+    ops = [op for op in dir(torch.ops.torch_nn) if op.startswith("_linear_cross_entropy_batch_chunked")]
+    assert all(decomposition(getattr(torch.ops.torch_nn, op).default) is chunked_cross_entropy for op in ops)
+
+
+def test_bags_and_resizing_train() -> None:
+    ids, offsets, table, weights = torch.tensor([1, 2, 4, 5, 4, 3]), torch.tensor([0, 2, 2]), torch.randn(6, 5), torch.rand(6)
+
+    def bags(table: torch.Tensor, weights: torch.Tensor) -> list[torch.Tensor]:
+        return [F.embedding_bag(ids, table, offsets, mode="mean"), F.embedding_bag(ids, table, offsets, mode="max"),
+                F.embedding_bag(ids, table, offsets, mode="sum", per_sample_weights=weights, padding_idx=2)]
+
+    check(bags, table.requires_grad_(), weights.requires_grad_(), calls=1, grad=True)
+    check(lambda x: (F.interpolate(x, scale_factor=1.5, mode="bilinear"), F.interpolate(x, size=(7, 3), mode="bicubic")),
+          torch.randn(1, 2, 4, 5, requires_grad=True), calls=1, grad=True)
