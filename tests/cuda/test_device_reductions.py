@@ -25,12 +25,9 @@ REDUCED: dict[str, tuple[tuple[int, ...], Any, Any]] = {  # shape, view, axis
 }
 
 
-SLOW = {"columns", "middle", "transposed rows", "backwards", "four axes", "apart", "transposed", "steps"}
-
-
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in REDUCED])
+@pytest.mark.parametrize("name", REDUCED)
 def test_reductions(gpu: Any, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    for limit, value in {"LONG": 256, "CHUNK": 64, "TALL": 16, "STEP": 4}.items():  # rows are long sooner
+    for limit, value in {"LONG": 256, "CHUNK": 64}.items():  # rows are long sooner
         monkeypatch.setattr(reductions, limit, value)
     shape, view, axis = REDUCED[name]
     a = view(numbers(*shape) / 4 + 1)

@@ -1,8 +1,8 @@
 """Reductions of Arrays on a GPU with run-time sizes: one kernel for a function, a dtype, the number of axes and how the operand lies.
 
-A row is what is reduced to one element. Rows of neighbours are reduced by a group of threads each; where another axis has the neighbours,
-threads take its columns side by side. Long rows are cut into chunks whose results are reduced again; how depends on the row's length alone,
-so that a row has the same bits whatever lies beside it. Short rows are part of a kernel.
+A row is what is reduced to one element, by a group of threads, through whatever stride it has. Long rows are cut into chunks whose results
+are reduced again; how depends on the row's length alone, so that a row has the same bits whatever lies beside it. Short rows are part of a
+kernel.
 """
 from __future__ import annotations
 
@@ -20,11 +20,9 @@ from ...core.target_spec import TargetSpec
 from ...ir.graph import Graph
 from ...ir.layout import Layout, row_major
 from ...ir.types import TensorType
-from ...kernels.cuda.groups import Shared
 from ...kernels.launch import Buffer
 from ...kernels.region import Operand, Region, collapse
 from ...kernels.rows.cuda.rows import CudaRows
-from ...kernels.rows.reduce import Reduce
 from ...kernels.sites import name_sites
 from ...runtime.cuda.memory import ALIGNMENT
 from ...transform.lib import function
@@ -35,26 +33,24 @@ from . import placed as P
 from .placed import Placed
 
 NAMES = {"sum": "sum", "prod": "prod", "mean": "sum", "max": "max", "min": "min", "any": "any", "all": "all"}  # -> what joins parts
-LONG, CHUNK, CHUNKS = 1 << 14, 1 << 12, 1 << 10  # a row of neighbours: elements from which it is cut, of a chunk, chunks at most
-TALL, STEP, STEPS = 256, 32, 256  # the same of columns
-LONGEST, TALLEST = 1 << 34, 1 << 13  # elements that a kernel reduces to one
+LONG, CHUNK, CHUNKS = 1 << 14, 1 << 12, 1 << 10  # a row: elements from which it is cut, of a chunk, chunks at most
+LONGEST = 1 << 34  # elements that a kernel reduces to one
 Axis = tuple[int, int]  # size, stride in elements
 
 
 @dataclass(frozen=True)
 class Form:
-    """Of a kernel: the number of kept axes before the reduced one, whether columns lie behind it, the row's length where that is known,
-    whether the neighbours' stride is 1, and whether rows begin and end at multiples of 16 bytes."""
+    """Of a kernel: the number of kept axes, the row's length where that is known, whether its stride is 1, and whether rows begin and end
+    at multiples of 16 elements."""
 
     outer: int
-    columns: bool
     length: int
     near: bool
     wide: bool
 
     def shape(self) -> tuple[Dim, ...]:
-        row = self.length or (E.WIDE if self.wide else 1) * sym("n", 1, TALLEST if self.columns else LONGEST)
-        return *(sym(f"n{i}", 1, E.STEP) for i in range(self.outer)), row, *([sym("m", 1, E.STEP)] if self.columns else [])
+        row = self.length or (E.WIDE if self.wide else 1) * sym("n", 1, LONGEST)
+        return *(sym(f"n{i}", 1, E.STEP) for i in range(self.outer)), row
 
     def layouts(self) -> tuple[Layout, Layout]:
         """Of the operand and of the result."""
@@ -62,14 +58,13 @@ class Form:
         steps: list[Dim] = [unit * sym(f"s{i}", 0, E.STEP) for i in range(len(shape))]
         if self.near:
             steps[-1] = 1
-        kept = (*shape[: self.outer], *shape[self.outer + 1 :])
+        kept = shape[:-1]
         return Layout(shape, tuple(steps)), Layout(kept, tuple(sym(f"t{i}", 0, E.STEP) for i in range(len(kept))))
 
     @property
     def symbols(self) -> list[str]:
-        rank = self.outer + 1 + self.columns
-        names = [f"n{i}" for i in range(self.outer)] + ["n"] + ["m"] * self.columns
-        return names + [f"s{i}" for i in range(rank)] + [f"t{i}" for i in range(rank - 1)]
+        names = [f"n{i}" for i in range(self.outer)] + ["n"]
+        return names + [f"s{i}" for i in range(self.outer + 1)] + [f"t{i}" for i in range(self.outer)]
 
 
 def _traced(name: str, wide: DType | None, axis: int) -> Callable[[Any], Any]:
@@ -93,10 +88,9 @@ def _kernel(name: str, dtype: DType, wide: DType | None, form: Form, target: Tar
             return None
         x = Operand(body.inputs[0].type, Buffer("x0", "input", body.inputs[0].type.nbytes, 0), lay)
         region = Region(name, body, [x], [Operand(out, Buffer("y", "output", out.nbytes, 1), kept)])
-        template = Shared(Reduce()) if form.columns else CudaRows()
-        if template.matches(region, target) is not None:
+        if CudaRows().matches(region, target) is not None:
             return None
-        launches = name_sites(template.build(region, target), region)
+        launches = name_sites(CudaRows().build(region, target), region)
         return (E.DeviceKernel.of(name, launches[0], form.symbols, target), out.dtype) if len(launches) == 1 else None
 
     return E.stored(("rows", name, dtype, wide, form), target, make)
@@ -151,36 +145,33 @@ class Plan:
 
 @dataclass(frozen=True)
 class Rows:
-    """What is reduced: memory of a buffer from a byte on, its kept axes, the reduced one, and columns behind it."""
+    """What is reduced: memory of a buffer from a byte on, its kept axes and the reduced one."""
 
     source: int
     read: int
     dtype: DType
     outer: list[Axis]
     row: Axis
-    column: Axis | None
 
     @property
     def sizes(self) -> list[int]:
-        return [n for n, _ in self.outer] + ([self.column[0]] if self.column else [])
+        return [n for n, _ in self.outer]
 
 
 def _launch(plan: Plan, name: str, x: Rows, wide: DType | None, target: Callable[[DType], tuple[int, int, list[int]]]) -> DType | None:
     """Reduce rows into the buffer, byte and strides that `target` gives for the dtype of the result."""
-    size, column = x.row[0], [x.column] if x.column else []
-    every = [*x.outer, x.row, *column]
-    near, steps = every[-1][1] == 1, [s for _, s in every]
-    short = not column and size <= E.SHORT
-    aligned = near and not short and not column and size % E.WIDE == 0 and x.read % ALIGNMENT == 0 and (plan.aligned or x.source > 0)
+    size, near, steps = x.row[0], x.row[1] == 1, [s for _, s in (*x.outer, x.row)]
+    short = size <= E.SHORT
+    aligned = near and not short and size % E.WIDE == 0 and x.read % ALIGNMENT == 0 and (plan.aligned or x.source > 0)
     aligned = aligned and not any(s % E.WIDE for s in steps[:-1])
-    form = Form(len(x.outer), bool(column), size if short else 0, near, aligned)
+    form = Form(len(x.outer), size if short else 0, near, aligned)
     found = _kernel(name, x.dtype, wide, form, P.state().target)
     if found is None:
         return None
     kernel, dtype = found
     number, written, places = target(dtype)
     unit = E.WIDE if aligned else 1
-    values = [*(n for n, _ in x.outer), size // unit, *(n for n, _ in column), *(s // unit for s in steps), *places]
+    values = [*(n for n, _ in x.outer), size // unit, *(s // unit for s in steps), *places]
     plan.steps.append(Step(kernel, values, x.source, x.read, number, written))
     return dtype
 
@@ -188,16 +179,15 @@ def _launch(plan: Plan, name: str, x: Rows, wide: DType | None, target: Callable
 def _rows(plan: Plan, name: str, x: Rows, wide: DType | None) -> DType | None:
     """All rows into a buffer that has the kept axes one after the other; the dtype of that."""
     k, (n, step) = len(x.outer), x.row
-    long, least, most = (TALL, STEP, STEPS) if x.column else (LONG, CHUNK, CHUNKS)
-    if n <= long:
+    if n <= LONG:
         def last(dtype: DType) -> tuple[int, int, list[int]]:
             number, strides = plan.buffer(x.sizes, dtype)
             return number, 0, strides
 
         return _launch(plan, name, x, wide, last)
-    per = min(max(least, -(-n // most // least) * least), TALLEST if x.column else LONGEST)
+    per = max(CHUNK, -(-n // CHUNKS // CHUNK) * CHUNK)
     whole, rest = divmod(n, per)
-    shape = [*x.sizes[:k], whole + (rest > 0), *x.sizes[k:]]
+    shape = [*x.sizes, whole + (rest > 0)]
 
     def parts(dtype: DType) -> tuple[int, int, list[int]]:
         number, strides = plan.buffer(shape, dtype)
@@ -210,11 +200,9 @@ def _rows(plan: Plan, name: str, x: Rows, wide: DType | None) -> DType | None:
     number, each = len(plan.buffers), [int(i) for i in row_major(tuple(shape))]
     if rest:
         tail = replace(x, read=x.read + whole * per * step * x.dtype.itemsize, row=(rest, step))
-        places = [*each[:k], *each[k + 1 :]]
-        if _launch(plan, name, tail, wide, lambda d: (number, whole * each[k] * d.itemsize, places)) is None:
+        if _launch(plan, name, tail, wide, lambda d: (number, whole * each[k] * d.itemsize, each[:k])) is None:
             return None
-    column = (shape[k + 1], each[k + 1]) if x.column else None
-    return _rows(plan, NAMES[name], Rows(number, 0, dtype, list(zip(shape[:k], each[:k], strict=True)), (shape[k], each[k]), column), None)
+    return _rows(plan, NAMES[name], Rows(number, 0, dtype, list(zip(shape[:k], each[:k], strict=True)), (shape[k], each[k])), None)
 
 
 def _planned(name: str, p: Placed, axes: tuple[int, ...], keepdims: bool) -> Plan | None:
@@ -235,10 +223,9 @@ def _planned(name: str, p: Placed, axes: tuple[int, ...], keepdims: bool) -> Pla
         length = header.size // max(1, int(np.prod(shape)))
         outer, inner = [(header.size // length, length)] if shape else [], [(length, 1)]
     row = inner[0] if inner else (1, 1)
-    column = outer.pop() if outer and outer[-1][1] == 1 and row[1] != 1 and row[0] > 1 else None
-    cut = row[0] > (TALL if column else LONG)
+    cut = row[0] > LONG
     wide = dt.f32 if own in dt.SMALL and (name == "mean" or cut) else None
-    made = _rows(plan, "sum" if name == "mean" and cut else name, Rows(0, 0, own, outer, row, column), wide)
+    made = _rows(plan, "sum" if name == "mean" and cut else name, Rows(0, 0, own, outer, row), wide)
     if made is None:
         return None
     plan.divisor = row[0] if name == "mean" and cut else 0
