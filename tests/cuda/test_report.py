@@ -13,7 +13,7 @@ import tilewright.ops as o
 from tests.cuda.kernels import case
 from tests.cuda.launching import graph, program
 from tilewright.compile import chosen_target
-from tilewright.core.dtypes import bf16, f32, i32
+from tilewright.core.dtypes import bf16, f32, i64
 from tilewright.core.errors import CompileError
 from tilewright.kernels.attention.cuda.flash_kernels import FlashGradKernel, FlashStatsKernel, MmaGradKernel
 from tilewright.kernels.cuda.kernel import BlockKernel, FlashKernel, MmaAttentionKernel
@@ -108,7 +108,7 @@ def test_other_targets_decompose_it(rng: np.random.Generator) -> None:
 
 def test_registers_that_spill_are_in_the_report() -> None:
     """A kernel of one thread a program that holds a whole tile: the report says so before anything runs, and what would fit."""
-    session: Any = tw.compile(graph(lambda x: o.Sort(axis=0)(x), (i32, (70,))), target="sm_90a")
+    session: Any = tw.compile(graph(lambda x: o.Sort(axis=0)(x), (i64, (64,))), target="sm_90a")
     (kernel,) = session.report().data["kernels"].values()
     (message,) = kernel["limits"]
     assert "at most 255 registers a thread, got about" in message and "threads fit" in message
