@@ -99,3 +99,13 @@ def test_running_products_of_long_rows(rng: np.random.Generator) -> None:
     x = rng.choice([0.5, 2.0, -1.0], CHUNK + 3).astype(np.float32)
     got = Emulated(graph(lambda v: CumProd(axis=0)(v), (dtype("f32"), x.shape)))(x)[0]
     np.testing.assert_array_equal(got, np.cumprod(x.astype(np.float64)).astype(np.float32))
+
+
+@pytest.mark.parametrize("size", [0, 5])
+def test_running_sums_of_rows_whose_length_is_found_at_the_call(size: int) -> None:
+    from tests.kernels.test_registry import build
+
+    sample = next(s for s in CumSum.samples if s.attrs.get("exclusive") and not s.types[0].is_static)
+    x = np.ones((size, 3), np.float32)
+    got = Emulated(build(CumSum, sample))(x, np.zeros(size, "i1"), np.zeros(3, "i1"))[0]
+    np.testing.assert_array_equal(got, np.arange(size, dtype=np.float32)[:, None].repeat(3, 1))

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ...core.dims import Dim, divisible
-from ...core.dtypes import u8
+from ...core.dtypes import i32, u8
 from ...core.target_spec import TargetSpec
 from ...ir.layout import Layout
+from ...tile.builder import KernelBuilder, Tile
 from ...tile.ir import Kernel, TileType, Var, ViewType, alloc_bytes
 from ...tile.passes import FuseMultiplyAdd, HoistInvariants, RemoveDead, ReuseValues, SplitLoops, optimise
 from ..launch import Buffer, Launch, Packed, Pointer
@@ -27,6 +28,15 @@ def on_threads(kernel: Kernel, threads: int, programs: int, vector: int = 1, run
     """The kernel, tidied, with its place on the GPU: the same tile IR may be placed in two ways."""
     k = optimise(kernel, (ReuseValues(), RemoveDead()))
     return identified(BlockKernel(k.name, k.params, k.pid, k.body, threads=threads, programs=programs, vector=vector, runs=runs))
+
+
+def stacked(b: KernelBuilder, columns: Sequence[Tile]) -> Tile:
+    """Four tiles of one element a thread as one whose first axis they are: 16 bytes of a row (`BlockKernel.runs`)."""
+    shape = (len(columns), *columns[0].shape)
+    place, out = b.iota(shape, 0, i32), b.broadcast(columns[0], shape)
+    for i, x in enumerate(columns[1:], 1):
+        out = b.select(b.cmp("eq", place, i), b.broadcast(x, shape), out)
+    return out
 
 
 def group_size(kernel: Kernel) -> int:

@@ -69,14 +69,15 @@ class CudaRunning(Template):
         op: Any = region.node.op
         length = region.operands[0].type.shape[op.axis]
         if bounds(length)[1] <= CHUNK:
-            return [_Rows(region, length).launch("")]
+            return [_Rows(region).launch("")]
         rows = _Rows(region, CHUNK)
         return [rows.launch("totals"), rows.before(), rows.launch("chunks")]
 
 
 class _Rows:
-    def __init__(self, region: Region, each: Dim) -> None:
-        self.region, self.each = region, each
+    def __init__(self, region: Region, each: int | None = None) -> None:
+        """Rows that are cut into chunks of `each`, or whole ones."""
+        self.region = region
         op: Any = region.node.op
         self.op = op
         self.x = region.operands[0]
@@ -84,7 +85,9 @@ class _Rows:
         self.kind: DType = f64 if self.x.type.dtype.is_float else self.x.type.dtype
         self.n = self.x.type.shape[self.op.axis]
         self.lead = [d for i, d in enumerate(self.x.type.shape) if i != self.op.axis]
-        self.rows, self.chunks = product(self.lead), ceildiv(self.n, each) if self.n != 0 else 0
+        self.rows: Dim = product(self.lead)
+        self.chunks: Dim = 1 if each is None else ceildiv(self.n, each)
+        self.each: Dim = self.n if each is None else each
         self.layout = Layout((self.rows, self.chunks), (self.chunks, 1))
         self.totals, self.earlier = (Buffer(f"{region.name}.{n}", "temp", self.rows * self.chunks * self.kind.itemsize)
                                      for n in ("totals", "before"))
@@ -132,7 +135,7 @@ class _Rows:
             b.store(y, (*at, p[0] + later), narrow(b, upto, dtype), limit=limit)
 
         if later:
-            with b.if_(b.compare("eq", start, 0)):
+            with b.if_(b.binary("and", b.compare("eq", start, 0), b.compare("gt", n, 0))):
                 b.store(y, (*at, 0), b.full((), int(self.fn == "prod"), dtype))
         scanned(b, start, stop, before, load, store, fn=self.fn, most=self.each)
         return self._finish(call, self.rows * self.chunks, region_flops(self.region), region_bytes(self.region), "rows by warps")

@@ -17,7 +17,7 @@ from ....ir.layout import Layout
 from ....ops.splats import TILE, SplatRasterize, SplatRasterizeBackward, tiles_of
 from ....tile.builder import Ix, Tile
 from ...call import Call
-from ...cuda.groups import on_threads
+from ...cuda.groups import on_threads, stacked
 from ...cuda.kernel import WARP
 from ...launch import Buffer, Launch
 from ...region import Region
@@ -54,10 +54,11 @@ def packed(region: Region) -> tuple[Launch, Buffer]:
     numbers = {MX: column("means", 0), MY: column("means", 1), QA: qa, QB: qb, QC: qc, OPACITY: opacity, DEPTH: column("depths"),
                LEAST: math.log2(region.anchor.op.alpha_min) - SLACK - opacity, ALONG_Y: qb / (qc * -2.0), ALONG_X: qb / (qa * -2.0),
                **{RED + i: column("colors", i) for i in range(3)}}
-    for i, x in numbers.items():
-        b.store(out, (camera, first, i), x, limit=limit, axes=(1,))
+    fields = [numbers.get(i, b.full((WARP,), 0.0)) for i in range(PACKED)]
+    for i in range(0, PACKED, 4):
+        b.store(out, (camera, first, i), stacked(b, fields[i : i + 4]), limit=(None, limit[0]), axes=(2, 1))
     launch = call.finish(cameras * parts, bytes_=cameras * splats * (40 + 4 * PACKED), note="numbers of splats side by side")
-    launch.kernel = on_threads(launch.kernel, WARP, BLOCK // WARP)
+    launch.kernel = on_threads(launch.kernel, WARP, BLOCK // WARP, runs=frozenset(("packed",)))
     return launch, buffer
 
 

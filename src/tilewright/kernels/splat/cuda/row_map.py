@@ -10,9 +10,9 @@ from ....core.target_spec import TargetSpec
 from ....ir.graph import Value
 from ....ops.row_map import ROWS
 from ....ops.row_map import RowMap as RowMapOp
-from ....tile.builder import Ix, KernelBuilder, Tile
+from ....tile.builder import Ix, Tile
 from ...call import Call
-from ...cuda.groups import on_threads
+from ...cuda.groups import on_threads, stacked
 from ...launch import Launch
 from ...region import Operand, Region
 from ...template import Template, region_bytes, region_flops
@@ -66,7 +66,7 @@ class CudaRowMap(Template):
                     found |= {(i, k): x for k, x in enumerate(columns)}
                 elif _in_fours(region.results[i]):
                     for k in range(0, len(columns), 4):
-                        b.store(outs[i], (stack, row, k), _stacked(b, columns[k : k + 4]), limit=(None, stop - row), axes=(2, 1))
+                        b.store(outs[i], (stack, row, k), stacked(b, columns[k : k + 4]), limit=(None, stop - row), axes=(2, 1))
                 else:
                     for k, x in enumerate(columns):
                         b.store(outs[i], (stack, row, k), x, limit=(stop - row,), axes=(1,))
@@ -95,9 +95,3 @@ def _in_fours(o: Operand) -> bool:
     whole = all(divisible(x, 4) for x in (o.layout.offset, o.type.shape[2], row, stack))
     return o.type.dtype.itemsize == 4 and column == 1 and o.type.shape[1] != 1 and whole
 
-
-def _stacked(b: KernelBuilder, columns: list[Tile]) -> Tile:
-    place, out = b.iota((4, THREADS), 0, i32), b.broadcast(columns[0], (4, THREADS))
-    for i, x in enumerate(columns[1:], 1):
-        out = b.select(b.cmp("eq", place, i), b.broadcast(x, (4, THREADS)), out)
-    return out
