@@ -27,7 +27,8 @@ def alone(region: Region, *ops: type) -> Reason | None:
     node = region.anchor
     if node is None or not isinstance(node.op, ops):
         return Reason(f"not {' or '.join(o.__name__ for o in ops)}")
-    return None if list(region.body.outputs) == list(node.values) else Reason(f"{node.op.name} takes no fused neighbours here")
+    whole = list(region.body.outputs) == list(node.values) and all(n is node or n.op.traits.source for n in region.body.nodes)
+    return None if whole else Reason(f"{node.op.name} takes no fused neighbours here")
 
 
 class Template:
