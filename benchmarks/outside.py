@@ -300,7 +300,7 @@ def models(large: bool) -> dict[str, Build]:
         "wavenet": lambda: (WaveNet(), (torch.randn(size(1, 8), 1, 8192),)),
         "vit head 80": lambda: (Vit(), image(16)),
         "mixer": lambda: (Mixer(), image(64)),
-        "perceiver": lambda: (Perceiver(), ids(size(1, 8), 4096)),
+        "perceiver": lambda: (Perceiver(), (torch.randint(0, 262, (size(1, 8), 4096)),)),
         "unet++": lambda: (Nested(), (torch.randn(size(1, 8), 3, 256, 256),)),
         "dlrm": lambda: (Dlrm(), (torch.randn(size(64, 4096), 13), torch.randint(0, 10000, (size(64, 4096), 26)))),
         "mixtral": lambda: (First(T.MixtralForCausalLM(T.MixtralConfig(**mixtral)), use_cache=False), ids(size(1, 4), 512)),

@@ -221,6 +221,19 @@ def test_rows_of_a_concatenation_are_computed_there() -> None:
         assert_close(got, want, f32)
 
 
+def test_a_spatial_mean_takes_what_is_fused_before_it() -> None:
+    """The mean of a sum that is fused into it, of values that lie channels last: both terms count."""
+    rng, shape = fresh_rng(), (2, 4, 5, 16)
+
+    def build(x: Any, y: Any) -> Any:
+        last = lambda v: o.Transpose(perm=(0, 3, 1, 2))(v)
+        return o.Mean(axes=(2, 3), keepdims=False)(o.Add()(last(x), last(y)))
+
+    g = graph(build, (f32, shape), (f32, shape))
+    arrays = [rng.standard_normal(shape).astype(np.float32) for _ in range(2)]
+    assert_close(Emulated(g)(*arrays)[0], reference(g, arrays)[0], f32)
+
+
 def test_one_number_added_at_every_second_index() -> None:
     """Updates that are expanded and indices with a stride, as counts of neighbours are written, take the sort by counting too."""
     rng = fresh_rng()

@@ -35,7 +35,8 @@ def alone(region: Region, *ops: type) -> Reason | None:
     why, node = anchored(region, *ops), region.anchor
     if why is not None or node is None:
         return why
-    return None if list(region.body.outputs) == list(node.values) else Reason(f"{node.op.name} takes no fused neighbours here")
+    whole = list(region.body.outputs) == list(node.values) and all(n is node or n.op.traits.source for n in region.body.nodes)
+    return None if whole else Reason(f"{node.op.name} takes no fused neighbours here")
 
 
 def from_memory(region: Region) -> Reason | None:

@@ -23,8 +23,8 @@ from ..tiling import leaves_of_epilogue
 from .tiled import rounds
 
 COLUMNS = 8  # of a gate that a program computes; twice as many where there are more programs than SMs
-STAGES = 4
-DEPTH = 64
+STAGES = 2
+DEPTH = 128
 
 
 class TiledGates(Template):
