@@ -12,6 +12,7 @@ import torch
 import tilewright as tw
 from tilewright.ops.structure import ConstantData, Seen
 
+from .engine.campaign import Campaign
 from .llm_gguf import CAMPAIGN as GGUF
 from .llm_gguf import Edit as FileEdit
 from .llm_gguf import File
@@ -22,6 +23,12 @@ from .patterns import CAMPAIGN as PATTERNS
 from .patterns import Case, Edit
 from .scene_files import CAMPAIGN as SCENES
 from .scene_files import Case as SceneCase
+
+
+def check_case(campaign: Campaign, case: Any) -> None:
+    """What the campaign asserts of every case."""
+    campaign.run(case)
+
 
 SPECIAL = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -7.0, 6.0]
 
@@ -72,21 +79,21 @@ def test_bytes_of_a_strided_constant_are_seen_as_numbers() -> None:
 
 
 def test_guarded_attention_with_an_infinite_bias() -> None:
-    PATTERNS.run(Case(rule=769, probe=0, variant=32, edits=(Edit(kind="constant", at=0, how=10922),), seed=0))
+    check_case(PATTERNS, Case(rule=769, probe=0, variant=32, edits=(Edit(kind="constant", at=0, how=10922),), seed=0))
 
 
 @pytest.mark.parametrize("at, value", [(986887889, 1080688365), (1799113197, 220471144)], ids=["negative", "huge"])
 def test_shapes_of_onnx_files(at: int, value: int) -> None:
-    ONNX.run(OnnxCase(name="shapes", how="bytes", changes=(Change(at=at, how="byte", value=value),)))
+    check_case(ONNX, OnnxCase(name="shapes", how="bytes", changes=(Change(at=at, how="byte", value=value),)))
 
 
 def test_steps_beyond_64_bits_in_onnx_files() -> None:
     changes = Change(at=111979764, how="number", value=271066804), Change(at=371660464, how="number", value=0)
-    ONNX.run(OnnxCase(name="conv", how="fields", changes=changes))
+    check_case(ONNX, OnnxCase(name="conv", how="fields", changes=changes))
 
 
 def test_a_matrix_of_integers_in_a_gguf_file() -> None:
-    GGUF.run(File(kind="mistral", edits=(FileEdit(op="type", at=0, how=354511106),), whole=True))
+    check_case(GGUF, File(kind="mistral", edits=(FileEdit(op="type", at=0, how=354511106),), whole=True))
 
 
 @pytest.mark.parametrize(
@@ -95,7 +102,7 @@ def test_a_matrix_of_integers_in_a_gguf_file() -> None:
      ("transforms", Change(1595989169, "near", 1711730084))], ids=["absolute", "far", "root"],
 )  # fmt: skip
 def test_scene_files(case: tuple[str, Change]) -> None:
-    SCENES.run(SceneCase(kind=case[0], changes=(case[1],), drawn=False))
+    check_case(SCENES, SceneCase(kind=case[0], changes=(case[1],), drawn=False))
 
 
 def test_the_machine_is_measured_under_checks() -> None:
