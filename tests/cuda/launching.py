@@ -35,7 +35,7 @@ from tilewright.kernels.cuda.kernel import (
     QFewKernel,
     QGemmKernel,
     ThinKernel,
-    TurnKernel,
+    TransposeKernel,
 )
 from tilewright.kernels.cuda.tiled import TiledKernel
 from tilewright.kernels.cuda.whole import WholeKernel
@@ -49,7 +49,7 @@ from tilewright.target.cuda.device import cuda_target
 
 SIMT = (
     BlockKernel, DecodeKernel, FlashGradKernel, HaloKernel, MmaAttentionKernel, MmaGradKernel, QDotKernel, QFewKernel, QGemmKernel,
-    RadixKernel, SampleKernel, ThinKernel, TiledKernel, TurnKernel, WholeKernel,
+    RadixKernel, SampleKernel, ThinKernel, TiledKernel, TransposeKernel, WholeKernel,
 )  # fmt: skip
 
 

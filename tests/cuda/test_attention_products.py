@@ -64,7 +64,7 @@ def test_what_stays_one_kernel(rng: np.random.Generator) -> None:
         (((f32, (1, 2, 1, 64)), *((f32, (1, 2, 300, 64)),) * 2), {"decode"}),
         (((f32, (1, 64, 1 << 14, 64)),) * 3, {"attention", "pointwise"}),
         (((f32, (1, 2, rows, 64)),) * 3, {"attention", "pointwise"}),
-        (((f64, (1, 2, rows, 64)),) * 3, {"matmul", "softmax", "turn", "pointwise"}),
+        (((f64, (1, 2, rows, 64)),) * 3, {"matmul", "softmax", "transpose", "pointwise"}),
     ):
         found = {x.kernel.name.split("_")[0] for x in program(graph(lambda *x: Attention(scale=0.1)(*x), *types)).launches}
         assert found <= names, found

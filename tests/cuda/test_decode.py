@@ -143,7 +143,7 @@ def test_attention_of_one_row(case: Any, dtype: DType, short: int, rng: np.rando
 def test_attention_of_one_row_over_a_cache_in_eight_bits(
     case: tuple[int, int, int | None], short: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Codes become numbers in registers; a half of a row has a part of a block, one or several. The cache goes on behind the keys seen."""
+    """Values become numbers in registers; a half of a row has a part of a block, one or several. The cache goes on behind the keys seen."""
     monkeypatch.setattr(decode_attention, "SHORT", short)
     d, keys, window = case
     op = o.Q8Attention(scale=0.2, causal=True, offset=keys - 1, window=window)
@@ -246,7 +246,7 @@ def test_attention_appends_to_its_caches(
 def test_attention_appends_codes_and_scales(
     d: int, short: int, window: int | None, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One launch rotates the key, rounds both rows to codes and appends those; the row sees itself as it was rounded."""
+    """One launch rotates the key, rounds both rows to quantized values and appends those; the row sees itself as it was rounded."""
     monkeypatch.setattr(decode_attention, "SHORT", short)
     at, heads = 21, (4, 2)
     q, k_new, v_new = (floats(rng, f32, 1, n, 1, d) for n in (heads[0], heads[1], heads[1]))

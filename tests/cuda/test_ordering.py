@@ -164,7 +164,7 @@ def test_turning_copies(dtype: DType, shape: tuple[int, ...], perm: tuple[int, .
     """Up to rank 5, odd sizes, through shared memory where both sides are long."""
     x = rng.integers(-99, 99, shape).astype(dtype.np)
     emulated = Emulated(graph(lambda v: o.transpose(v, perm), (dtype, shape)))
-    assert [launch.kernel.name.startswith("turning") for launch in emulated.program.launches] == [True]
+    assert [launch.kernel.name.startswith("transposing") for launch in emulated.program.launches] == [True]
     np.testing.assert_array_equal(emulated(x)[0], x.transpose(perm))
 
 

@@ -13,7 +13,7 @@ import tilewright.ops as o
 from tests.cuda.launching import Emulated, graph, program
 from tilewright.core.dtypes import DType, bf16, f8e4m3, f8e5m2, f16, f32, f64, i8, i32, u8
 from tilewright.core.errors import ConfigError
-from tilewright.kernels.cuda.kernel import BlockKernel, GemmKernel, TensorMap, TurnKernel
+from tilewright.kernels.cuda.kernel import BlockKernel, GemmKernel, TensorMap, TransposeKernel
 from tilewright.kernels.cuda.tiled import TiledKernel
 from tilewright.ops.attention.backward import AttentionBackward
 from tilewright.ops.attention.forward import Attention
@@ -133,7 +133,7 @@ def test_tf32_is_a_choice(rng: np.random.Generator) -> None:
     assert "tf32" in run.program.launches[-1].note
     exact, rounded = (cast(Any, tw.compile(g, target="cuda", precision=p)) for p in (None, "tf32"))
     assert [type(x.kernel) for x in exact.executable.program.launches] == [TiledKernel]
-    assert [type(x.kernel) for x in rounded.executable.program.launches] == [TurnKernel, GemmKernel]
+    assert [type(x.kernel) for x in rounded.executable.program.launches] == [TransposeKernel, GemmKernel]
     assert "f32 products in tf32" in str(rounded.report()) and "tf32" not in str(exact.report())
     assert "copied: the matrix kernel wants rows along K" in str(rounded.report())
     with pytest.raises(ConfigError, match="precision must be one of auto, exact, tf32, got 'half'"):

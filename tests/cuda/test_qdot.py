@@ -1,5 +1,5 @@
 """Products with packed matrices on a GPU, in the emulator: every format that the tensor cores take against gguf's dequantized numbers
-(eight-bit floats: PyTorch's), one row with its norm and codes, several rows, prompts."""
+(eight-bit floats: PyTorch's), one row with its norm and quantized values, several rows, prompts."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def matrix(rng: np.random.Generator, name: str, n: int, k: int) -> tuple[Array, 
 
 
 def rounded(x: Array) -> Array:
-    """What the codes of a row stand for."""
+    """What the quantized values of a row stand for."""
     codes, scales, _ = QuantizeRows().ref(x)
     return codes.astype(np.float64) * np.repeat(scales.astype(np.float64), 32, -1)
 
@@ -88,7 +88,7 @@ def test_one_row(name: str, k: int, n: int, rng: np.random.Generator) -> None:
 @pytest.mark.parametrize("name, k, n, m", [("Q4_K", 256, 17, 5), ("Q6_K", 256, 16, 9), ("Q8_0", 96, 20, 2), ("Q5_1", 64, 7, 16),
                                            ("NVFP4", 64, 18, 4), ("F8_E5M2", 128, 3, 10)])  # fmt: skip
 def test_several_rows(name: str, k: int, n: int, m: int, rng: np.random.Generator) -> None:
-    """Of codes, sizes that no tile divides; the same bits whether the number of rows is known or not, and for a row alone."""
+    """Of quantized values, sizes that no tile divides; the same bits whether the number of rows is known or not, and for a row alone."""
     raw, numbers = matrix(rng, name, n, k)
     x, r = rng.standard_normal((m, k)).astype(np.float32), rng.standard_normal((m, n)).astype(np.float32)
 

@@ -353,7 +353,7 @@ def test_attention(dtype: DType, keys: int) -> None:
 
 @pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "F16", "BF16", "F32"])
 def test_packed_matrices(name: str) -> None:
-    """Activations at both ends, through formats that round them to codes and formats that do not. What is not finite stays so."""
+    """Activations at both ends, through formats that round them to values and formats that do not. What is not finite stays so."""
     rng = np.random.default_rng(9)
     n, k, fmt = 32, 64, quant.by_name(name)
     w = np.asarray(fmt.quantize(rng.standard_normal((n, k)).astype(np.float32)))

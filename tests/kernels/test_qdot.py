@@ -23,7 +23,7 @@ HALVES = {"Q4_0": (0,), "Q4_1": (0, 2), "Q5_0": (0,), "Q5_1": (0, 2), "Q8_0": (0
 
 
 def packed(name: str, n: int, k: int, rng: np.random.Generator) -> Any:
-    """Random blocks: every bit pattern of codes and scales, with sane half-precision fields."""
+    """Random blocks: every bit pattern of quantized values and scales, with sane half-precision fields."""
     fmt = quant.by_name(name)
     raw = rng.integers(0, 256, (n, k // fmt.elements, fmt.bytes)).astype(np.uint8)
     for at in HALVES.get(name, ()):

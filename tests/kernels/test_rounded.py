@@ -1,4 +1,4 @@
-"""Norms and products that round their result to codes themselves: the bits of doing it afterwards, on every feature level."""
+"""Norms and products that round their result to quantized values themselves: the bits of doing it afterwards, on every feature level."""
 from __future__ import annotations
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""Packed models, whose activations are rounded to codes: the same bits however cut, on any number of threads, alone or in a batch."""
+"""Packed models, whose activations are rounded to values: the same bits however cut, on any number of threads, alone or in a batch."""
 from __future__ import annotations
 
 from pathlib import Path

@@ -25,21 +25,21 @@ from tilewright.passes.base import Log, Pass
 from tilewright.passes.cache_attention import CacheAttention
 from tilewright.passes.decompose import Decompose
 from tilewright.passes.pipeline import pipeline
-from tilewright.passes.row_codes import RowCodes
+from tilewright.passes.quantized_rows import QuantizedRows
 from tilewright.passes.row_products import MergePacked, RowProducts
 from tilewright.passes.save_logsumexp import SaveLogSumExp
 from tilewright.transform.trace import leaf_of, trace
 
 from .kit import FLOATS, PRODUCTS, Kit, built, differences, draws
 
-ON_GPUS: tuple[Any, ...] = (SaveLogSumExp, MergePacked, RowProducts, RowCodes, CacheAttention)
+ON_GPUS: tuple[Any, ...] = (SaveLogSumExp, MergePacked, RowProducts, QuantizedRows, CacheAttention)
 ELSEWHERE = {  # name in the pipeline or the log -> why it has no probe here
-    "integer-products": "rounds to codes: tests/quantize compares with PyTorch's and exact arithmetic",
-    "lower-quantized": "rounds activations to codes: tests/kernels/test_qdot.py compares with the formats' own arithmetic",
+    "integer-products": "rounds to quantized values: tests/quantize compares with PyTorch's and exact arithmetic",
+    "lower-quantized": "rounds activations to quantized values: tests/kernels/test_qdot.py compares with the formats' own arithmetic",
     "save-logsumexp": "for GPUs: tests/cuda", "merge-packed": "for GPUs: tests/cuda", "row-products": "for GPUs: tests/cuda",
-    "row-codes": "for GPUs: tests/cuda", "cache-attention": "for GPUs: tests/cuda",
+    "quantized-rows": "for GPUs: tests/cuda", "cache-attention": "for GPUs: tests/cuda",
     "attention": "of save-logsumexp", "merge_packed": "of merge-packed", "products_with_norm": "of row-products",
-    "products_with_codes": "of row-codes", "caches": "of cache-attention",
+    "products_with_quantized": "of quantized-rows", "caches": "of cache-attention",
     "gate-products": "for GPUs: tests/cuda", "gates": "of gate-products",
     "lower-complex": "tests/complex compares with PyTorch; infinities follow C's naive product in both",
 }
@@ -163,7 +163,7 @@ APART = {  # composites whose decomposition is not held to special values here, 
     **dict.fromkeys(("det", "pinv", "solve", "real_dft", "real_dft_back", "dft"), LINEAR),
     **dict.fromkeys(("attention_backward", "attention_saved", "norm_backward", "lora_matmul", "paged_attention"), LINEAR),
     **dict.fromkeys(("grouped_matmul", "softmax_cross_entropy"), "random indices are out of range"),
-    **dict.fromkeys(("quantize", "requantize"), "half a unit decides between two codes"),
+    **dict.fromkeys(("quantize", "requantize"), "half a unit decides between two quantized values"),
     **dict.fromkeys(("fake_quantize", "dequantize", "resize"), "the formula multiplies by a scale and divides by it, or by a weight of 0"),
 }
 

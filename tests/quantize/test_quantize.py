@@ -1,4 +1,4 @@
-"""`tw.quantize`: results beside the float module and beside the same codes in float64, options, report and errors."""
+"""`tw.quantize`: results beside the float module and beside the same quantized values in float64, options, report and errors."""
 from __future__ import annotations
 
 import re

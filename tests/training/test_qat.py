@@ -44,7 +44,7 @@ def test_all_bits_and_methods(example: Any, seed: int) -> None:
     for (bits, _), r in found.items():
         assert r.f32 > 0.95 and r.fake > (0.95 if bits > 2 else 0.9)
         assert abs(r.integer - r.fake) <= 0.01, r
-    assert found[2, "lsq"].fake >= found[2, "max"].fake - 0.01  # learned scales matter most where there are few codes
+    assert found[2, "lsq"].fake >= found[2, "max"].fake - 0.01  # learned scales matter most where there are few quantized values
     assert found[2, "lsq"].nbytes < found[4, "lsq"].nbytes < found[8, "lsq"].nbytes
 
 
@@ -64,10 +64,10 @@ def test_an_exported_layer_is_the_fake_quantized_one() -> None:
 def test_bad_exports() -> None:
     w = np.ones((3, 4), np.float32)
     with pytest.raises(InputError, match="bits must be one of 2 3 4 8, got 5"):
-        tw.training.weight_codes(w, np.ones(3), 5)
+        tw.training.quantize_weights(w, np.ones(3), 5)
     with pytest.raises(InputError, match=r"needs one positive scale a row, got \(3,\) for \(3, 4\)"):
-        tw.training.weight_codes(w, np.zeros(3), 4)
-    with pytest.raises(InputError, match="codes of 2, 4 or 8 bits can be packed, got 3"):
+        tw.training.quantize_weights(w, np.zeros(3), 4)
+    with pytest.raises(InputError, match="quantized values of 2, 4 or 8 bits can be packed, got 3"):
         tw.training.export_linear(w, np.zeros(3), np.ones(3), 1.0, bits=3)
 
 

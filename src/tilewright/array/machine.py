@@ -241,8 +241,8 @@ class Machine:
         free_entry: Any = ctypes.CFUNCTYPE
         self.prepare_many = entry(ctypes.c_ssize_t, *[word] * 5)(self.library.address("tw_eager_prepare_many"))
         self.prepare_reduce = entry(ctypes.c_ssize_t, *[word] * 8)(self.library.address("tw_reduce_prepare"))
-        self.turn_address = self.library.address("tw_turn_run")
-        self.turn = free_entry(None, *[word] * 4)(self.turn_address)
+        self.transpose_address = self.library.address("tw_transpose_run")
+        self.transpose = free_entry(None, *[word] * 4)(self.transpose_address)
         self.reduce_address = self.library.address("tw_reduce_run")
         self.run_reduce = free_entry(None, *[word] * 4)(self.reduce_address)
         self.run = free_entry(None, *[word] * 4)(self.run_address)
@@ -338,13 +338,13 @@ def elementwise(name: str, operands: list[Header], dtype: np.dtype[Any], out: He
             back, shape = np.argsort(order), tuple(shape[i] for i in order)
         out = new_array(shape, dtype)
     if out.size:
-        if len(operands) > 1 and any(map(is_turned, operands)):
-            operands = [tight(a) if is_turned(a) else a for a in operands]
+        if len(operands) > 1 and any(map(is_transposed, operands)):
+            operands = [tight(a) if is_transposed(a) else a for a in operands]
         execute(native, fn, operands, out, max(out.nbytes, *(a.itemsize * out.size for a in operands)))
     return out if back is None else out.transpose(back)
 
 
-def is_turned(a: Header) -> bool:
+def is_transposed(a: Header) -> bool:
     """Whether a matrix lies transposed, and is large enough for a copy in blocks to pay."""
     return (a.ndim == 2 and a.strides[0] == a.itemsize and a.strides[1] > a.itemsize and min(a.shape) >= 16 and a.size >= 4096
             and a.flags.aligned)
@@ -354,7 +354,7 @@ def tight(a: Header) -> Header:
     """A contiguous copy; of a transposed matrix in blocks, by all threads."""
     native = machine()
     made = new_array(a.shape, a.dtype)
-    if native is None or not is_turned(a):
+    if native is None or not is_transposed(a):
         steps = [abs(s) for s, n in zip(a.strides, a.shape, strict=True) if n > 1]
         if native is None or a.size < 1024 or not a.flags.aligned or a.ndim > H.AXES or steps[-1] > min(*steps, 4 * a.itemsize) or \
                 steps[-1] in (0, a.itemsize):
@@ -370,9 +370,9 @@ def tight(a: Header) -> Header:
     run.words[:7] = made.ctypes.data, a.ctypes.data, rows, columns, made.strides[0], a.strides[1], a.itemsize
     grid = -(-rows // H.BAND)
     if a.nbytes < H.SHARED_BYTES:
-        native.turn(run.address, 0, grid, 0)
+        native.transpose(run.address, 0, grid, 0)
     else:
-        run.start(native.turn_address, grid)
+        run.start(native.transpose_address, grid)
     native.free.append(run)
     return made
 

@@ -57,8 +57,8 @@ def _filter_rows(array: Array, packed: Packed) -> tuple[Array, tuple[int, ...]]:
     _, _, order = filter_sizes(array.shape, packed)
     if not packed.transposed:
         return array.reshape(g, -1, *array.shape[1:]), order
-    turned = np.flip(array, tuple(range(2, array.ndim)))
-    return np.swapaxes(turned.reshape(g, -1, *array.shape[1:]), 1, 2), order
+    transposed = np.flip(array, tuple(range(2, array.ndim)))
+    return np.swapaxes(transposed.reshape(g, -1, *array.shape[1:]), 1, 2), order
 
 
 def _pack_filters(array: Array, packed: Packed, out: Array) -> None:

@@ -122,9 +122,9 @@ def _check_attribute(value: Any, what: str) -> None:
 
 def _check_region(body: Graph, where: str) -> None:
     """A body verifies by itself, holds no region, and has at most one anchor among elementwise ops, views and sources
-    (ropes before an attention, updates of its caches and the codes for them belong to it, the rounding of its result to codes to a product
-    or norm, and a norm to the products of its result, as does the rounding of a row to products of its codes), or else reductions of the
-    same rows."""
+    (ropes before an attention, updates of its caches and the values for them belong to it, the rounding of its result to values to a
+    product or norm, and a norm to the products of its result, as does the rounding of a row to products of its values), or else reductions
+    of the same rows."""
     _verify(body, where)
     if any(n.op.name == "fused" for n in body.nodes):
         raise VerifyError(f"{where}: a region inside a region")
@@ -137,7 +137,7 @@ def _check_region(body: Graph, where: str) -> None:
         row = anchors[0].values[0]
         anchors = [n for n in anchors if n.op.name != "matmul" or n.operands[0] is not row]
     rounding = next((n for n in anchors if n.op.name == "quantize_rows"), None)
-    if rounding is not None:  # products of one row may round it to codes themselves, and compute its norm
+    if rounding is not None:  # products of one row may round it to quantized values themselves, and compute its norm
         anchors = [n for n in anchors if n.op.name != "qdot" or n.operands[0] is not rounding.values[0]]
         anchors = [n for n in anchors if n.op.name != "rms_norm" or rounding.operands[0] is not n.values[0]]
     rows = {(n.operands[0].shape, n.types[0].shape) for n in anchors if n.op.traits.reduction}

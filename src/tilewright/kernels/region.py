@@ -54,7 +54,7 @@ class Region:
         self.leaves: dict[Value, Operand] = dict(zip(self.body.inputs, self.operands, strict=True))
         # a rope may stand before an attention; the attention is then the anchor
         anchors = [n for n in reversed(self.body.nodes) if n.op.traits.anchor]
-        # rounding the anchor's result to codes may stand behind it
+        # rounding the anchor's result to quantized values may stand behind it
         self.tail = anchors[0] if len(anchors) > 1 and isinstance(anchors[0].op, QuantizeRows) else None
         self.anchor = next((n for n in anchors if n is not self.tail), None)
 

@@ -414,7 +414,7 @@ class Selector:
             layout = result_layout(v.shape)
         if v in self.joined:
             return self._part(v)
-        if region.anchor is not None and isinstance(region.anchor.op, AttentionBackwardOp) and self._turned(v):
+        if region.anchor is not None and isinstance(region.anchor.op, AttentionBackwardOp) and self._transposed(v):
             layout = result_layout(v.shape)
         return self.fresh(v, self.preferred.get(v, layout))
 
@@ -441,11 +441,11 @@ class Selector:
                 self.add(copy_launch(f"{node.name}.{i}", self.place(v), there, self.target))
             start += size
 
-    def _turned(self, v: Value) -> bool:
+    def _transposed(self, v: Value) -> bool:
         """Everybody reads it as [B, S, H, D]."""
         readers = self.users[v]
-        turned = all(isinstance(n.op, Transpose) and n.op.perm == (0, 2, 1, 3) for n in readers)
-        return bool(readers) and turned and v not in self.graph.outputs
+        transposed = all(isinstance(n.op, Transpose) and n.op.perm == (0, 2, 1, 3) for n in readers)
+        return bool(readers) and transposed and v not in self.graph.outputs
 
     def fresh(self, v: Value, layout: Layout) -> Operand:
         """New memory for a value: an output's own where the output shows it whole."""

@@ -110,7 +110,7 @@ class Decoder:
         return tuple(found)
 
     def new_cache(self, name: str) -> Cache:
-        """One array; for q8_0 the codes, and the scale of every block of 32."""
+        """One array; for q8_0 the quantized values, and the scale of every block of 32."""
         c = self.config
         shape = (1, c.kv_heads, self.capacity, c.head_dim)
         if self.cache != "q8_0":
@@ -200,13 +200,13 @@ class Decoder:
         return o.cast(y, dt.f32) if narrow else y, k_cache, v_cache
 
     def unpacked(self, cache: Cache) -> Cache:
-        """A cache as floats. Codes become f16, all that there is room for: memory whose size follows the position would need a graph of
+        """A cache as floats. Values become f16, all that there is room for: memory whose size follows the position would need a graph of
         its own for every position."""
         if len(cache) == 1:
             return cache
-        codes, scales = cache
-        blocks = o.reshape(codes, (*codes.shape[:3], self.config.head_dim // Q8_BLOCK, Q8_BLOCK))
-        return (o.reshape(o.mul(o.cast(blocks, dt.f16), o.reshape(scales, (*scales.shape, 1))), codes.shape),)
+        quantized, scales = cache
+        blocks = o.reshape(quantized, (*quantized.shape[:3], self.config.head_dim // Q8_BLOCK, Q8_BLOCK))
+        return (o.reshape(o.mul(o.cast(blocks, dt.f16), o.reshape(scales, (*scales.shape, 1))), quantized.shape),)
 
     def qkv(self, name: str, h: Value, *, only_last: bool) -> tuple[Value, Value, Value, Value | None]:
         """q, k and v, [1, heads, rows, head size] each, normed where the model does; q for the last row alone where nothing else is needed.

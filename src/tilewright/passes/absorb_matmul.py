@@ -86,8 +86,8 @@ def widened_operands(x: Value, y: Value, root: Any) -> Value | None:
     """Eight-bit numbers that are widened only to be multiplied are multiplied as they are: the products are exact either way. An f32 result
     keeps its operands, because tensor cores add eight-bit floats with fewer bits than f32."""
     floats = x.dtype in EIGHT and y.dtype in EIGHT and root.types[0].dtype in (dt.f16, dt.bf16)
-    codes = x.dtype in (dt.i8, dt.u8) and y.dtype is dt.i8 and root.types[0].dtype is dt.i32
-    if not (floats or codes) or root.op.dtype is not None:
+    integers = x.dtype in (dt.i8, dt.u8) and y.dtype is dt.i8 and root.types[0].dtype is dt.i32
+    if not (floats or integers) or root.op.dtype is not None:
         return None
     out: Value = dataclasses.replace(root.op, dtype=root.types[0].dtype)(x, y)
     return out

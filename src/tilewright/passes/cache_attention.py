@@ -12,7 +12,7 @@ from .base import Log, Pass
 @dataclass(frozen=True)
 class Append:
     """slice(update_slice(cache, new)): everything up to the new row. `rope` makes the row, where nothing else reads it; `blocks` makes its
-    codes and scales, each for an update of its own."""
+    quantized values and scales, each for an update of its own."""
 
     seen: Node
     update: Node
@@ -62,7 +62,7 @@ class CacheAttention(Pass):
         return new
 
     def appends(self, graph: Graph, n: Node, users: dict[Value, list[Node]]) -> list[Append] | None:
-        """Of keys and values; of a cache in eight bits their codes, then their scales."""
+        """Of keys and values; of a cache in eight bits their quantized values, then their scales."""
         attention = attention_of(n)
         if attention is None or not isinstance(attention.op, o.Attention) or attention.op.has_mask or attention.op.has_bias:
             return None

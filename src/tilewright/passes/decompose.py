@@ -37,7 +37,7 @@ class Decompose(Pass):
                 before, new.place = len(new.nodes), n.place
                 operands = [env[v] for v in n.operands]
                 if isinstance(n.op, IntMatmul) and self.target is not None and self.target.kind == "cuda":
-                    made: Any = Matmul(transpose_b=n.op.transpose_b, dtype=i32)(*operands)  # tensor cores read codes as they lie
+                    made: Any = Matmul(transpose_b=n.op.transpose_b, dtype=i32)(*operands)  # tensor cores read quantized values as they lie
                 elif isinstance(n.op, Attention):
                     made = in_products(n.op, *operands)
                 else:

@@ -1,7 +1,7 @@
-"""Which values of a graph stand for 8-bit codes: `(codes - zero point) * scale` with constant scales and zero points.
+"""Which values of a graph stand for 8-bit values: `(quantized - zero point) * scale` with constant scales and zero points.
 
-A `dequantize` says so itself. Importers and users also spell it out: a product of a scale and codes that were cast, perhaps less their zero
-point; a product may have taken the scale. Scales are one number, or one per index of an axis.
+A `dequantize` says so itself. Importers and users also spell it out: a product of a scale and values that were cast, perhaps less their
+zero point; a product may have taken the scale. Scales are one number, or one per index of an axis.
 """
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ FEW = 1 << 14  # numbers that are computed to look at them
 
 
 @dataclass(frozen=True)
-class Coded:
-    """Codes, and what they stand for. `scale` (f64) and `zero` (i64) have shape [] or, with an axis, [d]."""
+class Quantized:
+    """Quantized values, and what they stand for. `scale` (f64) and `zero` (i64) have shape [] or, with an axis, [d]."""
 
-    codes: Value
+    quantized: Value
     scale: Array
     zero: Array
     axis: int | None = None
-    bare: bool = False  # a cast without a scale: integers, perhaps no codes at all
+    bare: bool = False  # a cast without a scale: integers, perhaps no quantized values at all
 
     @property
     def one_scale(self) -> bool:
@@ -52,38 +52,38 @@ def constant(v: Value) -> Array | None:
     return np.asarray(out[v.index] if isinstance(out, tuple) else out)
 
 
-def of(v: Value) -> Coded | None:
+def of(v: Value) -> Quantized | None:
     """What a value stands for, if it is dequantized by constants."""
     if isinstance(v.op, o.Dequantize):
-        codes, scale, zero = v.node.operands
+        quantized, scale, zero = v.node.operands
         s, z = constant(scale), constant(zero)
-        return None if s is None or z is None or codes.dtype not in BYTES else _coded(codes, s, z, v.op.axis)
+        return None if s is None or z is None or quantized.dtype not in BYTES else _as_quantized(quantized, s, z, v.op.axis)
     return _spelled(v)
 
 
-def _coded(codes: Value, scale: Array, zero: Array, axis: int | None) -> Coded | None:
+def _as_quantized(quantized: Value, scale: Array, zero: Array, axis: int | None) -> Quantized | None:
     s, z = scale.astype(np.float64), zero.astype(np.int64)
     if not (np.isfinite(s).all() and (s > 0).all()):
         return None
     if s.size == z.size == 1:
-        return Coded(codes, s.reshape(()), z.reshape(()))
+        return Quantized(quantized, s.reshape(()), z.reshape(()))
     if axis is None:
         return None
     n = max(s.size, z.size)
-    return Coded(codes, np.broadcast_to(s.reshape(-1), (n,)), np.broadcast_to(z.reshape(-1), (n,)), axis)
+    return Quantized(quantized, np.broadcast_to(s.reshape(-1), (n,)), np.broadcast_to(z.reshape(-1), (n,)), axis)
 
 
-def _spelled(v: Value) -> Coded | None:
+def _spelled(v: Value) -> Quantized | None:
     if not isinstance(v.op, o.Mul):  # its scale may have gone into a product
         plain = _less_zero(v) if v.dtype.is_float else None
         if plain is None or plain[1].size != 1 or plain[0].shape != v.shape:
             return None
-        return Coded(plain[0], np.ones(()), plain[1].reshape(()), bare=True)
-    for codes, scale in (v.node.operands, v.node.operands[::-1]):
+        return Quantized(plain[0], np.ones(()), plain[1].reshape(()), bare=True)
+    for quantized, scale in (v.node.operands, v.node.operands[::-1]):
         s = constant(scale)
         if s is None:
             continue
-        found = _less_zero(codes)
+        found = _less_zero(quantized)
         if found is None or found[0].shape != v.shape:
             continue
         raw, z = found
@@ -93,12 +93,12 @@ def _spelled(v: Value) -> Coded | None:
         axes = {a for x in lined if x is not None and (a := x[1]) is not None}
         if len(axes) <= 1:
             parts = [x[0] for x in lined if x is not None]
-            return _coded(raw, parts[0], parts[1], next(iter(axes), None))
+            return _as_quantized(raw, parts[0], parts[1], next(iter(axes), None))
     return None
 
 
 def _less_zero(v: Value) -> tuple[Value, Array] | None:
-    """Codes behind casts and the subtraction of a constant."""
+    """Quantized values behind casts and the subtraction of a constant."""
     zero: Array = np.zeros((), np.int64)
     while True:
         if isinstance(v.op, o.Cast):

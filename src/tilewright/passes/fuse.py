@@ -158,13 +158,13 @@ class Fuse(Pass):
     with it where the target's kernel for that many rows rotates them; reductions of rows whose results go back along the rows are in one
     region with what they go to, and with further reductions of these rows), is free of views, and never closes a cycle. Random numbers
     are in pointwise regions, which count their elements. A region around a contraction has one result; one around a norm or reduction
-    may also give the sum it reads; pointwise ones give whatever is read elsewhere. A `qdot` or a norm rounds its result to codes
+    may also give the sum it reads; pointwise ones give whatever is read elsewhere. A `qdot` or a norm rounds its result to quantized values
     itself where the next product wants them. Rows of a table are looked up before elementwise work on the table."""
 
     name: ClassVar[str] = "fuse"
     rules: ClassVar[tuple[Rule, ...]] = (reshape_after_epilogue, reshape_of_reshape, gather_before_cast, gather_before_elementwise)
     max_ops: int = 24
-    codes: bool = True  # kernels of the target can round their results to codes
+    quantizes: bool = True  # kernels of the target can round their results to quantized values
     rotated_rows: int | None = None  # most query rows of an attention whose kernel rotates queries and keys itself (None: any number)
     sweeps: bool = True  # kernels of the target take the result of a reduction back along its rows
     gate_prologue: bool = False  # silu(g) * u computed while a matmul reads it: measured before it is switched on
@@ -202,7 +202,7 @@ class Fuse(Pass):
         elif self.gate_prologue and isinstance(anchor.op, o.Matmul):
             region = self.gate(anchor, regions)
         region = self.epilogue(anchor, region, regions)
-        if self.codes and anchor.op.fusion == "contraction":
+        if self.quantizes and anchor.op.fusion == "contraction":
             region = self.widened(anchor, region, regions)
         region = self.rounded(anchor, region, regions)
         position = regions.place(set(region))
@@ -236,7 +236,7 @@ class Fuse(Pass):
         return best
 
     def widened(self, anchor: Node, region: list[Node], regions: Regions) -> list[Node]:
-        """With what an epilogue reads from a narrower value alone (a residual of codes, with its scale): computed while it is read."""
+        """With what an epilogue reads from a narrower value alone (a residual of values, with its scale): computed while it is read."""
         inside = set(region)
         for n in region:
             for v in n.operands:
@@ -247,9 +247,9 @@ class Fuse(Pass):
         return region
 
     def rounded(self, anchor: Node, region: list[Node], regions: Regions) -> list[Node]:
-        """With the rounding of the region's result to codes, where the kernel that makes the result can do it."""
+        """With the rounding of the region's result to quantized values, where the kernel that makes the result can do it."""
         wide = isinstance(anchor.op, o.QDot) and anchor.op.n % BLOCK == 0
-        if not self.codes or (not wide and not (isinstance(anchor.op, (o.RmsNorm, o.LayerNorm)) and anchor.op.naxes == 1)):
+        if not self.quantizes or (not wide and not (isinstance(anchor.op, (o.RmsNorm, o.LayerNorm)) and anchor.op.naxes == 1)):
             return region
         inside = set(region)
         for v in regions.exits(inside):

@@ -1,4 +1,4 @@
-"""Products and convolutions of dequantized codes become integer ones, with the scales behind them.
+"""Products and convolutions of dequantized quantized values become integer ones, with the scales behind them.
 
     dequantize(x) · dequantize(w)  =  scale_x · scale_w · (Σ x·w - zero_x · Σ w)
 
@@ -18,10 +18,10 @@ from ..ir.graph import Graph, Node, Value
 from ..ops import functions as F
 from .base import Log, Pass
 from .base import scalar as number_of
-from .dequantized import Array, Coded, constant, of
+from .dequantized import Array, Quantized, constant, of
 
 MOST = (1 << 31) // (255 * 128)  # terms of a sum that surely fits in 32 bits
-SHIFT = 128  # from signed to unsigned codes
+SHIFT = 128  # from signed to unsigned quantized values
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class IntegerProducts(Pass):
     name: ClassVar[str] = "integer-products"
 
     def run(self, graph: Graph, log: Log) -> Graph:
-        coded = any(isinstance(n.op, (o.Quantize, o.Dequantize)) for n in graph.nodes)
-        if not coded and not any(v.dtype in (i8, u8) for n in graph.nodes for v in n.values):
+        as_quantized = any(isinstance(n.op, (o.Quantize, o.Dequantize)) for n in graph.nodes)
+        if not as_quantized and not any(v.dtype in (i8, u8) for n in graph.nodes for v in n.values):
             return graph
         return _Rewriter(graph, log).run()
 
@@ -47,9 +47,9 @@ class _Rewriter:
     log: Log
     new: Graph = field(init=False)
     env: dict[Value, Value] = field(default_factory=dict)
-    known: dict[Value, Coded] = field(default_factory=dict)  # old value -> codes in the new graph
+    known: dict[Value, Quantized] = field(default_factory=dict)  # old value -> quantized values in the new graph
     done: set[Node] = field(default_factory=set)  # nodes that became part of another one
-    unsigned: dict[Value, Value] = field(default_factory=dict)  # signed codes of the new graph -> unsigned ones
+    unsigned: dict[Value, Value] = field(default_factory=dict)  # signed quantized values of the new graph -> unsigned ones
     parts: dict[Value, tuple[Value, Any, Any, tuple[int, ...], str]] = field(default_factory=dict)  # of what `scaled` made
 
     def __post_init__(self) -> None:
@@ -81,11 +81,11 @@ class _Rewriter:
         elif isinstance(op, o.Conv):
             made = self.conv(n)
         elif isinstance(op, o.MaxPool) and (x := self.activation(n.operands[0])) is not None and not x.bare:
-            made = self.as_codes(n, x, op(x.codes))
+            made = self.as_quantized(n, x, op(x.quantized))
         elif op.traits.view and len(n.values) == 1 and n.operands[0] in self.known:
             x = self.known[n.operands[0]]
             if x.one_scale and not x.bare:
-                made = self.as_codes(n, x, op(x.codes))
+                made = self.as_quantized(n, x, op(x.quantized))
         self.new.place = ""
         if made is not None:
             self.log.hit(op.name)
@@ -95,15 +95,15 @@ class _Rewriter:
     def note(self, n: Node) -> None:
         """A copied node that is spelled-out dequantization."""
         found = of(n.value)
-        if found is not None and found.codes in self.env and not isinstance(found.codes.op, o.Constant):
-            self.known[n.value] = Coded(self.env[found.codes], found.scale, found.zero, found.axis, found.bare)
+        if found is not None and found.quantized in self.env and not isinstance(found.quantized.op, o.Constant):
+            self.known[n.value] = Quantized(self.env[found.quantized], found.scale, found.zero, found.axis, found.bare)
 
-    def activation(self, v: Value) -> Coded | None:
+    def activation(self, v: Value) -> Quantized | None:
         found = self.known.get(v)
         return found if found is not None and found.one_scale else None
 
     def weights(self, v: Value) -> tuple[Array, Array, int | None] | None:
-        """Symmetric constant codes i8, their scales and the axis of those."""
+        """Symmetric constant quantized values i8, their scales and the axis of those."""
         axes: list[Any] = []
         base = v
         while isinstance(base.op, (o.Transpose, o.Reshape)):
@@ -112,11 +112,11 @@ class _Rewriter:
         found = of(base)
         if found is None:
             return None
-        codes = constant(found.codes)
-        if codes is None:
+        quantized = constant(found.quantized)
+        if quantized is None:
             return None
-        wide, axis = codes.astype(np.int64), found.axis
-        zero = found.zero if axis is None else found.zero.reshape([-1 if i == axis else 1 for i in range(codes.ndim)])
+        wide, axis = quantized.astype(np.int64), found.axis
+        zero = found.zero if axis is None else found.zero.reshape([-1 if i == axis else 1 for i in range(quantized.ndim)])
         wide = wide - zero
         if wide.size and not (-128 <= wide.min() and wide.max() <= 127):
             return None
@@ -128,17 +128,17 @@ class _Rewriter:
             wide = op.ref(wide)
         return wide.astype(np.int8), found.scale, axis
 
-    def as_codes(self, n: Node, x: Coded, codes: Value) -> Value:
-        self.known[n.value] = Coded(codes, x.scale, x.zero)
-        return self.real(codes, float(x.scale), int(x.zero), n.types[0].dtype)
+    def as_quantized(self, n: Node, x: Quantized, quantized: Value) -> Value:
+        self.known[n.value] = Quantized(quantized, x.scale, x.zero)
+        return self.real(quantized, float(x.scale), int(x.zero), n.types[0].dtype)
 
-    def real(self, codes: Value, scale: float, zero: int, dtype: DType) -> Value:
-        """What codes stand for."""
-        out = F.cast(codes, f32)
+    def real(self, quantized: Value, scale: float, zero: int, dtype: DType) -> Value:
+        """What quantized values stand for."""
+        out = F.cast(quantized, f32)
         out = F.mul(F.sub(out, float(zero)) if zero else out, scale)
         return F.cast(out, dtype)
 
-    # --- codes --------------------------------------------------------------------------------------------------------
+    # --- quantized values --------------------------------------------------------------------------------------------------------
     def quantize(self, n: Node) -> Value | None:
         op, (x, scale, zero) = n.op, n.operands
         assert isinstance(op, o.Quantize)
@@ -150,13 +150,13 @@ class _Rewriter:
         alone = bool(readers) and n.value not in self.outputs and all(self.one_dequantize(u) for u in readers)
         dtype, shift = (u8, SHIFT) if op.dtype is i8 and alone else (op.dtype, 0)
         zero_point = int(z.reshape(())) + shift
-        if before is not None and before.one_scale and before.codes.dtype is dtype and int(before.zero) == zero_point \
+        if before is not None and before.one_scale and before.quantized.dtype is dtype and int(before.zero) == zero_point \
                 and np.float32(before.scale) == np.float32(s.reshape(())):
-            return before.codes
+            return before.quantized
         return self.rounded(x, np.float32(s.reshape(())), zero_point, dtype)
 
     def rounded(self, x: Value, step: Any, zero: int, dtype: DType) -> Value:
-        """Codes of a value. What only picks or moves elements (and keeps their order) works on codes, so that the rounding reaches the
+        """Values of a value. What only picks or moves elements (and keeps their order) works on values, so that the rounding reaches the
         kernel that computes them."""
         moves = isinstance(x.op, (o.MaxPool, o.Concat, o.Reshape, o.Transpose)) and x not in self.known
         if moves and len(self.users[x]) == 1 and x not in self.outputs:
@@ -181,7 +181,7 @@ class _Rewriter:
             and (s := constant(u.operands[1])) is not None and s.size == 1
 
     def bare(self, x: Value, low: float, high: float) -> Value:
-        """What stands before bounds that the codes' own range implies (but for half a step)."""
+        """What stands before bounds that the quantized values' own range implies (but for half a step)."""
         slack = (high - low) / 512
         while len(self.users[x]) == 1 and x not in self.outputs and x not in self.known:
             if isinstance(x.op, o.Relu) and low >= -slack:
@@ -198,21 +198,21 @@ class _Rewriter:
 
     def dequantize(self, n: Node) -> Value | None:
         found = of(n.value)
-        if found is None or found.codes not in self.env or isinstance(found.codes.op, o.Constant):
+        if found is None or found.quantized not in self.env or isinstance(found.quantized.op, o.Constant):
             return None
-        codes = self.env[found.codes]
-        shift = SHIFT if codes.dtype is not found.codes.dtype else 0
+        quantized = self.env[found.quantized]
+        shift = SHIFT if quantized.dtype is not found.quantized.dtype else 0
         if not found.one_scale:
             return None
-        return self.as_codes(n, Coded(codes, found.scale, found.zero + shift), codes)
+        return self.as_quantized(n, Quantized(quantized, found.scale, found.zero + shift), quantized)
 
-    def bytes_of(self, x: Coded) -> tuple[Value, int]:
-        """Unsigned codes and their zero point."""
-        if x.codes.dtype is u8:
-            return x.codes, int(x.zero)
-        if x.codes not in self.unsigned:
-            self.unsigned[x.codes] = F.cast(F.add(F.cast(x.codes, i32), SHIFT), u8)
-        return self.unsigned[x.codes], int(x.zero) + SHIFT
+    def bytes_of(self, x: Quantized) -> tuple[Value, int]:
+        """Unsigned quantized values and their zero point."""
+        if x.quantized.dtype is u8:
+            return x.quantized, int(x.zero)
+        if x.quantized not in self.unsigned:
+            self.unsigned[x.quantized] = F.cast(F.add(F.cast(x.quantized, i32), SHIFT), u8)
+        return self.unsigned[x.quantized], int(x.zero) + SHIFT
 
     # --- products -----------------------------------------------------------------------------------------------------
     def matmul(self, n: Node) -> Value | None:
@@ -220,11 +220,11 @@ class _Rewriter:
         x, w = self.activation(n.operands[0]), self.weights(n.operands[1])
         if x is None or w is None or op.dtype is not None or w[0].ndim != 2:
             return None
-        codes, scale, axis = w
+        quantized, scale, axis = w
         rows = 0 if op.transpose_b else 1
-        if axis not in (None, rows) or codes.shape[1 - rows] > MOST or codes.shape[1 - rows] == 0:
+        if axis not in (None, rows) or quantized.shape[1 - rows] > MOST or quantized.shape[1 - rows] == 0:
             return None
-        lines = codes if op.transpose_b else np.ascontiguousarray(codes.T)
+        lines = quantized if op.transpose_b else np.ascontiguousarray(quantized.T)
         left, zero = self.bytes_of(x)
         if op.transpose_a:
             left = F.transpose(left, (*range(len(left.shape) - 2), len(left.shape) - 1, len(left.shape) - 2))
@@ -236,16 +236,16 @@ class _Rewriter:
         x, w = self.activation(n.operands[0]), self.weights(n.operands[1])
         if x is None or w is None or op.transposed or any(p < 0 for pair in op.padding for p in pair):
             return None
-        codes, scale, axis = w
-        depth = int(np.prod(codes.shape[1:]))
+        quantized, scale, axis = w
+        depth = int(np.prod(quantized.shape[1:]))
         if axis not in (None, 0) or depth > MOST:
             return None
         left, zero = self.bytes_of(x)
         if not 0 <= zero <= 255:
             return None
         product = o.IntConv(stride=op.stride, padding=op.padding, dilation=op.dilation, groups=op.groups, border=zero)
-        acc = product(left, self.new.constant(codes, n.operands[1].node.name), name=n.name, place=n.place)
-        return self.scaled(n, acc, codes.reshape(len(codes), -1), np.float64(x.scale) * scale, zero, 1)
+        acc = product(left, self.new.constant(quantized, n.operands[1].node.name), name=n.name, place=n.place)
+        return self.scaled(n, acc, quantized.reshape(len(quantized), -1), np.float64(x.scale) * scale, zero, 1)
 
     def scaled(self, n: Node, acc: Value, rows: Array, scale: Any, zero: int, axis: int) -> Value:
         """acc · scale - zero · scale · Σ w, with the biases behind it."""

@@ -13,7 +13,7 @@ from ..ops.packed.quant_dot import FORMATS, GPU_FORMATS, GROUPED
 from .base import Log, Pass
 
 LANES = 16  # rows of a strip: a matrix of the stack must begin with one
-FEW = 1  # rows up to which a GPU rounds activations to codes: of more, bf16 is faster
+FEW = 1  # rows up to which a GPU rounds activations to quantized values: of more, bf16 is faster
 FLOATS = {"F32": f32, "F16": f16, "BF16": bf16}
 
 
@@ -31,13 +31,13 @@ class LowerQuantized(Pass):
         if not any(isinstance(n.op, (o.QMatmul, o.QExperts)) for n in graph.nodes):
             return graph
         new, env = Graph(graph.name), dict[Value, Value]()
-        codes: dict[Value, tuple[Value, ...]] = {}
+        quantized: dict[Value, tuple[Value, ...]] = {}
         for n in graph.nodes:
             made = None
             if isinstance(n.op, o.QMatmul):
-                made = self.lowered(n, new, env, codes)
+                made = self.lowered(n, new, env, quantized)
             elif isinstance(n.op, o.QExperts):
-                made = self.experts(n, env, codes)
+                made = self.experts(n, env, quantized)
             if made is None:
                 graph.copy_into(new, env, [n])
             else:
@@ -46,7 +46,7 @@ class LowerQuantized(Pass):
         new.take_ends(graph, env)
         return new
 
-    def lowered(self, n: Node, new: Graph, env: dict[Value, Value], codes: dict[Value, tuple[Value, ...]]) -> Value | None:
+    def lowered(self, n: Node, new: Graph, env: dict[Value, Value], quantized: dict[Value, tuple[Value, ...]]) -> Value | None:
         op, x, w = n.op, n.operands[0], n.operands[1]
         assert isinstance(op, o.QMatmul)
         if not isinstance(w.op, o.Constant) or len(x.shape) < 2:
@@ -59,23 +59,23 @@ class LowerQuantized(Pass):
         if op.format not in (GPU_FORMATS if self.gpu else (*FORMATS, *(GROUPED if op.rounded else ()))):
             return None
         if self.gpu and bounds(product(x.shape[:-1]))[1] > FEW:
-            if x not in codes:
-                codes[x] = (o.Cast(dtype=bf16)(env[x], name=f"{n.name}_bf16", place=n.place),)
-            out = o.QProduct(format=op.format, n=op.n, k=op.k)(*codes[x], env[w], name=n.name, place=n.place)
+            if x not in quantized:
+                quantized[x] = (o.Cast(dtype=bf16)(env[x], name=f"{n.name}_bf16", place=n.place),)
+            out = o.QProduct(format=op.format, n=op.n, k=op.k)(*quantized[x], env[w], name=n.name, place=n.place)
             return out
-        if x not in codes:
-            codes[x] = o.QuantizeRows()(env[x], name=f"{n.name}_codes", place=n.place)
-        out = o.QDot(format=op.format, n=op.n, k=op.k)(*codes[x], env[w], name=n.name, place=n.place)
+        if x not in quantized:
+            quantized[x] = o.QuantizeRows()(env[x], name=f"{n.name}_codes", place=n.place)
+        out = o.QDot(format=op.format, n=op.n, k=op.k)(*quantized[x], env[w], name=n.name, place=n.place)
         return out
 
     @staticmethod
-    def experts(n: Node, env: dict[Value, Value], codes: dict[Value, tuple[Value, ...]]) -> Value | None:
+    def experts(n: Node, env: dict[Value, Value], quantized: dict[Value, tuple[Value, ...]]) -> Value | None:
         op, (x, w, ids) = n.op, n.operands[:3]
         assert isinstance(op, o.QExperts)
         if not isinstance(w.op, o.Constant) or op.format not in FORMATS or op.n % LANES:
             return None
-        if x not in codes:
-            codes[x] = o.QuantizeRows()(env[x], name=f"{n.name}_codes", place=n.place)
+        if x not in quantized:
+            quantized[x] = o.QuantizeRows()(env[x], name=f"{n.name}_codes", place=n.place)
         dot = o.QExpertsDot(format=op.format, n=op.n, k=op.k, experts=op.experts)
-        out: Value = dot(*codes[x], env[w], env[ids], name=n.name, place=n.place)
+        out: Value = dot(*quantized[x], env[w], env[ids], name=n.name, place=n.place)
         return out

@@ -25,8 +25,8 @@ from .integer_products import IntegerProducts
 from .lower_complex import LowerComplex
 from .lower_quantized import LowerQuantized
 from .merge_matmuls import MergeMatmuls
+from .quantized_rows import QuantizedRows
 from .recognise import Recognise
-from .row_codes import RowCodes
 from .row_products import MergePacked, RowProducts
 from .save_logsumexp import SaveLogSumExp
 from .winograd import Winograd
@@ -61,9 +61,9 @@ def pipeline(target: TargetSpec | None = None) -> tuple[Pass, ...]:
         *([MergePacked()] if gpu else []),
         MergeMatmuls(),
         *([Winograd()] if winograd else []),
-        Fuse(codes=not gpu, sweeps=not gpu, rotated_rows=1 if gpu else None),
+        Fuse(quantizes=not gpu, sweeps=not gpu, rotated_rows=1 if gpu else None),
         Dce(),
-        *([RowProducts(), Dce(), RowCodes(), Dce(), CacheAttention(), GateProducts(), Dce()] if gpu else []),  # what only regions show
+        *([RowProducts(), Dce(), QuantizedRows(), Dce(), CacheAttention(), GateProducts(), Dce()] if gpu else []),  # what only regions show
     )
 
 

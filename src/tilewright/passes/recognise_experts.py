@@ -24,15 +24,15 @@ def product_with_chosen_matrices(root: Any) -> Value | None:
         return None
     left, right = _chosen(a), _chosen(b)
     if right is not None and left is None and a.shape[2 if op.transpose_a else 1] == 1:
-        (stack, ids), rows, turned = right, a, op.transpose_b
+        (stack, ids), rows, transposed = right, a, op.transpose_b
     elif left is not None and right is None and b.shape[1 if op.transpose_b else 2] == 1:
-        (stack, ids), rows, turned = left, b, not op.transpose_a
+        (stack, ids), rows, transposed = left, b, not op.transpose_a
     else:
         return None
-    count, k = ids.shape[0], stack.shape[2 if turned else 1]
+    count, k = ids.shape[0], stack.shape[2 if transposed else 1]
     if rows.shape[0] != count:
         return None
-    found: Value = o.GroupedMatmul(transpose_b=turned)(o.Reshape(shape=(count, k))(rows), stack, ids, place=root.place)
+    found: Value = o.GroupedMatmul(transpose_b=transposed)(o.Reshape(shape=(count, k))(rows), stack, ids, place=root.place)
     out: Value = o.Reshape(shape=root.types[0].shape)(found)
     return out
 

@@ -100,20 +100,20 @@ def rope(root: Any, m: Match) -> Value | None:
     """x*cos + concat(-x2, x1)*sin."""
     for one, two in (root.operands, root.operands[::-1]):
         for (t, sin), (x, cos) in itertools.product(factors(two), factors(one)):
-            turned = regrouped(t)
-            if isinstance(turned.op, o.Concat) and x.shape == t.shape:
-                out = _rotated(x, cos, sin, turned, root.types[0], m)
+            rotated = regrouped(t)
+            if isinstance(rotated.op, o.Concat) and x.shape == t.shape:
+                out = _rotated(x, cos, sin, rotated, root.types[0], m)
                 if out is not None:
                     return out
     return None
 
 
-def _rotated(x: Value, cos: Value, sin: Value, turned: Value, result: TensorType, m: Match) -> Value | None:
+def _rotated(x: Value, cos: Value, sin: Value, rotated: Value, result: TensorType, m: Match) -> Value | None:
     n = x.shape[-1] if x.shape else 0
-    if x.dtype != result.dtype or x.type.numel != result.numel or not isinstance(n, int) or n % 2 or len(turned.node.operands) != 2:
+    if x.dtype != result.dtype or x.type.numel != result.numel or not isinstance(n, int) or n % 2 or len(rotated.node.operands) != 2:
         return None
-    second, first = turned.node.operands
-    if turned.op.axis != len(turned.shape) - 1 or not isinstance(second.op, o.Neg):  # type: ignore[attr-defined]
+    second, first = rotated.node.operands
+    if rotated.op.axis != len(rotated.shape) - 1 or not isinstance(second.op, o.Neg):  # type: ignore[attr-defined]
         return None
     rows, start, _ = piece_of(x)
     a, b = piece_of(second.node.operands[0]), piece_of(first)
@@ -128,20 +128,20 @@ def _rotated(x: Value, cos: Value, sin: Value, turned: Value, result: TensorType
     return out if out.shape == result.shape else o.Reshape(shape=result.shape)(out)
 
 
-@rule(P(o.Concat, P(o.Rope, name="turned"), Var("rest"), name="root"), changes="rounding")
-def partial_rope(turned: Any, rest: Value, root: Any) -> Value | None:
+@rule(P(o.Concat, P(o.Rope, name="rotated"), Var("rest"), name="root"), changes="rounding")
+def partial_rope(rotated: Any, rest: Value, root: Any) -> Value | None:
     """Only the first elements of each row are rotated, the others pass."""
-    a, b = part_of(turned.operands[0]), part_of(rest)
+    a, b = part_of(rotated.operands[0]), part_of(rest)
     last = len(root.types[0].shape) - 1
     width = root.types[0].shape[-1]
     x, start, n = a
-    if x is not b[0] or b[1] != start + n or root.op.axis != last or turned.op.n_rot is not None or not isinstance(n, int):
+    if x is not b[0] or b[1] != start + n or root.op.axis != last or rotated.op.n_rot is not None or not isinstance(n, int):
         return None
     whole: Value = x
     if x.shape[-1] != width:
         zeros = (0,) * last
         whole = o.Slice(starts=(*zeros, start), sizes=root.types[0].shape, steps=(1,) * (last + 1))(x)
-    out: Value = dataclasses.replace(turned.op, n_rot=n)(whole, *turned.operands[1:])
+    out: Value = dataclasses.replace(rotated.op, n_rot=n)(whole, *rotated.operands[1:])
     return out
 
 

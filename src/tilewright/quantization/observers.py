@@ -38,7 +38,7 @@ class Seen:
 
 
 def bounds(seen: Seen, observer: str, percentile: float) -> tuple[float, float]:
-    """The range that codes shall cover; zero is always in it, since padding and activations make zeros."""
+    """The range that quantized values shall cover; zero is always in it, since padding and activations make zeros."""
     low, high = min(seen.low, 0.0), max(seen.high, 0.0)
     if observer == "minmax" or not seen.counts.any():
         return low, high
@@ -53,20 +53,20 @@ def bounds(seen: Seen, observer: str, percentile: float) -> tuple[float, float]:
 
 
 def least_squares(x: Array, weights: Array, low: float, high: float) -> tuple[float, float]:
-    """The range, a part of [low, high], whose codes have the least squared error."""
+    """The range, a part of [low, high], whose quantized values have the least squared error."""
     best, found = np.inf, (low, high)
     for i in range(STEPS):
         part = 1 - i / (STEPS + 20)
         scale, zero = affine(low * part, high * part)
-        codes = np.clip(np.rint(x / scale) + zero, 0, 255)
-        error = float((weights * (x - (codes - zero) * scale) ** 2).sum())
+        quantized = np.clip(np.rint(x / scale) + zero, 0, 255)
+        error = float((weights * (x - (quantized - zero) * scale) ** 2).sum())
         if error < best:
             best, found = error, (low * part, high * part)
     return found
 
 
 def affine(low: float, high: float) -> tuple[float, int]:
-    """Scale and zero point of unsigned codes over a range that holds zero."""
+    """Scale and zero point of unsigned quantized values over a range that holds zero."""
     scale = float(np.float32((high - low) / 255))
     if not scale > 0 or not np.isfinite(1 / np.float32(scale)):
         return 1.0, 0
@@ -74,7 +74,7 @@ def affine(low: float, high: float) -> tuple[float, int]:
 
 
 def symmetric(rows: Array, observer: str = "minmax") -> tuple[Array, Array]:
-    """Codes i8 and scales f64[n] of weights [n, …], -127 … 127: by the largest magnitude of each row, or with the least squared error."""
+    """Values i8 and scales f64[n] of weights [n, …], -127 … 127: by the largest magnitude of each row, or with the least squared error."""
     flat = rows.reshape(len(rows), -1)
     peak = np.abs(flat).max(1, initial=0.0)
     best = np.where(peak > 0, peak / 127, 1.0)
@@ -87,5 +87,5 @@ def symmetric(rows: Array, observer: str = "minmax") -> tuple[Array, Array]:
             best, least = np.where(error < least, scale, best), np.minimum(error, least)
     best = best.astype(np.float32).astype(np.float64)
     best = np.where(best > 0, best, 1.0)
-    codes = np.clip(np.rint(flat / best[:, None]), -127, 127).astype(np.int8).reshape(rows.shape)
-    return codes, best
+    quantized = np.clip(np.rint(flat / best[:, None]), -127, 127).astype(np.int8).reshape(rows.shape)
+    return quantized, best

@@ -161,7 +161,7 @@ BLOCK = 32
 
 
 def affine_groups(rows: Array, group: int, bits: int, *, zero_points: bool) -> tuple[Array, Array, Array]:
-    """Codes [n, k] (0 … 2^bits - 1), and scales (numbers of f16) and zero points [n, k / group]."""
+    """Quantized values [n, k] (0 … 2^bits - 1), and scales (numbers of f16) and zero points [n, k / group]."""
     n, k = rows.shape
     parts = rows.reshape(n, k // group, group)
     top = 2**bits - 1
@@ -174,18 +174,18 @@ def affine_groups(rows: Array, group: int, bits: int, *, zero_points: bool) -> t
     scale = np.where(scale > 0, scale, 1).astype(np.float16).astype(np.float64)
     scale = np.where(scale > 0, scale, 2.0**-24)
     zero = np.clip(np.rint(-low / scale), 0, top) if zero_points else np.full_like(scale, 2 ** (bits - 1))
-    codes = np.clip(np.rint(parts / scale[..., None]) + zero[..., None], 0, top)
-    return codes.reshape(n, k), scale, zero
+    quantized = np.clip(np.rint(parts / scale[..., None]) + zero[..., None], 0, top)
+    return quantized.reshape(n, k), scale, zero
 
 
 def weight_product(graph: Graph, layer: Layer, x: Value, group: int, bits: int, *, zero_points: bool) -> Value:
     """A linear layer by packed weights."""
     n, k = layer.rows.shape
-    codes, scale, zero = affine_groups(layer.rows, group, bits, zero_points=zero_points)
+    quantized, scale, zero = affine_groups(layer.rows, group, bits, zero_points=zero_points)
     if bits == 4:
-        packed, name = pack_scaled(codes.astype(np.int8), scale, zero)
+        packed, name = pack_scaled(quantized.astype(np.int8), scale, zero)
     else:
-        packed, name = _eight(codes - 128, scale), "Q8_0"
+        packed, name = _eight(quantized - 128, scale), "Q8_0"
     rows = graph.constant(packed, f"{layer.node.operands[1].node.name}_{name}")
     x = F.cast(x, f32)
     out: Value = o.QMatmul(format=name, n=n, k=k)(x, rows, name=layer.node.name, place=layer.node.place)
@@ -197,16 +197,16 @@ def weight_product(graph: Graph, layer: Layer, x: Value, group: int, bits: int, 
     return out if alpha == 1.0 else F.mul(out, alpha)
 
 
-def _eight(codes: Array, scale: Array) -> Array:
+def _eight(quantized: Array, scale: Array) -> Array:
     """Blocks of Q8_0: a scale in f16 and 32 codes."""
-    n, k = codes.shape
+    n, k = quantized.shape
     d = np.repeat(scale, k // scale.shape[1] // BLOCK, axis=1).astype(np.float16)
-    blocks = codes.astype(np.int8).reshape(n, k // BLOCK, BLOCK)
+    blocks = quantized.astype(np.int8).reshape(n, k // BLOCK, BLOCK)
     return np.concatenate([np.ascontiguousarray(d[..., None]).view(np.uint8), blocks.view(np.uint8)], axis=-1).reshape(n, -1)
 
 
 PEAK = 127.0
-CENTRE = 128  # of unsigned codes of rows
+CENTRE = 128  # of unsigned quantized values of rows
 
 
 @dataclass(frozen=True)
@@ -220,8 +220,8 @@ class Scheme:
 
 def product(graph: Graph, layer: Layer, x: Value, observer: str) -> Value:
     """A layer over a dequantized input with dequantized weights."""
-    codes, scales = symmetric(weights_of(layer), observer)
-    w = o.Dequantize(axis=0)(graph.constant(codes, f"{layer.node.operands[1].node.name}_codes"),
+    quantized, scales = symmetric(weights_of(layer), observer)
+    w = o.Dequantize(axis=0)(graph.constant(quantized, f"{layer.node.operands[1].node.name}_codes"),
                              graph.constant(scales.astype(np.float32), f"{layer.node.name}_scales"),
                              graph.constant(np.zeros(len(scales), np.int32), f"{layer.node.name}_zeros"))
     op: Any = layer.node.op
@@ -235,12 +235,12 @@ def weights_of(layer: Layer) -> Array:
     return layer.rows if layer.smooth is None else layer.rows * layer.smooth
 
 
-def coded(graph: Graph, x: Value, scheme: Scheme) -> Value:
-    """x as the next layer's kernel sees it: rounded to codes and back."""
+def as_quantized(graph: Graph, x: Value, scheme: Scheme) -> Value:
+    """x as the next layer's kernel sees it: rounded to quantized values and back."""
     assert scheme.scale is not None
     scale, zero = graph.constant(np.float32(scheme.scale), "scale"), graph.constant(np.int32(scheme.zero), "zero")
-    codes = o.Quantize(dtype=u8)(smoothed(graph, x, scheme), scale, zero)
-    out: Value = o.Dequantize()(codes, scale, zero)
+    quantized = o.Quantize(dtype=u8)(smoothed(graph, x, scheme), scale, zero)
+    out: Value = o.Dequantize()(quantized, scale, zero)
     return out
 
 
@@ -250,16 +250,16 @@ def smoothed(graph: Graph, x: Value, scheme: Scheme) -> Value:
 
 
 def row_product(graph: Graph, layer: Layer, x: Value, scheme: Scheme, observer: str) -> Value:
-    """A linear layer whose input's rows are rounded to codes by their own largest magnitudes."""
+    """A linear layer whose input's rows are rounded to quantized values by their own largest magnitudes."""
     op: Any = layer.node.op
-    codes, scales = symmetric(weights_of(layer), observer)
+    quantized, scales = symmetric(weights_of(layer), observer)
     x = smoothed(graph, x, scheme)
     peak = o.Max(axes=(len(x.shape) - 1,), keepdims=True)(F.abs_(x))
     step = F.div(F.where(F.equal(peak, 0.0), 1.0, peak), PEAK)
     left = F.cast(F.add(F.apply("round", F.div(x, step)), float(CENTRE)), u8)
-    acc = o.Matmul(transpose_b=True, dtype=i32)(left, graph.constant(codes, f"{layer.node.name}_codes"), name=layer.node.name,
+    acc = o.Matmul(transpose_b=True, dtype=i32)(left, graph.constant(quantized, f"{layer.node.name}_codes"), name=layer.node.name,
                                                 place=layer.node.place)
-    sums = graph.constant((CENTRE * codes.sum(1, dtype=np.int64)).astype(np.int32), f"{layer.node.name}_sums")
+    sums = graph.constant((CENTRE * quantized.sum(1, dtype=np.int64)).astype(np.int32), f"{layer.node.name}_sums")
     return F.mul(F.mul(F.cast(F.sub(acc, sums), f32), graph.constant((scales * op.alpha).astype(np.float32), f"{layer.node.name}_scales")),
                  step)
 
@@ -276,27 +276,27 @@ def quantized(graph: Graph, layers: Mapping[Any, Layer], schemes: Mapping[Value,
             graph.copy_into(new, env, [n])
             for v in n.values:
                 if v in shared:
-                    made[v] = env[v] = F.cast(coded(new, env[v], schemes[v]), v.dtype)
+                    made[v] = env[v] = F.cast(as_quantized(new, env[v], schemes[v]), v.dtype)
             continue
         scheme, x = schemes[layer.x], layer.x
         if scheme.scale is None:
             out = row_product(new, layer, env[x], scheme, observer)
         else:
             if x not in made:
-                made[x] = coded(new, env[x], scheme)
+                made[x] = as_quantized(new, env[x], scheme)
             out = product(new, layer, F.cast(made[x], f32), observer)
         if layer in corrections:
             shape = (-1,) if layer.kind == "linear" else (-1, *(1,) * (len(out.shape) - 2))
             out = F.add(out, new.constant(corrections[layer].astype(np.float32).reshape(shape), f"{n.name}_correction"))
         env[n.value] = F.cast(out, n.types[0].dtype)
         if n.value in shared:
-            made[n.value] = env[n.value] = F.cast(coded(new, env[n.value], schemes[n.value]), n.types[0].dtype)
+            made[n.value] = env[n.value] = F.cast(as_quantized(new, env[n.value], schemes[n.value]), n.types[0].dtype)
     new.take_ends(graph, env)
     return new
 
 
 def _shared(graph: Graph, x: Value, layers: Mapping[Any, Layer]) -> bool:
-    """Images between convolutions: residuals and pools read the codes, too. An input or output of the model stays as it is."""
+    """Images between convolutions: residuals and pools read the quantized values, too. An input or output of the model stays as it is."""
     readers = [layer for layer in layers.values() if layer.x is x]
     return all(layer.kind == "conv" for layer in readers) and not isinstance(x.op, (o.Input, o.Constant)) and x not in graph.outputs
 
@@ -364,7 +364,7 @@ def quantize(module: Any, calibration: Any, *, weights: str = "int8", activation
                 scheme, x = schemes[layer.x], probe[layer.x]
                 if scheme.scale is None:
                     return row_product(probe.graph, layer, x, scheme, observer)
-                return product(probe.graph, layer, coded(probe.graph, x, scheme), observer)
+                return product(probe.graph, layer, as_quantized(probe.graph, x, scheme), observer)
 
             found = errors(graph, signature, chosen, trial, batches, spec, threads)
             chosen = _good(chosen, found, max_error, reasons)

@@ -80,7 +80,7 @@ def tw_op_{name}(x):
 
 
 EXPORTS = (*(f"tw_{name}" for name in (
-    "turn_run", "reduce_run", "reduce_prepare", "eager_run", "eager_prepare", "eager_prepare_many", "eager_call1", "eager_call2",
+    "transpose_run", "reduce_run", "reduce_prepare", "eager_run", "eager_prepare", "eager_prepare_many", "eager_call1", "eager_call2",
     "eager_call3", "eager_call_method", "eager_call_clone", "eager_call_expand", "eager_call_flip", "eager_call_expand_dims",
     "eager_call_unfold", "eager_call_astype", "eager_call_reduce", "eager_compare", "eager_subscript", "eager_matmul", "eager_getbuffer",
     "eager_attribute", "eager_view")), *(f"tw_op_{name}" for name in (*NUMBER_SLOTS, *UNARY_SLOTS)),

@@ -245,7 +245,7 @@ def tw_eager_prepare(run, fn, nin, a, b, c, out):
     return (n + PROGRAM - 1) // PROGRAM
 
 
-def tw_turn_run(args, begin, end, scratch):
+def tw_transpose_run(args, begin, end, scratch):
     dst = ld64(args)
     src = ld64(args + 8)
     rows = ld64(args + 16)
@@ -283,7 +283,7 @@ def tw_turn_run(args, begin, end, scratch):
     return 0
 
 
-def is_turned(h):
+def is_transposed(h):
     if ldi32(h + 24) != 2:
         return 0
     size = ld64(ld64(h + 56) + 40)
@@ -390,7 +390,7 @@ out:
 """
 
 
-def _turn_ir(size: int) -> str:
+def _transpose_ir(size: int) -> str:
     """turn_<size>(to, from, to's step, from's step): eight rows of eight elements, transposed. Three rounds in which rows i and i + 4 are
     zipped into rows 2i and 2i + 1 transpose them."""
     word, lines = f"i{8 * size}", []
@@ -415,7 +415,7 @@ STEPS = {f"copy_{'m1' if step < 0 else step}_{size}": (step, size) for step, siz
 
 def vector_ir() -> str:
     """The functions among the externals of the host code that are written as LLVM text."""
-    return "".join(_step_ir(step, size) for step, size in STEPS.values()) + _turn_ir(4) + _turn_ir(8)
+    return "".join(_step_ir(step, size) for step, size in STEPS.values()) + _transpose_ir(4) + _transpose_ir(8)
 
 
 GIVEN = (*STEPS, "turn_4", "turn_8")

@@ -181,8 +181,8 @@ def _measure(target: TargetSpec, threads: int) -> Peaks:
 
     target = dataclasses.replace(target, checks=False)  # the machine is measured, and these kernels have no blocks for errors
     kernels, work = _kernels(target)
-    codes, _ = CodeCache().compile([emit_kernel(k, target) for k in kernels.values()], target)
-    library = Library(codes, [k.name for k in kernels.values()])
+    compiled, _ = CodeCache().compile([emit_kernel(k, target) for k in kernels.values()], target)
+    library = Library(compiled, [k.name for k in kernels.values()])
     block, out = Allocation(BANDWIDTH_BYTES), Allocation(threads * 4 * CHAINS * 64)
     # Ordinary numbers everywhere: untouched pages would all be one page of zeros, and denormals are slow. 0.5 * 1 + 0.5 stays 1.
     block.array(np.float32, (block.nbytes // 4,))[:] = 0.5

@@ -181,7 +181,7 @@ class Trainer:
         for _ in range(2):  # two smaller ones at random places inside each that is split
             offset = rng.normal(size=(int(cut.sum()), 3)) * np.exp(p["log_scales"][cut])
             half = {name: x[cut].copy() for name, x in p.items()}
-            half["means"] += turned(half["quats"], offset).astype(np.float32)
+            half["means"] += rotated(half["quats"], offset).astype(np.float32)
             half["log_scales"] -= np.float32(math.log(1.6))
             halves.append(half)
         opacity = 1 / (1 + np.exp(-p["logits"]))
@@ -283,8 +283,8 @@ def _grown(x: Array, more: int, value: float = 0.0) -> Array:
     return np.concatenate([x, np.full((more, *x.shape[1:]), value, x.dtype)])
 
 
-def turned(quats: Array, vectors: Array) -> Array:
-    """Vectors turned by quaternions."""
+def rotated(quats: Array, vectors: Array) -> Array:
+    """Vectors rotated by quaternions."""
     q = quats / np.maximum(np.linalg.norm(quats, axis=1, keepdims=True), 1e-12)
     w, u = q[:, :1], q[:, 1:]
     cross = np.cross(u, vectors)

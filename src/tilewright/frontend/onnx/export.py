@@ -199,8 +199,8 @@ def _matmul(e: Export, n: Node, x: list[str]) -> Any:
     for flag, k in ((op.transpose_a, 0), (op.transpose_b, 1)):
         if flag:
             rank = len(n.operands[k].shape)
-            turned = e.node("Transpose", [x[k]], perm=[*range(rank - 2), rank - 1, rank - 2])
-            a, b = (turned, b) if k == 0 else (a, turned)
+            transposed = e.node("Transpose", [x[k]], perm=[*range(rank - 2), rank - 1, rank - 2])
+            a, b = (transposed, b) if k == 0 else (a, transposed)
     if n.operands[1].dtype is not n.operands[0].dtype:
         b = e.node("Cast", [b], to=OF_DTYPE[n.operands[0].dtype].number)
     out = e.node("MatMul", [a, b])

@@ -1,6 +1,6 @@
 """Conversions between element types, and quantization.
 
-Quantized products are written as what they mean: codes in 8 bits, an integer product in i32 (`int_matmul`, `int_conv`), zero points taken
+Quantized products are written as what they mean: values in 8 bits, an integer product in i32 (`int_matmul`, `int_conv`), zero points taken
 out by sums, one multiplication by the scales, and rounding back to codes. A later pass finds these by their ops.
 """
 from __future__ import annotations
@@ -34,7 +34,7 @@ def cast_like(c: Context, x: Value, like: Any, *, saturate: int = 1, round_mode:
 
 
 def decoded(c: Context, x: Value, e: Elem) -> Value:
-    """The numbers that codes stand for, in f32."""
+    """The numbers that quantized values stand for, in f32."""
     return F.gather(c.constant(decoding(e.number), "values"), x, 0)
 
 
@@ -71,14 +71,14 @@ def narrowed(c: Context, x: Value, to: Elem) -> Value:
 
 
 def encoded(c: Context, x: Value, to: Elem, saturate: bool) -> Value:
-    """The codes of f32 numbers in a float type of few bits: nearest, halves to even; too large ones saturate or become NaN."""
-    limits, codes = encoding(to.number)
+    """The quantized values of f32 numbers in a float type of few bits: nearest, halves to even; too large ones saturate or become NaN."""
+    limits, quantized = encoding(to.number)
     size = F.abs_(x)
     # The number of limits that are <= |x|: a sum over comparisons, in as few bits as it needs.
     spread = F.reshape(size, (*size.shape, 1))
     count = F.sum_(F.cast(F.greater_equal(spread, c.constant(limits)), dt.i32), (len(size.shape),))
-    top = len(codes) - 1
-    code = F.gather(c.constant(codes), F.minimum(count, top), 0)
+    top = len(quantized) - 1
+    code = F.gather(c.constant(quantized), F.minimum(count, top), 0)
     has_nan = to.name.endswith("fnuz")
     sign = 0x80 if has_nan else 0x8
     negative = F.one("signbit", x)
@@ -148,10 +148,10 @@ def spread(c: Context, s: Value, x: Value, axis: int, block: int) -> Value:
     return flat if count * size == n else F.slice_(flat, at, 0, n)
 
 
-def affine(c: Context, scale: Value, zero: Value | None, codes: Elem) -> tuple[Value, Value] | None:
+def affine(c: Context, scale: Value, zero: Value | None, quantized: Elem) -> tuple[Value, Value] | None:
     """Scale and zero point as `quantize` and `dequantize` take them, which passes know; None for what is more than one scale in f32 for
     integers of 8 or 16 bits."""
-    if codes.kind != "plain" or not codes.held.is_int or codes.held.itemsize > 2 or scale.dtype is not dt.f32:
+    if quantized.kind != "plain" or not quantized.held.is_int or quantized.held.itemsize > 2 or scale.dtype is not dt.f32:
         return None
     if any(v.shape not in ((), (1,)) for v in (scale, zero) if v is not None):
         return None
@@ -201,10 +201,10 @@ def quantize(c: Context, x: Value, scale: Value, zero: Value | None = None, *, a
     factor = wide_scale(c, scale)
     wide = F.cast(x, dt.f32)
     q = F.div(wide, F.cast(spread(c, factor, x, axis, block_size), dt.f32))
-    return to_codes(c, q, zero, to, x, axis, block_size, bool(saturate))
+    return to_quantized(c, q, zero, to, x, axis, block_size, bool(saturate))
 
 
-def to_codes(c: Context, q: Value, zero: Value | None, to: Elem, x: Value, axis: int, block: int, saturate: bool) -> Value:
+def to_quantized(c: Context, q: Value, zero: Value | None, to: Elem, x: Value, axis: int, block: int, saturate: bool) -> Value:
     """Rounded to an integer type with its zero point added and saturated, or converted to a float type."""
     if to.kind == "coded" or to.held.is_float:
         if zero is not None:
@@ -226,15 +226,15 @@ def dynamic_quantize(c: Context, x: Value) -> Any:
     top, low = F.maximum(F.max_(x, axes), 0.0), F.minimum(F.one("min", x, axes=axes), 0.0)
     scale = F.div(F.sub(top, low), 255.0)
     zero = F.minimum(F.maximum(F.one("round", F.div(F.neg(low), scale)), 0.0), 255.0)
-    codes = F.minimum(F.maximum(F.add(F.one("round", F.div(x, scale)), zero), 0.0), 255.0)
-    return F.cast(codes, dt.u8), scale, F.cast(zero, dt.u8)
+    quantized = F.minimum(F.maximum(F.add(F.one("round", F.div(x, scale)), zero), 0.0), 255.0)
+    return F.cast(quantized, dt.u8), scale, F.cast(zero, dt.u8)
 
 
 # --- integer products -----------------------------------------------------------------------------------------------------------------
 
 
 def signed_weights(c: Context, w: Value) -> tuple[Value, int]:
-    """Weights as i8 and what was subtracted from them: u8 codes are moved by 128."""
+    """Weights as i8 and what was subtracted from them: u8 quantized values are moved by 128."""
     if w.dtype is dt.i8:
         return w, 0
     found = c.known(w)
@@ -255,8 +255,8 @@ def integer_matmul(c: Context, a: Value, b: Value, za: Value | None, zb: Value |
     la, lb = len(a.shape), len(b.shape)
     left = F.reshape(a, (1, a.shape[0])) if la == 1 else a
     right = F.reshape(b, (b.shape[0], 1)) if lb == 1 else b
-    codes, moved = signed_weights(c, right)
-    total = O.IntMatmul()(left, codes) if len(codes.shape) == 2 else _wide_product(left, codes)
+    quantized, moved = signed_weights(c, right)
+    total = O.IntMatmul()(left, quantized) if len(quantized.shape) == 2 else _wide_product(left, quantized)
     k = left.shape[-1]
     rows = None
     columns = None
@@ -270,7 +270,7 @@ def integer_matmul(c: Context, a: Value, b: Value, za: Value | None, zb: Value |
         assert za is not None
         zero_a = F.cast(za, dt.i32)
         zero_a = F.reshape(zero_a, () if zero_a.shape in ((), (1,)) else (*zero_a.shape, 1) if len(zero_a.shape) == 1 else zero_a.shape)
-        columns = F.sum_(F.cast(codes, dt.i32), (len(codes.shape) - 2,), keepdims=True)
+        columns = F.sum_(F.cast(quantized, dt.i32), (len(quantized.shape) - 2,), keepdims=True)
         part = columns if zero_b is None else F.sub(columns, F.mul(zero_b, c.scalar(k, dt.i32)))
         total = F.sub(total, F.mul(zero_a, part))
     if la == 1 and lb == 1:
@@ -300,13 +300,13 @@ def integer_conv(c: Context, x: Value, w: Value, zx: Value | None, zw: Value | N
     stride, dil = tuple(attrs.get("strides") or (1,) * n), tuple(attrs.get("dilations") or (1,) * n)
     padding = pads_of(x, kernel, stride, dil, attrs.get("pads"), attrs.get("auto_pad", "NOTSET"))
     groups = attrs.get("group", 1)
-    codes, moved = signed_weights(c, w)
+    quantized, moved = signed_weights(c, w)
     if zx is not None and zx.shape not in ((), (1,)):
         raise UnsupportedError("the zero point of a convolution's input must be one number")
     found = None if zx is None else c.known(zx)
     late = F.cast(F.reshape(zx, ()), dt.i32) if zx is not None and found is None else None  # known at the call
     border = 0 if found is None else int(found.reshape(-1)[0])
-    total: Value = O.IntConv(stride=stride, padding=padding, dilation=dil, groups=groups, border=border)(x, codes)
+    total: Value = O.IntConv(stride=stride, padding=padding, dilation=dil, groups=groups, border=border)(x, quantized)
     sizes, outs = x.shape[2:], total.shape[2:]
 
     def inside(taps: Any) -> Value:
@@ -317,12 +317,12 @@ def integer_conv(c: Context, x: Value, w: Value, zx: Value | None, zw: Value | N
         return c.constant(taps.astype(np.int32), "inside")
 
     if late is not None:
-        array = c.contents.weights(codes)
+        array = c.contents.weights(quantized)
         if array is None or not all(isinstance(d, int) for d in (*sizes, *outs)):
             raise NeedsData(zx, "the zero point of a convolution's input is what stands around it, and depends on data")
         total = F.sub(total, F.mul(inside(array.sum(1, dtype=np.int64)), late))
     if border:  # every tap of a window saw `border` where the true value is 0
-        sums = F.sum_(F.cast(codes, dt.i32), tuple(range(1, n + 2)))
+        sums = F.sum_(F.cast(quantized, dt.i32), tuple(range(1, n + 2)))
         total = F.sub(total, F.mul(F.reshape(sums, (sums.shape[0], *(1,) * n)), border))
     if moved or not is_zero(c, zw):
         zero = F.sub(F.cast(zw, dt.i32) if zw is not None else c.scalar(0, dt.i32), moved)
@@ -334,7 +334,7 @@ def integer_conv(c: Context, x: Value, w: Value, zx: Value | None, zw: Value | N
         if late is not None:
             seen = F.sub(seen, F.mul(inside(np.full((1, *kernel), x.shape[1] // groups, np.int64)), late))
         if groups > 1:
-            each = codes.shape[0] // groups
+            each = quantized.shape[0] // groups
             spreads = F.expand(F.reshape(seen, (seen.shape[0], groups, 1, *seen.shape[2:])), (seen.shape[0], groups, each, *seen.shape[2:]))
             seen = F.reshape(spreads, (seen.shape[0], groups * each, *seen.shape[2:]))
         total = F.sub(total, F.mul(seen, zero))

@@ -21,7 +21,7 @@ from .ops_cast import (
     quantize,
     requantized,
     spread,
-    to_codes,
+    to_quantized,
 )
 from .ops_math import bit_shift as _bit_shift
 from .ops_nn import average_pool, conv, gemm, layer_norm, product_of, rms_norm
@@ -374,9 +374,9 @@ def matmul_nbits(c: Context, a: Value, b: Value, scales: Value, zero: Value | No
     return out if bias is None else F.add(out, bias)
 
 
-def _experts(c: Context, codes: Value, scales: Value | None, bits: int, zero: Value | None) -> Any:
+def _experts(c: Context, quantized: Value, scales: Value | None, bits: int, zero: Value | None) -> Any:
     """[E, rows, columns] of floats."""
-    w = unpacked(c.array(codes, "the experts' weights").astype(np.uint8), bits).astype(np.float32)
+    w = unpacked(c.array(quantized, "the experts' weights").astype(np.uint8), bits).astype(np.float32)
     s: Any = np.asarray(c.array(scales, "the scales")).astype(np.float32) if scales is not None else np.float32(1)
     if zero is None:
         z: Any = np.float32(1 << (bits - 1))
@@ -458,15 +458,15 @@ def _numbers(c: Context, x: Value, scale: Value, zero: Value | None) -> Value:
     return dequantize(c, x, scale, zero, axis=0)
 
 
-def _codes(c: Context, y: Value, scale: Value, zero: Value | None, like: Value) -> Value:
+def _quantized(c: Context, y: Value, scale: Value, zero: Value | None, like: Value) -> Value:
     e: Elem = c.elem(zero if zero is not None else like)
-    return to_codes(c, F.div(y, spread(c, scale, y, 0, 0)), zero, e, y, 0, 0, True)
+    return to_quantized(c, F.div(y, spread(c, scale, y, 0, 0)), zero, e, y, 0, 0, True)
 
 
 def _qbinary(name: str) -> Any:
     def handler(c: Context, a: Value, sa: Value, za: Value | None, b: Value, sb: Value, zb: Value | None, sy: Value,
                 zy: Value | None = None) -> Value:
-        return _codes(c, F.one(name, _numbers(c, a, sa, za), _numbers(c, b, sb, zb)), sy, zy, a)
+        return _quantized(c, F.one(name, _numbers(c, a, sa, za), _numbers(c, b, sb, zb)), sy, zy, a)
 
     return handler
 
@@ -478,7 +478,7 @@ op("QLinearMul", domain=MICROSOFT)(_qbinary("mul"))
 @op("QLinearWhere", domain=MICROSOFT)
 def qlinear_where(c: Context, cond: Value, x: Value, sx: Value, zx: Value | None, y: Value, sy: Value, zy: Value | None, sz: Value,
                   zz: Value | None = None) -> Value:
-    return _codes(c, F.where(cond, *c.broadcast(_numbers(c, x, sx, zx), _numbers(c, y, sy, zy))), sz, zz, x)
+    return _quantized(c, F.where(cond, *c.broadcast(_numbers(c, x, sx, zx), _numbers(c, y, sy, zy))), sz, zz, x)
 
 
 @op("QGemm", domain=MICROSOFT)
@@ -499,13 +499,13 @@ def quantized_gemm(c: Context, a: Value, sa: Value, za: Value | None, b: Value, 
 def qlinear_unary(c: Context, x: Value, sx: Value, zx: Value | None, sy: Value, zy: Value | None = None, *, alpha: float = 0.01) -> Value:
     y = _numbers(c, x, sx, zx)
     y = F.sigmoid(y) if c.node.op_type == "QLinearSigmoid" else F.one("leaky_relu", y, slope=alpha)
-    return _codes(c, y, sy, zy, x)
+    return _quantized(c, y, sy, zy, x)
 
 
 @op("QLinearSoftmax", domain=MICROSOFT)
 def qlinear_softmax(c: Context, x: Value, sx: Value, zx: Value | None, sy: Value, zy: Value | None = None, *, axis: int = -1,
                     opset: int = 13) -> Value:
-    return _codes(c, F.softmax(_numbers(c, x, sx, zx), axis_of(axis, len(x.shape))), sy, zy, x)
+    return _quantized(c, F.softmax(_numbers(c, x, sx, zx), axis_of(axis, len(x.shape))), sy, zy, x)
 
 
 @op("QLinearGlobalAveragePool", domain=MICROSOFT)
@@ -513,7 +513,7 @@ def qlinear_global_pool(c: Context, x: Value, sx: Value, zx: Value | None, sy: V
                         channels_last: int = 0) -> Value:
     n = len(x.shape)
     axes = tuple(range(1, n - 1)) if channels_last else tuple(range(2, n))
-    return _codes(c, F.mean(_numbers(c, x, sx, zx), axes, keepdims=True), sy, zy, x)
+    return _quantized(c, F.mean(_numbers(c, x, sx, zx), axes, keepdims=True), sy, zy, x)
 
 
 @op("QLinearAveragePool", domain=MICROSOFT)
@@ -521,7 +521,7 @@ def qlinear_average_pool(c: Context, x: Value, sx: Value, zx: Value | None, sy: 
                          channels_last: int = 0, **attrs: Any) -> Value:
     if channels_last:
         raise UnsupportedError("QLinearAveragePool with channels last")
-    return _codes(c, average_pool(c, _numbers(c, x, sx, zx), **attrs), sy, zy, x)
+    return _quantized(c, average_pool(c, _numbers(c, x, sx, zx), **attrs), sy, zy, x)
 
 
 @op("QLinearConcat", domain=MICROSOFT)
@@ -531,7 +531,7 @@ def qlinear_concat(c: Context, sy: Value, zy: Value, *parts: Value, axis: int) -
         x, s, z = parts[i : i + 3]
         same = [c.known(v) for v in (s, sy, z, zy)]
         equal = all(v is not None for v in same) and np.array_equal(same[0], same[1]) and np.array_equal(same[2], same[3])  # type: ignore[arg-type]
-        rows.append(x if equal else _codes(c, _numbers(c, x, s, z), sy, zy, x))
+        rows.append(x if equal else _quantized(c, _numbers(c, x, s, z), sy, zy, x))
     return rows[0] if len(rows) == 1 else F.concat(rows, axis_of(axis, len(rows[0].shape)))
 
 
@@ -562,8 +562,8 @@ def matmul_integer_to_float(c: Context, a: Value, b: Value, sa: Value, sb: Value
 
 @op("DynamicQuantizeMatMul", domain=MICROSOFT)
 def dynamic_quantize_matmul(c: Context, a: Value, b: Value, sb: Value, zb: Value | None = None, bias: Value | None = None) -> Value:
-    codes, scale, zero = dynamic_quantize(c, a)
-    return matmul_integer_to_float(c, codes, b, scale, sb, zero, zb, bias)
+    quantized, scale, zero = dynamic_quantize(c, a)
+    return matmul_integer_to_float(c, quantized, b, scale, sb, zero, zb, bias)
 
 
 @op("BitShift", domain=MICROSOFT)

@@ -1,7 +1,7 @@
-"""Attention over a cache in eight bits: codes and scales are read as they lie and become floats in registers.
+"""Attention over a cache in eight bits: quantized values and scales are read as they lie and become floats in registers.
 
 Keys are scaled while a tile of them is transposed into local memory; the scales of the values of a tile are laid out beside it once, and
-a row of codes is scaled when it is multiplied. All else, the order of sums included, is that of `attention`.
+a row of quantized values is scaled when it is multiplied. All else, the order of sums included, is that of `attention`.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ class Q8AttentionKernel(AttentionKernel):
             scale = b.cast(b.load(self.k_scale, (self.bi, self.kvh, key, loop.index), (n, 1), limit=limit), self.dtype)
             for part in range(0, BLOCK, n):
                 at = loop.index * BLOCK + part
-                codes = b.cast(b.load(self.k, (self.bi, self.kvh, key, at), (n, n), limit=limit), self.dtype)
-                b.store(self.kt, (at, column), b.transpose(codes * scale))
+                quantized = b.cast(b.load(self.k, (self.bi, self.kvh, key, at), (n, n), limit=limit), self.dtype)
+                b.store(self.kt, (at, column), b.transpose(quantized * scale))
         for block in range(self.dv // BLOCK):
             scale = b.cast(b.load(self.v_scale, (self.bi, self.kvh, key, block), (n, 1), limit=limit), self.dtype)
             b.store(self.tile_scale, (block, column), b.transpose(scale))
 
     def _value_row(self, key: Ix | int, i: Ix | int, column: int, limit: tuple[None, int] | None) -> Tile:
         b = self.call.b
-        codes = b.load(self.v, (self.bi, self.kvh, key + i, column), (1, self.config.width), limit=limit)
-        return b.cast(codes, self.dtype) * b.load(self.tile_scale, (column // BLOCK, i), (1, 1))
+        quantized = b.load(self.v, (self.bi, self.kvh, key + i, column), (1, self.config.width), limit=limit)
+        return b.cast(quantized, self.dtype) * b.load(self.tile_scale, (column // BLOCK, i), (1, 1))
 
 
 class Q8BlocksTemplate(Template):
@@ -63,17 +63,17 @@ class Q8BlocksTemplate(Template):
     serves = (Q8BlocksOp,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        x, (codes, scales) = region.operands[0], region.results
+        x, (quantized, scales) = region.operands[0], region.results
         *lead, k = x.type.shape
         call = Call("q8_blocks", region.name)
         b = call.b
         source = call.view("x", x.type.dtype, x.buffer, x.layout)
-        q = call.view("q", codes.type.dtype, codes.buffer, codes.layout, write=True)
+        q = call.view("q", quantized.type.dtype, quantized.buffer, quantized.layout, write=True)
         d = call.view("d", scales.type.dtype, scales.buffer, scales.layout, write=True)
         at = unravel(b, b.pid, [call.word(f"d{i}", s) for i, s in enumerate(lead)])
         with b.loop(0, call.word("blocks", k // BLOCK)) as loop:
             block = loop.index
             rounded, scale = quantized_block(b, widen(b, b.load(source, (*at, block * BLOCK), (BLOCK,))))
-            b.store(q, (*at, block * BLOCK), b.cast(rounded, codes.type.dtype))
+            b.store(q, (*at, block * BLOCK), b.cast(rounded, quantized.type.dtype))
             b.store(d, (*at, block), b.cast(scale, scales.type.dtype))
         return [call.finish(product(lead), flops=region_flops(region), bytes_=region_bytes(region))]

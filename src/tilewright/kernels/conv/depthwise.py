@@ -1,7 +1,7 @@
 """Depthwise convolution, and that of groups of a few channels each (`lines.py`): weights are [taps…, channels of a group, C]; an element is
 one FMA chain over its taps in order. A channel of every group is spread over its group in registers.
 
-Bytes are multiplied and summed in f32 as well, where their few products are exact. Codes around the input (`border`) are taken off every
+Bytes are multiplied and summed in f32 as well, where their few products are exact. Values around the input (`border`) are taken off every
 pixel and their products with all weights added at the start, so that taps outside can be left out here, too.
 """
 

@@ -155,9 +155,9 @@ def direct_launch(region: Region, part: Plain, weights: tuple[DType, Buffer, Lay
     reach = Layout((g, starts.extent, *kernel), (xs[1] * c_in, 1, *k_steps), x.layout.offset)
     xv = call.view("x", x.type.dtype, x.buffer, reach)
     dtype, buffer, panels = weights
-    turned = Layout((*panels.shape[:2], *kernel, width), (*panels.strides[:2], *w_steps, panels.strides[-1]), panels.offset)
+    transposed = Layout((*panels.shape[:2], *kernel, width), (*panels.strides[:2], *w_steps, panels.strides[-1]), panels.offset)
     ends = (g, 1, *kernel, per_group) if in_place else None
-    wv = call.view("w", dtype, buffer, turned, sizes=ends, bake=() if in_place else (-2,))
+    wv = call.view("w", dtype, buffer, transposed, sizes=ends, bake=() if in_place else (-2,))
     where = Places(call, "o", sizes, strides)
 
     # results, and what the epilogue reads, as [group, pixels…, channels]

@@ -171,7 +171,7 @@ class GemmKernel(Kernel):
 
 
 @dataclass(eq=False)
-class TurnKernel(Kernel):
+class TransposeKernel(Kernel):
     """A copy between views [outer, batch, rows, columns]: `source` is read along rows (or, if `straight`, along columns), `target` lies
     along columns."""
 
@@ -342,8 +342,8 @@ class QDotKernel(SimtKernel):
     """Products with packed matrices (see the target's `qdot`): `params` and `body` are the epilogue in tile IR.
 
     The body sees `accs` (f32, one row × 16 columns, one per matrix), its `row` and first `column`. The activations are either one row `x`
-    of f32 that every block rounds to codes itself (times the weights `norm` of an RMS norm, whose factor goes onto the sums), or
-    `codes`, `scales` and `sums` of `tiles` times eight rows a block.
+    of f32 that every block rounds to quantized values itself (times the weights `norm` of an RMS norm, whose factor goes onto the sums), or
+    `quantized`, `scales` and `sums` of `tiles` times eight rows a block.
     """
 
     accs: tuple[Var, ...] = ()
@@ -354,7 +354,7 @@ class QDotKernel(SimtKernel):
     norm: Var | None = None
     norm_early: bool = False  # nothing in the program writes the norm's weights
     eps: float = 0.0
-    codes: Var | None = None
+    quantized: Var | None = None
     scales: Var | None = None
     sums: Var | None = None
     format: str = "Q4_K"

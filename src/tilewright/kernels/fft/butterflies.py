@@ -1,4 +1,4 @@
-"""Arithmetic of Fourier transforms on registers: short transforms written out, and turns of complex numbers."""
+"""Arithmetic of Fourier transforms on registers: short transforms written out, and rotations of complex numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Number = tuple[Tile, Tile]
 
 
 class Butterflies:
-    """Short transforms of numbers whose parts are tiles; with `inverse`, turned the other way."""
+    """Short transforms of numbers whose parts are tiles; with `inverse`, rotated the other way."""
 
     def __init__(self, b: KernelBuilder, dtype: DType, *, inverse: bool) -> None:
         self.b, self.dtype, self.inverse = b, dtype, inverse
@@ -21,7 +21,7 @@ class Butterflies:
         b = self.b
         return b.fma(z[0], w[0], -(z[1] * w[1])), b.fma(z[0], w[1], z[1] * w[0])
 
-    def turn_of(self, table: View, index: Ix | int) -> Number:
+    def twiddle_of(self, table: View, index: Ix | int) -> Number:
         """exp(∓2 pi i index / n), from a table [n, 2]."""
         b = self.b
         cos, sin = b.load(table, (index, 0), ()), b.load(table, (index, 1), ())
@@ -32,13 +32,13 @@ class Butterflies:
         return (-z[1], z[0]) if self.inverse else (z[1], -z[0])
 
     def eighth(self, z: Number) -> Number:
-        """z turned by an eighth."""
+        """z rotated by an eighth."""
         root = math.sqrt(0.5)
         a, c = (z[0] + z[1]) * root, (z[1] - z[0]) * root
         return (-c, a) if self.inverse else (a, c)
 
     def sixteenths(self, z: Number, k: int) -> Number:
-        """z turned by k sixteenths, k < 10."""
+        """z rotated by k sixteenths, k < 10."""
         if k % 4 == 0:
             return (z, self.quarter(z), (-z[0], -z[1]))[k // 4]
         if k % 2 == 0:
@@ -87,8 +87,8 @@ class Butterflies:
                 near = b.fma(s[0], c, near[0]), b.fma(s[1], c, near[1])
                 side = (d[0] * w, d[1] * w) if side is None else (b.fma(d[0], w, side[0]), b.fma(d[1], w, side[1]))
             assert side is not None
-            turned = self.quarter(side)
-            out[k], out[n - k] = add(near, turned), sub(near, turned)
+            rotated = self.quarter(side)
+            out[k], out[n - k] = add(near, rotated), sub(near, rotated)
         return out
 
     def stage(self, parts: int, stride: int, at: Callable[[Ix | int], Callable[[Ix | int], None]]) -> None:

@@ -1,8 +1,8 @@
 """Fourier transforms: one program per register of lanes, all stages in its own memory (Stockham's self-sorting form).
 
 Every element of a transform is a register of real parts and one of imaginary parts, so butterflies need no shuffles. Operands whose lanes
-lie side by side are read as words of two floats and split; those whose elements lie side by side (rows) are turned in square tiles, which
-separates the parts too. Radixes 8, 4, 2, 3 and 5 are written out, other primes are sums over a table. Lanes past the last are masked.
+lie side by side are read as words of two floats and split; those whose elements lie side by side (rows) are transposed in square tiles,
+which separates the parts too. Radixes 8, 4, 2, 3 and 5 are written out, other primes are sums over a table. Lanes past the last are masked.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .butterflies import Butterflies, Number
 
 SMALL = (2, 3, 4, 5, 8)  # radixes that are written out
 LINE, AHEAD = 64, 16  # bytes of a cache line, rows that are asked for before they are read
-NEAR = 32  # turns between two rounds are products of one near and one far turn
+NEAR = 32  # twiddles between two rounds are products of one near and one far factor
 
 
 class DftColumnsTemplate(Template):
@@ -65,7 +65,7 @@ class _Kernel:
     def launch(self) -> Launch:
         now, size, stride = 0, self.n, 1
         radixes = list(factors(self.n))
-        # The first and the last stage do their work on what is read and written, where whole tiles of them can be turned.
+        # The first and the last stage do their work on what is read and written, where whole tiles of them can be transposed.
         direct_in = len(radixes) > 1 and self._whole(radixes[0], self._layout(self.x, self.op.rows))
         direct_out = len(radixes) > 1 and self.further is None and self._whole(radixes[-1], self._layout(self.out, self.op.rows_out))
         if not direct_in:
@@ -79,7 +79,7 @@ class _Kernel:
                 self._stage(self.memory[now], self.memory[1 - now], r, size, stride)
             size, stride, now = size // r, stride * r, 1 - now
         if self.further is not None:
-            self._turn(self.memory[now])
+            self._twiddle(self.memory[now])
         if not direct_out:
             self._write(self.memory[now])
         return self.call.finish(self.grid, flops=region_flops(self.region), bytes_=region_bytes(self.region),
@@ -100,7 +100,7 @@ class _Kernel:
         return o.layout.permute((*range(rank - 3), rank - 2, rank - 3, rank - 1)) if rows else o.layout
 
     def _square(self, lay: Layout) -> bool:
-        """Elements lie side by side and whole square tiles of them can be turned."""
+        """Elements lie side by side and whole square tiles of them can be transposed."""
         return lay.strides[-1] == 1 and lay.strides[-3] == 2 and lay.strides[-2] != 2 and self.width > 1
 
     def _pairs(self, lay: Layout) -> Layout | None:
@@ -130,7 +130,7 @@ class _Kernel:
                 p = block.index + each.index
                 found = self.math.small([self._get(near, each.index + j * half) for j in range(r)])
                 for j, z in enumerate(found):
-                    self._put(goal, p * r + j, self.math.times(z, self.math.turn_of(self.table, p * j)) if j else z)
+                    self._put(goal, p * r + j, self.math.times(z, self.math.twiddle_of(self.table, p * j)) if j else z)
 
     def _write_stage(self, source: View, r: int) -> None:
         """The last stage, whose results go out in tiles."""
@@ -155,11 +155,11 @@ class _Kernel:
     def _read(self, m: View) -> None:
         b, lay = self.b, self._layout(self.x, self.op.rows)
         if self._square(lay):
-            def turned(view: View, i: Ix | int, limit: tuple[Ix | int, Ix | int]) -> None:
+            def transposed(view: View, i: Ix | int, limit: tuple[Ix | int, Ix | int]) -> None:
                 tile = b.load(view, (*self.at, self.first, i), (self.width, self.width), limit=limit)
                 b.store(m, (i, 0), b.transpose(tile), limit=(limit[1], None))
 
-            self._tiles(self.x, lay, write=False, move=turned)
+            self._tiles(self.x, lay, write=False, move=transposed)
             return
         pairs = self._pairs(lay)
         view = self.call.view("x", self.dtype, self.x.buffer, lay if pairs is None else pairs)
@@ -178,11 +178,11 @@ class _Kernel:
     def _write(self, m: View) -> None:
         b, lay = self.b, self._layout(self.out, self.op.rows_out)
         if self._square(lay):
-            def turned(view: View, i: Ix | int, limit: tuple[Ix | int, Ix | int]) -> None:
+            def transposed(view: View, i: Ix | int, limit: tuple[Ix | int, Ix | int]) -> None:
                 tile = b.load(m, (i, 0), (self.width, self.width), limit=(limit[1], None))
                 b.store(view, (*self.at, self.first, i), self._scaled(b.transpose(tile)), limit=limit)
 
-            self._tiles(self.out, lay, write=True, move=turned)
+            self._tiles(self.out, lay, write=True, move=transposed)
             return
         pairs = self._pairs(lay)
         view = self.call.view("y", self.dtype, self.out.buffer, lay if pairs is None else pairs, write=True)
@@ -203,7 +203,7 @@ class _Kernel:
         parts = size // r
 
         def butterflies(p: Ix | int) -> Callable[[Ix | int], None]:
-            turns = [] if parts == 1 or r not in SMALL else [self.math.turn_of(self.table, p * (j * stride)) for j in range(1, r)]
+            twiddles = [] if parts == 1 or r not in SMALL else [self.math.twiddle_of(self.table, p * (j * stride)) for j in range(1, r)]
 
             def one(q: Ix | int) -> None:
                 start, end = p * stride + q, p * (r * stride) + q
@@ -212,28 +212,28 @@ class _Kernel:
                     return
                 found = self.math.small([self._get(source, start + j * (parts * stride)) for j in range(r)])
                 for j, z in enumerate(found):
-                    self._put(goal, end + j * stride, self.math.times(z, turns[j - 1]) if j and turns else z)
+                    self._put(goal, end + j * stride, self.math.times(z, twiddles[j - 1]) if j and twiddles else z)
 
             return one
 
         self.math.stage(parts, stride, butterflies)
 
     def _prime(self, source: View, goal: View, r: int, read: tuple[Ix | int, int], write: tuple[Ix | int, int], p: Ix | int | None) -> None:
-        """A sum over the table for every result; `p` (unless None) says how results are turned."""
+        """A sum over the table for every result; `p` (unless None) says how results are transposed."""
         b, step = self.b, self.n // r
         zero = b.full((self.width,), 0.0, self.dtype)
         with b.loop(0, r) as k:
             with b.loop(0, r, 1, [zero, zero]) as j:
                 z = self._get(source, read[0] + j.index * read[1])
-                cos, sin = self.math.turn_of(self.table, j.index * k.index % r * step)
+                cos, sin = self.math.twiddle_of(self.table, j.index * k.index % r * step)
                 re, im = j.carried
                 j.next(b.fma(z[0], cos, b.fma(-z[1], sin, re)), b.fma(z[0], sin, b.fma(z[1], cos, im)))
             out: Number = (j.results[0], j.results[1])
             if p is not None:
-                out = self.math.times(out, self.math.turn_of(self.table, p * k.index * write[1]))
+                out = self.math.times(out, self.math.twiddle_of(self.table, p * k.index * write[1]))
             self._put(goal, write[0] + k.index * write[1], out)
 
-    def _turn(self, m: View) -> None:
+    def _twiddle(self, m: View) -> None:
         """Result k of lane l by k * l steps of the longer transform: exp of (k // NEAR) * NEAR * l and of (k % NEAR) * l, multiplied."""
         b, table = self.b, self.further
         assert table is not None
@@ -253,5 +253,5 @@ class _Kernel:
         fill(NEAR, far, NEAR)
         with b.loop(0, self.n) as loop:
             k = loop.index
-            turn = self.math.times(self._get(rows, k % NEAR), self._get(rows, k // NEAR + NEAR))
-            self._put(m, k, self.math.times(self._get(m, k), turn))
+            twiddle = self.math.times(self._get(rows, k % NEAR), self._get(rows, k // NEAR + NEAR))
+            self._put(m, k, self.math.times(self._get(m, k), twiddle))

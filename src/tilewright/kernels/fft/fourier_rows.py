@@ -1,7 +1,7 @@
 """Fourier transforms of rows, real forms included: one program a row, all of it near its core.
 
 n = m * V. Element j1 * V + j2 stands in lane j2, so a row is m registers of real parts and m of imaginary parts, split as they are read.
-The stages over j1 (Stockham's self-sorting form) work lane by lane; then result k1 of lane j2 is turned by k1 * j2 steps, squares of V x V
+The stages over j1 (Stockham's self-sorting form) work lane by lane; then result k1 of lane j2 is rotated by k1 * j2 steps, squares of V x V
 are transposed, and the transform over j2 is a butterfly of whole registers whose results k1 + m * k2 lie side by side. A real row is read
 as a complex one of half its length; results k and n - k are untangled together, one register forwards and one from behind.
 """
@@ -158,13 +158,13 @@ class _Kernel:
         parts = size // r
 
         def butterflies(p: Ix | int) -> Callable[[Ix | int], None]:
-            turns = [] if parts == 1 else [self.math.turn_of(self.stages, p * (j * stride)) for j in range(1, r)]
+            twiddles = [] if parts == 1 else [self.math.twiddle_of(self.stages, p * (j * stride)) for j in range(1, r)]
 
             def one(q: Ix | int) -> None:
                 start, end = p * stride + q, p * (r * stride) + q
                 found = self.math.small([get(start + j * (parts * stride)) for j in range(r)])
                 for j, z in enumerate(found):
-                    put(end + j * stride, self.math.times(z, turns[j - 1]) if j and turns else z)
+                    put(end + j * stride, self.math.times(z, twiddles[j - 1]) if j and twiddles else z)
 
             return one
 
@@ -185,7 +185,7 @@ class _Kernel:
                 (self._write if self.kind in ("complex", "back") else self._keep)(loop.index + self.m * k2, z)
 
     # --- real rows ----------------------------------------------------------------------------------------------------
-    def _turns(self, k: Ix | int) -> Number:
+    def _twiddles(self, k: Ix | int) -> Number:
         assert self.finish is not None
         return self.b.load(self.finish, (0, k), (self.width,)), self.b.load(self.finish, (1, k), (self.width,))
 
@@ -199,7 +199,7 @@ class _Kernel:
             k = loop.index
             behind = n - (width - 1) - k
             (p, q), (r, s) = self._plane(k), self._reversed(self._plane(behind))
-            w, (u, v) = self._turns(k), (q + s, r - p)
+            w, (u, v) = self._twiddles(k), (q + s, r - p)
             e, o = (p + r, q - s), self.math.times((u, v), w)
             low, high = (e[0] + o[0], e[1] + o[1]), (e[0] - o[0], o[1] - e[1])
             self._write(k, low)
@@ -225,7 +225,7 @@ class _Kernel:
             k = loop.index
             behind = n - (width - 1) - k
             (p, q), (r, s) = self._row(k), self._reversed(self._row(behind))
-            cos, sin = self._turns(k)
+            cos, sin = self._twiddles(k)
             e, o = (p + r, q - s), self.math.times((p - r, q + s), (cos, -sin))
             self._keep(k, (e[0] - o[1], e[1] + o[0]))
             self._keep(behind, self._reversed((e[0] + o[1], o[0] - e[1])))

@@ -40,19 +40,19 @@ class GatherTemplate(Template):
         if n_ids == 1 and table.packed.form == "plain" and along_memory(table) != axis:  # the axis along memory comes last
             order = (*(a for a in order if a != along_memory(table)), along_memory(table))
             axis = order.index(axis)
-        turned = order != tuple(range(table.type.ndim))
+        transposed = order != tuple(range(table.type.ndim))
 
-        def turn(layout: Layout) -> Layout:
-            return layout.permute(order) if turned else layout
+        def transpose(layout: Layout) -> Layout:
+            return layout.permute(order) if transposed else layout
 
         shape = node.values[0].shape
-        out_shape = turn(Layout.contiguous(shape)).shape
-        sizes = turn(table.layout).shape
+        out_shape = transpose(Layout.contiguous(shape)).shape
+        sizes = transpose(table.layout).shape
         before, after = sizes[:axis], sizes[axis + 1 :]
         call = Call("gather", region.name)
         b = call.b
         width = table.packed.width
-        rows = turn(_table_layout(table))
+        rows = transpose(_table_layout(table))
         source = call.view("table", table.type.dtype, table.buffer, rows)
         index = call.view("ids", ids.type.dtype, ids.buffer, ids.layout)
         leaves = leaves_of_epilogue(region, node.values[0])
@@ -60,8 +60,8 @@ class GatherTemplate(Template):
         for i, v in enumerate(leaves):
             o = region.operand(v)
             assert o is not None
-            ins[v] = call.view(f"e{i}", o.type.dtype, o.buffer, turn(o.layout.expand(shape)))
-        outs = [call.view(f"y{i}", r.type.dtype, r.buffer, turn(r.layout), write=True) for i, r in enumerate(region.results)]
+            ins[v] = call.view(f"e{i}", o.type.dtype, o.buffer, transpose(o.layout.expand(shape)))
+        outs = [call.view(f"y{i}", r.type.dtype, r.buffer, transpose(r.layout), write=True) for i, r in enumerate(region.results)]
         error = call.error()
         size = call.word("size", sizes[axis])
         outer = [call.word(f"d{i}", d) for i, d in enumerate((*before, *ids.type.shape, *after[:-1]))]

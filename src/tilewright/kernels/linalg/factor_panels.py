@@ -42,7 +42,7 @@ class Blocked:
         raise NotImplementedError
 
     def take(self, c: Columns, a: View, at: list[Ix | int], first: Ix | int, rows: Ix | int, count: Ix, *, symmetric: bool) -> None:
-        """The panel's columns from the rows of a (or of its symmetric part), in tiles that are turned; zeros behind them."""
+        """The panel's columns from the rows of a (or of its symmetric part), in tiles that are transposed; zeros behind them."""
         b, width = c.b, self.width
         with b.loop(0, rows + width, width) as loop, b.loop(0, self.panel, width) as column:
             here, left = (*at, first + loop.index, first + column.index), (rows - loop.index, count - column.index)

@@ -108,7 +108,7 @@ class BlockedQr:
     def _reflect(self, b: KernelBuilder, vs: View, ts: View, at: list[Ix | int], first: Ix | int, rows: Ix, block: View,
                  sums: tuple[View, View], *, transposed: bool) -> None:
         """block[first …] -= V T Vᵀ block[first …] (or with Tᵀ), a block of columns in local memory."""
-        rank, (plain, turned) = len(at), sums
+        rank, (plain, multiplied) = len(at), sums
 
         def columns_of_v(i: Ix | int, q: Ix | int, height: int) -> Tile:
             return b.load(vs, (*at, q, first + i), (height, 1), axes=(rank + 1, rank))
@@ -127,11 +127,11 @@ class BlockedQr:
         with b.loop(0, PANEL, ROWS) as loop:
             i = loop.index
             start, stop = (0, i + ROWS) if transposed else (i, PANEL)  # T is a triangle
-            b.store(turned, (i, 0), -self._accumulate(b, of_t, plain, start, stop, i, zero))
+            b.store(multiplied, (i, 0), -self._accumulate(b, of_t, plain, start, stop, i, zero))
 
         def add(row: Ix | int, height: int) -> None:
             old = b.load(block, (row, 0), (height, self.tile))
-            b.store(block, (row, 0), self._accumulate(b, rows_of_v, turned, 0, PANEL, row, old))
+            b.store(block, (row, 0), self._accumulate(b, rows_of_v, multiplied, 0, PANEL, row, old))
 
         whole = first + (rows - first) // ROWS * ROWS
         with b.loop(first, whole, ROWS) as loop:

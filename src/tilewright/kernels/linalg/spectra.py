@@ -72,6 +72,6 @@ def columns_launch(name: str, lead: Shape, z: Operand, order: Operand, signs: Op
             place = loop.index + row.index
             source = b.to_index(b.load(ov, (*at, place), ()))
             b.store(tile, (row.index, 0), b.load(zv, (*at, source, start), (side,)) * b.load(sv, (*at, place), ()))
-        turned = b.transpose(b.load(tile, (0, 0), (side, side)))
-        b.store(to, (*at, start, loop.index), turned, limit=(size - start, many - loop.index))
+        transposed = b.transpose(b.load(tile, (0, 0), (side, side)))
+        b.store(to, (*at, start, loop.index), transposed, limit=(size - start, many - loop.index))
     return w.call.finish(product(lead) * -(-length // side), bytes_=2 * out.type.nbytes)

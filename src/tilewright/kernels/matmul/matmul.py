@@ -24,7 +24,7 @@ from ...ops.matmul.contractions import Matmul as MatmulOp
 from ...tile.builder import Ix, KernelBuilder, Tile, View
 from ..launch import Buffer, Launch, Packed, Variant
 from ..pointwise.pointwise import unravel
-from ..pointwise.transpose import turn_launch, wants_turning
+from ..pointwise.transpose import transpose_launch, wants_transpose
 from ..quant.tiles import tiles_fit, tiles_launch
 from ..quant.word_copies import filled_copy
 from ..quant.words import PAIRS, in_words, word_operand, words_of
@@ -91,9 +91,9 @@ class MatmulTemplate(Template):
         if p.b.packed.form != "panels" and _pairs_fit(p, target):
             launches, p = _in_pairs(p, region.name, target)
             return [*launches, _read_in_place(region, p, default_config(p.dtype, p.n, target), target)]
-        if wants_turning(p):
-            turn, p = turn_launch(p, region.name, target)
-            return [turn, *self._product(region, p, target)]
+        if wants_transpose(p):
+            transpose, p = transpose_launch(p, region.name, target)
+            return [transpose, *self._product(region, p, target)]
         return self._product(region, p, target)
 
     def _product(self, region: Region, p: Problem, target: TargetSpec) -> list[Launch]:

@@ -21,7 +21,7 @@ from ..region import Operand, Region, collapse
 from ..template import Template
 from .complex import as_real
 from .pointwise import Pointwise
-from .transpose import turning_copy
+from .transpose import transposing_copy
 
 
 def pointwise_of(spec: TargetSpec) -> Pointwise:
@@ -37,13 +37,13 @@ def copy_launch(name: str, source: Operand, target: Operand, spec: TargetSpec, n
     """Copy `source` to `target` (same shape, any layouts); elements of another dtype are converted."""
     source, target = as_real(source), as_real(target)
     if spec.kind == "cuda":
-        from .cuda.transpose import turning_copy as turning
+        from .cuda.transpose import transposing_copy as transposing
 
-        turned = turning(name, source, target, spec, note)
+        transposed = transposing(name, source, target, spec, note)
     else:
-        turned = turning_copy(name, *_merged(source, target), spec, note)
-    if turned is not None:
-        return turned
+        transposed = transposing_copy(name, *_merged(source, target), spec, note)
+    if transposed is not None:
+        return transposed
     body = Graph("copy")
     x = body.input(source.type, "x")
     body.outputs = [x if source.type.dtype is target.type.dtype else Cast(target.type.dtype)(x)]
@@ -53,7 +53,7 @@ def copy_launch(name: str, source: Operand, target: Operand, spec: TargetSpec, n
 
 
 def _merged(source: Operand, target: Operand) -> tuple[Operand, Operand]:
-    """Both ends of a copy with neighbouring axes merged: what is long enough to turn may be two short axes."""
+    """Both ends of a copy with neighbouring axes merged: what is long enough to transpose may be two short axes."""
     sizes, strides = collapse(target.type.shape, [source.layout, target.layout])
 
     def end(o: Operand, steps: list[Dim]) -> Operand:
@@ -86,7 +86,7 @@ class ConcatTemplate(Template):
             start = start + size
         if target.kind == "cpu" and len(parts) in NEAR and axis == len(result.type.shape) - 1 and result.type.dtype.kind != "c" \
                 and all(o.type.shape[axis] == 1 for o in sources):
-            body = Graph("turns")
+            body = Graph("transposes")
             body.outputs = [body.input(o.type, f"x{i}") for i, o in enumerate(sources)]
             return pointwise_of(target).build(Region(region.name, body, sources, parts), target)
         return [copy_launch(f"{region.name}.{i}", o, part, target) for i, (o, part) in enumerate(zip(sources, parts, strict=True))]

@@ -3,8 +3,8 @@
 Axes that every operand walks without a gap are merged. One program computes one block of the innermost axis at one position of
 the outer axes, or a few rows where that axis is short; the innermost axis, which is one that fills registers where there is one, runs along
 registers, its tail is masked. A zero-sized result is a grid of 0 programs.
-A region of no ops at all is a copy. A large operand that runs along another axis than the results is turned by a launch of its own first,
-since every element that a register gathers from it would be another cache line.
+A region of no ops at all is a copy. A large operand that runs along another axis than the results is transposed by a launch of its own
+first, since every element that a register gathers from it would be another cache line.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Pointwise(Template):
         leaves = leaves_of(region)
         operands = [region.operand(v) for v in leaves]
         layouts = [_layout(region, v).expand(shape) for v in leaves] + [r.layout for r in region.results]
-        before = _turned(region, target, operands, layouts)
+        before = _transposed(region, target, operands, layouts)
         sizes, strides = collapse(shape, [*layouts, Layout.contiguous(shape)] if checked(region) else layouts)
         if not sizes:
             sizes, strides = [1], [[1] for _ in strides]
@@ -113,9 +113,9 @@ class Pointwise(Template):
         return [*before, call.finish(grid, flops=region_flops(region), bytes_=region_bytes(region), inplace=pairs, streams=not checks)]
 
 
-def _turned(region: Region, target: TargetSpec, operands: list[Operand | None], layouts: list[Layout]) -> list[Launch]:
-    """Launches that turn operands which run along another axis than the first result; operands and layouts are those behind them."""
-    from .transpose import turning_copy
+def _transposed(region: Region, target: TargetSpec, operands: list[Operand | None], layouts: list[Layout]) -> list[Launch]:
+    """Launches that transpose operands which run along another axis than the first result; operands and layouts are those behind them."""
+    from .transpose import transposing_copy
 
     launches: list[Launch] = []
     result = region.results[0]
@@ -124,8 +124,8 @@ def _turned(region: Region, target: TargetSpec, operands: list[Operand | None], 
     for i, o in enumerate(operands):
         if o is None or o.type.shape != result.type.shape:
             continue
-        there = Operand(o.type, Buffer(f"{region.name}.turned{i}", "temp", o.type.nbytes), result.layout.dense())
-        launch = turning_copy(f"{region.name}.turn{i}", o, there, target, "an operand that runs along another axis")
+        there = Operand(o.type, Buffer(f"{region.name}.transposed{i}", "temp", o.type.nbytes), result.layout.dense())
+        launch = transposing_copy(f"{region.name}.transpose{i}", o, there, target, "an operand that runs along another axis")
         if launch is not None:
             launches.append(launch)
             operands[i], layouts[i] = there, there.layout

@@ -1,7 +1,7 @@
-"""Turning a matrix: a copy between layouts that run along different axes, so that neither side is read or written by jumping.
+"""Transposing a matrix: a copy between layouts that run along different axes, so that neither side is read or written by jumping.
 
-One program turns a strip of rows that is as wide as the source's cache lines, a square tile of registers at a time. Either side may run
-backwards. Edges are masked; zero sizes run no program. Elements are moved as unsigned integers of their size, whatever they mean.
+One program transposes a strip of rows that is as wide as the source's cache lines, a square tile of registers at a time. Either side may
+run backwards. Edges are masked; zero sizes run no program. Elements are moved as unsigned integers of their size, whatever they mean.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ MOVED = {1: u8, 2: u16, 4: u32, 8: u64}  # elements by their size
 SMALLEST = 32  # rows and columns below which jumping costs less than a copy
 
 
-def wants_turning(p: Problem) -> bool:
+def wants_transpose(p: Problem) -> bool:
     """The left operand's rows run across memory, its columns along it, and it is large."""
     if p.a.type.dtype.itemsize not in MOVED or p.a_view.strides[-1] == 1 or p.a_view.strides[-2] != 1:
         return False
     return all(at_least(d, SMALLEST) for d in (p.m, p.k, p.n))
 
 
-def turn_launch(p: Problem, name: str, target: TargetSpec) -> tuple[Launch, Problem]:
+def transpose_launch(p: Problem, name: str, target: TargetSpec) -> tuple[Launch, Problem]:
     """A launch that copies the left operand into rows, and the product over that copy."""
     layout = Layout.contiguous(p.a_view.shape)
-    turned = Operand(p.a.type.with_shape(layout.shape), Buffer(f"{name}.turned", "temp", p.a.type.nbytes), layout)
-    source = replace(p.a, type=turned.type, layout=p.a_view)
-    launch = _turn(f"{name}.turn", source, turned, target, "a transposed left operand turned into rows")
-    return launch, replace(p, a=turned, a_view=layout)
+    transposed = Operand(p.a.type.with_shape(layout.shape), Buffer(f"{name}.transposed", "temp", p.a.type.nbytes), layout)
+    source = replace(p.a, type=transposed.type, layout=p.a_view)
+    launch = _transpose(f"{name}.transpose", source, transposed, target, "a transposed left operand transposed into rows")
+    return launch, replace(p, a=transposed, a_view=layout)
 
 
-def turning_copy(name: str, source: Operand, result: Operand, target: TargetSpec, note: str = "") -> Launch | None:
+def transposing_copy(name: str, source: Operand, result: Operand, target: TargetSpec, note: str = "") -> Launch | None:
     """A copy between layouts that run along different axes, or None where a plain copy does as well."""
     if any(o.type.dtype.itemsize not in MOVED for o in (source, result)) or target.kind != "cpu":
         return None
@@ -50,15 +50,15 @@ def turning_copy(name: str, source: Operand, result: Operand, target: TargetSpec
     along = [next((i for i, (d, s) in enumerate(zip(shape, o.layout.strides, strict=True)) if s in (1, -1) and d != 1), None)
              for o in (source, result)]
     if along[0] is None or along[1] is None or along[0] == along[1] or source.layout.strides[along[1]] == 0 or not all(
-            at_least(shape[i], SMALLEST) for i in along if i is not None):  # what is repeated along the result needs no turning
+            at_least(shape[i], SMALLEST) for i in along if i is not None):  # what is repeated along the result needs no transpose
         return None
     order = (*(i for i in range(len(shape)) if i not in along), *(i for i in along if i is not None))
-    turned = tuple(shape[i] for i in order)
-    columns, rows = (replace(o, type=o.type.with_shape(turned), layout=o.layout.permute(order)) for o in (source, result))
-    return _turn(name, columns, rows, target, note)
+    transposed = tuple(shape[i] for i in order)
+    columns, rows = (replace(o, type=o.type.with_shape(transposed), layout=o.layout.permute(order)) for o in (source, result))
+    return _transpose(name, columns, rows, target, note)
 
 
-def _turn(name: str, source: Operand, result: Operand, target: TargetSpec, note: str) -> Launch:
+def _transpose(name: str, source: Operand, result: Operand, target: TargetSpec, note: str) -> Launch:
     """Copy [..., M, K] that is contiguous along M to one that is contiguous along K, converted where the dtypes differ."""
     *lead, m, k = source.layout.shape
     same = source.type.dtype is result.type.dtype
@@ -67,7 +67,7 @@ def _turn(name: str, source: Operand, result: Operand, target: TargetSpec, note:
     apart = source.layout.strides[-1]
     collides = isinstance(apart, int) and apart * dtype.itemsize % PAGE == 0
     strip = max(side, LINE // dtype.itemsize) * (NEIGHBOURS if collides else 1)
-    call = Call("turn", name)
+    call = Call("transpose", name)
     b = call.b
     columns = call.view("a", dtype, source.buffer, source.layout)
     rows = call.view("rows", made, result.buffer, result.layout, write=True)

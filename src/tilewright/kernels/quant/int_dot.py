@@ -1,7 +1,7 @@
-"""Products of bytes: words of four codes of x against words of four codes of sixteen rows of weights, summed exactly in i32.
+"""Products of bytes: words of four values of x against words of four values of sixteen rows of weights, summed exactly in i32.
 
 Windows of a convolution are strides: x[..., *spatial, c] is read as rows [*out] by taps by words of c, so a matrix product is the case
-without taps. x must lie with its last axis contiguous and all strides whole words; otherwise it is copied first. Signed codes are made
+without taps. x must lie with its last axis contiguous and all strides whole words; otherwise it is copied first. Signed values are made
 unsigned by flipping their top bit (+128), and the accumulators start at -128 times the sums of the rows. Columns past n are masked when
 stored; strips past the last one are computed as the last one and not stored. No rows, columns or taps: no programs, or zeros.
 """

@@ -1,4 +1,4 @@
-"""Products with packed matrices in integers: codes are unpacked in registers inside the dot product.
+"""Products with packed matrices in integers: quantized values are unpacked in registers inside the dot product.
 
 `QuantizeRows`: one program per row. `QDot`: one program per block of rows × group of strips (see `strip_dot`). Rows past n are masked
 when stored.
@@ -20,7 +20,7 @@ from ..matmul.tiling import for_each_tile, leaves_of_epilogue, tile_heights, wri
 from ..pointwise.pointwise import unravel
 from ..region import Region, collapse, widen
 from ..template import Reason, Template, region_bytes, region_flops
-from .quantize import CodeViews, quantize_row, store_block
+from .quantize import QuantizedViews, quantize_row, store_block
 from .strip_dot import StripKernel
 from .strips import LANES, STRIPS
 
@@ -40,7 +40,7 @@ class QuantizeRowsTemplate(Template):
         call = Call("quantize_rows", region.name)
         b = call.b
         xv = call.view("x", x.type.dtype, x.buffer, x.layout)
-        out = CodeViews(
+        out = QuantizedViews(
             *(call.view(n, r.type.dtype, r.buffer, r.layout, write=True) for n, r in zip(("q", "d", "s"), region.results, strict=True))
         )
         at = unravel(b, b.pid, [call.word(f"d{i}", d) for i, d in enumerate(lead)])
@@ -63,7 +63,7 @@ class QDotTemplate(Template):
         if operands[3] is None or operands[3].data is None:
             return Reason("the packed matrix must be a constant")
         if region.tail is not None and op.n % BLOCK:
-            return Reason("codes are made of whole blocks of columns")
+            return Reason("quantized values are made of whole blocks of columns")
         plain = [r for v, r in zip(region.body.outputs, region.results, strict=True) if v.node is not region.tail]
         bad = [r for r in plain if r.type.shape != node.values[0].shape]
         return Reason(f"outputs must have the shape of the product, got {bad[0].type}") if bad else None
@@ -88,14 +88,14 @@ class _Kernel(StripKernel):
 
     def launch(self) -> Launch:
         region, call, b = self.region, self.call, self.call.b
-        codes, scales, sums, w = (o for v in region.node.operands if (o := region.operand(v)) is not None)
+        quantized, scales, sums, w = (o for v in region.node.operands if (o := region.operand(v)) is not None)
         out_shape = self.value.shape
         leaves = leaves_of_epilogue(region, self.value)  # of a tail, too: it reads the epilogue's result
         operands = [o for v in leaves if (o := region.operand(v)) is not None]
         others = [o.layout.expand(out_shape) for o in operands]
         rows = [
             Layout(out_shape[:-1], lay.strides[:-1])
-            for lay in (codes.layout, scales.layout, sums.layout, *(r.layout for r in region.results), *others)
+            for lay in (quantized.layout, scales.layout, sums.layout, *(r.layout for r in region.results), *others)
         ]
         sizes, strides = collapse(out_shape[:-1], rows)
         m: Dim = sizes[-1] if sizes else 1
@@ -103,8 +103,8 @@ class _Kernel(StripKernel):
         strides = strides if sizes else [[0] for _ in rows]
         shape = (*lead, m)
 
-        rows_of_codes = Layout((*shape, self.op.k), (*strides[0], 1), codes.layout.offset)
-        self.aq = call.view("aq", i32, codes.buffer, self.words(rows_of_codes))
+        quantized_rows = Layout((*shape, self.op.k), (*strides[0], 1), quantized.layout.offset)
+        self.aq = call.view("aq", i32, quantized.buffer, self.words(quantized_rows))
         self.ad = call.view("ad", f32, scales.buffer, Layout((*shape, self.op.k // BLOCK), (*strides[1], 1), scales.layout.offset))
         self.asum = call.view("as", i32, sums.buffer, Layout((*shape, self.op.k // HALF), (*strides[2], 1), sums.layout.offset))
         strips = ceildiv(self.op.n, LANES)
@@ -154,7 +154,7 @@ class _Kernel(StripKernel):
                 made[i] = write_tile(b, region, self.value, acc, ins, outs, (*self.at, row), column, nw - column)
             if region.tail is not None:  # two strips of columns are a block
                 for i in range(0, count, 2):
-                    store_block(b, CodeViews(*outs[-3:]), (*self.at, row), (strip + i) // 2, made[i : i + 2])
+                    store_block(b, QuantizedViews(*outs[-3:]), (*self.at, row), (strip + i) // 2, made[i : i + 2])
 
         for_each_tile(b, first, b.minimum(blockw, mw - first), ROWS, tile_heights(m, block, ROWS), tile)
         grid = product(lead) * ceildiv(m, block) * groups

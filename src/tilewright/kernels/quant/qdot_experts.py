@@ -48,10 +48,10 @@ class _Kernel(StripKernel):
 
     def launch(self) -> Launch:
         region, call, b, op = self.region, self.call, self.call.b, self.op
-        codes, scales, sums, w, ids = region.operands
+        quantized, scales, sums, w, ids = region.operands
         y, (tokens, used) = region.results[0], ids.type.shape
-        wide = [o.layout.expand((tokens, used, o.type.shape[-1])) for o in (codes, scales, sums)]
-        self.aq = call.view("aq", i32, codes.buffer, self.words(wide[0]))
+        wide = [o.layout.expand((tokens, used, o.type.shape[-1])) for o in (quantized, scales, sums)]
+        self.aq = call.view("aq", i32, quantized.buffer, self.words(wide[0]))
         self.ad = call.view("ad", f32, scales.buffer, wide[1])
         self.asum = call.view("as", i32, sums.buffer, wide[2])
         strips = op.n // LANES

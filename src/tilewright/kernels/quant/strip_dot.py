@@ -1,4 +1,4 @@
-"""Integer dot products of activation rows with strips of a packed matrix: codes are unpacked in registers inside the product.
+"""Integer dot products of activation rows with strips of a packed matrix: quantized values are unpacked in registers inside the product.
 
 For every 32 columns the dot products are exact integers (bias included), then scaled by weight scale × activation scale into one f32 chain
 per element: the bits of a row do not depend on the rows around it.
@@ -22,7 +22,7 @@ UPPER = -0x0F0F0F10  # 0xF0F0F0F0
 
 
 class StripKernel:
-    """What kernels over strips share. A subclass binds the views of the activations (`aq` codes as words of four, `ad` scales, `asum`
+    """What kernels over strips share. A subclass binds the views of the activations (`aq` values as words of four, `ad` scales, `asum`
     sums) and the strips, and sets `at`, the position of its rows."""
 
     aq: View
@@ -35,10 +35,10 @@ class StripKernel:
         self.wide = target.registers >= 32  # room for more sums at once
 
     @staticmethod
-    def words(codes: Layout) -> Layout:
-        """Rows of codes as rows of words of four."""
-        *lead, k = codes.shape
-        return Layout((*lead, k // 4), (*(s // 4 for s in codes.strides[:-1]), 1), codes.offset // 4)
+    def words(quantized: Layout) -> Layout:
+        """Rows of quantized values as rows of words of four."""
+        *lead, k = quantized.shape
+        return Layout((*lead, k // 4), (*(s // 4 for s in quantized.strides[:-1]), 1), quantized.offset // 4)
 
     def bind_strips(self, buffer: Buffer, strips: Dim, k: int) -> None:
         blocks = k // self.f.elements

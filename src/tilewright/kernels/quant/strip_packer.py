@@ -43,7 +43,7 @@ class _Packer:
         with b.loop(0, b.index("blocks")) as loop:
             self.block = loop.index
             for sub in range(f.groups):
-                self._codes(sub, [self._group(sub, g) for g in range(8)])
+                self._quantized(sub, [self._group(sub, g) for g in range(8)])
             self._fields()
         return b.build()
 
@@ -95,19 +95,19 @@ class _Packer:
         assert out is not None
         return b.binary("xor", out, SIGNS) if q.signed else out
 
-    def _codes(self, sub: int, groups: list[Tile]) -> None:
+    def _quantized(self, sub: int, groups: list[Tile]) -> None:
         b, f = self.b, self.f
         if f.low == 8:
-            for g, codes in enumerate(groups):
-                b.store(self.words, (b.pid, self.block, (sub * 8 + g) * LANES), codes)
+            for g, quantized in enumerate(groups):
+                b.store(self.words, (b.pid, self.block, (sub * 8 + g) * LANES), quantized)
             return
         for t in range(4):
             low, high = (b.binary("and", groups[2 * t + i], NIBBLES) if f.planes else groups[2 * t + i] for i in range(2))
             b.store(self.words, (b.pid, self.block, (sub * 4 + t) * LANES), b.binary("or", low, b.binary("shl", high, 4)))
         for p in range(f.planes):
             plane: Tile | None = None
-            for g, codes in enumerate(groups):
-                bit = b.binary("and", b.binary("shr", codes, 4 + p), ONES)
+            for g, quantized in enumerate(groups):
+                bit = b.binary("and", b.binary("shr", quantized, 4 + p), ONES)
                 bit = b.binary("shl", bit, g) if g else bit
                 plane = bit if plane is None else b.binary("or", plane, bit)
             assert plane is not None

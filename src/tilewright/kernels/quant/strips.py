@@ -1,7 +1,7 @@
-"""Packed matrices as the integer kernels read them: strips of 16 rows, one row per lane, codes in groups of four columns.
+"""Packed matrices as the integer kernels read them: strips of 16 rows, one row per lane, values in groups of four columns.
 
-A strip holds its (super-)blocks one after the other. In a block the codes of 16 rows × 32 columns are words of 16 lanes; a word's
-byte j belongs to column 4g + j of group g. Codes of four bits: word t has group 2t in its low nibbles, 2t + 1 in its high ones.
+A strip holds its (super-)blocks one after the other. In a block the values of 16 rows × 32 columns are words of 16 lanes; a word's
+byte j belongs to column 4g + j of group g. Values of four bits: word t has group 2t in its low nibbles, 2t + 1 in its high ones.
 Further bits are planes of one word per 32 columns and bit: bit 8j + g of a lane belongs to column 4g + j. Scales follow, 16 lanes
 at a time. Nothing grows: only the six-bit scales of the K formats become bytes. Scales are f16, or f32 and one for all columns of a block.
 """
@@ -22,7 +22,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class StripFormat:
-    """Where things lie in one block of a strip (bytes), and how codes become numbers: w = scale * (code + bias) + minimum."""
+    """Where things lie in one block of a strip (bytes), and how quantized values become numbers: w = scale * (code + bias) + minimum."""
 
     name: str
     elements: int  # columns of a block
@@ -95,9 +95,9 @@ def pack_strips(raw: Array, name: str, out: Array, first: int, last: int) -> Non
     blocks = rows.reshape(len(rows), -1, fmt.bytes)
     if len(rows) % LANES:
         blocks = np.concatenate([blocks, np.zeros((-len(rows) % LANES, *blocks.shape[1:]), np.uint8)])
-    codes, parts = split_fields(name, blocks)
+    quantized, parts = split_fields(name, blocks)
     strips, nb = last - first, blocks.shape[1]
-    q = codes.reshape(strips, LANES, nb, f.groups, 8, 4)  # [.., lane, block, sub-block, group, byte]
+    q = quantized.reshape(strips, LANES, nb, f.groups, 8, 4)  # [.., lane, block, sub-block, group, byte]
     target = out[first:last]
     if f.low == 8:
         words = q.transpose(0, 2, 3, 4, 1, 5)
@@ -121,12 +121,12 @@ def split_fields(name: str, b: Array) -> tuple[Array, list[tuple[int, Array]]]:
     """Quantized values u8[rows, blocks, elements] and the other fields, u8[rows, blocks, fields, bytes], with their place in a strip."""
     fmt, (rows, blocks, size) = quant.by_name(name), b.shape
     flat = np.ascontiguousarray(b).reshape(-1, size)
-    codes = fmt.q.unpack(flat).reshape(rows, blocks, fmt.elements)
+    quantized = fmt.q.unpack(flat).reshape(rows, blocks, fmt.elements)
 
     def whole(x: quant.Integers) -> Array:
         return x.unpack(flat).reshape(rows, blocks, -1, 1).view(np.uint8)
 
-    return codes ^ np.uint8(128) if fmt.q.signed else codes, [(at, whole(x)) for at, x in strip_fields(name)]
+    return quantized ^ np.uint8(128) if fmt.q.signed else quantized, [(at, whole(x)) for at, x in strip_fields(name)]
 
 
 def strip_fields(name: str) -> list[tuple[int, quant.Integers]]:

@@ -64,13 +64,13 @@ class Block:
     """One block of a row in tile IR, from the description of its format: what `BlockFormat.decode` computes, with the same roundings.
 
     Elements come in pieces that have one scale and whose bits are read by one load; where there are many, as in the formats with a
-    codebook, a loop goes through equal parts of the block (`turn`)."""
+    codebook, a loop goes through equal parts of the block (`part`)."""
 
     def __init__(self, m: Matrix, row: Ix | int, at: Ix | int) -> None:
         self.m, self.b, self.row, self.at, self.f = m, m.b, row, at, FORMATS[m.format]
         assert self.f.scale is not None
         self.scale, self.book = self.f.scale, self.f.table if isinstance(self.f.table, Book) else None
-        self.turns, self.turn = 1, cast("Ix | int", 0)
+        self.parts, self.part = 1, cast("Ix | int", 0)
         self.read = dict[tuple[int, int, DType], Tile]()  # what was loaded in this turn: stores in between hide it from the optimizer
         self.known = dict[tuple[Scale, int], Tile]()  # scales of groups
 
@@ -81,24 +81,24 @@ class Block:
             return
         size = f.elements // f.q.count if self.book is not None else min(f.elements // self.scale.groups, _run(f.q))
         reals = [self._reals(s) for s in (self.scale, f.minimum) if s is not None]
-        self.turns = _turns(f) if f.elements // size > UNROLLED else 1
-        if self.turns == 1:
+        self.parts = _parts(f) if f.elements // size > UNROLLED else 1
+        if self.parts == 1:
             yield from self._part(size, reals)
             return
         self.read.clear()  # all of it, floats that groups share, is kept before the loop
-        with b.loop(0, self.turns) as loop:
-            self.turn = loop.index
+        with b.loop(0, self.parts) as loop:
+            self.part = loop.index
             yield from self._part(size, reals)
 
     def _part(self, size: int, reals: list[Tile | None]) -> Parts:
         """The pieces of one turn."""
         f = self.f
-        for first in range(0, f.elements // self.turns, size):
+        for first in range(0, f.elements // self.parts, size):
             piece = self._number(self.scale, first, reals[0]) * self._values(first, size)
             if f.minimum is not None:
                 number = self._number(f.minimum, first, reals[1])
                 piece = piece - number if f.minimum.slope < 0 else piece + number
-            yield self.turn * (f.elements // self.turns) + first, piece
+            yield self.part * (f.elements // self.parts) + first, piece
 
     # --- scales -------------------------------------------------------------------------------------------------------
     def _reals(self, s: Scale) -> Tile | None:
@@ -143,8 +143,8 @@ class Block:
     # --- integers -----------------------------------------------------------------------------------------------------
     def _byte(self, p: Bits, byte: int) -> Ix | int:
         """Byte `byte` of the first turn, for this turn."""
-        step = (p.place(p.count // self.turns) - p.at) // 8 if self.turns > 1 and p.count > 1 else 0
-        return self.at + byte + (self.turn * step if step else 0)
+        step = (p.place(p.count // self.parts) - p.at) // 8 if self.parts > 1 and p.count > 1 else 0
+        return self.at + byte + (self.part * step if step else 0)
 
     def _raw(self, p: Bits, byte: int, n: int, dtype: DType) -> Tile:
         """n integers of a part from a byte on, i32[n]."""
@@ -249,14 +249,14 @@ def _run(q: Integers) -> int:
     raise AssertionError(f"quantized values lie too far apart: {q}")
 
 
-def _turns(f: BlockFormat) -> int:
+def _parts(f: BlockFormat) -> int:
     """Into how many equal parts, as one loop takes them, a block can be cut: bytes apart in all fields."""
     fields = [p for p in f.fields() if p.count > 1]
-    for turns in (8, 4, 2):
-        if all(p.count % turns == 0 for p in fields):
-            steps = [{p.place((i + 1) * (p.count // turns)) - p.place(i * (p.count // turns)) for i in range(turns - 1)} for p in fields]
+    for parts in (8, 4, 2):
+        if all(p.count % parts == 0 for p in fields):
+            steps = [{p.place((i + 1) * (p.count // parts)) - p.place(i * (p.count // parts)) for i in range(parts - 1)} for p in fields]
             if all(len(s) == 1 and s.copy().pop() % 8 == 0 for s in steps):
-                return turns
+                return parts
     return 1
 
 

@@ -1,5 +1,5 @@
 """Row kernels: norms, softmax and reductions over trailing axes (other axes are permuted to the end), with elementwise producers
-and consumers fused, the rounding of a norm's result to codes among them. One program owns one row and sweeps it once per statistic; a
+and consumers fused, the rounding of a norm's result to values among them. One program owns one row and sweeps it once per statistic; a
 row is never split, and the order of its sums depends on its length alone: `tile` lane-wise partial sums, then a halving tree.
 
 A masked tail covers lengths that are no multiple of the tile. A region output that stands before the anchor (the sum of a
@@ -22,8 +22,8 @@ from ...tile.ir import identity
 from ..call import Call
 from ..launch import Buffer, Launch
 from ..pointwise.pointwise import unravel
-from ..pointwise.transpose import turning_copy
-from ..quant.quantize import BLOCK, HALF, CodeViews, quantize_row
+from ..pointwise.transpose import transposing_copy
+from ..quant.quantize import BLOCK, HALF, QuantizedViews, quantize_row
 from ..region import Evaluator, Operand, Region, collapse, narrow
 from ..template import Template, region_bytes, region_flops
 
@@ -59,12 +59,12 @@ class Rows(Template):
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         if isinstance(region.node.op, (*NORMS, *SOFTMAXES)) and region.tail is None:
-            return turned(region, target, RowKernel)
+            return transposed(region, target, RowKernel)
         return [RowKernel(region, target).launch()]
 
 
-def turned(region: Region, target: TargetSpec, kernel: type[RowKernel]) -> list[Launch]:
-    """A kernel of rows. Columns that lie across memory are turned into rows first, and back where a result does: sweeps along memory
+def transposed(region: Region, target: TargetSpec, kernel: type[RowKernel]) -> list[Launch]:
+    """A kernel of rows. Columns that lie across memory are transposed into rows first, and back where a result does: sweeps along memory
     instead of jumps."""
     axes, shape = reduced_axes(region), region.node.operands[0].shape
     if len(axes) != 1:
@@ -83,13 +83,13 @@ def turned(region: Region, target: TargetSpec, kernel: type[RowKernel]) -> list[
             if o.type.shape != shape:
                 continue
             rows, which = in_rows(o, f"{name}{i or ''}"), str(i or "")
-            copy = (turning_copy(f"{region.name}.back{which}", rows, o, target, "rows turned into columns") if back
-                    else turning_copy(f"{region.name}.turn{which}", o, rows, target, "columns turned into rows"))
+            copy = (transposing_copy(f"{region.name}.back{which}", rows, o, target, "rows transposed into columns") if back
+                    else transposing_copy(f"{region.name}.transpose{which}", o, rows, target, "columns transposed into rows"))
             if copy is not None:
                 operands[i], launches = rows, [*launches, copy]
         return operands, launches
 
-    (sources, before), (made, after) = copies(region.operands, "turned", back=False), copies(region.results, "rows", back=True)
+    (sources, before), (made, after) = copies(region.operands, "transposed", back=False), copies(region.results, "rows", back=True)
     inner = Region(region.name, region.body, sources, made, region.place) if before or after else region
     return [*before, kernel(inner, target).launch(), *after]
 
@@ -163,7 +163,7 @@ class RowKernel:
             assert isinstance(self.length, int)
             rows = [Layout((*outer, r.layout.shape[-1]), (*a, r.layout.strides[-1]), r.layout.offset)
                     for r, a in zip(self.quantized, outer_strides[len(every) :], strict=True)]
-            self.codes = CodeViews(*(call.view(f"q{i}", r.type.dtype, r.buffer, lay, write=True)
+            self.quantized_out = QuantizedViews(*(call.view(f"q{i}", r.type.dtype, r.buffer, lay, write=True)
                                      for i, (r, lay) in enumerate(zip(self.quantized, rows, strict=True))))
             self.row = self.b.scratch(self.dtype, (self.length,))
         self.before = before
@@ -315,7 +315,7 @@ class RowKernel:
 
         self.sweep([], body)
         if self.quantized:
-            quantize_row(self.b, self.codes, self.at, self.inner[-1] // BLOCK, lambda at: self.b.load(self.row, (at,), (HALF,)))
+            quantize_row(self.b, self.quantized_out, self.at, self.inner[-1] // BLOCK, lambda at: self.b.load(self.row, (at,), (HALF,)))
 
     def _scale(self, evaluate: Evaluator, y: Tile) -> Tile:
         """Weight and bias of a norm."""

@@ -104,7 +104,8 @@ class _Back:
         self.b.store(view, (*self.at, *at), self.b.cast(x, view.type.dtype), limit=(limit,) if x.shape else None)
 
     def _grad(self, write: bool) -> None:
-        """The cotangent of the last state into local memory, or that of the first state out of it; turned, as vectors run along rows."""
+        """The cotangent of the last state into local memory, or that of the first state out of it; transposed, as vectors run along
+        rows."""
         b, rank = self.b, len(self.at)
         with b.loop(0, self.wide, COLUMNS) as column, b.loop(0, self.depth, LANES) as row:
             at, axes = (*self.at, row.index, column.index), (rank + 1, rank)

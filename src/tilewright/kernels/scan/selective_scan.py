@@ -148,7 +148,7 @@ class _Walk:
         self.inside = None if whole else b.minimum(width - self.channel, LANES)
         self.grid: Dim = batch * blocks
         wide = target is not None and target.kind == "cpu" and target.vector_bits == 32 * LANES
-        self.turns = whole and wide and n == LANES and self.dtype == f32
+        self.transposes = whole and wide and n == LANES and self.dtype == f32
         self.a = self.square(self.views["a"], (self.channel, 0))
         self.skip = b.reshape(self.get(self.views["skip"], (self.channel,), (LANES,), limit=(self.inside,)), (1, LANES))
 
@@ -164,7 +164,7 @@ class _Walk:
 
     def square(self, view: View, at: tuple[Ix | int, ...]) -> Tile:
         """(n, LANES) of the last two axes, which are channels and states."""
-        if self.turns:
+        if self.transposes:
             return self.b.transpose(self.get(view, at, (LANES, self.n)))
         return self.get(view, at, (self.n, LANES), limit=(None, self.inside), axes=(len(at) - 1, len(at) - 2))
 
@@ -176,7 +176,7 @@ class _Walk:
 
     def store_state(self, view: View, h: Tile, lead: tuple[Ix | int, ...] = ()) -> None:
         at = (self.batch, *lead, self.channel, 0)
-        if self.turns:
+        if self.transposes:
             self.put(view, at, self.b.transpose(h))
         else:
             self.put(view, at, h, limit=(None, self.inside), axes=(len(at) - 1, len(at) - 2))

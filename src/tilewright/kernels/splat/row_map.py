@@ -123,10 +123,10 @@ def _read(b: KernelBuilder, lanes: int, view: View, lead: Ix | int, row: Ix, lef
     for k in range(0, len(own), lanes):
         inside = len(own) - k
         square = b.load(view, (lead, row, k), (lanes, lanes), limit=(left, None if inside >= lanes else inside), axes=(1, 2))
-        turned = b.transpose(square)
+        transposed = b.transpose(square)
         for i, v in enumerate(own[k : k + lanes]):
             if v in used:
-                out[v] = b.reshape(b.extract(turned, (i, 0), (1, lanes)), (lanes,))
+                out[v] = b.reshape(b.extract(transposed, (i, 0), (1, lanes)), (lanes,))
     return out
 
 

@@ -271,12 +271,12 @@ class Rope(Composite):
     def decompose(self, x: Value, cos: Value, sin: Value) -> Value:
         *lead, width = x.shape
         n, axis = self._rotated(width), len(lead)
-        turned = x if n == width else F.slice_(x, axis, 0, n)
+        rotated = x if n == width else F.slice_(x, axis, 0, n)
         if self.interleaved:
-            pairs = F.reshape(turned, (*lead, n // 2, 2))
+            pairs = F.reshape(rotated, (*lead, n // 2, 2))
             a, b = (F.reshape(p, (*lead, n // 2)) for p in F.split(pairs, axis + 1, (1, 1)))
         else:
-            a, b = F.split(turned, axis, (n // 2, n // 2))
+            a, b = F.split(rotated, axis, (n // 2, n // 2))
         u, w = F.sub(F.mul(a, cos), F.mul(b, sin)), F.add(F.mul(b, cos), F.mul(a, sin))
         if self.interleaved:
             both = F.concat([F.reshape(u, (*lead, n // 2, 1)), F.reshape(w, (*lead, n // 2, 1))], axis + 1)

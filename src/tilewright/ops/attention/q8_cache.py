@@ -1,6 +1,6 @@
-"""A key/value cache in eight bits: codes and one f16 scale for every block of 32 elements of a row (ggml's Q8_0 in two arrays).
+"""A key/value cache in eight bits: quantized values and one f16 scale for every block of 32 elements of a row (ggml's Q8_0 in two arrays).
 
-`Q8Blocks` makes the codes and scales of new rows; `Q8Attention` reads a cache of them, unpacking in registers.
+`Q8Blocks` makes the quantized values and scales of new rows; `Q8Attention` reads a cache of them, unpacking in registers.
 """
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from ..families import General, M, N, f16, f32, i8, i32, require_kind
 from .forward import Attention
 
 BLOCK = 32
-ROUNDED = NotSupported("the cache is rounded to codes, which have no derivative; use a cache of floats")
+ROUNDED = NotSupported("the cache is rounded to quantized values, which have no derivative; use a cache of floats")
 LEADING = NotSupported("a cache belongs to one sequence; reshape or loop over sequences")
 
 
 @register
 class Q8Blocks(General):
-    """x[..., K] as codes i8[..., K] (round half to even) and scales f16[..., K/32]: x ≈ scale * code."""
+    """x[..., K] as quantized values i8[..., K] (round half to even) and scales f16[..., K/32]: x ≈ scale * code."""
 
     unsupported = {"vjp": ROUNDED, "jvp": ROUNDED, "batch": LEADING}
     work = 4
@@ -42,13 +42,13 @@ class Q8Blocks(General):
         blocks = x.astype(np.float32).reshape(*x.shape[:-1], x.shape[-1] // BLOCK, BLOCK)
         peak = np.abs(blocks).max(-1, keepdims=True)
         inverse = np.divide(np.float32(127), peak, out=np.zeros_like(peak), where=peak != 0)
-        codes = np.rint(blocks * inverse).astype(np.int8)
-        return codes.reshape(x.shape), (peak * np.float32(1 / 127))[..., 0].astype(np.float16)
+        quantized = np.rint(blocks * inverse).astype(np.int8)
+        return quantized.reshape(x.shape), (peak * np.float32(1 / 127))[..., 0].astype(np.float16)
 
 
 @register
 class Q8Attention(Attention):
-    """`Attention` over a cache in eight bits. Operands: q f32[B,H,Sq,D], codes of k and v i8[B,Hkv,Sk,D], their scales
+    """`Attention` over a cache in eight bits. Operands: q f32[B,H,Sq,D], quantized values of k and v i8[B,Hkv,Sk,D], their scales
     f16[B,Hkv,Sk,D/32]."""
 
     unsupported = {"vjp": ROUNDED, "jvp": ROUNDED, "batch": LEADING}
@@ -61,13 +61,13 @@ class Q8Attention(Attention):
     errors = [E(f32(1, 1, 2, 32), i8(1, 1, 3, 32), i8(1, 1, 3, 32), f16(1, 1, 3, 2), f16(1, 1, 3, 1), scale=1.0,
                 match="scales must be f16 with one for every block of 32"),
               E(f32(1, 1, 2, 32), f16(1, 1, 3, 32), f16(1, 1, 3, 32), f16(1, 1, 3, 1), f16(1, 1, 3, 1), scale=1.0,
-                match="codes must be i8"),
+                match="quantized values must be i8"),
               E(f32(1, 1, 2, 32), i8(1, 1, 3, 32), i8(1, 1, 3, 32), f16(1, 1, 3, 1), f16(1, 1, 3, 1), scale=1.0, has_mask=True,
                 match="takes neither mask nor bias")]
 
     def infer(self, q: TensorType, k: TensorType, v: TensorType, *rest: TensorType) -> TensorType:
         require(not self.has_mask and not self.has_bias, "a cache in eight bits takes neither mask nor bias")
-        require(k.dtype is dt.i8 and v.dtype is dt.i8, "codes must be i8", k=k, v=v)
+        require(k.dtype is dt.i8 and v.dtype is dt.i8, "quantized values must be i8", k=k, v=v)
         out = Attention(self.scale, self.causal, self.offset, self.window, self.softcap).infer(
             q, k.with_dtype(q.dtype), v.with_dtype(q.dtype))
         want = [TensorType(dt.f16, (*x.shape[:-1], _blocks(x))) for x in (k, v)]
@@ -75,15 +75,15 @@ class Q8Attention(Attention):
         return out
 
     def ref(self, q: Any, k: Any, v: Any, *rest: Any) -> Any:
-        wide = [codes.astype(np.float32) * np.repeat(scales.astype(np.float32), BLOCK, axis=-1)
-                for codes, scales in zip((k, v), rest, strict=True)]
+        wide = [quantized.astype(np.float32) * np.repeat(scales.astype(np.float32), BLOCK, axis=-1)
+                for quantized, scales in zip((k, v), rest, strict=True)]
         return super().ref(q, *wide)
 
     def decompose(self, q: Value, k: Value, v: Value, *rest: Value) -> Value:
         wide = []
-        for codes, scales in zip((k, v), rest, strict=True):
-            *lead, width = codes.shape
-            blocks = F.cast(F.reshape(codes, (*lead, _blocks(codes.type), BLOCK)), dt.f32)
+        for quantized, scales in zip((k, v), rest, strict=True):
+            *lead, width = quantized.shape
+            blocks = F.cast(F.reshape(quantized, (*lead, _blocks(quantized.type), BLOCK)), dt.f32)
             factor = F.cast(F.reshape(scales, (*scales.shape, 1)), dt.f32)
             wide.append(F.reshape(F.mul(blocks, factor), (*lead, width)))
         return Attention(self.scale, self.causal, self.offset, self.window, self.softcap).decompose(q, *wide)

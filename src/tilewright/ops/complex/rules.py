@@ -91,12 +91,12 @@ def angle(z: Value) -> Value:
         none = F.logical_and(F.equal(re, 0), F.equal(im, 0))
         return F.where(none, F.one("atan2", F.one("stop_gradient", im), F.one("stop_gradient", re)),
                        F.one("atan2", F.where(none, 0, im), F.where(none, 1, re)))
-    turned = F.where(F.less(z, 0), float(np.pi), F.zeros(z))
-    return F.where(F.one("is_nan", z), z, turned) if z.dtype.is_float else turned
+    straight = F.where(F.less(z, 0), float(np.pi), F.zeros(z))
+    return F.where(F.one("is_nan", z), z, straight) if z.dtype.is_float else straight
 
 
-def polar(size: Value, turn: Value) -> Value:
-    return join(F.mul(size, F.one("cos", turn)), F.mul(size, F.one("sin", turn)))
+def polar(size: Value, angle: Value) -> Value:
+    return join(F.mul(size, F.one("cos", angle)), F.mul(size, F.one("sin", angle)))
 
 
 def scalar(like: Value, number: float) -> Pair:

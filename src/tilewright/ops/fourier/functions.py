@@ -11,9 +11,9 @@ from ...ir.graph import Value
 from .. import functions as F
 from ..complex.parts import ViewAsComplex, ViewAsReal, parts
 from .rows import RealDft, RealDftBack, wide
-from .transforms import LARGEST, Dft, DftColumns, factors, turns
+from .transforms import LARGEST, Dft, DftColumns, factors, twiddles
 
-COLUMNS = 4096  # transforms longer than this along another axis than the last one turn the array first
+COLUMNS = 4096  # transforms longer than this along another axis than the last one transpose the array first
 NORMS = ("backward", "ortho", "forward")
 
 
@@ -69,7 +69,7 @@ def along(p: Value, axis: int, *, inverse: bool, scale: float = 1.0) -> Value:
         out: Value = Dft(inverse, scale)(F.reshape(p, (*p.shape[: axis + 1], 2)) if axis != rank - 1 else p)
         return F.reshape(out, shape)
     if n <= COLUMNS and max(factors(n), default=1) <= LARGEST:
-        table = p.node.graph.constant(turns(n, p.dtype), "turns")
+        table = p.node.graph.constant(twiddles(n, p.dtype), "twiddles")
         columns = F.reshape(p, (*p.shape[:axis], n, lanes, 2))
         return F.reshape(DftColumns(inverse, scale)(columns, table), p.shape)
     return back(Dft(inverse, scale)(last(p, axis, rank)), axis, rank)

@@ -1,5 +1,5 @@
 """Fourier transforms of rows by one kernel, real forms included, and the real forms themselves. Complex numbers are pairs of floats along
-the last axis. A row's transform of n = m * lanes elements is `lanes` transforms of m elements side by side in a register, turns, and
+the last axis. A row's transform of n = m * lanes elements is `lanes` transforms of m elements side by side in a register, twiddles, and
 transforms across the registers; a real row of 2 n elements is one complex row of n and a finish that untangles even and odd elements."""
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ...ir.types import TensorType
 from .. import functions as F
 from ..base import E, MaybeValues, S, Traits, Values, register
 from ..families import Composite, General, N, f16, f32, f64, show_shape, values_of
-from .transforms import Dft, factors, paired, to_complex, to_pairs, turns
+from .transforms import Dft, factors, paired, to_complex, to_pairs, twiddles
 
 LONGEST = 8192  # complex elements of a row that stays near its core
 KINDS = ("complex", "real", "full", "back")
@@ -30,10 +30,10 @@ def lanes_of(n: int, dtype: DType) -> int:
 
 
 def tables(n: int, lanes: int, dtype: DType, *, real: bool) -> list[Any]:
-    """Turns of the short transforms [m, 2], those between them and the transforms across registers [m, 2, lanes], and a real row's."""
+    """Twiddles of the short transforms [m, 2], those between them and the transforms across registers [m, 2, lanes], and a real row's."""
     m = n // lanes
     z = np.exp(-2j * np.pi * np.outer(np.arange(m), np.arange(lanes)) / n)
-    out = [turns(m, dtype), np.stack([z.real, z.imag], 1).astype(dtype.np)]
+    out = [twiddles(m, dtype), np.stack([z.real, z.imag], 1).astype(dtype.np)]
     if real:
         w = np.exp(-2j * np.pi * np.arange(n // 2) / (2 * n))
         out.append(np.stack([w.real, w.imag]).astype(dtype.np))
@@ -47,7 +47,7 @@ def with_tables(arrays: list[Any]) -> list[Any]:
 
 def by_rows(x: Value, kind: str, n: int, lanes: int, *, inverse: bool, scale: float) -> Value:
     graph = x.node.graph
-    made = [graph.constant(t, "turns") for t in tables(n, lanes, x.dtype, real=kind != "complex")]
+    made = [graph.constant(t, "twiddles") for t in tables(n, lanes, x.dtype, real=kind != "complex")]
     out: Value = DftRows(kind, inverse, scale)(x, *made)
     return out
 
@@ -56,7 +56,7 @@ def by_rows(x: Value, kind: str, n: int, lanes: int, *, inverse: bool, scale: fl
 class DftRows(General):
     """Transforms of rows, multiplied by `scale`. `kind` complex: pairs x[…, n, 2] to pairs; real: x[…, 2n] to the first n + 1 results,
     pairs; full: to all 2n results; back: from n + 1 pairs to the 2n real numbers (imaginary parts of the first and the last pair are not
-    read). The other operands are the turns that `tables` makes."""
+    read). The other operands are the twiddles that `tables` makes."""
 
     kind: str = "complex"
     inverse: bool = False
@@ -71,10 +71,10 @@ class DftRows(General):
                S(f64(3, 193, 2), f64(24, 2), f64(24, 2, 8), f64(2, 96), kind="back", inverse=True, fit=with_tables),
                S(f32(0, 64, 2), f32(8, 2), f32(8, 2, 8), fit=with_tables)]
     errors = [E(f32(8, 3), f32(8, 2), f32(8, 2, 8), match="needs pairs"), E(f32(60, 2), f32(8, 2), f32(8, 2, 8), match="needs rows of 64"),
-              E(f16(64, 2), f16(8, 2), f16(8, 2, 8), match="needs f32 or f64"), E(f32(64, 2), f32(8, 2), f32(8, 2), match="needs turns"),
-              E(f32(64, 2), f32(7, 2), f32(8, 2, 8), match=r"needs turns of the row's dtype, \[\(8, 2\), \(8, 2, 8\)\]"),
-              E(f32(64, 2), f32(8, 2), f64(8, 2, 8), match="needs turns of the row's dtype"),
-              E(f32(128), f32(8, 2), f32(8, 2, 8), kind="real", match="needs turns of the row's dtype"),
+              E(f16(64, 2), f16(8, 2), f16(8, 2, 8), match="needs f32 or f64"), E(f32(64, 2), f32(8, 2), f32(8, 2), match="needs twiddles"),
+              E(f32(64, 2), f32(7, 2), f32(8, 2, 8), match=r"needs twiddles of its dtype, \[\(8, 2\), \(8, 2, 8\)\]"),
+              E(f32(64, 2), f32(8, 2), f64(8, 2, 8), match="needs twiddles of its dtype"),
+              E(f32(128), f32(8, 2), f32(8, 2, 8), kind="real", match="needs twiddles of its dtype"),
               E(f32(60, 2), f32(12, 2), f32(12, 2, 5), match="the row kernel has no 5 lanes for 60")]
 
     def infer(self, x: TensorType, stages: TensorType, across: TensorType, *finish: TensorType) -> TensorType:
@@ -82,7 +82,7 @@ class DftRows(General):
         require(self.kind in KINDS, "kind must be one of {kinds}", kinds=", ".join(KINDS), kind=self.kind)
         reals = self.kind in ("real", "full")
         require(x.ndim >= 1 if reals else (x.ndim >= 2 and x.shape[-1] == 2), "needs pairs […, n, 2]", x=show_shape(x.shape))
-        require(across.ndim == 3 and across.is_static, "needs turns [m, 2, lanes]", across=across)
+        require(across.ndim == 3 and across.is_static, "needs twiddles [m, 2, lanes]", across=across)
         m, lanes = (d for d in (across.shape[0], across.shape[2]) if isinstance(d, int))
         n = m * lanes
         known = lanes in (lanes_of(n, x.dtype), lanes_of(n, dt.f32))  # an f32 transform that is computed in f64 keeps its tables
@@ -90,8 +90,8 @@ class DftRows(General):
                 lanes=lanes, n=n)
         wanted = [(m, 2), (m, 2, lanes), *([] if self.kind == "complex" else [(2, n // 2)])]
         found = [stages, across, *finish]
-        require([t.shape for t in found] == wanted and all(t.dtype is x.dtype for t in found), "needs turns of the row's dtype, {wanted}",
-                wanted=wanted, turns=", ".join(map(str, found)))
+        require([t.shape for t in found] == wanted and all(t.dtype is x.dtype for t in found), "needs twiddles of its dtype, {wanted}",
+                wanted=wanted, twiddles=", ".join(map(str, found)))
         want = {"complex": n, "back": n + 1}.get(self.kind, 2 * n)
         require(x.shape[-1 if reals else -2] == want, "needs rows of {want}", want=want, x=show_shape(x.shape))
         lead = x.shape[:-1] if reals else x.shape[:-2]

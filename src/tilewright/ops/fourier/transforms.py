@@ -46,7 +46,7 @@ def factors(n: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-def turns(n: int, dtype: DType) -> Any:
+def twiddles(n: int, dtype: DType) -> Any:
     """exp(-2 pi i k / n) for k = 0 … n - 1, as [n, 2]."""
     angle = -2.0 * np.pi * np.arange(max(n, 1)) / max(n, 1)
     return np.stack([np.cos(angle), np.sin(angle)], -1).astype(dtype.np)
@@ -60,16 +60,16 @@ def to_pairs(z: Any, dtype: Any) -> Any:
     return np.stack([z.real, z.imag], -1).astype(dtype)
 
 
-def with_turns(arrays: list[Any]) -> list[Any]:
+def with_twiddles(arrays: list[Any]) -> list[Any]:
     """Tables for operands whose second axis from the back is the one of length 2."""
-    return [arrays[0], *(turns(t.shape[0], dt.dtype(t.dtype)) for t in arrays[1:])]
+    return [arrays[0], *(twiddles(t.shape[0], dt.dtype(t.dtype)) for t in arrays[1:])]
 
 
 @register
 class DftColumns(General):
     """Many transforms side by side ("lanes"): y[k] = scale * sum over j of x[j] * exp(-2 pi i j k / n), +2 with `inverse`, of pairs
     x[…, n, lanes, 2], or x[…, lanes, n, 2] with `rows`; the result has that form where `rows_out`. The second operand holds
-    exp(-2 pi i k / n); with a third, exp(-2 pi i k / (n * lanes)), result k of lane l is turned by k * l of those steps, which is what
+    exp(-2 pi i k / n); with a third, exp(-2 pi i k / (n * lanes)), result k of lane l is rotated by k * l of those steps, which is what
     stands between the two rounds of a longer transform."""
 
     inverse: bool = False
@@ -77,15 +77,15 @@ class DftColumns(General):
     rows: bool = False
     rows_out: bool = False
     traits = Traits(linear=True)
-    samples = [S(f32(8, 3, 2), f32(8, 2), fit=with_turns), S(f64(2, 6, 5, 2), f64(6, 2), inverse=True, scale=0.5, fit=with_turns),
-               S(f32(2, 1, 2), f32(1, 2), rows=True, fit=with_turns), S(f32(0, 5, 3, 2), f32(5, 2), fit=with_turns),
-               S(f32(20, 15, 2), f32(15, 2), rows=True, rows_out=True, fit=with_turns),
-               S(f32(4, 6, 2), f32(4, 2), f32(24, 2), fit=with_turns),
-               S(f64(7, 4, 2), f64(7, 2), f64(28, 2), inverse=True, fit=with_turns), S(f32(16, 0, 2), f32(16, 2), fit=with_turns),
-               S(f64(9, 12, 2), f64(12, 2), rows=True, rows_out=True, fit=with_turns),
-               S(f32(3, 64, 2), f32(64, 2), rows=True, fit=with_turns),
-               S(f32(N, 10, 2), f32(10, 2), rows=True, rows_out=True, fit=with_turns), S(f64(14, 9, 2), f64(14, 2), fit=with_turns)]
-    errors = [E(f32(8, 3), f32(8, 2), match="needs pairs"), E(f32(8, 3, 2), f32(4, 2), match="the table must hold 8 turns"),
+    samples = [S(f32(8, 3, 2), f32(8, 2), fit=with_twiddles), S(f64(2, 6, 5, 2), f64(6, 2), inverse=True, scale=0.5, fit=with_twiddles),
+               S(f32(2, 1, 2), f32(1, 2), rows=True, fit=with_twiddles), S(f32(0, 5, 3, 2), f32(5, 2), fit=with_twiddles),
+               S(f32(20, 15, 2), f32(15, 2), rows=True, rows_out=True, fit=with_twiddles),
+               S(f32(4, 6, 2), f32(4, 2), f32(24, 2), fit=with_twiddles),
+               S(f64(7, 4, 2), f64(7, 2), f64(28, 2), inverse=True, fit=with_twiddles), S(f32(16, 0, 2), f32(16, 2), fit=with_twiddles),
+               S(f64(9, 12, 2), f64(12, 2), rows=True, rows_out=True, fit=with_twiddles),
+               S(f32(3, 64, 2), f32(64, 2), rows=True, fit=with_twiddles),
+               S(f32(N, 10, 2), f32(10, 2), rows=True, rows_out=True, fit=with_twiddles), S(f64(14, 9, 2), f64(14, 2), fit=with_twiddles)]
+    errors = [E(f32(8, 3), f32(8, 2), match="needs pairs"), E(f32(8, 3, 2), f32(4, 2), match="the table must hold 8 twiddles"),
               E(f16(8, 3, 2), f16(8, 2), match="needs f32 or f64")]
 
     def sizes(self, x: TensorType) -> tuple[Dim, Dim]:
@@ -97,7 +97,7 @@ class DftColumns(General):
         require(x.dtype.name in ("f32", "f64"), "needs f32 or f64", dtype=x.dtype)
         require(x.ndim >= 3 and x.shape[-1] == 2, "needs pairs […, n, lanes, 2]", x=show_shape(x.shape))
         n, lanes = self.sizes(x)
-        require(table.shape == (n, 2), "the table must hold {n} turns", n=n, table=table)
+        require(table.shape == (n, 2), "the table must hold {n} twiddles", n=n, table=table)
         return x.with_shape((*x.shape[:-3], *((lanes, n) if self.rows_out else (n, lanes)), 2))
 
     def ref(self, x: Any, table: Any, *more: Any) -> Any:
@@ -119,10 +119,10 @@ class DftColumns(General):
         assert g is not None
         other = DftColumns(not self.inverse, self.scale, self.rows_out, self.rows)
         if len(inputs) > 2:
-            g = self._turned_back(g, inputs[0])
+            g = self._untwiddled(g, inputs[0])
         return (values_of(other(g, inputs[1]))[0] if wanted[0] else None, *(None for _ in inputs[1:]))
 
-    def _turned_back(self, g: Value, x: Value) -> Value:
+    def _untwiddled(self, g: Value, x: Value) -> Value:
         n, lanes = self.sizes(x.type)
         assert isinstance(n, int) and isinstance(lanes, int)
         angle = (-2.0 if self.inverse else 2.0) * np.pi * np.arange(n)[:, None] * np.arange(lanes) / (n * lanes)
@@ -180,14 +180,14 @@ class Dft(Composite):
         first, second = halves(n)
         if n > SPLIT and first > 1 and isinstance(rows, int):
             return self._in_two(x, first, second)
-        table = x.node.graph.constant(turns(n, x.dtype), "turns")
+        table = x.node.graph.constant(twiddles(n, x.dtype), "twiddles")
         out = DftColumns(self.inverse, self.scale, rows=True, rows_out=True)(F.reshape(x, (rows, n, 2)), table)
         return F.reshape(out, x.shape)
 
     def _in_two(self, x: Value, first: int, second: int) -> Value:
-        """j = j1 * second + j2 and k = k1 + first * k2: transforms over j1 for every j2, turns, transforms over j2 for every k1."""
+        """j = j1 * second + j2 and k = k1 + first * k2: transforms over j1 for every j2, twiddles, transforms over j2 for every k1."""
         graph, rows = x.node.graph, product(x.shape[:-2])
-        tables = [graph.constant(turns(n, x.dtype), "turns") for n in (first, second, first * second)]
+        tables = [graph.constant(twiddles(n, x.dtype), "twiddles") for n in (first, second, first * second)]
         square = F.reshape(x, (rows, first, second, 2))
         inner = DftColumns(self.inverse, 1.0)(square, tables[0], tables[2])  # [rows, k1, j2]
         out = DftColumns(self.inverse, self.scale, rows=True)(inner, tables[1])  # [rows, k2, k1]

@@ -105,8 +105,8 @@ class Pinv(Composite):
             return np.zeros((*a.shape[:-2], a.shape[-1], a.shape[-2]), a.dtype)
         u, s, vt = np.linalg.svd(a, full_matrices=False)
         kept = s > np.maximum(self.atol, self.rtol * s.max(-1, keepdims=True))
-        turned = np.where(kept, 1 / np.where(kept, s, 1), 0)
-        return (np.swapaxes(vt, -1, -2) @ (turned[..., None] * np.swapaxes(u, -1, -2))).astype(a.dtype)
+        moved = np.where(kept, 1 / np.where(kept, s, 1), 0)
+        return (np.swapaxes(vt, -1, -2) @ (moved[..., None] * np.swapaxes(u, -1, -2))).astype(a.dtype)
 
     def flops(self, a: TensorType) -> Dim:
         return Svd().flops(a)
@@ -117,8 +117,8 @@ class Pinv(Composite):
         s, u, vt = Svd()(a)
         limit = F.maximum(F.mul(F.max_(s, (len(s.shape) - 1,), keepdims=True), self.rtol), self.atol)
         kept = F.greater(s, limit)
-        turned = F.where(kept, F.one("reciprocal", F.where(kept, s, 1)), 0)
-        return F.matmul(vt, X.column_scaled(u, turned), transpose_a=True, transpose_b=True)
+        moved = F.where(kept, F.one("reciprocal", F.where(kept, s, 1)), 0)
+        return F.matmul(vt, X.column_scaled(u, moved), transpose_a=True, transpose_b=True)
 
     def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
         a, p, g = inputs[0], outputs[0], cotangents[0]
@@ -176,9 +176,9 @@ def slogdet(a: Value) -> tuple[Value, Value]:
 
 def cholesky_solve(b: Value, low: Value, *, upper: bool = False) -> Value:
     """x of (L @ L.T) @ x = b given the factor L (or U of U.T @ U); complex factors are conjugated where they are transposed."""
-    turned = conj(low) if low.dtype.kind == "c" else low
-    inner = X.solve_triangular(turned if upper else low, b, upper=upper, transpose=upper)
-    return X.solve_triangular(low if upper else turned, inner, upper=upper, transpose=not upper)
+    moved = conj(low) if low.dtype.kind == "c" else low
+    inner = X.solve_triangular(moved if upper else low, b, upper=upper, transpose=upper)
+    return X.solve_triangular(low if upper else moved, inner, upper=upper, transpose=not upper)
 
 
 def lu_unpacked(lu: Value) -> tuple[Value, Value]:
@@ -244,8 +244,8 @@ def _pinv_above(a: Value, limit: Value) -> Value:
     """The pseudo-inverse with a limit that is computed."""
     s, u, vt = Svd()(a)
     kept = F.greater(s, limit)
-    turned = F.where(kept, F.one("reciprocal", F.where(kept, s, 1)), 0)
-    return F.matmul(vt, X.column_scaled(u, turned), transpose_a=True, transpose_b=True)
+    moved = F.where(kept, F.one("reciprocal", F.where(kept, s, 1)), 0)
+    return F.matmul(vt, X.column_scaled(u, moved), transpose_a=True, transpose_b=True)
 
 
 def matrix_rank(a: Value, rtol: float | None = None, atol: float = 0.0) -> Value:
@@ -314,14 +314,14 @@ def matrix_norm(x: Value, order: float | str = "fro", axes: tuple[int, int] = (-
     if order == "fro":
         return vector_norm(x, 2.0, sorted((rows, columns)), keepdims=keepdims)
     lead = [i for i in range(rank) if i not in (rows, columns)]
-    turned = F.transpose(x, (*lead, rows, columns))
+    moved = F.transpose(x, (*lead, rows, columns))
     n = len(lead)
     if order in ("nuc", 2, -2):
-        s = Svd(vectors=False)(turned)
+        s = Svd(vectors=False)(moved)
         out = F.sum_(s, (n,)) if order == "nuc" else F.one("max" if order == 2 else "min", s, axes=(n,))
     elif order in (1, -1, math.inf, -math.inf):
         assert isinstance(order, (int, float))
-        sums = F.sum_(F.abs_(turned), (n if abs(order) == 1 else n + 1,))
+        sums = F.sum_(F.abs_(moved), (n if abs(order) == 1 else n + 1,))
         out = F.one("max" if order > 0 else "min", sums, axes=(n,))
     else:
         raise ShapeError(f"matrix_norm: order must be fro, nuc, 1, -1, 2, -2, inf or -inf, got order={order}")

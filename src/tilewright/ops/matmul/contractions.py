@@ -228,11 +228,11 @@ class Conv(Contraction):
         pads = tuple((r - lo, r - hi + e) for r, (lo, hi), e in zip(reach, self.padding, extra, strict=True))
         g = self.groups
         flipped = np.flip(w, axis=tuple(range(2, w.ndim))).reshape(g, w.shape[0] // g, *w.shape[1:])
-        turned = np.swapaxes(flipped, 1, 2).reshape(g * w.shape[1], w.shape[0] // g, *w.shape[2:])
+        swapped = np.swapaxes(flipped, 1, 2).reshape(g * w.shape[1], w.shape[0] // g, *w.shape[2:])
         crop = tuple((max(-lo, 0), max(-hi, 0)) for lo, hi in pads)
         spread = spread[(slice(None), slice(None), *(slice(lo, d - hi) for (lo, hi), d in zip(crop, spread.shape[2:], strict=True)))]
         pads = tuple((max(lo, 0), max(hi, 0)) for lo, hi in pads)
-        return correlate(spread, turned, (1,) * len(reach), pads, self.dilation, g)
+        return correlate(spread, swapped, (1,) * len(reach), pads, self.dilation, g)
 
     def flops(self, x: TensorType, w: TensorType) -> Dim:
         if self.transposed:
@@ -252,8 +252,8 @@ class Conv(Contraction):
         if self._depthwise(x, w) and (pads := self._pads_back(x, w, g)):
             ones = (1,) * len(self.stride)
             taps = F.flip(w, tuple(range(2, len(w.shape))))
-            turned: Value = dataclasses.replace(self, stride=ones, padding=pads)(spread_apart(g, (1, 1, *self.stride)), taps)
-            return turned
+            swapped: Value = dataclasses.replace(self, stride=ones, padding=pads)(spread_apart(g, (1, 1, *self.stride)), taps)
+            return swapped
         back = dataclasses.replace(self, transposed=True, output_padding=())
         made = back._spatial(g.shape[2:], w.shape[2:])
         missing = tuple(d - m for d, m in zip(x.shape[2:], made, strict=True))
@@ -287,9 +287,9 @@ class Conv(Contraction):
         order = tuple(range(3, len(data.shape) + 1))
         grouped = F.transpose(F.reshape(data, (n, groups, inner, *data.shape[2:])), (2, 1, 0, *order))
         stacked = F.reshape(grouped, (inner, groups * n, *data.shape[2:]))
-        turned = F.transpose(taps, (1, 0, *range(2, len(taps.shape))))
+        swapped = F.transpose(taps, (1, 0, *range(2, len(taps.shape))))
         conv = Conv(stride=self.dilation, padding=self.padding, dilation=self.stride, groups=groups)
-        out = conv(stacked, turned)  # [inner, channels of taps, at least the kernel]
+        out = conv(stacked, swapped)  # [inner, channels of taps, at least the kernel]
         return cropped(F.transpose(out, (1, 0, *range(2, len(out.shape)))), w.shape)
 
     def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
@@ -307,10 +307,10 @@ class Conv(Contraction):
         if not isinstance(size, int):
             raise UnsupportedError(f"conv: a batch of kernels needs a known size, got {size}")
         x = F.broadcast_batch(x, batched[0], size)  # [size, N, C, ...] -> [N, size * C, ...]: each case is a group of channels
-        turned = F.transpose(x, (1, 0, *range(2, len(x.shape))))
-        n, _, c = turned.shape[:3]
+        swapped = F.transpose(x, (1, 0, *range(2, len(x.shape))))
+        n, _, c = swapped.shape[:3]
         wide = dataclasses.replace(self, groups=self.groups * size)
-        out = wide(F.reshape(turned, (n, size * c, *turned.shape[3:])), F.reshape(w, (size * w.shape[1], *w.shape[2:])))
+        out = wide(F.reshape(swapped, (n, size * c, *swapped.shape[3:])), F.reshape(w, (size * w.shape[1], *w.shape[2:])))
         apart = F.reshape(out, (n, size, out.shape[1] // size, *out.shape[2:]))
         return (F.transpose(apart, (1, 0, *range(2, len(apart.shape)))),)
 

@@ -1,6 +1,6 @@
 """Exact products of 8-bit integers with 32-bit results, and the way back to 8 bits.
 
-`IntMatmul` and `IntConv` are what users write. With one matrix of weights both become a `PackWords` (four codes to a word, sixteen rows
+`IntMatmul` and `IntConv` are what users write. With one matrix of weights both become a `PackWords` (four values to a word, sixteen rows
 side by side; constants are packed at compile time) and an `IntDot`, whose kernel adds four products in one instruction where the CPU can.
 """
 from __future__ import annotations
@@ -45,14 +45,14 @@ INTEGERS = NotSupported("its operands are integers, which have no tangents; trai
 LEADING = NotSupported("int_matmul is what is batched; this is what it becomes")
 
 
-def require_codes(x: TensorType, w: TensorType) -> None:
+def require_quantized(x: TensorType, w: TensorType) -> None:
     require(x.dtype in (dt.i8, dt.u8), "x must be i8 or u8", x=x)
     require(w.dtype is dt.i8, "weights must be i8", w=w)
 
 
 @register
 class PackWords(General):
-    """Weights i8[n, k] as words i32[ceil(n/16), ceil(k/4), 16] of four codes along k (zeros outside), and the sum of each row, i32[n]."""
+    """Weights i8[n, k] as words i32[ceil(n/16), ceil(k/4), 16] of four values along k (zeros outside), and the sum of each row, i32[n]."""
 
     unsupported = {"vjp": INTEGERS, "jvp": INTEGERS, "batch": LEADING}
     samples = [S(i8(5, 7), low=-128, high=127), S(i8(16, 4), low=-128, high=127), S(i8(33, 64), low=-128, high=127), S(i8(0, 3)),
@@ -70,8 +70,8 @@ class PackWords(General):
         strips, words = -(-n // LANES), -(-k // 4)
         whole = np.zeros((strips * LANES, words * 4), np.int8)
         whole[:n, :k] = w
-        turned = np.ascontiguousarray(whole.reshape(strips, LANES, words, 4).swapaxes(1, 2))
-        return turned.view(np.int32).reshape(strips, words, LANES), w.sum(1, dtype=np.int32)
+        transposed = np.ascontiguousarray(whole.reshape(strips, LANES, words, 4).swapaxes(1, 2))
+        return transposed.view(np.int32).reshape(strips, words, LANES), w.sum(1, dtype=np.int32)
 
     def flops(self, w: TensorType) -> Dim:
         return w.numel
@@ -126,7 +126,7 @@ class IntDot(Contraction):
 
     def ref(self, x: Any, words: Any, sums: Any) -> Any:
         n, taps, rank = len(sums), product(self.kernel), len(self.kernel)
-        codes = np.ascontiguousarray(words).view(np.int8).reshape(*words.shape, 4).swapaxes(1, 2).reshape(words.shape[0] * LANES, -1)[:n]
+        integers = np.ascontiguousarray(words).view(np.int8).reshape(*words.shape, 4).swapaxes(1, 2).reshape(words.shape[0] * LANES, -1)[:n]
         spatial = tuple(range(x.ndim - 1 - rank, x.ndim - 1))
         lead = x.shape[: x.ndim - 1 - rank]
         if rank:
@@ -140,7 +140,7 @@ class IntDot(Contraction):
             rows = x
         shift = 128 if x.dtype == np.int8 else 0
         rows = rows.reshape(*self.out_shape(x.shape), taps * x.shape[-1]).astype(np.int64) + shift
-        return (rows @ codes.T.astype(np.int64) - shift * sums.astype(np.int64)).astype(np.int32)
+        return (rows @ integers.T.astype(np.int64) - shift * sums.astype(np.int64)).astype(np.int32)
 
     def flops(self, x: TensorType, words: TensorType, sums: TensorType) -> Dim:
         return 2 * self.infer(x, words, sums).numel * product(self.kernel) * x.shape[-1]
@@ -174,7 +174,7 @@ class IntMatmul(Composite):
               E(i8(3, 5), i8(4, 5), match="inner sizes differ: 5 != 4"), E(i8(3), i8(3, 2), match="needs operands of rank 2 or more")]
 
     def infer(self, a: TensorType, b: TensorType) -> TensorType:
-        require_codes(a, b)
+        require_quantized(a, b)
         require(a.ndim >= 2 and b.ndim >= 2, "needs operands of rank 2 or more", a=a, b=b)
         k, n = b.shape[-2:][::-1] if self.transpose_b else b.shape[-2:]
         require(a.shape[-1] == k, "inner sizes differ: {left} != {k}", left=a.shape[-1], k=k, a=a, b=b)
@@ -239,7 +239,7 @@ class IntConv(Composite):
         return made
 
     def infer(self, x: TensorType, w: TensorType) -> TensorType:
-        require_codes(x, w)
+        require_quantized(x, w)
         require(all(p >= 0 for pair in self.padding for p in pair), "padding must not be negative", padding=self.padding)
         info = np.iinfo(x.dtype.np)
         require(info.min <= self.border <= info.max, "border must be a value of {dtype}", dtype=x.dtype, border=self.border)
@@ -249,7 +249,7 @@ class IntConv(Composite):
         return not ((target is None or target.kind == "cpu") and self.direct(*operands))
 
     def direct(self, x: Value, w: Value) -> bool:
-        """Whether a kernel reads channels as they lie: unsigned codes by constant weights, whole words of channels a group (one group is
+        """Whether a kernel reads channels as they lie: unsigned values by constant weights, whole words of channels a group (one group is
         copied where it has others), or every channel by itself."""
         channels, results, groups = x.shape[1], w.shape[0], self.groups
         constant = isinstance(w.op, Constant) and all(isinstance(d, int) for d in w.shape) and isinstance(channels, int)
@@ -276,7 +276,7 @@ class IntConv(Composite):
         return self._windows(x, w)
 
     def _windows(self, x: Value, w: Value) -> Value:
-        """Channels last, a multiple of four of them: a window's codes are then runs of words."""
+        """Channels last, a multiple of four of them: a window's quantized values are then runs of words."""
         rank = len(self.stride)
         c = w.shape[1]
         assert isinstance(c, int)
@@ -295,10 +295,10 @@ class IntConv(Composite):
         if not isinstance(size, int):
             raise UnsupportedError(f"int_conv: a batch of kernels needs a known size, got {size}")
         x = F.broadcast_batch(x, batched[0], size)  # each case is a group of channels, as in a batch of plain convolutions
-        turned = F.transpose(x, (1, 0, *range(2, len(x.shape))))
-        n, _, c = turned.shape[:3]
+        transposed = F.transpose(x, (1, 0, *range(2, len(x.shape))))
+        n, _, c = transposed.shape[:3]
         wide = dataclasses.replace(self, groups=self.groups * size)
-        out = wide(F.reshape(turned, (n, size * c, *turned.shape[3:])), F.reshape(w, (size * w.shape[1], *w.shape[2:])))
+        out = wide(F.reshape(transposed, (n, size * c, *transposed.shape[3:])), F.reshape(w, (size * w.shape[1], *w.shape[2:])))
         apart = F.reshape(out, (n, size, out.shape[1] // size, *out.shape[2:]))
         return (F.transpose(apart, (1, 0, *range(2, len(apart.shape)))),)
 
@@ -308,7 +308,7 @@ class IntConv(Composite):
 
 @register
 class Requantize(Composite):
-    """round(acc * multiplier) + zero point, halves to even, clamped to an integer dtype: from the i32 results of a product to the codes of
+    """round(acc * multiplier) + zero point, halves to even, clamped to an integer dtype: from the i32 results of a product to the values of
     the next one. The multiplier is s_x s_w / s_y, one or one per index of `axis`. Computed in the multiplier's dtype."""
 
     axis: int | None = None
@@ -320,13 +320,13 @@ class Requantize(Composite):
                S(i32(N, 3), f32(3), i32(3), axis=1, low=(-9000, 0.001, -9), high=(9000, 0.02, 9))]
     errors = [E(f32(3), f32(), i32(), match="accumulators must be i32"), E(i32(3), i32(), i32(), match="needs float operands"),
               E(i32(3), f32(3), i32(), axis=0, match="the zero point must have shape"),
-              E(i32(3), f32(), i32(), dtype=dt.f32, match="codes must be of an integer dtype")]
+              E(i32(3), f32(), i32(), dtype=dt.f32, match="values must be of an integer dtype")]
 
     def infer(self, acc: TensorType, multiplier: TensorType, zero: TensorType) -> TensorType:
         require(acc.dtype is dt.i32, "accumulators must be i32", acc=acc)
         require_kind((multiplier,), "f")
         require_kind((zero,), "i")
-        require(self.dtype.is_int and self.dtype.itemsize < 4, "codes must be of an integer dtype of 8 or 16 bits", dtype=self.dtype)
+        require(self.dtype.is_int and self.dtype.itemsize < 4, "values must be of an integer dtype of 8 or 16 bits", dtype=self.dtype)
         if self.axis is not None:
             require_axis(self.axis, acc.ndim)
         want = () if self.axis is None else (acc.shape[self.axis],)
@@ -342,5 +342,5 @@ class Requantize(Composite):
     def decompose(self, acc: Value, multiplier: Value, zero: Value) -> Value:
         rank, info = len(acc.shape), np.iinfo(self.dtype.np)
         scaled = F.mul(F.cast(acc, multiplier.dtype), along(multiplier, self.axis, rank))
-        codes = F.add(F.apply("round", scaled), F.cast(along(zero, self.axis, rank), multiplier.dtype))
-        return F.cast(F.minimum(F.maximum(codes, float(info.min)), float(info.max)), self.dtype)
+        integers = F.add(F.apply("round", scaled), F.cast(along(zero, self.axis, rank), multiplier.dtype))
+        return F.cast(F.minimum(F.maximum(integers, float(info.min)), float(info.max)), self.dtype)

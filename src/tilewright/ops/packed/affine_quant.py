@@ -1,4 +1,4 @@
-"""Integer codes with a scale and a zero point (one, or one per index of an axis), and products that are made of plain ones."""
+"""Integer quantized values with a scale and a zero point (one, or one per index of an axis), and products that are made of plain ones."""
 from __future__ import annotations
 
 from typing import Any
@@ -18,7 +18,7 @@ from ..rows.reductions import wide
 from .fake_quant import along, along_array, off_halves
 
 
-def require_affine_codes(axis: int | None, x: TensorType, scale: TensorType, zero: TensorType) -> None:
+def require_affine(axis: int | None, x: TensorType, scale: TensorType, zero: TensorType) -> None:
     if axis is not None:
         require_axis(axis, x.ndim)
     want = () if axis is None else (x.shape[axis],)
@@ -41,13 +41,13 @@ class Quantize(Composite):
                S(f32(4, 6), f32(6), i32(6), axis=1, dtype=dt.u8, low=(-3, 0.01, 90), high=(9, 0.2, 140), fit=off_halves(axis=1)),
                S(f64(N, 3), f64(3), i32(3), axis=1, low=(-9, 0.01, -9), high=(9, 0.2, 9), fit=off_halves(axis=1))]
     errors = [E(f32(3), f32(3), i32(3), match="the scale must have shape"), E(f32(3), f32(), i64(), match="zero points must be i32"),
-              E(f32(3), f32(), i32(), dtype=dt.f32, match="codes must be of an integer dtype")]
+              E(f32(3), f32(), i32(), dtype=dt.f32, match="values must be of an integer dtype")]
 
     def infer(self, x: TensorType, scale: TensorType, zero: TensorType) -> TensorType:
         require_kind((x,), "f")
         require_one_dtype((x, scale))
-        require(self.dtype.is_int and self.dtype.itemsize < 4, "codes must be of an integer dtype of 8 or 16 bits", dtype=self.dtype)
-        require_affine_codes(self.axis, x, scale, zero)
+        require(self.dtype.is_int and self.dtype.itemsize < 4, "values must be of an integer dtype of 8 or 16 bits", dtype=self.dtype)
+        require_affine(self.axis, x, scale, zero)
         return x.with_dtype(self.dtype)
 
     def ref(self, x: Any, scale: Any, zero: Any) -> Any:
@@ -57,8 +57,8 @@ class Quantize(Composite):
 
     def decompose(self, x: Value, scale: Value, zero: Value) -> Value:
         rank, info = len(x.shape), np.iinfo(self.dtype.np)
-        codes = F.add(F.apply("round", F.div(x, along(scale, self.axis, rank))), F.cast(along(zero, self.axis, rank), x.dtype))
-        return F.cast(F.minimum(F.maximum(codes, float(info.min)), float(info.max)), self.dtype)
+        quantized = F.add(F.apply("round", F.div(x, along(scale, self.axis, rank))), F.cast(along(zero, self.axis, rank), x.dtype))
+        return F.cast(F.minimum(F.maximum(quantized, float(info.min)), float(info.max)), self.dtype)
 
 
 @register
@@ -73,18 +73,18 @@ class Dequantize(Composite):
     errors = [E(f32(3), f32(), i32(), match="needs integer operands"),
               E(i8(3), f32(3), i32(), axis=0, match="the zero point must have shape")]
 
-    def infer(self, codes: TensorType, scale: TensorType, zero: TensorType) -> TensorType:
-        require_kind((codes,), "iu")
-        require_affine_codes(self.axis, codes, scale, zero)
-        return codes.with_dtype(scale.dtype)
+    def infer(self, quantized: TensorType, scale: TensorType, zero: TensorType) -> TensorType:
+        require_kind((quantized,), "iu")
+        require_affine(self.axis, quantized, scale, zero)
+        return quantized.with_dtype(scale.dtype)
 
-    def ref(self, codes: Any, scale: Any, zero: Any) -> Any:
-        s, z = (along_array(v, self.axis, codes.ndim) for v in (scale, zero))
-        return ((codes.astype(np.int64) - z) * wide(s)).astype(scale.dtype)
+    def ref(self, quantized: Any, scale: Any, zero: Any) -> Any:
+        s, z = (along_array(v, self.axis, quantized.ndim) for v in (scale, zero))
+        return ((quantized.astype(np.int64) - z) * wide(s)).astype(scale.dtype)
 
-    def decompose(self, codes: Value, scale: Value, zero: Value) -> Value:
-        rank = len(codes.shape)
-        whole = F.sub(F.cast(codes, dt.i32), along(zero, self.axis, rank))
+    def decompose(self, quantized: Value, scale: Value, zero: Value) -> Value:
+        rank = len(quantized.shape)
+        whole = F.sub(F.cast(quantized, dt.i32), along(zero, self.axis, rank))
         return F.mul(F.cast(whole, scale.dtype), along(scale, self.axis, rank))
 
 

@@ -1,6 +1,6 @@
-"""Quantization for training: rounding to codes of few bits and back in one op, with straight-through derivatives.
+"""Quantization for training: rounding to values of few bits and back in one op, with straight-through derivatives.
 
-Codes are symmetric: -q … q with q = 2^(bits-1) - 1 (127, 7, 3, 1 for 8, 4, 3, 2 bits), halves to even. A scale is one number, or one per
+Values are symmetric: -q … q with q = 2^(bits-1) - 1 (127, 7, 3, 1 for 8, 4, 3, 2 bits), halves to even. A scale is one number, or one per
 index of `axis`. A scale of 0 (an operand of only zeros) counts as 1.
 """
 from __future__ import annotations
@@ -22,11 +22,11 @@ ESTIMATORS = ("identity", "clipped", "tanh", "hard_tanh")
 BITS = (2, 3, 4, 8)
 
 
-def code_limit(bits: int) -> int:
+def largest_value(bits: int) -> int:
     return (1 << (bits - 1)) - 1
 
 
-def require_codes(bits: int, axis: int | None, x: TensorType) -> None:
+def require_quantized(bits: int, axis: int | None, x: TensorType) -> None:
     require_kind((x,), "f")
     require(bits in BITS, "bits must be one of 2 3 4 8", bits=bits)
     if axis is not None:
@@ -57,11 +57,11 @@ def off_halves(*, bits: int = 8, axis: int | None = None, mode: str = "fixed", d
             y = x.astype(np.float64)
             scale = rest[0].astype(np.float64) if rest else np.zeros(())
             if mode != "fixed":
-                found = np.max(np.abs(y), axis=tuple(a for a in range(x.ndim) if a != axis)) / code_limit(bits)
+                found = np.max(np.abs(y), axis=tuple(a for a in range(x.ndim) if a != axis)) / largest_value(bits)
                 scale = found if mode == "batch" else decay * scale + (1 - decay) * found
             s = along_array(scale, axis, x.ndim)
-            codes = np.rint(y / s)
-            x = np.where(np.abs(y / s - codes) > 0.45, codes * s, y).astype(x.dtype)
+            quantized = np.rint(y / s)
+            x = np.where(np.abs(y / s - quantized) > 0.45, quantized * s, y).astype(x.dtype)
         return [x, *rest]
 
     return fit
@@ -69,8 +69,8 @@ def off_halves(*, bits: int = 8, axis: int | None = None, mode: str = "fixed", d
 
 def rounded(x: Value, scale: Value, limit: int) -> Value:
     """x rounded to scale times a code. Operands of 16 bits are wide here: in 16 bits a quotient near a half would round twice."""
-    codes = F.minimum(F.maximum(F.apply("round", F.div(x, scale)), -limit), limit)
-    return F.mul(codes, scale)
+    quantized = F.minimum(F.maximum(F.apply("round", F.div(x, scale)), -limit), limit)
+    return F.mul(quantized, scale)
 
 
 def without_zero(scale: Value) -> Value:
@@ -107,7 +107,7 @@ class FakeQuantize(Composite):
               E(i32(3), match="needs float operands")]
 
     def infer(self, x: TensorType, *scale: TensorType) -> TensorType | tuple[TensorType, ...]:
-        require_codes(self.bits, self.axis, x)
+        require_quantized(self.bits, self.axis, x)
         require(self.estimator in ESTIMATORS, "estimator must be one of {known}", known=" ".join(ESTIMATORS), estimator=self.estimator)
         require(self.mode in ("batch", "ema", "fixed"), "mode must be batch, ema or fixed", mode=self.mode)
         count = 1 if self.mode == "batch" else 2
@@ -118,7 +118,7 @@ class FakeQuantize(Composite):
 
     def _measured(self, x: Value) -> Value:
         axes = tuple(a for a in range(len(x.shape)) if a != self.axis)
-        return F.div(F.max_(F.abs_(x), axes), float(code_limit(self.bits)))
+        return F.div(F.max_(F.abs_(x), axes), float(largest_value(self.bits)))
 
     def _scale(self, inputs: Values) -> Value:
         if self.mode == "fixed":
@@ -128,7 +128,7 @@ class FakeQuantize(Composite):
         return F.add(F.mul(inputs[1], self.decay), F.mul(self._measured(inputs[0]), 1 - self.decay))
 
     def ref(self, x: Any, *given: Any) -> Any:
-        limit, y = code_limit(self.bits), wide(x)
+        limit, y = largest_value(self.bits), wide(x)
         axes = tuple(a for a in range(x.ndim) if a != self.axis)
         scale = wide(given[0]) if given else np.zeros((), y.dtype)
         if self.mode != "fixed":
@@ -141,7 +141,7 @@ class FakeQuantize(Composite):
     def decompose(self, *inputs: Value) -> Value | tuple[Value, ...]:
         dtype, inputs = inputs[0].dtype, tuple(map(F.widened, inputs))
         x, scale = inputs[0], self._scale(inputs)
-        out = F.cast(rounded(x, along(without_zero(scale), self.axis, len(x.shape)), code_limit(self.bits)), dtype)
+        out = F.cast(rounded(x, along(without_zero(scale), self.axis, len(x.shape)), largest_value(self.bits)), dtype)
         return (out, F.cast(scale, dtype)) if self.mode == "ema" else out
 
     def _slope(self, inputs: Values, outputs: Values) -> Value | None:
@@ -150,7 +150,7 @@ class FakeQuantize(Composite):
         x = inputs[0]
         scale = outputs[1] if self.mode == "ema" else self._scale(inputs)
         z = F.div(x, along(without_zero(scale), self.axis, len(x.shape)))
-        limit = code_limit(self.bits)
+        limit = largest_value(self.bits)
         if self.estimator == "clipped":
             return F.cast(F.less_equal(F.abs_(z), limit), x.dtype)
         if self.estimator == "tanh":
@@ -186,20 +186,20 @@ class FakeQuantizeLsq(Composite):
               E(f32(3), f64(), match="operands must have one dtype")]
 
     def infer(self, x: TensorType, scale: TensorType) -> TensorType:
-        require_codes(self.bits, self.axis, x)
+        require_quantized(self.bits, self.axis, x)
         require_scale(scale, self.axis, x)
         return x
 
     def ref(self, x: Any, scale: Any) -> Any:
-        limit, s = code_limit(self.bits), along_array(wide(scale), self.axis, x.ndim)
+        limit, s = largest_value(self.bits), along_array(wide(scale), self.axis, x.ndim)
         return (np.clip(np.rint(wide(x) / s), -limit, limit) * s).astype(x.dtype)
 
     def decompose(self, x: Value, scale: Value) -> Value:
         dtype, x, scale = x.dtype, F.widened(x), F.widened(scale)
-        return F.cast(rounded(x, along(scale, self.axis, len(x.shape)), code_limit(self.bits)), dtype)
+        return F.cast(rounded(x, along(scale, self.axis, len(x.shape)), largest_value(self.bits)), dtype)
 
     def _slopes(self, x: Value, scale: Value) -> tuple[Value, Value]:
-        limit = code_limit(self.bits)
+        limit = largest_value(self.bits)
         z = F.div(x, along(scale, self.axis, len(x.shape)))
         inside = F.less_equal(F.abs_(z), limit)
         error = F.where(inside, F.sub(F.apply("round", z), z), F.mul(F.apply("sign", z), float(limit)))

@@ -22,7 +22,7 @@ from ..index.indexing import check_indices, require_ids
 from ..quant import FORMATS, Book
 from ..quant.iq_tables import grid, signs
 
-CODES = NotSupported("rows of a packed table have no derivative with respect to their codes")
+QUANTIZED = NotSupported("rows of a packed table have no derivative with respect to their quantized values")
 LEADING = NotSupported("it takes leading axes already; reshape the operand")
 
 
@@ -101,7 +101,7 @@ class QMatmul(Contraction):
         return 2 * x.numel * self.n
 
     def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
-        """Of x alone: a product with the matrix as it is packed. Codes have no derivative."""
+        """Of x alone: a product with the matrix as it is packed. Quantized values have no derivative."""
         g = cotangents[0]
         assert g is not None
         return (F.one("qmatmul_back", g, *inputs[1:], format=self.format, n=self.n, k=self.k), *(None,) * (len(inputs) - 1))
@@ -115,7 +115,7 @@ class QGather(General):
     faults = True
     format: str
     k: int
-    unsupported = {"vjp": CODES, "jvp": CODES, "batch": LEADING}
+    unsupported = {"vjp": QUANTIZED, "jvp": QUANTIZED, "batch": LEADING}
     samples = [S(u8(5, 34), i64(3), format="Q8_0", k=32, low=(0, 0), high=(200, 4)),
                S(u8(4, 20), i32(2, 2), format="Q4_1", k=32, low=(0, 0), high=(200, 3)),
                S(u8(6, 8), i64(N), format="F16", k=4, low=(0, 0), high=(60, 5)),

@@ -1,6 +1,6 @@
 """Integer products with packed matrices: activations are rounded to int8 in blocks of 32, weights keep their codes.
 
-`QuantizeRows` makes the codes, scales and sums of the activations once; every `QDot` that reads them shares them.
+`QuantizeRows` makes the quantized values, scales and sums of the activations once; every `QDot` that reads them shares them.
 """
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ GROUPED = tuple(f.name for f in quant.FORMATS.values() if f.grouped)  # with a k
 GPU_FORMATS = (*FORMATS, "MXFP4", "NVFP4", "F8_E4M3", "F8_E5M2")
 
 
-ROUNDED = NotSupported("activations are rounded to codes, which have no derivative; differentiate the product with dequantized weights")
+ROUNDED = NotSupported("activations are rounded to values, which have no derivative; differentiate the product with dequantized weights")
 LEADING = NotSupported("it takes leading axes already; reshape the operand")
 
 
 @register
 class QuantizeRows(General):
-    """x[..., K] as codes i8[..., K] (round half to even), scales f32[..., K/32] and sums of codes i32[..., K/16]: x ≈ scale * code."""
+    """x[..., K] as values i8[..., K] (round half to even), scales f32[..., K/32] and sums of values i32[..., K/16]: x ≈ scale * code."""
 
     unsupported = {"vjp": ROUNDED, "jvp": ROUNDED, "batch": LEADING}
     work = 5
@@ -49,20 +49,20 @@ class QuantizeRows(General):
         blocks = x.astype(np.float32).reshape(*lead, k // BLOCK, BLOCK)
         peak = np.abs(blocks).max(-1, keepdims=True)
         inverse = np.divide(np.float32(127), peak, out=np.zeros_like(peak), where=peak != 0)
-        codes = np.rint(blocks * inverse).astype(np.int8)
-        sums = codes.reshape(*lead, k // HALF, HALF).sum(-1, dtype=np.int32)
-        return codes.reshape(x.shape), (peak * np.float32(1 / 127))[..., 0], sums
+        quantized = np.rint(blocks * inverse).astype(np.int8)
+        sums = quantized.reshape(*lead, k // HALF, HALF).sum(-1, dtype=np.int32)
+        return quantized.reshape(x.shape), (peak * np.float32(1 / 127))[..., 0], sums
 
 
 @register
 class QDot(Contraction):
-    """codes, scales and sums of activations times the transpose of a packed matrix u8[n, row bytes]: f32[..., n]."""
+    """quantized values, scales and sums of activations times the transpose of a packed matrix u8[n, row bytes]: f32[..., n]."""
 
     fusion = "contraction"
     format: str
     n: int
     k: int
-    # Sums must be those of the codes, so random samples are all zero; tests/kernels/test_qdot.py multiplies real ones.
+    # Sums must be those of the quantized values, so random samples are all zero; tests/kernels/test_qdot.py multiplies real ones.
     unsupported = {"vjp": ROUNDED, "jvp": ROUNDED, "batch": LEADING}
     samples = [S(i8(3, 64), f32(3, 2), i32(3, 4), u8(5, 68), format="Q8_0", n=5, k=64, low=(0, 0.01, 0, 0), high=(0, 0.1, 0, 60)),
                S(i8(0, 64), f32(0, 2), i32(0, 4), u8(5, 68), format="Q8_0", n=5, k=64, low=(0, 0.01, 0, 0), high=(0, 0.1, 0, 60))]
@@ -70,23 +70,23 @@ class QDot(Contraction):
               E(i8(3, 64), f32(3, 3), i32(3, 4), u8(5, 68), format="Q8_0", n=5, k=64, match="scales and sums must be those"),
               E(i8(3, 64), f32(3, 2), i32(3, 4), u8(5, 60), format="Q8_0", n=5, k=64, match="the matrix must be")]
 
-    def infer(self, codes: TensorType, scales: TensorType, sums: TensorType, w: TensorType) -> TensorType:
+    def infer(self, quantized: TensorType, scales: TensorType, sums: TensorType, w: TensorType) -> TensorType:
         known = (*GPU_FORMATS, *GROUPED)
         require(self.format in known, "format must be one of {known}", known=" ".join(known), format=self.format)
-        lead = codes.shape[:-1]
-        shapes = (codes.shape[-1:], scales.shape, sums.shape)
-        ok = codes.dtype is dt.i8 and shapes == ((self.k,), (*lead, self.k // BLOCK), (*lead, self.k // HALF))
-        require(ok, "codes, scales and sums must be those of quantize_rows", codes=codes, scales=scales, sums=sums)
+        lead = quantized.shape[:-1]
+        shapes = (quantized.shape[-1:], scales.shape, sums.shape)
+        ok = quantized.dtype is dt.i8 and shapes == ((self.k,), (*lead, self.k // BLOCK), (*lead, self.k // HALF))
+        require(ok, "quantized values, scales and sums must be those of quantize_rows", quantized=quantized, scales=scales, sums=sums)
         row = quant.by_name(self.format).row_bytes(self.k)
         require(w.dtype is dt.u8 and w.shape == (self.n, row), "the matrix must be u8[{n},{row}]", n=self.n, row=row, w=w)
         return TensorType(dt.f32, (*lead, self.n))
 
-    def ref(self, codes: Any, scales: Any, sums: Any, w: Any) -> Any:
-        x = codes.astype(np.float64) * np.repeat(scales.astype(np.float64), BLOCK, axis=-1)
+    def ref(self, quantized: Any, scales: Any, sums: Any, w: Any) -> Any:
+        x = quantized.astype(np.float64) * np.repeat(scales.astype(np.float64), BLOCK, axis=-1)
         return np.matmul(x, quant.by_name(self.format).dequantize(w).T.astype(np.float64)).astype(np.float32)
 
-    def flops(self, codes: TensorType, scales: TensorType, sums: TensorType, w: TensorType) -> Dim:
-        return 2 * codes.numel * self.n
+    def flops(self, quantized: TensorType, scales: TensorType, sums: TensorType, w: TensorType) -> Dim:
+        return 2 * quantized.numel * self.n
 
 
 @register
@@ -105,25 +105,25 @@ class QExpertsDot(Contraction):
     errors = [E(i8(3, 1, 32), f32(3, 1, 1), i32(3, 1, 2), u8(32, 34), i32(3, 2), format="IQ1_S", n=16, k=32, experts=2,
                 match="format must be one of"),
               E(i8(3, 3, 32), f32(3, 3, 1), i32(3, 3, 2), u8(32, 34), i32(3, 2), format="Q8_0", n=16, k=32, experts=2,
-                match=r"codes must be i8\[S,T,32\] or i8\[S,1,32\]"),
+                match=r"quantized values must be i8\[S,T,32\] or i8\[S,1,32\]"),
               E(i8(3, 1, 32), f32(3, 1, 1), i32(3, 1, 2), u8(31, 34), i32(3, 2), format="Q8_0", n=16, k=32, experts=2,
                 match="the matrix must be"),
               E(i8(3, 1, 32), f32(3, 1, 1), i32(3, 1, 2), u8(32, 34), f32(3, 2), format="Q8_0", n=16, k=32, experts=2,
                 match="indices must be integers")]
 
-    def infer(self, codes: TensorType, scales: TensorType, sums: TensorType, w: TensorType, ids: TensorType) -> TensorType:
+    def infer(self, quantized: TensorType, scales: TensorType, sums: TensorType, w: TensorType, ids: TensorType) -> TensorType:
         require_ids(ids)
-        shape = codes.shape
-        ok = codes.ndim == 3 and ids.ndim == 2 and shape[0] == ids.shape[0] and shape[1] in (1, ids.shape[1]) and shape[2] == self.k
-        require(ok, "codes must be i8[S,T,{k}] or i8[S,1,{k}] for ids [S,T]", k=self.k, codes=codes, ids=ids)
-        QDot(self.format, self.n * self.experts, self.k).infer(codes, scales, sums, w)
+        shape = quantized.shape
+        ok = quantized.ndim == 3 and ids.ndim == 2 and shape[0] == ids.shape[0] and shape[1] in (1, ids.shape[1]) and shape[2] == self.k
+        require(ok, "quantized values must be i8[S,T,{k}] or i8[S,1,{k}] for ids [S,T]", k=self.k, quantized=quantized, ids=ids)
+        QDot(self.format, self.n * self.experts, self.k).infer(quantized, scales, sums, w)
         return TensorType(dt.f32, (*ids.shape, self.n))
 
-    def ref(self, codes: Any, scales: Any, sums: Any, w: Any, ids: Any) -> Any:
+    def ref(self, quantized: Any, scales: Any, sums: Any, w: Any, ids: Any) -> Any:
         check_indices(self.name, ids, self.experts, 0)
-        x = codes.astype(np.float64) * np.repeat(scales.astype(np.float64), BLOCK, axis=-1)
+        x = quantized.astype(np.float64) * np.repeat(scales.astype(np.float64), BLOCK, axis=-1)
         stack = quant.by_name(self.format).dequantize(w).reshape(self.experts, self.n, self.k).astype(np.float64)
         return np.einsum("stk,stnk->stn", np.broadcast_to(x, (*ids.shape, self.k)), stack[ids]).astype(np.float32)
 
-    def flops(self, codes: TensorType, scales: TensorType, sums: TensorType, w: TensorType, ids: TensorType) -> Dim:
+    def flops(self, quantized: TensorType, scales: TensorType, sums: TensorType, w: TensorType, ids: TensorType) -> Dim:
         return 2 * ids.numel * self.n * self.k

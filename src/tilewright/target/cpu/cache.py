@@ -175,17 +175,17 @@ class CodeCache:
         Writing goes on here while other threads compile what is written already.
         """
         keys = [object_key(name, target, opt) for name, _ in sources]
-        codes = {key: self.get(key) for key in dict.fromkeys(keys)}
-        fresh = {key: source for key, source in zip(keys, sources, strict=True) if codes[key] is None}
+        compiled = {key: self.get(key) for key in dict.fromkeys(keys)}
+        fresh = {key: source for key, source in zip(keys, sources, strict=True) if compiled[key] is None}
         order = sorted(fresh, key=lambda key: -len(fresh[key][0]))  # the longest first: it decides when all are done
         built = compile_many((fresh[key][1]() for key in order), target, opt, threads=threads) if order else []  # or LLVM stays unloaded
         for key, made in zip(order, built, strict=True):
-            codes[key] = made
+            compiled[key] = made
             self.put(key, made)
         if self._written:
             self.trim()
             self._written = 0
-        return [code for key in keys if (code := codes[key]) is not None], len(fresh)
+        return [code for key in keys if (code := compiled[key]) is not None], len(fresh)
 
     def _files(self) -> Iterator[tuple[str, int, float]]:
         if self.folder is None:

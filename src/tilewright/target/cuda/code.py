@@ -19,7 +19,7 @@ from ...kernels.cuda.kernel import (
     QFewKernel,
     QGemmKernel,
     ThinKernel,
-    TurnKernel,
+    TransposeKernel,
 )
 from ...kernels.cuda.tiled import TiledKernel
 from ...kernels.cuda.whole import WholeKernel
@@ -37,7 +37,7 @@ from .conv.halo import emit_halo, halo_shared
 from .conv.patch import emit_patch, patch_shared
 from .matmul.gemm import dynamic_shared, emit_gemm
 from .matmul.thin import emit_thin
-from .matmul.transpose import emit_turn
+from .matmul.transpose import emit_transpose
 from .quant.qdot import emit_qdot
 from .quant.qfew import emit_qfew, qfew_shared
 from .quant.qgemm import emit_qgemm, qgemm_shared
@@ -85,8 +85,8 @@ def emit_cuda(kernel: Kernel, target: TargetSpec) -> str:
         return emit_sample(kernel, target)
     if isinstance(kernel, RadixKernel):
         return emit_radix(kernel, target)
-    if isinstance(kernel, TurnKernel):
-        return emit_turn(kernel, target)
+    if isinstance(kernel, TransposeKernel):
+        return emit_transpose(kernel, target)
     if isinstance(kernel, BlockKernel):
         return emit_block_kernel(kernel, target)
     if isinstance(kernel, WholeKernel):

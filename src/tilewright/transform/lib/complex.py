@@ -64,9 +64,9 @@ def abs_squared(z: Any) -> Any:
 
 
 @public
-def polar(size: Any, turn: Any) -> Any:
+def polar(size: Any, angle: Any) -> Any:
     """size * (cos(turn) + i sin(turn))."""
-    a, b = meet(as_float(size), as_float(turn))
+    a, b = meet(as_float(size), as_float(angle))
     return on_values(C.polar, a, b)
 
 

@@ -91,8 +91,8 @@ def _pair(p: str, x: Any, q: str, y: Any, later: set[str]) -> tuple[str, Any]:
     size = {**dict(zip(p, x.shape, strict=True)), **dict(zip(q, y.shape, strict=True))}
 
     def shaped(v: Any, names: str, *groups: list[str]) -> Any:
-        turned = permute_dims(v, [names.index(c) for g in groups for c in g])
-        return reshape(turned, (*(size[c] for c in batch), *(_product(size[c] for c in g) for g in groups[1:])))
+        rotated = permute_dims(v, [names.index(c) for g in groups for c in g])
+        return reshape(rotated, (*(size[c] for c in batch), *(_product(size[c] for c in g) for g in groups[1:])))
 
     out = matmul(shaped(x, p, batch, rows, summed), shaped(y, q, batch, summed, columns))
     names = [*batch, *rows, *columns]
@@ -130,14 +130,14 @@ def dot_general(a: Any, b: Any, contract: Any, batch: Any = ((), ())) -> Any:
 
 @public
 def rope(x: Any, cos: Any, sin: Any, *, interleaved: bool = False, n_rot: int | None = None) -> Any:
-    """Pairs of the first n_rot elements of each row turned by the angles whose cosines and sines are given, [..., S, n_rot // 2]."""
+    """Pairs of the first n_rot elements of each row rotated by the angles whose cosines and sines are given, [..., S, n_rot // 2]."""
     x, cos, sin = meet(x, cos, sin)
     return apply(Rope(interleaved=interleaved, n_rot=n_rot), x, cos, sin)
 
 
 @public
 def axial_rope(x: Any, rows: Any, columns: Any, *, interleaved: bool = False) -> Any:
-    """Two-dimensional rope of x[..., H, W, D]: the first half of D turns by the row's angle, the second by the column's. `rows` is
+    """Two-dimensional rope of x[..., H, W, D]: the first half of D is rotated by the row's angle, the second by the column's. `rows` is
     (cos, sin) of shape [H, D // 4], `columns` of [W, D // 4]."""
     x, *angles = meet(x, *rows, *columns)
     height, width, depth = x.shape[-3:] if x.ndim >= 3 else (0, 0, 0)
@@ -146,8 +146,8 @@ def axial_rope(x: Any, rows: Any, columns: Any, *, interleaved: bool = False) ->
         raise ShapeError(f"axial_rope: needs x[...,H,W,D] with D a multiple of 4, rows of [H,D//4] and columns of [W,D//4], got {x.type}, "
                          f"{', '.join(str(v.type) for v in angles)} ({user_place()})")
     a, b = apply(Split(axis=x.ndim - 1, sizes=(depth // 2, depth // 2)), x)
-    turned = rope(a, *(reshape(v, (height, 1, quarter)) for v in angles[:2]), interleaved=interleaved)
-    return apply(Concat(axis=x.ndim - 1), turned, rope(b, *(reshape(v, (1, width, quarter)) for v in angles[2:]), interleaved=interleaved))
+    rotated = rope(a, *(reshape(v, (height, 1, quarter)) for v in angles[:2]), interleaved=interleaved)
+    return apply(Concat(axis=x.ndim - 1), rotated, rope(b, *(reshape(v, (1, width, quarter)) for v in angles[2:]), interleaved=interleaved))
 
 
 @public

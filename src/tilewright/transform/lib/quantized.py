@@ -1,4 +1,4 @@
-"""Low-bit numbers: codes with scales, fake quantization for training, products of integers, products with packed weights."""
+"""Low-bit numbers: quantized values with scales, fake quantization for training, products of integers, products with packed weights."""
 from __future__ import annotations
 
 from typing import Any
@@ -43,10 +43,10 @@ def quantize_linear(x: Any, scale: Any, zero: Any = 0, *, axis: int | None = Non
 
 
 @public
-def dequantize_linear(codes: Any, scale: Any, zero: Any = 0, *, axis: int | None = None) -> Any:
+def dequantize_linear(quantized: Any, scale: Any, zero: Any = 0, *, axis: int | None = None) -> Any:
     """(codes - zero) * scale."""
-    codes, scale = as_tracer(codes), as_float(scale)
-    return apply(Dequantize(axis=_axis(axis, codes.ndim)), codes, scale, _zeros(zero, scale))
+    quantized, scale = as_tracer(quantized), as_float(scale)
+    return apply(Dequantize(axis=_axis(axis, quantized.ndim)), quantized, scale, _zeros(zero, scale))
 
 
 @public
@@ -90,7 +90,7 @@ def int_conv(x: Any, w: Any, *, stride: Any = 1, padding: Any = 0, dilation: Any
 
 @public
 def requantize(acc: Any, multiplier: Any, zero: Any = 0, *, axis: int | None = None, dtype: Any = "i8") -> Any:
-    """round(acc * multiplier) + zero, halves to even, clamped: from the i32 sums of a product to the codes of the next one. The multiplier
+    """round(acc * multiplier) + zero, halves to even, clamped: from the i32 sums of a product to the values of the next one. The multiplier
     is the scale of x times that of w over that of the result; one, or one per index of `axis`."""
     acc, multiplier = as_tracer(acc), as_tracer(multiplier, dt.f32)
     return apply(Requantize(axis=_axis(axis, acc.ndim), dtype=dtype_given(dtype)), acc, multiplier, _zeros(zero, multiplier))
@@ -103,12 +103,12 @@ def _per_byte(bits: int, what: str) -> int:
 
 
 @public
-def pack_quantized(codes: Any, bits: int) -> Any:
-    """Codes of 2, 4 or 8 bits (i8) as bytes u8, the first code in the lowest bits. The last axis must fill whole bytes."""
-    per, codes = _per_byte(bits, "pack_quantized"), as_tracer(codes)
-    if codes.value.dtype is not dt.i8 or codes.ndim == 0 or codes.shape[-1] % per:
-        raise ShapeError(f"pack_quantized: needs i8 codes whose last dim is a multiple of {per}, got {codes.type} ({user_place()})")
-    parts = reshape(as_tracer(codes, dt.i32), (*codes.shape[:-1], codes.shape[-1] // per, per)) & ((1 << bits) - 1)
+def pack_quantized(quantized: Any, bits: int) -> Any:
+    """Quantized values of 2, 4 or 8 bits (i8) as bytes u8, the first code in the lowest bits. The last axis must fill whole bytes."""
+    per, quantized = _per_byte(bits, "pack_quantized"), as_tracer(quantized)
+    if quantized.value.dtype is not dt.i8 or quantized.ndim == 0 or quantized.shape[-1] % per:
+        raise ShapeError(f"pack_quantized: needs i8 values whose last dim is a multiple of {per}, got {quantized.type} ({user_place()})")
+    parts = reshape(as_tracer(quantized, dt.i32), (*quantized.shape[:-1], quantized.shape[-1] // per, per)) & ((1 << bits) - 1)
     total = parts[..., 0]
     for i in range(1, per):
         total = total | (parts[..., i] * (1 << (bits * i)))
@@ -117,7 +117,7 @@ def pack_quantized(codes: Any, bits: int) -> Any:
 
 @public
 def unpack_quantized(packed: Any, bits: int) -> Any:
-    """The codes (i8) that `pack_quantized` put into bytes."""
+    """The quantized values (i8) that `pack_quantized` put into bytes."""
     per, packed = _per_byte(bits, "unpack_quantized"), as_tracer(packed)
     if packed.value.dtype is not dt.u8 or packed.ndim == 0:
         raise ShapeError(f"unpack_quantized: needs u8 bytes, got {packed.type} ({user_place()})")

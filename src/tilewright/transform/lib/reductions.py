@@ -153,8 +153,8 @@ def layer_norm_2d(x: Any, weight: Any = None, bias: Any = None, *, eps: float = 
     x = as_float(x)
     if x.ndim != 4:
         raise ShapeError(f"layer_norm_2d: needs x[N,C,H,W], got {x.type} ({user_place()})")
-    turned = apply(REGISTRY["transpose"](perm=(0, 2, 3, 1)), x)  # type: ignore[call-arg]
-    return apply(REGISTRY["transpose"](perm=(0, 3, 1, 2)), layer_norm(turned, weight, bias, eps=eps))  # type: ignore[call-arg]
+    transposed = apply(REGISTRY["transpose"](perm=(0, 2, 3, 1)), x)  # type: ignore[call-arg]
+    return apply(REGISTRY["transpose"](perm=(0, 3, 1, 2)), layer_norm(transposed, weight, bias, eps=eps))  # type: ignore[call-arg]
 
 
 @public

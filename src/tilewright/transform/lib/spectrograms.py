@@ -76,8 +76,8 @@ def istft(z: Any, n_fft: int, *, hop: int | None = None, window: Any = None, cen
     def build(v: Value, w: Value) -> Value:
         rank, lead = len(v.shape), v.shape[:-2]
         count = product(lead)
-        turned = F.transpose(v, (*range(rank - 2), rank - 1, rank - 2))
-        cut = T.half_backward(turned, n_fft, rank - 1, (n_fft**0.5 if normalized else 1.0) / n_fft)
+        transposed = F.transpose(v, (*range(rank - 2), rank - 1, rank - 2))
+        cut = T.half_backward(transposed, n_fft, rank - 1, (n_fft**0.5 if normalized else 1.0) / n_fft)
         full = _filled(w, n_fft)
         rows = F.transpose(F.reshape(F.mul(cut, full), (count, frames * n_fft)), (1, 0))
         graph = v.node.graph

@@ -167,7 +167,7 @@ class Projection(NamedTuple):
         q = [_clean(q[0], valid, 1.0), *(_clean(c, valid, 0.0) for c in q[1:])]
         inverse = 1.0 / E["sqrt"](_dot(*((c, c) for c in q)))
         qw, qx, qy, qz = (c * inverse for c in q)
-        turned = [[1.0 - 2.0 * (qy * qy + qz * qz), 2.0 * (qx * qy - qw * qz), 2.0 * (qx * qz + qw * qy)],
+        axes = [[1.0 - 2.0 * (qy * qy + qz * qz), 2.0 * (qx * qy - qw * qz), 2.0 * (qx * qz + qw * qy)],
                   [2.0 * (qx * qy + qw * qz), 1.0 - 2.0 * (qx * qx + qz * qz), 2.0 * (qy * qz - qw * qx)],
                   [2.0 * (qx * qz - qw * qy), 2.0 * (qy * qz + qw * qx), 1.0 - 2.0 * (qx * qx + qy * qy)]]
 
@@ -178,7 +178,7 @@ class Projection(NamedTuple):
         project = _pinhole if self.camera == "pinhole" else _fisheye
         u, v, *jacobian = project(px, py, pz, intrinsic, screen)
         rotation = [row[:3] for row in w]
-        spread = [[c * size for c, size in zip(_row_times(_row_times(row, rotation), turned), s, strict=True)] for row in jacobian]
+        spread = [[c * size for c, size in zip(_row_times(_row_times(row, rotation), axes), s, strict=True)] for row in jacobian]
         (a0, a1, a2), (b0, b1, b2) = spread
         xx, xy, yy = (_dot((p[0], r[0]), (p[1], r[1]), (p[2], r[2])) for p, r in
                       (((a0, a1, a2), (a0, a1, a2)), ((a0, a1, a2), (b0, b1, b2)), ((b0, b1, b2), (b0, b1, b2))))

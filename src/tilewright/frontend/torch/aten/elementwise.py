@@ -29,7 +29,7 @@ rows({
     "real.default": lambda c, z: c.emit(O.Real(), z) if z.dtype.kind == "c" else z,
     "imag.default": lambda c, z: c.emit(O.Imag(), z),
     "complex.default": lambda c, re, im: c.emit(O.Complex(), c.expand(re, c.shape), c.expand(im, c.shape)),
-    "polar.default": lambda c, size, turn: c.built(C.polar, c.expand(size, c.shape), c.expand(turn, c.shape)),
+    "polar.default": lambda c, size, angle: c.built(C.polar, c.expand(size, c.shape), c.expand(angle, c.shape)),
     "view_as_real.default view_as_real_copy.default": lambda c, z: c.emit(O.ViewAsReal(), z),
     "view_as_complex.default view_as_complex_copy.default": lambda c, x: c.emit(O.ViewAsComplex(), x),
     "_neg_view.default _neg_view_copy.default": lambda c, z: c.emit(O.Neg(), z),

@@ -61,8 +61,8 @@ def solve_ex(c: Context, a: Value, b: Value, *, left: bool = True, check_errors:
 def _kept(c: Context, a: Value) -> tuple[Value, Value]:
     """The factors that torch keeps for the derivative of a determinant, those of the transposed matrix where a is contiguous; pivots count
     from 1."""
-    turned = a.dtype.kind != "c" and c.args[0].is_contiguous()
-    lu, pivots, _ = Lu()(X.mt(a) if turned else a)
+    transposed = a.dtype.kind != "c" and c.args[0].is_contiguous()
+    lu, pivots, _ = Lu()(X.mt(a) if transposed else a)
     return lu, F.add(pivots, 1)
 
 

@@ -30,8 +30,8 @@ def _stack(w: Value) -> tuple[Value, bool]:
 @aten("transformers.grouped_mm_fallback.default")
 def grouped(c: Context, x: Value, w: Value, ends: Value) -> Value:
     """Rows x[M, K] in the order of their groups, times w[G, K, N]."""
-    stack, turned = _stack(w)
-    return c.emit(O.GroupedGemm(transpose_b=turned), x, stack, ends)
+    stack, in_rows = _stack(w)
+    return c.emit(O.GroupedGemm(transpose_b=in_rows), x, stack, ends)
 
 
 @aten("_grouped_mm.default", "tilewright.grouped_mm.default")
@@ -49,8 +49,8 @@ def _product(c: Context, a: Value, b: Value, ends: Value | None) -> Value:
         return grouped(c, a, b, ends)
     if ranks == (2, 2):
         return c.emit(O.GroupedOuter(), c.transpose(a, (1, 0)), b, ends)
-    stack, turned = _stack(a)
-    return c.transpose(c.emit(O.GroupedGemm(transpose_b=not turned), c.transpose(b, (1, 0)), stack, ends), (1, 0))
+    stack, in_rows = _stack(a)
+    return c.transpose(c.emit(O.GroupedGemm(transpose_b=not in_rows), c.transpose(b, (1, 0)), stack, ends), (1, 0))
 
 
 def _matmul(c: Context, a: Value, b: Value, alpha: float = 1.0, *, transpose_b: bool = False) -> Value:

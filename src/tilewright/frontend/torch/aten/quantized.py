@@ -12,12 +12,12 @@ from ....ir.graph import Value
 from ..tensors import dtype_of
 from .registry import Context, aten
 
-CODES = (i8, u8, i16, u16)
+QUANTIZED = (i8, u8, i16, u16)
 
 
-def _codes(c: Context, x: Value, scale: Value, zero: Value, axis: int | None, low: int, high: int, dtype: DType) -> Value:
-    if dtype not in CODES:
-        raise UnsupportedError(f"{c.name}: codes must be int8, uint8, int16 or uint16, got {dtype}")
+def _quantized(c: Context, x: Value, scale: Value, zero: Value, axis: int | None, low: int, high: int, dtype: DType) -> Value:
+    if dtype not in QUANTIZED:
+        raise UnsupportedError(f"{c.name}: quantized values must be int8, uint8, int16 or uint16, got {dtype}")
     x = c.cast(x, scale.dtype)
     out = c.emit(O.Quantize(axis=axis, dtype=dtype), x, scale, zero)
     info = np.iinfo(dtype.np)
@@ -36,14 +36,14 @@ def _numbers(c: Context, x: Any, dtype: Any, shape: tuple[int, ...] | None = Non
 @aten("quantized_decomposed.quantize_per_tensor.default", "quantized_decomposed.quantize_per_tensor.tensor")
 def quantize_per_tensor(c: Context, x: Value, scale: Any, zero_point: Any, quant_min: int, quant_max: int, dtype: Any) -> Value:
     s, z = _numbers(c, scale, _real(x), ()), _numbers(c, zero_point, i32, ())
-    return _codes(c, x, s, z, None, quant_min, quant_max, dtype_of(dtype))
+    return _quantized(c, x, s, z, None, quant_min, quant_max, dtype_of(dtype))
 
 
 @aten("quantized_decomposed.quantize_per_channel.default")
 def quantize_per_channel(c: Context, x: Value, scales: Value, zero_points: Value | None, axis: int, quant_min: int, quant_max: int,
                          dtype: Any) -> Value:
     s, z = _numbers(c, scales, _real(x)), _zeros(c, zero_points, scales)
-    return _codes(c, x, s, z, axis % len(x.shape), quant_min, quant_max, dtype_of(dtype))
+    return _quantized(c, x, s, z, axis % len(x.shape), quant_min, quant_max, dtype_of(dtype))
 
 
 @aten("quantized_decomposed.dequantize_per_tensor.default", "quantized_decomposed.dequantize_per_tensor.tensor")

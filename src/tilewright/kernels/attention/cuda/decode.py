@@ -35,7 +35,7 @@ from ...pointwise.pointwise import unravel
 from ...region import Evaluator, Operand, Region, narrow, widen
 from ...template import Reason, Template, region_bytes, region_flops
 from ..forward import AttentionTemplate
-from .decode_codes import row_codes, spread
+from .decode_quantized import quantized_row, spread
 
 
 @dataclass(frozen=True)
@@ -148,8 +148,8 @@ class Decode:
         assert isinstance(d, int)
         self.d, self.keys = d, self.k.type.shape[2]
         self.caches = appended(region)
-        codes = node.operands[3:] if isinstance(node.op, Q8AttentionOp) else ()
-        self.scales = [c.cache for c in self.caches[2:]] or [o for x in codes if (o := region.operand(x)) is not None]  # of a q8_0 cache
+        others = node.operands[3:] if isinstance(node.op, Q8AttentionOp) else ()
+        self.scales = [c.cache for c in self.caches[2:]] or [o for x in others if (o := region.operand(x)) is not None]  # of a q8_0 cache
         if self.scales and d > 64:  # a thread holds the scales of all blocks of a half
             self.at_once = KEYS * 64 // d
         self.vector = vector_of([*places, *(c.row for c in self.caches)])
@@ -202,8 +202,8 @@ class Decode:
         for c, found in zip(self.caches, loaded, strict=False):
             halves = self._rotated(b, found)
             if self.scales:
-                codes, scales = row_codes(b, half, halves)
-                rows.append(codes)
+                others, scales = quantized_row(b, half, halves)
+                rows.append(others)
                 factors.append(scales)
             else:
                 rows.append([narrow(b, x, c.cache.type.dtype) for x in halves])
@@ -249,7 +249,7 @@ class Decode:
             return found + [b.load(x, (block, kv, place, i), (self.at_once, 1), limit=(left, None)) for x in scales for i in blocks]
 
         def number(found: list[Tile], i: int) -> Tile:
-            """Half a row of keys or values as f32, late: codes that wait take fewer registers."""
+            """Half a row of keys or values as f32, late: quantized values that wait take fewer registers."""
             if not scales:
                 return widen(b, found[i])
             count = self.d // Q8_BLOCK
@@ -267,7 +267,7 @@ class Decode:
             return [best, total * fade + b.reduce("sum", weight, 0), o1, o2]
 
         # rows that an earlier call appended are in memory already: the first ones are asked for before the wait for the kernel before
-        # (but for codes, each of which would take a register)
+        # (but for quantized values, each of which would take a register)
         ahead = rows(start) if self.early else None
         # what the kernel before wrote comes in one trip to memory: nothing but loads up to the first use (and before stores to the caches)
         writes = b.binary("and", b.compare("eq", part, 0), b.compare("eq", hi - kv * group, 0)) if self.caches else None

@@ -67,11 +67,11 @@ class DepthwiseConv(Template):
             before.append(copy_launch(f"{region.name}.pixels", x, there, target, "channels last for a convolution"))
             x = there
         if w.packed.form != "taps":
-            whole = Operand(w.type, Buffer(f"{region.name}.weights", "temp", w.type.nbytes), _turned(w.type))
+            whole = Operand(w.type, Buffer(f"{region.name}.weights", "temp", w.type.nbytes), _transposed(w.type))
             before.append(copy_launch(f"{region.name}.taps", w, whole, target, "weights of every channel side by side"))
             w = whole
         else:
-            w = replace(w, layout=_turned(w.type))
+            w = replace(w, layout=_transposed(w.type))
         results: list[Operand] = []
         for i, r in enumerate(region.results):
             results.append(r if r.layout.strides[1] == 1 else elsewhere(r, f"result{i}"))
@@ -80,7 +80,7 @@ class DepthwiseConv(Template):
         return [*before, depthwise_launch(region, node, x, w, results), *after]
 
 
-def _turned(type_: TensorType) -> Layout:
+def _transposed(type_: TensorType) -> Layout:
     """[O, 1, taps…] that lies [taps…, O]."""
     out, _, *kernel = type_.shape
     lay = Layout.contiguous((*kernel, 1, out))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ....core.dims import Dim, ceildiv, divisible, product
 from ....ir.layout import Layout
 from ...call import Call
-from ...cuda.kernel import TurnKernel, forward, identified
+from ...cuda.kernel import TransposeKernel, forward, identified
 from ...launch import Buffer, Launch, Word
 from ...region import Operand, Region
 from ..product import Problem
@@ -30,8 +30,8 @@ def turn_rows(
     batch = product(outer)
     unit = 16 // item
     step = ceildiv(k, unit) * unit
-    buffer = Buffer(f"{name}.turned", "temp", batch * rows * step * item)
-    call = Call("turn", f"{name}.turn")
+    buffer = Buffer(f"{name}.transposed", "temp", batch * rows * step * item)
+    call = Call("transpose", f"{name}.transpose")
     source = call.view("x", o.type.dtype, o.buffer, Layout((*outer, rows, k), (*inner, *strides), offset))
     layout = Layout((*outer, rows, k), (outer[1] * rows * step, rows * step, step, 1))
     target = call.view("rows", o.type.dtype, buffer, layout, write=True)
@@ -41,7 +41,7 @@ def turn_rows(
     why = "the matrix kernel wants rows at multiples of 16 bytes and one batch" if straight else "the matrix kernel wants rows along K"
     launch = call.finish(grid, bytes_=2 * batch * rows * k * item, note=f"copied: {why}")
     kernel = launch.kernel
-    launch.kernel = identified(TurnKernel(
+    launch.kernel = identified(TransposeKernel(
         kernel.name, kernel.params, kernel.pid, kernel.body, source=source.var, target=target.var,
         item=item, straight=straight))  # fmt: skip
     return launch, replace(o, buffer=buffer, layout=Layout((batch, rows, k), (rows * step, step, 1)), data=None), step

@@ -64,7 +64,7 @@ CONFIGS: tuple[tuple[Config, float], ...] = (
 )
 
 
-def choose(m: Dim, n: Dim, k: Dim, batch: Dim, sms: int, item: int = 2, widest: int = 256, turned_b: bool = True) -> Config:
+def choose(m: Dim, n: Dim, k: Dim, batch: Dim, sms: int, item: int = 2, widest: int = 256, transposed_b: bool = True) -> Config:
     """The configuration with the shortest estimated time: whole waves of tiles over the SMs. `widest` columns leave registers
     for other sums; columns of a matrix [K, N] come in blocks of 64."""
     k = ceildiv(k * item, 2)  # steps of 128 bytes, whatever the elements are
@@ -80,9 +80,9 @@ def choose(m: Dim, n: Dim, k: Dim, batch: Dim, sms: int, item: int = 2, widest: 
         return -(-tiles // (sms // c.cluster * c.cluster)) * t
 
     few = -(-m // 64) * -(-n // 64) * batch
-    if m <= FEW_ROWS and turned_b and sms < few <= 3 * sms:  # blocks that share an SM hide each other's start
+    if m <= FEW_ROWS and transposed_b and sms < few <= 3 * sms:  # blocks that share an SM hide each other's start
         return Config(64, 64, 6, rows=rows, per_sm=3)
-    fits = [c for c in CONFIGS if c[0].bn <= widest and (turned_b or c[0].bn % 64 == 0)]
+    fits = [c for c in CONFIGS if c[0].bn <= widest and (transposed_b or c[0].bn % 64 == 0)]
     best = min(fits, key=cost)[0]
     return replace(best, rows=rows) if best.bm == 64 else best
 

@@ -1,10 +1,10 @@
-"""Packed matrices as the tensor cores of a GPU take them: strips of 16 rows, each thread's codes of `mma.m16n8k32` side by side.
+"""Packed matrices as the tensor cores of a GPU take them: strips of 16 rows, each thread's values of `mma.m16n8k32` side by side.
 
 A strip holds units of one or more blocks of 32 columns one after the other. Lane 4·line + quad of a warp has, of a block, the rows line
-and line + 8 and of both halves the columns 2·quad, 2·quad + 1 and both eight further on: four registers of four codes (row line, row
-line + 8, and again for the second half). As bf16 they are what `mma.m16n8k16` and `wgmma` want. Codes of four bits: two words, first half
+and line + 8 and of both halves the columns 2·quad, 2·quad + 1 and both eight further on: four registers of four values (row line, row
+line + 8, and again for the second half). As bf16 they are what `mma.m16n8k16` and `wgmma` want. Values of four bits: two words, first half
 in the low nibbles; two blocks are 16 bytes of a lane. Further bits are planes of one word per lane and two blocks: bit 8j + r belongs to
-byte j of register r. Codes with a sign are stored as two's complement, which the kernel shifts to the top of a byte. Scales follow, those
+byte j of register r. Values with a sign are stored as two's complement, which the kernel shifts to the top of a byte. Scales follow, those
 of two blocks side by side: 16 bytes a row (two scales, two minimums, and so on) and then d and dmin of the K formats, d (and the minimum)
 of every block else. Only six-bit scales grow, to bytes.
 """
@@ -30,7 +30,7 @@ FORMS = {**{name: STRIPS[name] for name in FORMATS}, **SMALL}
 
 @dataclass(frozen=True)
 class Fragments:
-    """A format at some K: where things lie in a unit (bytes), and how codes become numbers."""
+    """A format at some K: where things lie in a unit (bytes), and how quantized values become numbers."""
 
     name: str
     k: int
@@ -59,7 +59,7 @@ class Fragments:
 
     @property
     def shift(self) -> int:
-        """Codes with a sign stand in the top bits of their bytes: numbers are 2**shift too large (e4m3: too small)."""
+        """Quantized values with a sign stand in the top bits of their bytes: numbers are 2**shift too large (e4m3: too small)."""
         if self.name == "F8_E4M3":
             return -8
         return 8 - self.low - self.planes if FORMS[self.name].bias else 0
@@ -131,12 +131,12 @@ def pack_fragments(raw: Array, name: str, out: Array, first: int, last: int) -> 
     if is_small(name):
         _pack_small(f, blocks, out[first:last])
         return
-    codes, parts = split_fields(name, blocks)
-    codes = in_order(codes)
+    quantized, parts = split_fields(name, blocks)
+    quantized = in_order(quantized)
     strips, units, per = last - first, f.units, min(2, f.blocks)
     target = out[first:last]
-    # Four codes at a time: row = 8·upper + line; block = per·pair + side; place of a column = 16·half + 4·quad + byte
-    q = codes.view(np.uint32).reshape(strips, 2, 8, units, f.pairs, per, 2, 4)
+    # Four quantized values at a time: row = 8·upper + line; block = per·pair + side; place of a column = 16·half + 4·quad + byte
+    q = quantized.view(np.uint32).reshape(strips, 2, 8, units, f.pairs, per, 2, 4)
     q = q ^ np.uint32(f.sign * 0x01010101) if f.sign else q
     if f.low == 8:
         words = q.transpose(0, 3, 4, 5, 2, 7, 6, 1)
@@ -158,10 +158,10 @@ def pack_fragments(raw: Array, name: str, out: Array, first: int, last: int) -> 
         target[..., at : at + fields.shape[-1]] = fields
 
 
-def in_order(codes: Array) -> Array:
-    """Codes u8[..., columns] with those of a lane side by side: of 16 columns 0, 1, 8, 9, then 2, 3, 10, 11 and so on."""
-    pairs = np.ascontiguousarray(codes).view(np.uint16).reshape(-1, 2, 4)
-    return np.ascontiguousarray(pairs.transpose(0, 2, 1)).view(np.uint8).reshape(codes.shape)
+def in_order(quantized: Array) -> Array:
+    """Quantized values u8[..., columns] with those of a lane side by side: of 16 columns 0, 1, 8, 9, then 2, 3, 10, 11 and so on."""
+    pairs = np.ascontiguousarray(quantized).view(np.uint16).reshape(-1, 2, 4)
+    return np.ascontiguousarray(pairs.transpose(0, 2, 1)).view(np.uint8).reshape(quantized.shape)
 
 
 def _put(target: Array, at: int, words: Array) -> None:
@@ -188,8 +188,8 @@ def _fields(f: Fragments, parts: list[Array]) -> list[tuple[int, Array]]:
 
 def _pack_small(f: Fragments, blocks: Array, target: Array) -> None:
     strips, units, per = len(target), f.units, min(2, f.blocks)
-    codes, scales = split_small(f.name, blocks, f.blocks)
-    q = in_order(codes).reshape(strips, 2, 8, units, f.pairs, per, 2, 4, 4)
+    quantized, scales = split_small(f.name, blocks, f.blocks)
+    q = in_order(quantized).reshape(strips, 2, 8, units, f.pairs, per, 2, 4, 4)
     words = q.transpose(0, 3, 4, 5, 2, 7, 6, 1, 8) if f.low == 8 else small_words(q)
     target[..., : f.plane_at] = words.reshape(strips, units, f.plane_at)
     target[..., f.scale_at : f.bytes] = scales.reshape(strips, ROWS, units, -1).transpose(0, 2, 1, 3).reshape(strips, units, -1)

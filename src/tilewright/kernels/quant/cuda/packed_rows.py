@@ -1,4 +1,4 @@
-"""Rows of packed tables by index and rows rounded to codes, on a GPU: a program per block of a row, so that a row is not walked."""
+"""Rows of packed tables by index and rows rounded to values, on a GPU: a program per block of a row, so that a row is not walked."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ...launch import Launch
 from ...pointwise.pointwise import unravel
 from ...region import Region, widen
 from ...template import Reason, Template, region_bytes, region_flops
-from ..quantize import CodeViews, store_block
+from ..quantize import QuantizedViews, store_block
 from ..quantized import QGatherTemplate
 from ..unpack import Block, Matrix
 
@@ -35,7 +35,7 @@ class CudaQuantizeRows(Template):
         b = call.b
         xv = call.view("x", x.type.dtype, x.buffer, x.layout)
         named = zip(("q", "d", "s"), region.results, strict=True)
-        out = CodeViews(*(call.view(n, r.type.dtype, r.buffer, r.layout, write=True) for n, r in named))
+        out = QuantizedViews(*(call.view(n, r.type.dtype, r.buffer, r.layout, write=True) for n, r in named))
         row, block = b.pid // (k // BLOCK), b.pid % (k // BLOCK)
         at = unravel(b, row, [call.word(f"d{i}", d) for i, d in enumerate(lead)])
         halves = [widen(b, b.load(xv, (*at, block * BLOCK + half), (HALF,))) for half in range(0, BLOCK, HALF)]

@@ -1,8 +1,8 @@
 """Products with packed matrices on the integer tensor cores: any number of rows, every format with integer codes.
 
-The region is one product with its epilogue over codes that lie in memory, or (see `passes/row_codes.py`) of one row of f32: its RMS norm,
-its rounding to codes, and one or two products of it. N need not be a multiple of a strip; no rows: no blocks. Sums are exact in a block of
-32 columns and then f32 in an order that depends on K alone.
+The region is one product with its epilogue over values that lie in memory, or (see `passes/quantized_row.py`) of one row of f32: its RMS
+norm, its rounding to values, and one or two products of it. N need not be a multiple of a strip; no rows: no blocks. Sums are exact in a
+block of 32 columns and then f32 in an order that depends on K alone.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from ...template import Reason, Template, region_bytes, region_flops
 from .fragments import ROWS, Fragments
 from .small_floats import blocks_at_once
 
-LONGEST = 16384  # columns of a row that a block rounds by itself: its codes are in shared memory
+LONGEST = 16384  # columns of a row that a block rounds by itself: its quantized values are in shared memory
 FIXED = ("const", "input")  # kinds of buffers that nothing in the program writes
 MOST_STRIPS = 16  # of a block
-TILES = (1, 2)  # of eight rows, in a block: their codes are in shared memory
+TILES = (1, 2)  # of eight rows, in a block: their quantized values are in shared memory
 MANY_UNITS = 32  # of a row, from which on more warps share it
 
 
@@ -41,7 +41,7 @@ class CudaQDot(Template):
         if not products:
             return Reason("no product with a packed matrix")
         if region.tail is not None:
-            return Reason("codes of the result are made by the next product")
+            return Reason("quantized values of the result are made by the next product")
         if any((w := region.operand(n.operands[3])) is None or w.data is None for n in products):
             return Reason("the packed matrix must be a constant")
         if row_strides(region, products[-1].types[0].shape) is None:
@@ -159,12 +159,12 @@ class _Product:
         for view, v, result in zip(outs, region.body.outputs, region.results, strict=True):
             b.store(view, (r, c), narrow(b, b.broadcast(evaluate(v), (1, ROWS)), result.type.dtype), limit=bounded)
         weights = tuple(self._weight(call, i, n) for i, n in enumerate(self.products))
-        given = self._row(call) if not self.tiles else self._codes(call)
+        given = self._row(call) if not self.tiles else self._quantized(call)
         call._arguments += [Word(self.strips), Word(self.rows)]
         groups = -(-self.strips // self.per)
         grid = groups * ceildiv(self.rows, 8 * self.tiles) if self.tiles else groups
         what = f"{8 * self.tiles} rows" if self.tiles else f"one row, {self.per} strips"
-        made = "norm, codes and " if "norm" in given else "codes and " if not self.tiles else ""
+        made = "norm, quantized values and " if "norm" in given else "quantized values and " if not self.tiles else ""
         unit = "f16" if op.format.startswith("F8") else "s8"
         many = f"{len(accs)} products" if len(accs) > 1 else "product"
         launch = call.finish(
@@ -175,7 +175,7 @@ class _Product:
         eps = norm.op.eps if norm is not None and isinstance(norm.op, RmsNorm) else 0.0
         launch.kernel = identified(QDotKernel(
             k.name, k.params, k.pid, k.body, accs=accs, row=row, column=column, weights=weights, format=op.format, k=op.k, per=self.per,
-            tiles=self.tiles, warps=self.warps, eps=eps, x=given.get("x"), norm=given.get("norm"), codes=given.get("codes"),
+            tiles=self.tiles, warps=self.warps, eps=eps, x=given.get("x"), norm=given.get("norm"), quantized=given.get("quantized"),
             scales=given.get("scales"), sums=given.get("sums"),
             norm_early=norm is not None and self.place(norm.operands[1]).buffer.kind in FIXED))  # fmt: skip
         return launch
@@ -214,10 +214,10 @@ class _Product:
             found["norm"] = row("w", self.place(norm.operands[1]))
         return found
 
-    def _codes(self, call: Call) -> dict[str, Var]:
+    def _quantized(self, call: Call) -> dict[str, Var]:
         k = self.op.k
         found = {}
-        kinds = (("codes", i8, k), ("scales", f32, k // BLOCK), ("sums", i32, k // HALF))
+        kinds = (("quantized", i8, k), ("scales", f32, k // BLOCK), ("sums", i32, k // HALF))
         for (name, dtype, size), v in zip(kinds, self.products[0].operands[:3], strict=True):
             o = self.place(v)
             assert o.layout.is_contiguous

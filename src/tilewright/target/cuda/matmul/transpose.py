@@ -1,10 +1,10 @@
-"""Turning a matrix through shared memory: a block copies a square, reading along one axis and writing along the other (or the same, where
-only the distance of rows changes)."""
+"""Transposing a matrix through shared memory: a block copies a square, reading along one axis and writing along the other (or the same,
+where only the distance of rows changes)."""
 
 from __future__ import annotations
 
 from ....core.target_spec import TargetSpec
-from ....kernels.cuda.kernel import TurnKernel
+from ....kernels.cuda.kernel import TransposeKernel
 from ....kernels.matmul.cuda.copied_operands import SIDE
 from ..ptx.text import KernelText, module_text
 from ..threads.access import Address
@@ -14,7 +14,7 @@ from ..threads.layout import Group
 THREADS = 256
 
 
-def emit_turn(kernel: TurnKernel, target: TargetSpec) -> str:
+def emit_transpose(kernel: TransposeKernel, target: TargetSpec) -> str:
     """target[o, b, r, c] = source[o, b, r, c], source contiguous along r, target along c."""
     k = KernelText(kernel.name, [])
     e, v = Emitter(kernel, Group(1, 1), k), k.value

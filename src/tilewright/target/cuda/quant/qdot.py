@@ -1,9 +1,9 @@
-"""Products with packed matrices as PTX: codes go from memory into fragments of the integer tensor cores (`fragments.py`).
+"""Products with packed matrices as PTX: values go from memory into fragments of the integer tensor cores (`fragments.py`).
 
 A block owns some strips of 16 rows of the matrix; its warps share K in units, unit w, w + warps, … each. Per block of 32 columns one
 `mma.m16n8k32` (two of k16 where 16 columns have a scale of their own) gives exact integer sums, which are scaled into f32; of one row a
 unit's blocks are columns of one product (`Unit.multiply_row`). The warps'
-sums are added in order through shared memory, and the epilogue (tile IR) runs on 16 threads per row. The codes of one row of activations
+sums are added in order through shared memory, and the epilogue (tile IR) runs on 16 threads per row. The values of one row of activations
 are made in every block: that is cheaper than a launch of its own. The first unit of the matrix is on its way before the kernel waits for
 the one before.
 """
@@ -20,7 +20,7 @@ from ..threads.access import Address
 from ..threads.control import EARLY
 from ..threads.emit import Emitter
 from ..threads.layout import Group, Regs
-from .qdot_codes import Activations, RowCodes, StoredCodes, row_of, starts_of
+from .qdot_activations import Activations, RowActivations, StoredActivations, row_of, starts_of
 from .qdot_small import unit_of
 from .qdot_unit import Unit
 
@@ -29,7 +29,7 @@ STREAMED = f".nc{EARLY}"  # branches around its loads keep them before the wait
 
 
 def two_units(kernel: QDotKernel, f: Fragments) -> bool:
-    """Every warp has two units of four-bit codes, and the block an SM (16 warps: down in a decode step)."""
+    """Every warp has two units of four-bit quantized values, and the block an SM (16 warps: down in a decode step)."""
     alone = not kernel.tiles and kernel.per == len(kernel.weights) == 1 and kernel.block == 512
     return alone and f.units == 2 * kernel.warps and f.low == 4 and not f.planes
 
@@ -75,8 +75,8 @@ class QDot:
         self.first = v("i32", f"mul.lo.u32 {{}}, {block}, {g.per};")
         self.count = v("i32", f"min.u32 {{}}, {v('i32', f'sub.u32 {{}}, {strips}, {self.first};')}, {g.per};")
         room = len(g.weights) * g.per * self.rows * g.warps * ROWS * 4
-        if g.tiles:  # the sums take the place of the codes when those have been used
-            room = max(room, g.warps * g.tiles * StoredCodes.tile_bytes(self.f.blocks))
+        if g.tiles:  # the sums take the place of the quantized values when those have been used
+            room = max(room, g.warps * g.tiles * StoredActivations.tile_bytes(self.f.blocks))
         self.sums_at = k.alloc_shared(room)
         own = v("i32", f"sub.u32 {{}}, {self.f.units + g.warps - 1}, {self.warp};")  # units of this warp in a strip
         self.own = v("i32", f"shr.u32 {{}}, {own}, {g.warps.bit_length() - 1};")
@@ -97,7 +97,7 @@ class QDot:
             e.pending = False
         if g.norm is not None and not early:
             self.norms = [row_of(self, g.norm, *at) for at in self.starts]
-        made: Activations = RowCodes(self) if g.x is not None else StoredCodes(self, first_row or "0")
+        made: Activations = RowActivations(self) if g.x is not None else StoredActivations(self, first_row or "0")
         for i, p in enumerate(pointers):
             self._matrix(i, p, unit, made, pointers[i + 1] if i + 1 < len(pointers) else None)
         k.emit("bar.sync 0;")
@@ -164,7 +164,7 @@ class QDot:
     def _multiply(self, unit: Unit, made: Activations, sums: list[list[str]]) -> None:
         made.bring()
         if self.spread:
-            assert isinstance(made, RowCodes)
+            assert isinstance(made, RowActivations)
             unit.multiply_row(made, sums[0])
         else:
             unit.multiply(made, sums)

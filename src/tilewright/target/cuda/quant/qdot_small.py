@@ -1,4 +1,4 @@
-"""Units of four- and eight-bit floats (`kernels/quant/cuda/small_floats.py`): codes looked up as signed bytes, or widened to f16."""
+"""Units of four- and eight-bit floats (`kernels/quant/cuda/small_floats.py`): values looked up as signed bytes, or widened to f16."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..ptx.text import KernelText, literal
 from .qdot_unit import Unit
 
 if TYPE_CHECKING:
-    from .qdot_codes import Activations
+    from .qdot_activations import Activations
 
 
 def unit_of(k: KernelText, f: Fragments, lane: str, line: str, spread: bool = False) -> Unit:
@@ -25,12 +25,12 @@ def word(numbers: tuple[int, ...]) -> str:
 
 
 class Nibbles(Unit):
-    """e2m1: `prmt` looks four codes up among the numbers and once more among their negatives, a third one takes what the signs say."""
+    """e2m1: `prmt` looks four values up among the numbers and once more among their negatives, a third one takes what the signs say."""
 
     def _unpack(self, block: int) -> list[str]:
         v, out = self.k.value, []
         for half in range(2):
-            for w in self.codes[2 * block : 2 * block + 2]:
+            for w in self.quantized[2 * block : 2 * block + 2]:
                 part = v("i32", f"shr.u32 {{}}, {w}, 16;") if half else w
                 which = v("i32", f"and.b32 {{}}, {part}, {0x7777};")
                 plus, minus = (v("i32", f"prmt.b32 {{}}, {word(TABLE[i : i + 4])}, {word(TABLE[i + 4 : i + 8])}, {which};") for i in (0, 8))
@@ -59,8 +59,8 @@ class Bytes(Unit):
     def multiply(self, made: Activations, sums: list[list[str]]) -> None:
         nothing = self.k.value("float", f"mov.f32 {{}}, {literal('float', 0.0)};")
         for block in range(self.f.blocks):
-            codes = self.codes[4 * block : 4 * block + 4]
-            halves = [[self._widened(w) for w in codes[2 * h : 2 * h + 2]] for h in range(2)]
+            quantized = self.quantized[4 * block : 4 * block + 4]
+            halves = [[self._widened(w) for w in quantized[2 * h : 2 * h + 2]] for h in range(2)]
             scales = [self.scales[upper][block // PER_SCALE] for upper in range(2)]
             for tile, own in enumerate(sums):
                 low, high, factor, _ = made.block(tile, block, False)
@@ -75,11 +75,11 @@ class Bytes(Unit):
                     weight = self.k.value("float", f"mov.b32 {{}}, {scales[upper]};")
                     self.k.emit(f"fma.rn.f32 {own[i]}, {scaled}, {weight}, {own[i]};")
 
-    def _widened(self, codes: str) -> tuple[str, str]:
+    def _widened(self, quantized: str) -> tuple[str, str]:
         """Columns 0 and 2, and columns 1 and 3, as f16."""
         v = self.k.value
         out = []
-        for w in (v("i32", f"shl.b32 {{}}, {codes}, 8;"), codes):
+        for w in (v("i32", f"shl.b32 {{}}, {quantized}, 8;"), quantized):
             if self.f.name == "F8_E5M2":
                 out.append(v("i32", f"and.b32 {{}}, {w}, {0xFF00FF00};"))
                 continue
@@ -87,10 +87,10 @@ class Bytes(Unit):
             out.append(v("i32", f"or.b32 {{}}, {size}, {v('i32', f'and.b32 {{}}, {w}, {0x80008000};')};"))
         return out[0], out[1]
 
-    def _numbers(self, codes: str) -> tuple[str, str]:
+    def _numbers(self, quantized: str) -> tuple[str, str]:
         """Signed bytes as f16, exactly: 1024 + 128 + code, less 1152."""
         v = self.k.value
-        plus = v("i32", f"xor.b32 {{}}, {codes}, {0x80808080};")
+        plus = v("i32", f"xor.b32 {{}}, {quantized}, {0x80808080};")
         large = [v("i32", f"prmt.b32 {{}}, {plus}, {0x64646464}, {sel};") for sel in (0x4240, 0x4341)]
         first, second = (v("i32", f"add.rn.f16x2 {{}}, {x}, {self.less};") for x in large)
         return first, second

@@ -1,4 +1,4 @@
-"""One unit of a packed matrix in registers: loads, codes unpacked to bytes, integer products scaled into sums."""
+"""One unit of a packed matrix in registers: loads, quantized values unpacked to bytes, integer products scaled into sums."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ....kernels.quant.cuda.fragments import COLUMNS, Fragments
 from ..ptx.text import KernelText, literal
 
 if TYPE_CHECKING:
-    from .qdot_codes import Activations, RowCodes
+    from .qdot_activations import Activations, RowActivations
 
 MAGIC = 0x4B400000  # 1.5·2^23 as an integer: integers of 22 bits added to it are floats of that size and a fraction of nothing
 
@@ -30,13 +30,13 @@ class Unit:
 
     def __init__(self, k: KernelText, f: Fragments, lane: str, line: str, spread: bool = False) -> None:
         self.k, self.f, self.line, self.spread = k, f, line, spread
-        self.wide = 16 if f.low == 8 or f.blocks > 1 else 8  # bytes of a load of codes
-        self.codes = [k.reg("i32") for _ in range(f.blocks * f.low // 2)]
+        self.wide = 16 if f.low == 8 or f.blocks > 1 else 8  # bytes of a load of quantized values
+        self.quantized = [k.reg("i32") for _ in range(f.blocks * f.low // 2)]
         self.planes = [[k.reg("i32") for _ in range(f.pairs)] for _ in range(f.planes)]
         self.scales = [[k.reg("i32") for _ in range(f.row_scales // (4 * 4 if spread else 4))] for _ in range(2)]
         self.tops = [k.reg("i32") for _ in range(2)] if f.super_scales else []
         v = k.value
-        self.at_codes = v("i64", f"mul.wide.u32 {{}}, {lane}, {self.wide};")
+        self.at_quantized = v("i64", f"mul.wide.u32 {{}}, {lane}, {self.wide};")
         self.at_planes = v("i64", f"mul.wide.u32 {{}}, {lane}, {4 * f.pairs};") if f.planes else ""
         self.at_scales = v("i64", f"mul.wide.u32 {{}}, {line}, {f.row_scales};")
         if spread:
@@ -59,10 +59,10 @@ class Unit:
             for i in range(0, len(regs), 4):
                 one(regs[i : i + 4], base, at + 4 * i)
 
-        here = v("i64", f"add.s64 {{}}, {unit}, {self.at_codes};")
+        here = v("i64", f"add.s64 {{}}, {unit}, {self.at_quantized};")
         per = self.wide // 4
-        for i in range(0, len(self.codes), per):
-            words(self.codes[i : i + per], here, i // per * 32 * self.wide)
+        for i in range(0, len(self.quantized), per):
+            words(self.quantized[i : i + per], here, i // per * 32 * self.wide)
         for p, regs in enumerate(self.planes):
             words(regs, v("i64", f"add.s64 {{}}, {unit}, {self.at_planes};"), f.plane_at + p * f.plane_bytes)
         rows = v("i64", f"add.s64 {{}}, {unit}, {self.at_scales};")
@@ -91,17 +91,17 @@ class Unit:
                 if self.f.minimums:
                     self._minimums(own, made, [s[-1] for s in scales], weight)
 
-    def multiply_row(self, made: RowCodes, own: list[str]) -> None:
+    def multiply_row(self, made: RowActivations, own: list[str]) -> None:
         """Add the products with one row to the sums of rows line and line + 8. Column b of the second operand is the row's block b of 32
         where the first one is the matrix's block b, and nothing elsewhere: after eight products a lane has the sums of two blocks apart,
         and scales them alone."""
         k, v, f = self.k, self.k.value, self.f
-        codes, about = made.own_block()
+        quantized, about = made.own_block()
         found = [self.zero] * f.scales
         for block in range(f.blocks):
             registers = self._unpack(block)
             here = v("i1", f"setp.eq.u32 {{}}, {self.line}, {block};")
-            halves = [v("i32", f"selp.b32 {{}}, {x}, 0, {here};") for x in codes]
+            halves = [v("i32", f"selp.b32 {{}}, {x}, 0, {here};") for x in quantized]
             if f.scales == 1:
                 found[0] = self._mma("m16n8k32", registers, halves, found[0])
             else:
@@ -167,8 +167,8 @@ class Unit:
         """Four registers of four signed bytes: rows line and line + 8 of the first half, then of the second."""
         f, v = self.f, self.k.value
         if f.low == 8:
-            return self.codes[4 * block : 4 * block + 4]
-        words = self.codes[2 * block : 2 * block + 2]
+            return self.quantized[4 * block : 4 * block + 4]
+        words = self.quantized[2 * block : 2 * block + 2]
         out = []
         for half in range(2):
             for upper in range(2):

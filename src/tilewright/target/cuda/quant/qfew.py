@@ -1,4 +1,4 @@
-"""Products of a few rows with packed matrices as PTX: codes go from memory into registers and become bf16 there, for `mma.sync`.
+"""Products of a few rows with packed matrices as PTX: quantized values go from memory into registers and become bf16 there, for `mma.sync`.
 
 A block (or a cluster of blocks that share K) has `per` strips of 16 rows of the matrix; a group of warps takes a strip at a time, its warps
 share the block's columns in units. The rows of activations lie in shared memory from the start, so that nothing in the loop waits for

@@ -1,4 +1,4 @@
-"""Products of many rows with packed matrices as PTX: codes become bf16 in registers, in the layout that `mma.sync` takes.
+"""Products of many rows with packed matrices as PTX: quantized values become bf16 in registers, in the layout that `mma.sync` takes.
 
 A block has `strips` strips of 16 rows of the matrix and `rows` rows of activations (bf16). Both come by `cp.async`: the matrix in units
 (`kernels/quant/cuda/fragments.py`), the activations 64 columns at a time into a ring of `STAGES`. A warp has `tall` strips and `wide` times

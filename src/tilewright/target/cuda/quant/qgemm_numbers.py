@@ -1,9 +1,10 @@
-"""Codes of a packed matrix as bf16: 16 rows × 16 columns in the four registers of `mma.m16n8k16`.
+"""Values of a packed matrix as bf16: 16 rows × 16 columns in the four registers of `mma.m16n8k16`.
 
-A whole number q below 128 in the low byte of 0x4300 is the bf16 128 + q; taking 128 and the middle of the codes away is exact. What is left
-is multiplied by the scale and gets the number that the middle stands for, one rounding: `(q - middle) · s + (middle · s + minimum)`. Scales
-and those numbers are rounded to bf16 first. Bytes with a sign are two numbers, their seven lower bits and 128 where the top bit is not set
-(256 where it is). Four-bit floats have their bits where bf16 has them, 2**-126 of the value; eight-bit floats go through f16 and f32.
+A whole number q below 128 in the low byte of 0x4300 is the bf16 128 + q; taking 128 and the middle of the values away is exact. What is
+left is multiplied by the scale and gets the number that the middle stands for, one rounding: `(q - middle) · s + (middle · s + minimum)`.
+Scales and those numbers are rounded to bf16 first. Bytes with a sign are two numbers, their seven lower bits and 128 where the top bit is
+not set (256 where it is). Four-bit floats have their bits where bf16 has them, 2**-126 of the value; eight-bit floats go through f16 and
+f32.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def numbers_of(k: KernelText, f: Fragments, lane: str, line: str) -> Numbers:
 
 
 class Numbers:
-    """Codes of four to six bits. Registers of a strip are filled from shared memory for a few blocks at a time."""
+    """Quantized values of four to six bits. Registers of a strip are filled from shared memory for a few blocks at a time."""
 
     def __init__(self, k: KernelText, f: Fragments, lane: str, line: str) -> None:
         self.k, self.f, self.lane, self.line = k, f, lane, line
@@ -46,10 +47,10 @@ class Numbers:
         regs.k = k
         wide = 16 if f.low == 8 or f.blocks > 1 else 8
         here = v("i32", f"mad.lo.u32 {{}}, {self.lane}, {wide}, {unit};")
-        loads = range(first, first + count) if f.low == 8 else (first,)  # four-bit codes of both blocks are 16 bytes
+        loads = range(first, first + count) if f.low == 8 else (first,)  # four-bit quantized values of both blocks are 16 bytes
         for block in loads:
             which = 4 * block if f.low == 8 else 2 * block
-            self._words(regs.codes, which, wide // 4, here, at + (block if f.low == 8 else block // 2) * 32 * wide)
+            self._words(regs.quantized, which, wide // 4, here, at + (block if f.low == 8 else block // 2) * 32 * wide)
         for p, plane in enumerate(regs.planes):
             where = v("i32", f"mad.lo.u32 {{}}, {self.lane}, {4 * f.pairs}, {unit};")
             self._words(plane, first // 2, 1, where, at + f.plane_at + p * f.plane_bytes + 4 * (first // 2))
@@ -138,9 +139,9 @@ class Numbers:
         return self.k.value("i32", f"fma.rn.bf16x2 {{}}, {q}, {scale}, {added};")
 
     def whole(self, strip: int, block: int, half: int, upper: int) -> list[str]:
-        """The four codes of a lane, without their scale, as two pairs of bf16."""
+        """The four quantized values of a lane, without their scale, as two pairs of bf16."""
         v, regs = self.k.value, self.strips[strip]
-        value = regs._moved(regs.codes[2 * block + upper], -4 * half, bytes_of(0x0F))
+        value = regs._moved(regs.quantized[2 * block + upper], -4 * half, bytes_of(0x0F))
         for p, plane in enumerate(regs.planes):
             bit = 4 + p
             more = regs._moved(plane[block // 2], bit - (4 * (block % 2) + upper + 2 * half), bytes_of(1 << bit))
@@ -152,14 +153,14 @@ class Numbers:
 
 
 class Signed(Numbers):
-    """Codes of eight bits with a sign."""
+    """Quantized values of eight bits with a sign."""
 
     def __init__(self, k: KernelText, f: Fragments, lane: str, line: str) -> None:
         super().__init__(k, f, lane, line)
         self.minus = k.value("i32", f"mov.b32 {{}}, {_both(-1.0)};")
 
     def whole(self, strip: int, block: int, half: int, upper: int) -> list[str]:
-        v, code = self.k.value, self.strips[strip].codes[4 * block + 2 * half + upper]
+        v, code = self.k.value, self.strips[strip].quantized[4 * block + 2 * half + upper]
         out = []
         for sel in (LOW, HIGH):
             bits = v("i32", f"prmt.b32 {{}}, {code}, {self.upper}, {sel};")
@@ -179,7 +180,7 @@ class FourBits(Numbers):
     def whole(self, strip: int, block: int, half: int, upper: int) -> list[str]:
         v, regs = self.k.value, self.strips[strip]
         assert isinstance(regs, Nibbles)
-        word, out = regs.codes[2 * block + upper], []
+        word, out = regs.quantized[2 * block + upper], []
         for pair in range(2):
             first = 16 * half + 8 * pair
             low = v("i32", f"shr.u32 {{}}, {word}, {first};") if first else word
@@ -205,7 +206,7 @@ class Floats(Numbers):
             scale = v("float", f"mov.b32 {{}}, {regs.scales[upper][block // PER_SCALE]};")
             if self.f.shift:
                 scale = v("float", f"mul.rn.f32 {{}}, {scale}, {literal('float', 2.0**-self.f.shift)};")
-            even, odd = regs._widened(regs.codes[4 * block + 2 * half + upper])
+            even, odd = regs._widened(regs.quantized[4 * block + 2 * half + upper])
             numbers = [[v("float", f"mul.rn.f32 {{}}, {x}, {scale};") for x in regs._halves(pair)] for pair in (even, odd)]
             both.append([v("i32", f"cvt.rn.bf16x2.f32 {{}}, {numbers[1][i]}, {numbers[0][i]};") for i in range(2)])
         return [both[0][0], both[1][0], both[0][1], both[1][1]]

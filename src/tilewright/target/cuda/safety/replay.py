@@ -39,11 +39,11 @@ def matrix_ranges(op: Op, descriptors: tuple[int, ...], rows: int) -> list[tuple
     assert shape is not None, op.text
     n, deep = int(shape[1]), int(shape[2])
     flags = [x.strip() for x in op.operands.split("}")[-1].split(",")]
-    turned = [x == "1" for x in flags[flags.index(next(x for x in flags if x.startswith("%p"))) + 3 :]]  # after both signs
+    transposed = [x == "1" for x in flags[flags.index(next(x for x in flags if x.startswith("%p"))) + 3 :]]  # after both signs
     if len(descriptors) == 1:
-        sides = [(descriptors[0], n, bool(turned and turned[-1]))]
+        sides = [(descriptors[0], n, bool(transposed and transposed[-1]))]
     else:
-        sides = [(descriptors[0], rows, bool(turned and turned[0])), (descriptors[1], n, bool(turned and turned[-1]))]
+        sides = [(descriptors[0], rows, bool(transposed and transposed[0])), (descriptors[1], n, bool(transposed and transposed[-1]))]
     found = []
     for d, wide, across in sides:
         start, leading, stride = (d & 0x3FFF) << 4, (d >> 16 & 0x3FFF) << 4, (d >> 32 & 0x3FFF) << 4

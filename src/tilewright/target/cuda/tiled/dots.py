@@ -125,13 +125,13 @@ def put(e: TiledEmitter, area: Area, layout: Layout, shape: tuple[int, ...], val
 def area_of(e: TiledEmitter, x: Operand) -> tuple[Area, bool] | None:
     """The shared memory of an operand and whether it is read transposed, or None: it is in registers."""
     assert isinstance(x, Var)
-    root, turned = e.plan.roots[x]
+    root, transposed = e.plan.roots[x]
     found = e.areas.get(root)
     if found is None:
         return None
     if not found.ring:
         e.touch(found.at, found.tile.nbytes, write=False)
-    return found, turned
+    return found, transposed
 
 
 def multiply(e: TiledEmitter, instr: Instr) -> None:
@@ -159,9 +159,9 @@ def _grid(dot: Dot, shape: tuple[int, ...]) -> tuple[dict[tuple[int, int], int],
     return at, sorted({a for a, _ in at}), sorted({b for _, b in at}), columns
 
 
-def _inner_k(area: Area, turned: bool, k_axis: int) -> bool:
+def _inner_k(area: Area, transposed: bool, k_axis: int) -> bool:
     """Whether K is the contiguous axis of an operand whose own axis `k_axis` is K."""
-    return ((1 - k_axis if turned else k_axis) == 0) == area.tile.swapped
+    return ((1 - k_axis if transposed else k_axis) == 0) == area.tile.swapped
 
 
 def _mma(e: TiledEmitter, dot: Dot, sums: dict[int, str]) -> None:
@@ -176,14 +176,14 @@ def _mma(e: TiledEmitter, dot: Dot, sums: dict[int, str]) -> None:
     name = f"mma.sync.aligned.m16n8k{deep}.row.col.{units[2]}.{units[0]}.{units[1]}.{units[2]}"
     left, right = area_of(e, instr.operands[0]), area_of(e, instr.operands[1])
     assert right is not None
-    b_area, b_turned = right
-    b_inner = _inner_k(b_area, b_turned, 0)
+    b_area, b_transposed = right
+    b_inner = _inner_k(b_area, b_transposed, 0)
     steps = _steps(cols, a_type, deep)
     b_places = b_area.places(e, _matrix_lanes(b_area, across, b_inner, first=b_inner, deep=steps == 2))
     a_inner, a_places = True, None
     if left is not None:
-        a_area, a_turned = left
-        a_inner = _inner_k(a_area, a_turned, 1)
+        a_area, a_transposed = left
+        a_inner = _inner_k(a_area, a_transposed, 1)
         a_places = a_area.places(e, _matrix_lanes(a_area, down, a_inner, first=not a_inner))
     else:
         own = e.spread(instr.operands[0])
@@ -229,8 +229,8 @@ def _wgmma(e: TiledEmitter, dot: Dot, sums: dict[int, str]) -> None:
     for side, found, axis in ((0, left, 1), (1, right, 0)):
         if found is None:
             continue
-        area, turned = found
-        inner = _inner_k(area, turned, axis)
+        area, transposed = found
+        inner = _inner_k(area, transposed, axis)
         mine = [(i, area.bit(not inner, b - columns if side == 0 else b)) for i, b in groups if (b >= columns) == (side == 0)]
         sides.append((area.descriptor(e, inner, e.thread_bits(tuple(mine))), area, inner))
     values: dict[tuple[int, int], str] = {}
@@ -322,8 +322,8 @@ def _tf32(e: TiledEmitter, dot: Dot, sums: dict[int, str]) -> None:
     for x, axis in ((instr.operands[0], 1), (instr.operands[1], 0)):
         found = area_of(e, x)
         assert found is not None
-        area, turned = found
-        inner, mine = _inner_k(area, turned, axis), axis == 1
+        area, transposed = found
+        inner, mine = _inner_k(area, transposed, axis), axis == 1
         warps = [(5 + i, b - columns if mine else b) for i, b in enumerate(dot.layout.warps) if b is not None and (b >= columns) == mine]
         if inner:  # matrices of eight rows of 16 bytes
             lanes = _matrix_lanes(area, warps, inner, first=not mine, deep=steps == 2 and not mine)
@@ -373,8 +373,8 @@ def _doubles(e: TiledEmitter, dot: Dot, sums: dict[int, str]) -> None:
     for x, axis in ((instr.operands[0], 1), (instr.operands[1], 0)):
         found = area_of(e, x)
         assert found is not None
-        area, turned = found
-        inner, mine = _inner_k(area, turned, axis), axis == 1
+        area, transposed = found
+        inner, mine = _inner_k(area, transposed, axis), axis == 1
         warps = [(5 + i, b - columns if mine else b) for i, b in enumerate(dot.layout.warps) if b is not None and (b >= columns) == mine]
         own = [(0, area.bit(inner, first)), (1, area.bit(inner, first + 1)), *((2 + i, area.bit(not inner, i)) for i in range(3))]
         sides.append((area.places(e, (*own, *((i, area.bit(not inner, b)) for i, b in warps))), inner))
@@ -415,8 +415,8 @@ def _fma(e: TiledEmitter, dot: Dot, sums: dict[int, str]) -> None:
     for x, axis, numbers in ((instr.operands[0], 1, rows), (instr.operands[1], 0, cols)):
         found = area_of(e, x)
         assert found is not None
-        area, turned = found
-        inner = _inner_k(area, turned, axis)
+        area, transposed = found
+        inner = _inner_k(area, transposed, axis)
         mine = axis == 1  # the left operand follows rows
         bits = tuple(
             (i, area.bit(not inner, b - columns if mine else b))

@@ -202,11 +202,11 @@ class _Planner:
     def _root(self, x: Operand) -> tuple[Var, bool]:
         """What an operand of a product is the transpose of, and whether it is one."""
         assert isinstance(x, Var)
-        turned = False
+        transposed = False
         while x in self.made and self.made[x].op == "transpose":
-            x, turned = self.made[x].operands[0], not turned
+            x, transposed = self.made[x].operands[0], not transposed
             assert isinstance(x, Var)
-        return x, turned
+        return x, transposed
 
     def _only_products(self, x: Var) -> bool:
         users = self.users.get(x, [])
@@ -226,17 +226,17 @@ class _Planner:
             kind = "mma"
         if kind == "fma" and not (a.dtype is b.dtype is acc.dtype and acc.dtype in (f32, f64)):
             raise CompileError(f"cuda: kernel {self.kernel.name}: no product of {a} and {b} into {acc}")
-        (left, left_turned), (right, right_turned) = self._root(i.operands[0]), self._root(i.operands[1])
-        right_shape = self._stage(right, not right_turned if bytes_ else None)
+        (left, left_transposed), (right, right_transposed) = self._root(i.operands[0]), self._root(i.operands[1])
+        right_shape = self._stage(right, not right_transposed if bytes_ else None)
         loaded = self.made.get(left) is not None and self.made[left].op in ("load", "gather") and self._only_products(left)
-        left_shape = self._stage(left, left_turned if bytes_ else None) if loaded else None
-        if kind in ("mma", "tf32") and not bytes_ and self._takes_wgmma(i, left_shape, right_shape, right_turned):
+        left_shape = self._stage(left, left_transposed if bytes_ else None) if loaded else None
+        if kind in ("mma", "tf32") and not bytes_ and self._takes_wgmma(i, left_shape, right_shape, right_transposed):
             kind = "wgmma" if kind == "mma" else "wgmma_tf32"
         down, across = self._split(acc.shape, kind, self._feeds_rows(i))
         if kind != "fma":
             layout = fragment(acc.shape, down, across)
         else:  # the right operand's columns are neighbours in memory: so are a thread's
-            layout = register_tile(acc.shape, down, across, neighbours=right_shape.swapped == right_turned)
+            layout = register_tile(acc.shape, down, across, neighbours=right_shape.swapped == right_transposed)
         self.out.dots[i] = Dot(i, kind, layout, down, across)
         for v in (i.results[0], i.operands[2]):
             assert isinstance(v, Var)
@@ -246,7 +246,7 @@ class _Planner:
         if not loaded and not bytes_ and kind in ("mma", "wgmma") and across == 1 and left is own:
             self.out.layouts.setdefault(left, fragment(a.shape, down, 1))
         elif not loaded:
-            self._stage(left, left_turned if bytes_ else None)
+            self._stage(left, left_transposed if bytes_ else None)
         for x in i.operands[:2]:
             assert isinstance(x, Var)
             self.out.roots[x] = self._root(x)
@@ -255,19 +255,19 @@ class _Planner:
                 x = self.made[x].operands[0]
                 assert isinstance(x, Var)
 
-    def _takes_wgmma(self, i: Instr, left: SharedTile | None, right: SharedTile, right_turned: bool) -> bool:
+    def _takes_wgmma(self, i: Instr, left: SharedTile | None, right: SharedTile, right_transposed: bool) -> bool:
         """Whether warpgroups of four warps can multiply these operands where they lie: rows of 64 a warpgroup, and a matrix whose rows are
         not along K in whole swizzled rows of 128 bytes."""
         (rows, deep), (_, columns) = (tile(x).shape for x in i.operands[:2])
         warps = self.kernel.warps
         if self.arch != "sm_90a" or warps % 4 or rows < 64 or deep < 16 or columns * min(warps, rows // 16) < 8 * warps:
             return False
-        if right.pitch < 32 or (right.swapped == right_turned and right.pitch != 128):
+        if right.pitch < 32 or (right.swapped == right_transposed and right.pitch != 128):
             return False
         if right.dtype is f32:  # rounded by TMA, as the left operand is in registers
             view = self.made[self._root(i.operands[1])[0]].operands[0]
             known = isinstance(view, Var) and view.name in dict(self.kernel.mapped)
-            return known and right.swapped != right_turned and left is not None and left.swapped == self._root(i.operands[0])[1]
+            return known and right.swapped != right_transposed and left is not None and left.swapped == self._root(i.operands[0])[1]
         if left is None:
             return self._root(i.operands[0])[1] is False and rows * 4 >= 64 * warps
         return left.pitch == 128 or (left.pitch >= 32 and left.swapped == self._root(i.operands[0])[1])

@@ -36,7 +36,7 @@ class Activations:
         """Make the activations of this warp's unit ready."""
 
     def block(self, tile: int, block: int, sums: bool) -> tuple[str, str, list[str], list[str]]:
-        """Codes of both halves of a block of 32 columns; per column kept the scale, and the scale times the sum of the codes."""
+        """Quantized values of both halves of a block of 32 columns; per column kept the scale, and the scale times the sum of the codes."""
         raise NotImplementedError
 
     def store(self, out: str, at: int, sums: list[list[str]]) -> None:
@@ -80,15 +80,16 @@ def row_of(q: QDot, view: Var | None, first: str, inside: str | None) -> list[st
     return regs
 
 
-class RowCodes(Activations):
-    """Codes of one row, made by all threads: eight neighbours each, four threads a block of 32. All columns of the product are this row."""
+class RowActivations(Activations):
+    """Values of one row, made by all threads: eight neighbours each, four threads a block of 32. All columns of the product are this
+    row."""
 
     kept = ((0, 0, 0), (2, 1, 0))
 
     def __init__(self, q: QDot) -> None:
         self.q, self.k = q, q.k
         g, k, v = q.kernel, q.k, q.k.value
-        self.codes, self.meta = k.alloc_shared(g.k), k.alloc_shared(g.k // COLUMNS * 8)
+        self.quantized, self.meta = k.alloc_shared(g.k), k.alloc_shared(g.k // COLUMNS * 8)
         self.squares = k.alloc_shared(4 * g.warps) if g.norm is not None else 0
         total = ""
         rows = [(first, inside, self._row(g.x, first, inside)) for first, inside in q.starts]
@@ -110,7 +111,7 @@ class RowCodes(Activations):
         self.at, self.at_meta = k.reg("i32"), k.reg("i32")
 
     def _round(self, first: str, inside: str | None, values: list[str], norm: list[str], total: str) -> str:
-        """Codes of eight elements; gives the running sum of squares."""
+        """Quantized values of eight elements; gives the running sum of squares."""
         k, v, tid = self.k, self.k.value, self.q.tid
         if norm:
             for x in values:
@@ -124,11 +125,11 @@ class RowCodes(Activations):
         zero = v("i1", f"setp.eq.f32 {{}}, {peak}, {literal('float', 0.0)};")
         inverse = v("float", f"div.rn.f32 {{}}, {literal('float', 127.0)}, {peak};")
         inverse = v("float", f"selp.f32 {{}}, {literal('float', 0.0)}, {inverse}, {zero};")
-        codes = []
+        quantized = []
         for x in values:
             scaled = v("float", f"mul.rn.f32 {{}}, {x}, {inverse};")
-            codes.append(v("i32", f"cvt.rni.s32.f32 {{}}, {scaled};"))
-        pairs = [v("i32", f"prmt.b32 {{}}, {codes[i]}, {codes[i + 1]}, 0x0040;") for i in range(0, EACH, 2)]
+            quantized.append(v("i32", f"cvt.rni.s32.f32 {{}}, {scaled};"))
+        pairs = [v("i32", f"prmt.b32 {{}}, {quantized[i]}, {quantized[i + 1]}, 0x0040;") for i in range(0, EACH, 2)]
         words = [v("i32", f"prmt.b32 {{}}, {pairs[i]}, {pairs[i + 1]}, 0x5410;") for i in (0, 2)]
         count = v("i32", f"dp4a.u32.s32 {{}}, {ONES}, {words[0]}, 0;")
         count = v("i32", f"dp4a.u32.s32 {{}}, {ONES}, {words[1]}, {count};")
@@ -143,7 +144,7 @@ class RowCodes(Activations):
         place = v("i32", f"mad.lo.u32 {{}}, {part}, 2, {place};")
         guard = f"@{inside} " if inside is not None else ""
         for i, pair in enumerate(pairs):
-            k.emit(f"{guard}st.shared.u16 [{place}+{self.codes + 8 * i}], {pair};")
+            k.emit(f"{guard}st.shared.u16 [{place}+{self.quantized + 8 * i}], {pair};")
         leader = v("i1", f"setp.eq.u32 {{}}, {part}, 0;")
         leader = leader if inside is None else v("i1", f"and.pred {{}}, {leader}, {inside};")
         about = v("i32", f"mad.lo.u32 {{}}, {block}, 8, {self.q.base};")
@@ -165,17 +166,17 @@ class RowCodes(Activations):
     def block(self, tile: int, block: int, sums: bool) -> tuple[str, str, list[str], list[str]]:
         k = self.k
         low, high, scale, weight = k.reg("i32"), k.reg("i32"), k.reg("float"), k.reg("float")
-        k.emit(f"ld.shared.v2.b32 {{{low}, {high}}}, [{self.at}+{self.codes + block * COLUMNS}];")
+        k.emit(f"ld.shared.v2.b32 {{{low}, {high}}}, [{self.at}+{self.quantized + block * COLUMNS}];")
         k.emit(f"ld.shared.v2.f32 {{{scale}, {weight}}}, [{self.at_meta}+{self.meta + block * 8}];")
         return low, high, [scale], [weight]
 
     def own_block(self) -> tuple[list[str], list[str]]:
-        """Codes of the unit's block `line`, both halves; of the blocks 2·quad and 2·quad + 1 the scale, and the scale times the sum."""
+        """Values of the unit's block `line`, both halves; of the blocks 2·quad and 2·quad + 1 the scale, and the scale times the sum."""
         k = self.k
-        codes, about = [k.reg("i32") for _ in range(2)], [k.reg("float") for _ in range(4)]
-        k.emit(f"ld.shared.v2.b32 {{{', '.join(codes)}}}, [{self.at}+{self.codes}];")
+        quantized, about = [k.reg("i32") for _ in range(2)], [k.reg("float") for _ in range(4)]
+        k.emit(f"ld.shared.v2.b32 {{{', '.join(quantized)}}}, [{self.at}+{self.quantized}];")
         k.emit(f"ld.shared.v4.f32 {{{', '.join(about)}}}, [{self.at_meta}+{self.meta}];")
-        return codes, about
+        return quantized, about
 
     def store(self, out: str, at: int, sums: list[list[str]]) -> None:
         v = self.k.value
@@ -200,8 +201,8 @@ class RowCodes(Activations):
         return v("float", f"div.rn.f32 {{}}, {literal('float', smaller)}, {v('float', f'sqrt.rn.f32 {{}}, {mean};')};")
 
 
-class StoredCodes(Activations):
-    """Rows of codes, scales and sums as `quantize_rows` writes them. A warp brings those of its next unit into shared memory of its own;
+class StoredActivations(Activations):
+    """Rows of values, scales and sums as `quantize_rows` writes them. A warp brings those of its next unit into shared memory of its own;
     rows past the end read the last one and are not stored."""
 
     kept = ((0, 0, 0), (1, 0, 1), (2, 1, 0), (3, 1, 1))
@@ -209,11 +210,11 @@ class StoredCodes(Activations):
     def __init__(self, q: QDot, first_row: str) -> None:
         self.q, self.k = q, q.k
         g, k, v, blocks = q.kernel, q.k, q.k.value, q.f.blocks
-        self.pitch = blocks * COLUMNS + COLUMNS  # of a row's codes: four rows fall on different banks
-        self.tile_codes, self.tile_meta = 8 * self.pitch, 8 * blocks * 8
+        self.pitch = blocks * COLUMNS + COLUMNS  # of a row's quantized values: four rows fall on different banks
+        self.tile_size, self.tile_meta = 8 * self.pitch, 8 * blocks * 8
         own = g.tiles * self.tile_bytes(blocks)
         self.mine = v("i32", f"mad.lo.u32 {{}}, {q.warp}, {own}, {v('i32', f'add.u32 {{}}, {q.base}, {q.sums_at};')};")
-        self.codes = v("i32", f"mad.lo.u32 {{}}, {q.line}, {self.pitch}, {v('i32', f'mad.lo.u32 {{}}, {q.quad}, 8, {self.mine};')};")
+        self.quantized = v("i32", f"mad.lo.u32 {{}}, {q.line}, {self.pitch}, {v('i32', f'mad.lo.u32 {{}}, {q.quad}, 8, {self.mine};')};")
         self.meta = v("i32", f"mad.lo.u32 {{}}, {q.quad}, {2 * blocks * 8}, {self.mine};")
         last = v("i32", f"sub.u32 {{}}, {v('i32', f'cvt.u32.u64 {{}}, {q.e.word(1)};')}, 1;")
         # one lane's share of a row: line = row, quad = which quarter of the unit's half blocks and blocks
@@ -222,7 +223,7 @@ class StoredCodes(Activations):
             row = v("i32", f"add.u32 {{}}, {v('i32', f'add.u32 {{}}, {q.line}, {8 * t};')}, {first_row};")
             row = v("i32", f"min.u32 {{}}, {row}, {last};")
             starts = [v("i64", f"mad.wide.u32 {{}}, {row}, {size}, {q.view(x).pointer};")
-                      for x, size in ((g.codes, g.k), (g.scales, g.k // 8), (g.sums, g.k // 4))]  # fmt: skip
+                      for x, size in ((g.quantized, g.k), (g.scales, g.k // 8), (g.sums, g.k // 4))]  # fmt: skip
             self.rows.append(starts)
         self.unit = k.reg("i32")  # number of this warp's unit
 
@@ -238,13 +239,13 @@ class StoredCodes(Activations):
         self.k.emit(f"add.u32 {self.unit}, {self.unit}, {self.q.kernel.warps};")
 
     def bring(self) -> None:
-        """The codes, scales and scaled sums of this warp's unit into its shared memory."""
+        """The quantized values, scales and scaled sums of this warp's unit into its shared memory."""
         k, v, q, blocks = self.k, self.k.value, self.q, self.q.f.blocks
         k.emit("bar.warp.sync -1;")
-        for t, (codes, scales, sums) in enumerate(self.rows):
-            here = v("i64", f"mad.wide.u32 {{}}, {self.unit}, {blocks * COLUMNS}, {codes};")
+        for t, (quantized, scales, sums) in enumerate(self.rows):
+            here = v("i64", f"mad.wide.u32 {{}}, {self.unit}, {blocks * COLUMNS}, {quantized};")
             here = v("i64", f"mad.wide.u32 {{}}, {q.quad}, 16, {here};")
-            place = v("i32", f"mad.lo.u32 {{}}, {q.line}, {self.pitch}, {v('i32', f'add.u32 {{}}, {self.mine}, {t * self.tile_codes};')};")
+            place = v("i32", f"mad.lo.u32 {{}}, {q.line}, {self.pitch}, {v('i32', f'add.u32 {{}}, {self.mine}, {t * self.tile_size};')};")
             place = v("i32", f"mad.lo.u32 {{}}, {v('i32', f'shr.u32 {{}}, {q.quad}, 1;')}, {COLUMNS}, {place};")
             place = v("i32", f"mad.lo.u32 {{}}, {v('i32', f'and.b32 {{}}, {q.quad}, 1;')}, 4, {place};")
             for i in range(0, 2 * blocks, 4):  # half blocks i + quad
@@ -263,7 +264,7 @@ class StoredCodes(Activations):
                 k.emit(f"{guard}ld.global.f32 {scale}, [{v('i64', f'mad.wide.u32 {{}}, {block}, 4, {scales};')}];")
                 k.emit(f"{guard}ld.global.v2.b32 {{{a}, {b}}}, [{v('i64', f'mad.wide.u32 {{}}, {block}, 8, {sums};')}];")
                 whole = v("float", f"cvt.rn.f32.s32 {{}}, {v('i32', f'add.s32 {{}}, {a}, {b};')};")
-                about = self.q.kernel.tiles * self.tile_codes + t * self.tile_meta + 8 * i
+                about = self.q.kernel.tiles * self.tile_size + t * self.tile_meta + 8 * i
                 at = v("i32", f"mad.lo.u32 {{}}, {q.quad}, 8, {v('i32', f'mad.lo.u32 {{}}, {q.line}, {blocks * 8}, {self.mine};')};")
                 k.emit(f"{guard}st.shared.v2.f32 [{at}+{about}], {{{scale}, {v('float', f'mul.rn.f32 {{}}, {whole}, {scale};')}}};")
         k.emit("bar.warp.sync -1;")
@@ -271,11 +272,11 @@ class StoredCodes(Activations):
     def block(self, tile: int, block: int, sums: bool) -> tuple[str, str, list[str], list[str]]:
         k = self.k
         low, high = k.reg("i32"), k.reg("i32")
-        k.emit(f"ld.shared.v2.b32 {{{low}, {high}}}, [{self.codes}+{tile * self.tile_codes + block * COLUMNS}];")
+        k.emit(f"ld.shared.v2.b32 {{{low}, {high}}}, [{self.quantized}+{tile * self.tile_size + block * COLUMNS}];")
         scales, weights = [], []
         for c in range(2):
             scale, weight = k.reg("float"), k.reg("float")
-            at = self.q.kernel.tiles * self.tile_codes + tile * self.tile_meta + (c * self.q.f.blocks + block) * 8
+            at = self.q.kernel.tiles * self.tile_size + tile * self.tile_meta + (c * self.q.f.blocks + block) * 8
             k.emit(f"ld.shared.v2.f32 {{{scale}, {weight}}}, [{self.meta}+{at}];")
             scales.append(scale)
             weights.append(weight)

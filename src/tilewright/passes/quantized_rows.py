@@ -1,4 +1,4 @@
-"""On a GPU, products of one row with packed matrices round the row to codes themselves, with the RMS norm that makes it; two products
+"""On a GPU, products of one row with packed matrices round the row to values themselves, with the RMS norm that makes it; two products
 that meet in one epilogue (gate and up) are one region."""
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def dot_of(n: Node) -> Node | None:
     return anchors[0] if len(anchors) == 1 and isinstance(anchors[0].op, o.QDot) else None
 
 
-def codes_of(n: Node) -> Node | None:
-    """The rounding whose codes the product of this node reads, where it is of one row and a node of its own."""
+def quantized_of(n: Node) -> Node | None:
+    """The rounding whose quantized values the product of this node reads, where it is of one row and a node of its own."""
     dot = dot_of(n)
     if dot is None:
         return None
@@ -44,15 +44,15 @@ def codes_of(n: Node) -> Node | None:
 
 
 @dataclass(frozen=True)
-class RowCodes(Pass):
+class QuantizedRows(Pass):
     """Before: regions are made; the target is a GPU. After: a `qdot` of one row has the rounding of the row, and the RMS norm before it,
-    in its region, and takes with it another `qdot` of the same codes that only its own epilogue reads."""
+    in its region, and takes with it another `qdot` of the same quantized values that only its own epilogue reads."""
 
-    name: ClassVar[str] = "row-codes"
+    name: ClassVar[str] = "quantized-rows"
 
     def run(self, graph: Graph, log: Log) -> Graph:
         users, outputs = graph.users(), set(graph.outputs)
-        found = {n: made for n in graph.nodes if (made := codes_of(n)) is not None}
+        found = {n: made for n in graph.nodes if (made := quantized_of(n)) is not None}
         if not found:
             return graph
         partner: dict[Node, Node] = {}
@@ -64,7 +64,7 @@ class RowCodes(Pass):
                 if alike(n, other) and other not in partner and n not in partner.values():
                     partner[n] = other
                     break
-        return with_regions(graph, found, partner, self.region, lambda products: log.hit("products_with_codes", products))
+        return with_regions(graph, found, partner, self.region, lambda products: log.hit("products_with_quantized", products))
 
     @staticmethod
     def region(r: RowRegion, made: Node) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ....core.dtypes import f16, i8
 from ....ops.attention.q8_cache import BLOCK
 from ....tile.builder import KernelBuilder, Tile
-from ...quant.quantize import codes_of
+from ...quant.quantize import quantized_of
 
 
 def spread(b: KernelBuilder, half: int, each: Sequence[Tile]) -> list[Tile]:
@@ -22,13 +22,13 @@ def spread(b: KernelBuilder, half: int, each: Sequence[Tile]) -> list[Tile]:
     return found
 
 
-def row_codes(b: KernelBuilder, half: int, halves: Sequence[Tile]) -> tuple[list[Tile], list[Tile]]:
-    """A row as codes i8, in halves, and the scale f16 of every 32 of them: what `Q8Blocks` makes."""
+def quantized_row(b: KernelBuilder, half: int, halves: Sequence[Tile]) -> tuple[list[Tile], list[Tile]]:
+    """A row as quantized values i8, in halves, and the scale f16 of every 32 of them: what `Q8Blocks` makes."""
     block, peaks = b.binary("floordiv", b.iota((1, half), 1), BLOCK), []
     for x in halves:
         size = b.unary("abs", x)
         peaks += [b.reduce("max", b.select(b.cmp("eq", block, i), size, 0.0), 1) for i in range(max(1, half // BLOCK))]
     if half < BLOCK:
         peaks = [b.binary("max", *peaks)]
-    codes = [b.cast(codes_of(b, x, peak)[0], i8) for x, peak in zip(halves, spread(b, half, peaks), strict=True)]
-    return codes, [b.cast(peak * (1.0 / 127.0), f16) for peak in peaks]
+    quantized = [b.cast(quantized_of(b, x, peak)[0], i8) for x, peak in zip(halves, spread(b, half, peaks), strict=True)]
+    return quantized, [b.cast(peak * (1.0 / 127.0), f16) for peak in peaks]
