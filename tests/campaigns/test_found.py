@@ -13,12 +13,12 @@ import tilewright as tw
 from tilewright.ops.structure import ConstantData, Seen
 
 from .engine.campaign import Campaign
+from .files.mutate import Change
 from .llm_gguf import CAMPAIGN as GGUF
 from .llm_gguf import Edit as FileEdit
 from .llm_gguf import File
 from .onnx_files import CAMPAIGN as ONNX
 from .onnx_files import Case as OnnxCase
-from .onnx_files import Change
 from .patterns import CAMPAIGN as PATTERNS
 from .patterns import Case, Edit
 from .scene_files import CAMPAIGN as SCENES

@@ -1,6 +1,8 @@
 """What runs over PyTorch's OpInfo database in other dtypes than f32 found: wrong numbers once, each with the call that showed it."""
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 
@@ -21,7 +23,7 @@ def test_complex_factors_are_conjugated() -> None:
 def test_lists_of_tensors() -> None:
     x, y, z = ([torch.rand(3, 4) + 0.5, torch.rand(5) + 0.5] for _ in range(3))
 
-    def all_of(x: list[torch.Tensor], y: list[torch.Tensor], z: list[torch.Tensor]) -> list[list[torch.Tensor]]:
+    def all_of(x: list[torch.Tensor], y: list[torch.Tensor], z: list[torch.Tensor]) -> list[Any]:
         return [torch._foreach_add(x, y, alpha=0.3), torch._foreach_mul(x, [0.3, 0.7]), torch._foreach_addcdiv(x, y, z, value=0.1),
                 torch._foreach_addcmul(x, y, z, [0.1, 0.2]), torch._foreach_lerp(x, y, 0.7), torch._foreach_maximum(x, 0.9),
                 torch._foreach_norm(x), torch._foreach_pow(0.5, x), torch._foreach_sqrt(x), torch._foreach_mul(x, torch.tensor(0.3))]

@@ -17,7 +17,8 @@ from tilewright import ops as o
 def test_scales_bias_and_bounds_of_a_layer_are_one_step(codes: Any, zero: int, after: str) -> None:
     rng, n = fresh_rng(), helper.make_node
     x = rng.integers(np.iinfo(codes).min, np.iinfo(codes).max, (1, 8, 6, 5)).astype(codes)
-    weights = {"w": rng.integers(-127, 128, (24, 8, 3, 3)).astype(np.int8), "ws": rng.uniform(0.001, 0.01, 24).astype(np.float32),
+    weights: dict[str, Any] = {
+               "w": rng.integers(-127, 128, (24, 8, 3, 3)).astype(np.int8), "ws": rng.uniform(0.001, 0.01, 24).astype(np.float32),
                "wz": np.zeros(24, np.int8), "b": rng.integers(-9999, 9999, 24).astype(np.int32), "xs": np.float32(0.02),
                "xz": np.array(zero, codes), "bz": np.zeros(24, np.int32), "ys": np.float32(0.03), "yz": np.array(zero, codes)}
     weights["bs"] = weights["ws"] * weights["xs"]

@@ -72,7 +72,7 @@ def weighted_gather(a: dict[str, Any], x: Any, index: Any, weight: Any) -> Any:
 def gather_sum(a: dict[str, Any], x: Any, index: Any, weight: Any) -> Any:
     rows = x.double().movedim(a["axis"], -1)
     each = (rows[..., at.long().clamp(0, rows.shape[-1] - 1)] * w.double() for at, w in zip(index, weight, strict=True))
-    return sum(each).movedim(-1, a["axis"]).to(x.dtype)  # type: ignore[union-attr]
+    return sum(each).movedim(-1, a["axis"]).to(x.dtype)
 
 
 def pad_edges(a: dict[str, Any], x: Any) -> Any:

@@ -12,8 +12,7 @@ from tilewright.core.dims import floordiv, sym, symbols
 from tilewright.core.errors import FormatError
 from tilewright.kernels.launch import Buffer, ConstBuffer, ErrorWord, Packed, Program, Variant, Word
 from tilewright.ops.structure import ConstantData
-from tilewright.runtime.archive.program_data import Reader, program_data, read_packed, read_program
-from tilewright.runtime.archive.session import Stored
+from tilewright.runtime.archive.program_data import Reader, Stored, program_data, read_packed, read_program
 
 S = sym("S", 1, 100)
 

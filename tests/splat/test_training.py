@@ -16,7 +16,7 @@ from tests.fresh import fresh_rng
 from tilewright.cli.main import main
 from tilewright.core.errors import CheckpointError, InputError
 from tilewright.splat.scene import spacing
-from tilewright.splat.train import turned
+from tilewright.splat.train import rotated
 
 
 def target() -> tw.splat.Scene:
@@ -110,7 +110,7 @@ def test_vectors_turn_as_matrices_do() -> None:
     q, v = rng.normal(size=(5, 4)), rng.normal(size=(5, 3))
     from tilewright.splat.colmap import rotation
 
-    np.testing.assert_allclose(turned(q, v), np.stack([rotation(a) @ b for a, b in zip(q, v, strict=True)]), atol=1e-12)
+    np.testing.assert_allclose(rotated(q, v), np.stack([rotation(a) @ b for a, b in zip(q, v, strict=True)]), atol=1e-12)
 
 
 def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,7 @@ from ...tile.ir import identity
 from ..launch import Launch
 from ..region import Evaluator, Operand, Region, narrow
 from ..template import Reason, Template, region_bytes, region_flops
-from .rows import COMBINE, REDUCTIONS, RowKernel, turned
+from .rows import COMBINE, REDUCTIONS, RowKernel, transposed
 
 
 def _reductions(region: Region) -> list[Node]:
@@ -38,7 +38,7 @@ class RowSweeps(Template):
         return None if along or len(_reductions(region)) > 1 else Reason("nothing goes back along the rows")
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        return turned(region, target, SweepKernel)
+        return transposed(region, target, SweepKernel)
 
 
 class SweepKernel(RowKernel):

@@ -56,6 +56,7 @@ aten("logaddexp2.default")(_formula2(formulas.logaddexp2))
 aten("heaviside.default")(_formula2(formulas.heaviside))
 aten("ldexp.Tensor")(_formula2(formulas.ldexp))
 
+_fn: Any
 for _name, _fn in {
     "sinc": formulas.sinc, "special_sinc": formulas.sinc, "special_entr": formulas.entr, "special_ndtr": formulas.ndtr,
     "nan_to_num": formulas.nan_to_num, "hardshrink": formulas.hardshrink,
