@@ -322,3 +322,17 @@ def test_products_with_axes_of_size_1(dtype: DType, sizes: tuple[int, int, int],
     product = Emulated(made, "sm_80" if dtype is bf16 else "sm_90a")
     want = (a.T if turned[0] else a).astype(np.float64) @ (b.T if turned[1] else b).astype(np.float64)
     assert_close(product(a, b)[0], want, dtype)
+
+
+@pytest.mark.parametrize(("depth", "wide", "delta"), [(64, 32, True), (24, 40, False), (128, 5, True)])
+def test_memories_lie_in_registers_of_warps(depth: int, wide: int, delta: bool) -> None:
+    """Depths and widths that fill their tiles or not, two heads that share a key; no program is one thread's."""
+    rng, q, v = fresh_rng(), (1, 1, 6, depth), (1, 2, 6, wide)
+    shapes = (q, q, v, (1, 2, 6), (1, 2, 6), (1, 2, depth, wide))
+    arrays = [(rng.standard_normal(s) * (depth**-0.5 if s == q else 1) - (s == (1, 2, 6))).astype(np.float32) for s in shapes]
+    op = o.REGISTRY["gated_delta_rule"](scale=0.5, delta=delta)
+    g = graph(lambda *x: op(*x), *((f32, s) for s in shapes))
+    run = Emulated(g)
+    assert [type(x.kernel) for x in run.program.launches] == [TiledKernel]
+    for got, want in zip(run(*arrays), reference(g, arrays), strict=True):
+        assert_close(got, want, f32)

@@ -42,6 +42,7 @@ from ..rows.cuda.long_norm import LongNorm
 from ..rows.cuda.norm_backward import CudaNormBackward
 from ..rows.cuda.rows import CudaRows
 from ..rows.rows import Rows
+from ..scan.cuda.delta_net import CudaDeltaRule
 from ..scan.cuda.running import CudaRunning
 from ..select import TEMPLATES
 from ..sort.cuda.radix import CudaSort
@@ -97,6 +98,7 @@ CUDA_TEMPLATES: list[Template] = [
     CudaGather(),
     CudaSample(),
     CudaRunning(),
+    CudaDeltaRule(),
     CudaSort(),
     CudaRowMap(),
     CudaSplatBin(),
