@@ -49,7 +49,7 @@ def test_softmax_of_columns(fn: Callable[..., Any], shape: tuple[int, ...], dim:
     x.select(dim, 1).fill_(float("-inf"))
     session = check(lambda x: fn(x, dim), x)
     if min(shape[dim], shape[-1]) >= 32:
-        assert "columns turned into rows" in notes(session)
+        assert "columns transposed into rows" in notes(session)
 
 
 @pytest.mark.parametrize(("channels", "tokens", "turns"), [(33, 50, True), (70, 32, True), (20, 64, False)])
@@ -59,7 +59,7 @@ def test_norms_of_columns(channels: int, tokens: int, turns: bool) -> None:
     for fn, args in ((lambda x, w: F.layer_norm(x.mT, (channels,), w, w), (x, w)),
                      (lambda x, y, w: F.layer_norm(x.mT + y, (channels,), w), (x, y, w)),
                      (lambda x, w: F.rms_norm(x.mT, (channels,), w).mT.contiguous() + 1.0, (x, w))):  # fmt: skip
-        assert ("columns turned into rows" in notes(check(fn, *args))) is turns
+        assert ("columns transposed into rows" in notes(check(fn, *args))) is turns
 
 
 @pytest.mark.parametrize("rows", [1, 17])

@@ -80,7 +80,7 @@ def kernels(graph: Graph) -> str:
     return "\n".join(to_text(launch.kernel) for launch in select(graph, with_pairs()).launches)
 
 
-@pytest.mark.parametrize("rows", [1, 4, 100])
+@pytest.mark.parametrize("rows", [4, 100])
 def test_the_right_operand_is_read_where_it_lies(rows: int) -> None:
     for flag in (False, True):
         graph = product(numbers(rows, 64), numbers(64, 64), transpose_b=flag)

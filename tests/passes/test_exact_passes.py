@@ -40,6 +40,7 @@ ELSEWHERE = {  # name in the pipeline or the log -> why it has no probe here
     "quantized-rows": "for GPUs: tests/cuda", "cache-attention": "for GPUs: tests/cuda",
     "attention": "of save-logsumexp", "merge_packed": "of merge-packed", "products_with_norm": "of row-products",
     "products_with_quantized": "of quantized-rows", "caches": "of cache-attention",
+    "row_sweeps": "of fuse, which computes the same ops in one kernel: tests/kernels/test_registry.py and tests/opinfo",
     "gate-products": "for GPUs: tests/cuda", "gates": "of gate-products",
     "lower-complex": "tests/complex compares with PyTorch; infinities follow C's naive product in both",
 }

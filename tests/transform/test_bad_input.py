@@ -61,8 +61,6 @@ AT_A_LINE: list[tuple[Any, type[TilewrightError], str]] = [
     (lambda: tw.jit(lambda x: x[..., ...])(A), ShapeError, "index: an index has at most one ellipsis, got 2"),
     (lambda: tw.jit(lambda x: x[::0])(A), ShapeError, "index: a slice has integers and a step that is not 0, got slice(None"),
     (lambda: tw.jit(lambda x: x[0.0:2])(A), ShapeError, "index: a slice has integers"),
-    (lambda: tw.jit(lambda x: x[0, :, I3])(np.zeros((2, 3, 4))), ShapeError, "index: ints and integer arrays must index neighbouring axes"),
-    (lambda: tw.jit(lambda x: x[0, None, I3])(np.zeros((2, 3, 4))), ShapeError, "index: ints and integer arrays must index neighbouring"),
     (lambda: tw.argmax(A, (0, 1)), ShapeError, "argmax: takes one axis, an int, got axis=(0, 1)"),  # type: ignore[call-overload]
     (lambda: tw.jit(lambda x: x.sum(axis=1.0))(A), ShapeError, "sum: takes one axis, an int, got axis=1.0"),
     # values and dtypes

@@ -176,12 +176,17 @@ def _compiled(form: str, name: str, ins: tuple[dt.DType, ...], out: dt.DType, sy
             return f"i{a.buffer.index}" if a.buffer.kind == "input" else "o"
         return str(a.value) if isinstance(a, Word) else "?"
 
-    expected = words.replace("i", " ".join(f"i{k}" for k in range(len(ins))), 1)
-    if " ".join(map(shown, launch.arguments)) != expected or launch.variants or (form == "elements" and launch.scratch != 0):
+    expected, given = words.replace("i", " ".join(f"i{k}" for k in range(len(ins))), 1).split(), list(map(shown, launch.arguments))
+    order, params = list(range(len(given))), launch.kernel.params
+    if given != expected and len(params) == len(given) and sorted(given) == sorted(expected):
+        order = [given.index(w) if w in given and expected.count(w) == 1 else k for k, w in enumerate(expected)]
+    if [given[k] for k in order] != expected or launch.variants or (form == "elements" and launch.scratch != 0):
         return None
+    if order != sorted(order):  # operands in the order of the call, not in that of their first use
+        launch.kernel = dataclasses.replace(launch.kernel, params=[params[k] for k in order])
     if not target.checks:
         return compile_ir(emit_kernel(dataclasses.replace(launch.kernel, name=symbol), target), target)
-    named = expected.split()
+    named = expected
     sides = [*([shape.split()] * len(ins)), result.split()]
     views = [(named.index(f"i{k}" if k < len(ins) else "o"), [named.index(n) for n in side], d.itemsize)
              for k, (side, d) in enumerate(zip(sides, (*ins, out), strict=True))]
