@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -19,9 +20,42 @@ settings.load_profile("suite")
 core.global_force_seed = fresh.SEED  # type: ignore[assignment]  # as --hypothesis-seed does: one seed repeats the whole run
 
 
+SHARE = 3  # of the many alike cases of these modules one in three, chosen by the run's seed, is in the fast suite; all are in the slow one
+LONG = {
+    "array": "eager",
+    "control": "random",
+    "cuda": "control conv decode fast_calls flash ops ptx random tiled tiled_ops",
+    "dynamo": "gradients patterns",
+    "e2e": "bad_input bits families modules passes_off processes values",
+    "fft": "functions",
+    "frontend": "experts models random recurrences",
+    "kernels": "extremes few_launches interpreted qdot registry scans strip_rows templates",
+    "lang": "examples",
+    "linalg": "functions threads",
+    "llm": "commands families formats hf_fields",
+    "ops": "reference",
+    "passes": "exact families",
+    "quantize": "words",
+    "splat": "render",
+    "target": "vmath",
+    "transform": "rules",
+}  # fmt: skip
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-goldens", action="store_true", help="write the golden files instead of comparing with them")
     parser.addoption("--rounds", type=int, default=1, help="run each test this many times, with other random inputs each time")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Cases that are not this run's share are slow ones. Whoever names a test gets it."""
+    if any("::" in argument for argument in config.args) or config.option.keyword or config.getoption("--rounds") > 1:
+        return
+    for item in items:
+        if item.path.stem.removeprefix("test_") in LONG.get(item.path.parent.name, "").split() and hasattr(item, "callspec"):
+            if zlib.crc32(f"{fresh.SEED} {item.nodeid}".encode()) % SHARE:
+                item.add_marker(pytest.mark.slow)
 
 
 def pytest_collectstart(collector: pytest.Collector) -> None:
