@@ -75,3 +75,52 @@ def test_rows_added_at_indices(dtype: DType, rng: np.random.Generator) -> None:
     ids[2, 3] = 11
     made(table, ids, updates)
     assert list(made.errors[2:]) == [21, 11]
+
+
+# chip, dtype, batch, channels, sizes, results, taps, stride, padding, dilation, groups, and what a launch's note says
+WEIGHTS: list[tuple[Any, ...]] = [
+    ("sm_90a", bf16, 3, 64, (20, 17), 64, (3, 3), (1, 1), (1, 1), (1, 1), 1, "producer"),
+    ("sm_80", f16, 2, 24, (81,), 40, (5,), (2,), (2,), (1,), 1, ""),
+    ("sm_120", f32, 2, 20, (14, 15), 36, (2, 3), (1, 2), (0, 1), (2, 1), 2, ""),
+    ("sm_90a", bf16, 2, 3, (25, 30), 40, (5, 3), (2, 2), (2, 1), (1, 1), 1, "K in"),
+    ("sm_80", bf16, 1, 130, (9, 8), 9, (1, 1), (1, 1), (0, 0), (1, 1), 1, ""),
+    ("sm_90a", bf16, 2, 16, (5, 9, 8), 8, (2, 3, 1), (1, 1, 2), (1, 1, 0), (1, 1, 1), 1, ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WEIGHTS, ids=str)
+def test_gradients_of_convolution_weights(case: tuple[Any, ...], rng: np.random.Generator) -> None:
+    chip, dtype, batch, channels, sizes, results, taps, stride, padding, dilation, groups, note = case
+    conv = o.Conv(stride=stride, padding=tuple((p, p) for p in padding), dilation=dilation, groups=groups)
+    x, w = floats(rng, dtype, batch, channels, *sizes), floats(rng, dtype, results, channels // groups, *taps)
+    leaves, op = [wide(x), wide(w)], (tf.conv1d, tf.conv2d, tf.conv3d)[len(sizes) - 1]
+    y = op(*leaves, stride=stride, padding=padding, dilation=dilation, groups=groups)
+    g = floats(rng, dtype, *y.shape)
+
+    def build(x: Any, w: Any, g: Any) -> Any:
+        return conv.vjp((x, w), (conv(x, w),), (g,), (False, True))[1]
+
+    made = Emulated(graph(build, (dtype, x.shape), (dtype, w.shape), (dtype, g.shape)), chip)
+    assert any(launch.kernel.name.startswith("conv_weight_gradient") and note in launch.note for launch in made.program.launches)
+    (got,) = made(x, w, g)
+    close(got, torch.autograd.grad(y, leaves, wide(g).detach())[1].numpy(), dtype)
+
+
+# dtype, batch, channels, sizes, taps, stride, dilation, and how many launches there are
+DEPTHWISE: list[tuple[Any, ...]] = [
+    (bf16, 3, 5, (9, 21), (3, 3), (1, 1), (1, 1), 2), (f32, 1, 4, (40,), (5,), (2,), (1,), 1), (f16, 2, 3, (11, 14), (7, 7), (1, 2), (1, 1), 2),
+    (f32, 2, 2, (5, 6, 7), (2, 1, 3), (1, 1, 1), (2, 1, 1), 2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", DEPTHWISE, ids=str)
+def test_gradients_of_depthwise_weights(case: tuple[Any, ...], rng: np.random.Generator) -> None:
+    dtype, batch, channels, sizes, taps, stride, dilation, launches = case
+    x, w = floats(rng, dtype, batch, channels, *sizes), floats(rng, dtype, channels, 1, *taps)
+    leaves, op = [wide(x), wide(w)], (tf.conv1d, tf.conv2d, tf.conv3d)[len(sizes) - 1]
+    y = op(*leaves, stride=stride, dilation=dilation, groups=channels)
+    g = floats(rng, dtype, *y.shape)
+    made = Emulated(graph(lambda *v: o.TapProducts(kernel=taps, stride=stride, dilation=dilation)(*v), (dtype, x.shape), (dtype, g.shape)))
+    assert len(made.program.launches) == launches
+    (got,) = made(x, g)
+    close(got[:, None], torch.autograd.grad(y, leaves, wide(g).detach())[1].numpy(), dtype)

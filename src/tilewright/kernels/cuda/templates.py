@@ -16,7 +16,9 @@ from ..conv.cuda.halo import HaloConv
 from ..conv.cuda.hopper import HopperConv
 from ..conv.cuda.patch import PatchConv
 from ..conv.cuda.pool import CudaPool, CudaSpatialMean
+from ..conv.cuda.tap_products import CudaTapProducts
 from ..conv.cuda.tiled import TiledConv
+from ..conv.cuda.weight_gradient import ConvWeightGradient
 from ..conv.pool import PoolTemplate
 from ..custom.own import Own
 from ..index.cuda.gather import CudaGather
@@ -71,6 +73,8 @@ CUDA_TEMPLATES: list[Template] = [
     ThinMatmul(),
     UnalignedMatmul(),
     HopperMatmul(),
+    ConvWeightGradient(),
+    CudaTapProducts(),
     PatchConv(),
     HopperConv(),
     DepthwiseConv(),

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core.dims import Dim
+from ...core.dims import Dim, bounds
 from ...core.dtypes import compute_dtype
 from ...core.errors import require
 from ...core.needs import require_room
@@ -16,6 +16,9 @@ from ...ir.types import TensorType
 from .. import functions as F
 from ..base import E, S, Values, register
 from ..families import Composite, N, bf16, f32, f64, i32, require_kind, require_one_dtype
+
+MOST = 64  # taps that one kernel of a GPU has sums for
+LARGEST = 1 << 31  # elements that its offsets reach
 
 
 @register
@@ -69,7 +72,8 @@ class TapProducts(Composite):
         return F.cast(F.reshape(F.concat(sums, 1), (x.shape[1], *self.kernel)), dtype)
 
     def decomposes(self, operands: Values, target: TargetSpec | None) -> bool:
-        return target is not None and target.kind == "cuda"
+        large = int(np.prod(self.kernel)) > MOST or bounds(operands[0].type.numel)[1] >= LARGEST
+        return target is not None and target.kind == "cuda" and large
 
     def flops(self, *types: TensorType) -> Dim:
         return 2 * types[1].numel * int(np.prod(self.kernel))

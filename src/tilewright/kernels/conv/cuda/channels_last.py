@@ -7,6 +7,7 @@ from math import prod
 from ....core.dtypes import bf16, f16, f32
 from ....ir.graph import Node
 from ....ops.matmul.contractions import Conv
+from .weight_gradient import is_weight_gradient
 
 LEAST = 8  # channels of a group: fewer leave the tensor cores idle
 MOST_TAPS = 64  # of a channel by itself: they are spelled out
@@ -14,7 +15,7 @@ MOST_TAPS = 64  # of a channel by itself: they are spelled out
 
 def wants(node: Node) -> bool:
     op = node.op
-    if not isinstance(op, Conv) or node.operands[0].dtype not in (bf16, f16, f32):
+    if not isinstance(op, Conv) or node.operands[0].dtype not in (bf16, f16, f32) or is_weight_gradient(node):
         return False
     return op.groups == 1 or in_groups(node) or in_pairs(node) or depthwise(node)
 

@@ -7,6 +7,7 @@ zero-sized results run no program.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -31,6 +32,8 @@ SUMS = 3e6  # bytes a microsecond of sums that are written and read again, most 
 MUCH = 256  # of K that a part must have
 GROUP = 8  # tiles of rows that share columns of B in L2
 LONG = 1 << 14  # rows of an operand whose copy into aligned rows costs more than unaligned loads
+
+Edges = tuple[Ix | int | None, Ix | int | None]  # rows and columns that are left, where a tile may be cut
 
 
 @dataclass(frozen=True)
@@ -138,7 +141,157 @@ class UnalignedMatmul(TiledMatmul):
         return None if long and odd else Reason("rows are aligned, or there are few")
 
 
-class MatmulKernel:
+class Product(ABC):
+    """A product [*lead, m, k] by [*lead, k, n] under construction, with the region's elementwise consumers as epilogue, K perhaps in parts
+    whose sums a second launch adds in order. Subclasses say how tiles of the operands are loaded. `ends`: results, then what the epilogue
+    reads, as [*lead, m, n]."""
+
+    region: Region
+    node: Node
+    dtype: DType
+    wide: DType
+    precision: str | None
+    lead: list[Dim]
+    m: Dim
+    n: Dim
+    k: Dim
+    leaves: list[Value]
+    ends: list[Layout]
+    config: Config
+    alpha: float = 1.0
+    extents: dict[str, Layout]
+    unit: str = "tensor cores"
+
+    @abstractmethod
+    def open(self) -> None:
+        """Make views of the operands; those in `extents` may be copied by producer warps."""
+
+    @abstractmethod
+    def tiles(self, z: list[Ix | int], row: Ix, column: Ix, k: Ix, edges: Edges, deep: Ix | int | None) -> tuple[Tile, Tile]:
+        """The operands' tiles of a step of K, [rows, depth] and [depth, columns]."""
+
+    def _begin(self, kind: str, name: str) -> None:
+        self.call, self.vectors, self.extents = Call(kind, name), dict[str, int](), {}
+
+    def operand(self, v: Value) -> Operand:
+        found = self.region.operand(v)
+        assert found is not None
+        return found
+
+    @property
+    def nbytes(self) -> Dim:
+        """Of the operands."""
+        first, second = (v.type.nbytes for v in self.node.operands)
+        return first + second
+
+    def view(self, name: str, dtype: DType, buffer: Buffer, layout: Layout, inner: Dim | None, *, write: bool = False) -> View:
+        self.vectors[name] = aligned(layout, inner)
+        return self.call.view(name, dtype, buffer, layout, write=write)
+
+    def _results(self) -> None:
+        """Views of the results, and of what the epilogue reads."""
+        results, n = self.region.results, self.n
+        ends = zip(results, self.ends, strict=False)
+        self.outs = [self.view(f"c{i}", r.type.dtype, r.buffer, lay, n, write=True) for i, (r, lay) in enumerate(ends)]
+        self.ins = {}
+        for i, (v, lay) in enumerate(zip(self.leaves, self.ends[len(results) :], strict=True)):
+            o = self.operand(v)
+            self.ins[v] = self.view(f"e{i}", o.type.dtype, o.buffer, lay, n)
+
+    def launches(self) -> list[Launch]:
+        if self.config.parts == 1:
+            return [self._product(None)]
+        shape: Shape = (self.config.parts, *self.lead, self.m, self.n)
+        sums = Buffer(f"{self.region.name}.sums", "temp", product(shape) * self.wide.itemsize)
+        return [self._product((sums, Layout.contiguous(shape))), self._added(sums, Layout.contiguous(shape))]
+
+    def _added(self, buffer: Buffer, layout: Layout) -> Launch:
+        """The sums of all parts of K, added in order, and the epilogue."""
+        self._begin("matmul_sums", f"{self.region.name}.add")
+        call, b = self.call, self.call.b
+        parts, self.config = self.config.parts, replace(self.config, rows=8 if self.config.parts <= 8 else 2, columns=128)
+        c = self.config
+        sums = self.view("sums", self.wide, buffer, layout, self.n)
+        self._results()
+        m, n = call.word("m", self.m), call.word("n", self.n)
+        down, across = call.word("down", ceildiv(self.m, c.rows)), call.word("across", ceildiv(self.n, c.columns))
+        z = unravel(b, b.pid // (down * across), [call.word(f"d{i}", d) for i, d in enumerate(self.lead)])
+        row, column = b.pid % (down * across) // across * c.rows, b.pid % across * c.columns
+        edges = (self._edge(self.m, c.rows, m - row), self._edge(self.n, c.columns, n - column))
+        each = [b.load(sums, (i, *z, row, column), (c.rows, c.columns), limit=edges) for i in range(parts)]
+        total = each[0]
+        for x in each[1:]:
+            total = total + x
+        self._write(total * self.alpha if self.alpha != 1.0 else total, (*z, row, column), edges)
+        grid = ceildiv(self.m, c.rows) * ceildiv(self.n, c.columns) * product(self.lead)
+        moved = region_bytes(self.region) - self.nbytes
+        launch = call.finish(grid, bytes_=product(layout.shape) * self.wide.itemsize + moved, note=f"sums of {parts} parts of K")
+        return tiled(launch, warps=4, vectors=self.vectors)
+
+    def _product(self, sums: tuple[Buffer, Layout] | None) -> Launch:
+        """The product with its epilogue, or the sums of parts of K as they are."""
+        call, b, c = self.call, self.call.b, self.config
+        self.open()
+        if not sums:
+            self._results()
+        m, n, k = call.word("m", self.m), call.word("n", self.n), call.word("k", self.k)
+        down, across = call.word("down", ceildiv(self.m, c.rows)), call.word("across", ceildiv(self.n, c.columns))
+        area = down * across
+        lead = [*([c.parts] if sums else []), *self.lead]
+        z = unravel(b, b.pid // area, [call.word(f"d{i}", d) for i, d in enumerate(lead)])
+        part = z[:1] if sums else []
+        start: Ix | int = 0
+        stop: Ix | int = k
+        if part:
+            deep = ceildiv(ceildiv(self.k, c.depth), c.parts) * c.depth
+            each = deep if isinstance(deep, int) else call.word("each", deep)
+            start, stop, z = part[0] * each, b.minimum(k, part[0] * each + each), z[1:]
+        inside = b.pid % area
+        group = across * GROUP  # some rows of tiles, column by column
+        which, within = inside // group, inside % group
+        height = b.minimum(down - which * GROUP, GROUP)
+        row, column = (which * GROUP + within % height) * c.rows, within // height * c.columns
+        edges = (self._edge(self.m, c.rows, m - row), self._edge(self.n, c.columns, n - column))
+        zero = b.full((c.rows, c.columns), 0 if self.wide is i32 else 0.0, self.wide)
+        with b.loop(start, stop, c.depth, [zero]) as loop:
+            left, right = self.tiles(z, row, column, loop.index, edges, self._edge(self.k, c.depth, k - loop.index))
+            loop.next(b.mma(left, right, loop.carried[0], **({"precision": self.precision} if self.precision else {})))
+        total: Tile = loop.results[0]
+        if sums:
+            view = self.view("sums", self.wide, *sums, self.n, write=True)
+            b.store(view, (*part, *z, row, column), total, limit=edges)
+        else:
+            self._write(total * self.alpha if self.alpha != 1.0 else total, (*z, row, column), edges)
+        grid = ceildiv(self.m, c.rows) * ceildiv(self.n, c.columns) * product(lead)
+        if c.producers and min(self.vectors[name] for name in self.extents) * self.dtype.itemsize < 16:
+            c = replace(c, producers=0)  # elements one by one: all threads copy
+        note = f"{self.unit} {c.rows}x{c.columns}x{c.depth}, {c.stages} stages{' of producer warps' if c.producers else ''}"
+        note += f", K in {c.parts}" if sums else ""
+        nbytes = self.nbytes + product(sums[1].shape) * 4 if sums else region_bytes(self.region)
+        launch = call.finish(grid, flops=region_flops(self.region), bytes_=nbytes, note=note)
+        return tiled(
+            launch, warps=c.warps, stages=c.stages, per_sm=c.per_sm, vectors=self.vectors, producers=c.producers, extents=self.extents
+        )
+
+    @staticmethod
+    def _edge(size: Dim, tile: int, left: Ix | int) -> Ix | int | None:
+        return None if isinstance(size, int) and size % tile == 0 else left
+
+    def _write(self, total: Tile, at: tuple[Ix | int, ...], edges: tuple[Ix | int | None, Ix | int | None]) -> None:
+        b, c = self.call.b, self.config
+        shape = (c.rows, c.columns)
+
+        def leaf(v: Value, o: Operand) -> Tile:
+            *_, sm, sn = self.ins[v].type.strides
+            size = (1 if sm == 0 else shape[0], 1 if sn == 0 else shape[1])
+            return b.load(self.ins[v], at, size, limit=tuple(x if s != 1 else None for x, s in zip(edges, size, strict=True)))
+
+        evaluate = Evaluator(b, self.region, leaf, {self.node.values[0]: total})
+        for view, v in zip(self.outs, self.region.body.outputs, strict=True):
+            b.store(view, at, narrow(b, b.broadcast(evaluate(v), shape), view.type.dtype), limit=edges)
+
+
+class MatmulKernel(Product):
     """One kernel under construction. `lead` are batch axes that do not merge with rows."""
 
     def __init__(self, region: Region, target: TargetSpec) -> None:
@@ -146,15 +299,18 @@ class MatmulKernel:
         assert node is not None
         self.region, self.node = region, node
         p = self.p = Problem.of(region)
+        self.n, self.k, self.alpha = p.n, p.k, p.alpha
         self.dtype, wide = p.a.type.dtype, sums_of(p.a.type.dtype, p.b.type.dtype, p.dtype)
         assert wide is not None
         self.wide: DType = wide
         self.widened = self.dtype in (f8e4m3, f8e5m2) and target.cpu == "sm_80"  # whose tensor cores do not take eight-bit floats
-        self.doubles = target.cpu in ("sm_80", "sm_90a")  # chips with tensor cores of f64
         self.precision = "tf32" if rounds(node, target) else None
+        doubles = self.dtype is f64 and target.cpu in ("sm_80", "sm_90a")  # chips with tensor cores of f64
+        unit = "multiply-adds" if self.dtype in (f32, f64) else "tensor cores"
+        self.unit = "tf32" if self.precision else "f64 tensor cores" if doubles else unit
         out = region.results[0].type.shape
         self.leaves = leaves_of_epilogue(region, node.values[0])
-        others = [self._operand(v).layout.expand(out) for v in self.leaves]
+        others = [self.operand(v).layout.expand(out) for v in self.leaves]
         a = p.a_view.expand((*out[:-2], p.m, p.k))
         b = p.b_view.expand((*out[:-2], p.k, p.n))
         results = [r.layout for r in region.results]
@@ -165,17 +321,20 @@ class MatmulKernel:
         self.ends = [Layout((*shape, p.n), (*s, x.strides[-1]), x.offset) for s, x in zip(strides[2:], [*results, *others], strict=True)]
         c = choose(self.m, p.n, few, self.dtype.itemsize, target, k=p.k, tf32=self.precision is not None)
         c = replace(c, stages=fitting(c.stages, (c.rows + c.columns) * c.depth * self.dtype.itemsize, target))
-        odd = min(aligned(self.left), aligned(self.right)) * self.dtype.itemsize < 16  # elements one by one: all threads copy
-        self.config = replace(c, producers=0) if odd else c
+        self.config = c
         self._begin("matmul", region.name)
 
-    def _begin(self, kind: str, name: str) -> None:
-        self.call, self.vectors = Call(kind, name), dict[str, int]()
+    def open(self) -> None:
+        p = self.p
+        self.left_view = self.view("a", p.a.type.dtype, p.a.buffer, self.left, None)
+        self.right_view = self.view("b", p.b.type.dtype, p.b.buffer, self.right, None)
+        self.extents = {"a": self.left, "b": self.right}
 
-    def _operand(self, v: Value) -> Operand:
-        found = self.region.operand(v)
-        assert found is not None
-        return found
+    def tiles(self, z: list[Ix | int], row: Ix, column: Ix, k: Ix, edges: Edges, deep: Ix | int | None) -> tuple[Tile, Tile]:
+        b, c = self.call.b, self.config
+        left = b.load(self.left_view, (*z, row, k), (c.rows, c.depth), limit=(edges[0], deep))
+        right = b.load(self.right_view, (*z, k, column), (c.depth, c.columns), limit=(deep, edges[1]))
+        return (b.cast(left, f16), b.cast(right, f16)) if self.widened else (left, right)
 
     @staticmethod
     def _merged(
@@ -195,115 +354,3 @@ class MatmulKernel:
         sizes, strides = [sizes[i] for i in order], [[s[i] for i in order] for s in strides]
         first, *rest = [tuple(s) for s in strides]
         return sizes[:-1], sizes[-1], [first, (0,) * (len(sizes) - 1), *rest]
-
-    def _view(self, name: str, dtype: DType, buffer: Buffer, layout: Layout, inner: Dim | None, *, write: bool = False) -> View:
-        self.vectors[name] = aligned(layout, inner)
-        return self.call.view(name, dtype, buffer, layout, write=write)
-
-    def _results(self) -> None:
-        """Views of the results, and of what the epilogue reads."""
-        results, n = self.region.results, self.p.n
-        ends = zip(results, self.ends, strict=False)
-        self.outs = [self._view(f"c{i}", r.type.dtype, r.buffer, lay, n, write=True) for i, (r, lay) in enumerate(ends)]
-        self.ins = {}
-        for i, (v, lay) in enumerate(zip(self.leaves, self.ends[len(results) :], strict=True)):
-            o = self._operand(v)
-            self.ins[v] = self._view(f"e{i}", o.type.dtype, o.buffer, lay, n)
-
-    def launches(self) -> list[Launch]:
-        if self.config.parts == 1:
-            return [self._product(None)]
-        shape: Shape = (self.config.parts, *self.lead, self.m, self.p.n)
-        sums = Buffer(f"{self.region.name}.sums", "temp", product(shape) * self.wide.itemsize)
-        return [self._product((sums, Layout.contiguous(shape))), self._added(sums, Layout.contiguous(shape))]
-
-    def _added(self, buffer: Buffer, layout: Layout) -> Launch:
-        """The sums of all parts of K, added in order, and the epilogue."""
-        self._begin("matmul_sums", f"{self.region.name}.add")
-        call, b, p = self.call, self.call.b, self.p
-        parts, self.config = self.config.parts, replace(self.config, rows=8, columns=128)
-        c = self.config
-        sums = self._view("sums", self.wide, buffer, layout, p.n)
-        self._results()
-        m, n = call.word("m", self.m), call.word("n", p.n)
-        down, across = call.word("down", ceildiv(self.m, c.rows)), call.word("across", ceildiv(p.n, c.columns))
-        z = unravel(b, b.pid // (down * across), [call.word(f"d{i}", d) for i, d in enumerate(self.lead)])
-        row, column = b.pid % (down * across) // across * c.rows, b.pid % across * c.columns
-        edges = (self._edge(self.m, c.rows, m - row), self._edge(p.n, c.columns, n - column))
-        each = [b.load(sums, (i, *z, row, column), (c.rows, c.columns), limit=edges) for i in range(parts)]
-        total = each[0]
-        for x in each[1:]:
-            total = total + x
-        self._write(total * p.alpha if p.alpha != 1.0 else total, (*z, row, column), edges)
-        grid = ceildiv(self.m, c.rows) * ceildiv(p.n, c.columns) * product(self.lead)
-        moved = region_bytes(self.region) - p.a.type.nbytes - p.b.type.nbytes
-        launch = call.finish(grid, bytes_=product(layout.shape) * self.wide.itemsize + moved, note=f"sums of {parts} parts of K")
-        return tiled(launch, warps=4, vectors=self.vectors)
-
-    def _product(self, sums: tuple[Buffer, Layout] | None) -> Launch:
-        """The product with its epilogue, or the sums of parts of K as they are."""
-        call, b, c, p = self.call, self.call.b, self.config, self.p
-        left_view = self._view("a", p.a.type.dtype, p.a.buffer, self.left, None)
-        right_view = self._view("b", p.b.type.dtype, p.b.buffer, self.right, None)
-        if not sums:
-            self._results()
-        m, n, k = call.word("m", self.m), call.word("n", p.n), call.word("k", p.k)
-        down, across = call.word("down", ceildiv(self.m, c.rows)), call.word("across", ceildiv(p.n, c.columns))
-        area = down * across
-        lead = [*([c.parts] if sums else []), *self.lead]
-        z = unravel(b, b.pid // area, [call.word(f"d{i}", d) for i, d in enumerate(lead)])
-        part = z[:1] if sums else []
-        start: Ix | int = 0
-        stop: Ix | int = k
-        if part:
-            each = ceildiv(ceildiv(p.k, c.depth), c.parts) * c.depth
-            assert isinstance(each, int)
-            start, stop, z = part[0] * each, b.minimum(k, part[0] * each + each), z[1:]
-        inside = b.pid % area
-        group = across * GROUP  # some rows of tiles, column by column
-        which, within = inside // group, inside % group
-        height = b.minimum(down - which * GROUP, GROUP)
-        row, column = (which * GROUP + within % height) * c.rows, within // height * c.columns
-        edges = (self._edge(self.m, c.rows, m - row), self._edge(p.n, c.columns, n - column))
-        zero = b.full((c.rows, c.columns), 0 if self.wide is i32 else 0.0, self.wide)
-        with b.loop(start, stop, c.depth, [zero]) as loop:
-            deep = self._edge(p.k, c.depth, k - loop.index)
-            left = b.load(left_view, (*z, row, loop.index), (c.rows, c.depth), limit=(edges[0], deep))
-            right = b.load(right_view, (*z, loop.index, column), (c.depth, c.columns), limit=(deep, edges[1]))
-            if self.widened:
-                left, right = b.cast(left, f16), b.cast(right, f16)
-            loop.next(b.mma(left, right, loop.carried[0], **({"precision": self.precision} if self.precision else {})))
-        total: Tile = loop.results[0]
-        if sums:
-            view = self._view("sums", self.wide, *sums, p.n, write=True)
-            b.store(view, (*part, *z, row, column), total, limit=edges)
-        else:
-            self._write(total * p.alpha if p.alpha != 1.0 else total, (*z, row, column), edges)
-        unit = "multiply-adds" if self.dtype in (f32, f64) else "tensor cores"
-        unit = "tf32" if self.precision else "f64 tensor cores" if self.dtype is f64 and self.doubles else unit
-        grid = ceildiv(self.m, c.rows) * ceildiv(p.n, c.columns) * product(lead)
-        note = f"{unit} {c.rows}x{c.columns}x{c.depth}, {c.stages} stages{' of producer warps' if c.producers else ''}"
-        note += f", K in {c.parts}" if sums else ""
-        nbytes = p.a.type.nbytes + p.b.type.nbytes + product(sums[1].shape) * 4 if sums else region_bytes(self.region)
-        launch = call.finish(grid, flops=region_flops(self.region), bytes_=nbytes, note=note)
-        extents = {"a": self.left, "b": self.right}
-        return tiled(
-            launch, warps=c.warps, stages=c.stages, per_sm=c.per_sm, vectors=self.vectors, producers=c.producers, extents=extents
-        )
-
-    @staticmethod
-    def _edge(size: Dim, tile: int, left: Ix | int) -> Ix | int | None:
-        return None if isinstance(size, int) and size % tile == 0 else left
-
-    def _write(self, total: Tile, at: tuple[Ix | int, ...], edges: tuple[Ix | int | None, Ix | int | None]) -> None:
-        b, c = self.call.b, self.config
-        shape = (c.rows, c.columns)
-
-        def leaf(v: Value, o: Operand) -> Tile:
-            *_, sm, sn = self.ins[v].type.strides
-            size = (1 if sm == 0 else shape[0], 1 if sn == 0 else shape[1])
-            return b.load(self.ins[v], at, size, limit=tuple(x if s != 1 else None for x, s in zip(edges, size, strict=True)))
-
-        evaluate = Evaluator(b, self.region, leaf, {self.node.values[0]: total})
-        for view, v in zip(self.outs, self.region.body.outputs, strict=True):
-            b.store(view, at, narrow(b, b.broadcast(evaluate(v), shape), view.type.dtype), limit=edges)
