@@ -124,3 +124,30 @@ def test_gradients_of_depthwise_weights(case: tuple[Any, ...], rng: np.random.Ge
     assert len(made.program.launches) == launches
     (got,) = made(x, g)
     close(got[:, None], torch.autograd.grad(y, leaves, wide(g).detach())[1].numpy(), dtype)
+
+
+# dtype, sizes, kernel, stride, padding, dilation
+POOLS: list[tuple[Any, ...]] = [
+    (f32, (2, 3, 11, 14), (3, 3), (2, 2), (1, 1), (1, 1)), (bf16, (1, 40, 9), (2,), (3,), (0,), (2,)), (f32, (2, 5, 6, 7), (2, 3, 1), (1, 1, 1), (1, 1, 0), (1, 1, 1)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("case", POOLS, ids=str)
+def test_max_pool_backward(case: tuple[Any, ...], last: bool, rng: np.random.Generator) -> None:
+    """Overlapping windows, gaps between them, and a result that another reads channels last."""
+    dtype, shape, kernel, stride, padding, dilation = case
+    n, x = len(kernel), wide(floats(rng, dtype, *shape))
+    y, indices = (tf.max_pool1d, tf.max_pool2d, tf.max_pool3d)[n - 1](x, kernel, stride, padding, dilation, return_indices=True)
+    g = floats(rng, dtype, *y.shape)
+    op = o.MaxPoolBackward(sizes=shape[-n:], kernel=kernel, stride=stride, padding=tuple((p, p) for p in padding), dilation=dilation)
+    order = (0, *range(2, len(shape)), 1)
+
+    def build(g: Any, i: Any) -> Any:
+        return o.Transpose(perm=order)(op(g, i)) if last else op(g, i)
+
+    made = Emulated(graph(build, (dtype, g.shape), (i64, indices.shape)))
+    assert made.program.launches[0].kernel.name.startswith("max_pool_backward")
+    (got,) = made(g, indices.numpy())
+    want = torch.autograd.grad(y, x, wide(g).detach())[0].numpy()
+    close(got, want.transpose(order) if last else want, dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+import math
 from typing import Any
 
 import torch
@@ -88,6 +89,13 @@ def pad_edges(a: dict[str, Any], x: Any) -> Any:
     return out.to(x.dtype)
 
 
+def max_pool_backward(a: dict[str, Any], g: Any, indices: Any) -> Any:
+    n = len(a["kernel"])
+    rows = g.shape[:-n]
+    flat = torch.zeros(*rows, math.prod(a["sizes"]), dtype=g.dtype)
+    return flat.scatter_add(-1, indices.long().reshape(*rows, -1), g.reshape(*rows, -1)).reshape(*rows, *a["sizes"])
+
+
 def tap_products(a: dict[str, Any], x: Any, g: Any) -> Any:
     windows = x.double()
     for axis, (k, s, d, o) in enumerate(zip(a["kernel"], a["stride"], a["dilation"], g.shape[2:], strict=True), 2):
@@ -131,6 +139,7 @@ CATALOGUE: dict[str, Oracle] = {
     "pair_sums": lambda a, x, y: (torch.cdist(x.double(), y.double(), a["power"], compute_mode="donot_use_mm_for_euclid_dist")
                                   ** (2 if a["power"] == 2 else 1)).to(x.dtype),
     "strided_add": strided_add,
+    "max_pool_backward": max_pool_backward,
     "tap_products": tap_products,
     "pad_edges": pad_edges,
     "strided": lambda a, x: torch.as_strided(x.contiguous(), (*x.shape[:-1], *a["shape"]), (*x.contiguous().stride()[:-1], *a["strides"]),

@@ -16,6 +16,7 @@ from ..conv.cuda.halo import HaloConv
 from ..conv.cuda.hopper import HopperConv
 from ..conv.cuda.patch import PatchConv
 from ..conv.cuda.pool import CudaPool, CudaSpatialMean
+from ..conv.cuda.pool_backward import CudaMaxPoolBackward
 from ..conv.cuda.tap_products import CudaTapProducts
 from ..conv.cuda.tiled import TiledConv
 from ..conv.cuda.weight_gradient import ConvWeightGradient
@@ -99,6 +100,7 @@ CUDA_TEMPLATES: list[Template] = [
     CudaPointwise(),
     CudaRope(),
     CudaPool(),
+    CudaMaxPoolBackward(),
     CudaGather(),
     CudaSample(),
     CudaRunning(),

@@ -55,6 +55,14 @@ def aligned(layout: Layout, inner: Dim | None = None, most: int = 16) -> int:
     return v
 
 
+def flat(layout: Layout) -> Layout:
+    """The memory of a layout without negative strides as one axis, for kernels that compute offsets themselves."""
+    extent: Dim = 1
+    for d, s in zip(layout.shape, layout.strides, strict=True):
+        extent = extent + (d - 1) * s
+    return Layout((extent,), (1,), layout.offset)
+
+
 def fitting(stages: int, nbytes: int, target: TargetSpec) -> int:
     """As many of these stages as the chip's shared memory has room for, and two at least."""
     return max(2, min(stages, (target.l1d - 2048) // nbytes))

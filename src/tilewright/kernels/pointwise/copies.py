@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...core.dims import Dim
+from ...core.dims import Dim, at_least
 from ...core.target_spec import TargetSpec
 from ...ir.graph import Graph
 from ...ir.layout import Layout
@@ -16,7 +16,7 @@ from ...ops.index.indexing import Pad as PadOp
 from ...ops.pointwise.casts import Cast
 from ...ops.views import Expand
 from ..call import NEAR
-from ..launch import Launch
+from ..launch import Buffer, Launch
 from ..region import Operand, Region, collapse
 from ..template import Template
 from .complex import as_real
@@ -60,6 +60,18 @@ def _merged(source: Operand, target: Operand) -> tuple[Operand, Operand]:
         return replace(o, type=o.type.with_shape(tuple(sizes)), layout=Layout(tuple(sizes), tuple(steps), o.layout.offset))
 
     return end(source, strides[0]), end(target, strides[1])
+
+
+def forwards(region: Region, spec: TargetSpec) -> tuple[list[Launch], Region]:
+    """The region with operands that are not flipped, and the launches that copy those that were."""
+    launches, operands = list[Launch](), list[Operand]()
+    for i, o in enumerate(region.operands):
+        if not all(at_least(s, 0) for s in o.layout.strides):
+            there = Operand(o.type, Buffer(f"{region.name}.in{i}", "temp", o.type.nbytes), Layout.contiguous(o.type.shape))
+            launches.append(copy_launch(f"{region.name}.in{i}", o, there, spec, "a flipped operand"))
+            o = there
+        operands.append(o)
+    return launches, replace(region, operands=operands)
 
 
 def fill_launch(name: str, value: float, target: Operand, spec: TargetSpec) -> Launch:

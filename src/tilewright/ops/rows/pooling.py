@@ -1,6 +1,7 @@
 """Pooling over the trailing spatial axes of x[N,C,*s]; the number of kernel sizes says how many axes those are."""
 from __future__ import annotations
 
+import dataclasses
 from itertools import product as cartesian
 from typing import Any
 
@@ -12,7 +13,7 @@ from ...core.needs import require_room
 from ...ir.graph import Value
 from ...ir.types import TensorType
 from .. import functions as F
-from ..base import E, MaybeValues, S, Traits, Values, register
+from ..base import REGISTRY, E, MaybeValues, S, Traits, Values, register
 from ..families import General, M, bf16, f32, f64, i32, require_kind
 from ..matmul.contractions import Conv
 from ..views import Slice
@@ -127,15 +128,11 @@ class MaxPool(General):
         return self.infer(x).numel * product(self.kernel)
 
     def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
-        x, g, y = inputs[0], cotangents[0], outputs[0]
+        x, g = inputs[0], cotangents[0]
         assert g is not None
-        taps = Taps(x, y, self.kernel, self.stride, self.padding, self.dilation)
-        total: Value | None = None
-        for tap, won in self._winners(taps, x, y):
-            part = tap.transposed(taps.padded(x, 0), F.where(won, g, 0))
-            total = part if total is None else F.add(total, part)
-        assert total is not None
-        return (taps.inside(total),)
+        attrs = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        indices = REGISTRY["max_pool_indices"](**attrs)(x)[1]
+        return (F.apply("max_pool_backward", g, indices, sizes=x.shape[-len(self.kernel) :], **attrs),)
 
     def _winners(self, taps: Taps, x: Value, y: Value) -> list[tuple[Slice, Value]]:
         """For each tap where it gave the result: the first one that did, as in PyTorch."""

@@ -16,7 +16,7 @@ from ....ops.rows.norm_backward import NormBackward
 from ....transform.vjp import pull_back
 from .count import inner_embedding_bag
 from .distance import cdist
-from .linear import attention, convolution
+from .linear import attention, convolution, pool_attributes
 from .registry import Context, aten, axes_of, lookup, placed, rows
 from .scatter import scatter_add
 from .shape import edge_pad
@@ -77,6 +77,14 @@ for _n in (2, 3):
     aten(f"_adaptive_avg_pool{_n}d_backward.default")(_adaptive_backward(_n))
 
 
+def _max_pool_backward(n: int) -> Any:
+    def handler(c: Context, g: Value, x: Value, *rest: Any) -> Value:
+        *window, index = rest
+        return c.emit(O.MaxPoolBackward(sizes=x.shape[-n:], **pool_attributes(x, n, *window)), g, index)
+
+    return placed(handler)
+
+
 def _by_index(n: int) -> Any:
     """The backward pass of a maximum pool that says where its maxima stood: they add to what is there."""
 
@@ -94,7 +102,7 @@ def _by_index(n: int) -> Any:
 
 
 for _n in (2, 3):
-    aten(f"max_pool{_n}d_with_indices_backward.default")(_by_index(_n))
+    aten(f"max_pool{_n}d_with_indices_backward.default")(_max_pool_backward(_n))
     aten(f"adaptive_max_pool{_n}d_backward.default")(_by_index(_n))
 
 

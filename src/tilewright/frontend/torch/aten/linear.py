@@ -220,13 +220,16 @@ for _n in (1, 2, 3):
     aten(*([f"adaptive_avg_pool{_n}d.default"] + ([f"_adaptive_avg_pool{_n}d.default"] if _n > 1 else [])))(_adaptive(_n))
 
 
+def pool_attributes(x: Value, n: int, kernel: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False) -> Any:
+    k, steps = _steps(x, n, kernel, stride, padding, dilation)
+    return {"kernel": k, "stride": steps, "padding": _both(padding, n), "dilation": _tuple(dilation, n), "ceil_mode": bool(ceil_mode)}
+
+
 def _max_pool_indices(n: int) -> Any:
     """Two nodes, so that the plain one is left when nobody reads the indices."""
 
-    def handler(c: Context, x: Value, kernel: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False) -> Any:
-        k, steps = _steps(x, n, kernel, stride, padding, dilation)
-        attrs: Any = {"kernel": k, "stride": steps, "padding": _both(padding, n), "dilation": _tuple(dilation, n)}
-        attrs["ceil_mode"] = bool(ceil_mode)
+    def handler(c: Context, x: Value, *window: Any) -> Any:
+        attrs = pool_attributes(x, n, *window)
         return c.emit(O.MaxPool(**attrs), x), c.emit_all(O.MaxPoolIndices(**attrs), x)[1]
 
     return handler

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from ....core.dims import Dim, ceildiv, product
+from ....core.dims import ceildiv, product
 from ....core.dtypes import compute_dtype, i32
 from ....core.target_spec import TargetSpec
 from ....ir.layout import Layout
@@ -16,10 +16,11 @@ from ....ops.matmul.tap_products import TapProducts
 from ....tile.builder import Ix, KernelBuilder, Tile
 from ...call import Call
 from ...cuda.groups import on_threads
-from ...cuda.tiled import tiled
+from ...cuda.tiled import flat, tiled
 from ...launch import Buffer, Launch
+from ...pointwise.copies import forwards
 from ...pointwise.pointwise import unravel
-from ...region import Operand, Region, narrow, widen
+from ...region import Region, narrow, widen
 from ...template import Template, region_bytes, region_flops
 
 MOST = 16  # parts of a batch
@@ -34,15 +35,16 @@ class CudaTapProducts(Template):
     serves = (TapProducts,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
+        before, region = forwards(region, target)
         batch, channels = region.operands[0].type.shape[:2]
         parts = MOST if not isinstance(channels, int) else max(1, min(MOST, -(-WAVES * target.cores // channels)))
         parts = min(parts, batch) if isinstance(batch, int) else parts
         if parts <= 1:
-            return [self._sums(region, region.results[0].buffer, region.results[0].layout, 1)]
+            return [*before, self._sums(region, region.results[0].buffer, region.results[0].layout, 1)]
         op, wide = region.op(TapProducts), compute_dtype(region.results[0].type.dtype)
         taps = prod(op.kernel)
         buffer = Buffer(f"{region.name}.sums", "temp", parts * channels * taps * wide.itemsize)
-        return [self._sums(region, buffer, None, parts), self._added(region, buffer, parts)]
+        return [*before, self._sums(region, buffer, None, parts), self._added(region, buffer, parts)]
 
     def _sums(self, region: Region, buffer: Buffer, result: Layout | None, parts: int) -> Launch:
         """The sums of every part of the images, or the results."""
@@ -51,7 +53,7 @@ class CudaTapProducts(Template):
         call = Call("tap_products", region.name)
         b, pixels = call.b, PIXELS if len(taps) <= FEW else FAR
         batch, channels, *sizes = g.type.shape
-        xv, gv = (call.view(n, o.type.dtype, o.buffer, Layout((_extent(o),), (1,), o.layout.offset)) for n, o in (("x", x), ("g", g)))
+        xv, gv = (call.view(n, o.type.dtype, o.buffer, flat(o.layout)) for n, o in (("x", x), ("g", g)))
         xs, gs = ([s if isinstance(s, int) else call.word(f"{n}{i}", s) for i, s in enumerate(o.layout.strides)]
                   for n, o in (("xs", x), ("gs", g)))  # fmt: skip
         lay = Layout.contiguous((parts, channels, *op.kernel)) if result is None else replace(
@@ -110,14 +112,6 @@ class CudaTapProducts(Template):
         launch = call.finish(channels * (taps // op.kernel[-1]), bytes_=moved, note=f"sums of {parts} parts")
         launch.kernel = on_threads(launch.kernel, 1, 128, 1)
         return launch
-
-
-def _extent(o: Operand) -> Dim:
-    """Elements from the first to the last."""
-    extent: Dim = 1
-    for d, s in zip(o.type.shape, o.layout.strides, strict=True):
-        extent = extent + (d - 1) * s
-    return extent
 
 
 def _tile(b: KernelBuilder, x: Ix | int) -> Tile | int:

@@ -20,7 +20,7 @@ from ....ir.layout import Layout
 from ....ops.matmul.contractions import Conv as ConvOp
 from ....tile.builder import Ix, Tile
 from ...cuda.kernel import forward
-from ...cuda.tiled import aligned, fitting
+from ...cuda.tiled import aligned, fitting, flat
 from ...launch import Buffer, Launch
 from ...matmul.cuda.tiled import Config, Edges, Product
 from ...matmul.tiling import leaves_of_epilogue
@@ -68,7 +68,7 @@ class ConvWeightGradient(Template):
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         data, cotangent = (region.given(v) for v in region.node.operands)
         copied: list[Launch] = []
-        if not few_channels(region.node):
+        if not few_channels(region.node) or not forward(*data.layout.strides):
             data, copied = innermost(f"{region.name}.pixels", data, target)
         cotangent, more = innermost(f"{region.name}.cotangent", cotangent, target, merged=True)
         return [*copied, *more, *WeightGradient(region, data, cotangent, target).launches()]
@@ -157,16 +157,14 @@ class WeightGradient(Product):
 
     def open(self) -> None:
         data, lay, b = self.data, self.cotangent.layout, self.call.b
-        extent: Dim = 1
-        for d, stride in zip(data.type.shape, data.layout.strides, strict=True):
-            extent = extent + (d - 1) * stride
-        flat = Layout((extent, 1), (1, 1), data.layout.offset)
-        self.pixel_view = self.call.view("x", self.dtype, data.buffer, flat)
+        line = flat(data.layout)
+        line = Layout((*line.shape, 1), (1, 1), line.offset)
+        self.pixel_view = self.call.view("x", self.dtype, data.buffer, line)
         along = Layout(data.type.shape[1:], data.layout.strides[1:], data.layout.offset)
         self.vectors["x"] = 1 if self.few else aligned(along, self.rows)
         self.right = Layout((self.op.groups, self.k, self.each), (self.each, lay.strides[-1], 1), lay.offset)
         self.right_view = self.view("g", self.dtype, self.cotangent.buffer, self.right, None)
-        self.extents = {"x": flat, "g": self.right}
+        self.extents = {"x": line, "g": self.right}
         self.steps = [self._step(f"xs{i}", s) for i, s in enumerate(data.layout.strides)]
         self.sizes = [d if isinstance(d, int) else b.from_index(self.call.word(f"size{i}", d), i32) for i, d in enumerate(data.type.shape)]
         self.count = self.items if isinstance(self.items, int) else self.call.word("items", self.items)
@@ -174,13 +172,13 @@ class WeightGradient(Product):
     def _step(self, name: str, stride: Dim) -> Tile | int:
         return stride if isinstance(stride, int) else self.call.b.from_index(self.call.word(name, stride), self.offsets)
 
-    def tiles(self, z: list[Ix | int], row: Ix, column: Ix, k: Ix, edges: Edges, deep: Ix | int | None) -> tuple[Tile, Tile]:
+    def tiles(self, z: list[Ix | int], row: Ix | int, column: Ix | int, k: Ix, edges: Edges, deep: Ix | int | None) -> tuple[Tile, Tile]:
         b, c = self.call.b, self.config
-        group, *taps = [0] if self.few else z
+        group, taps = (0, []) if self.few else (z[0], z[1:])
         right = b.load(self.right_view, (group, k, column), (c.depth, c.columns), limit=(deep, edges[1]))
         return b.transpose(self._gathered(group, taps, row, k, edges[0], deep)), right
 
-    def _gathered(self, group: Ix | int, taps: list[Ix | int], row: Ix, k: Ix, edge: Ix | int | None, deep: Ix | int | None) -> Tile:
+    def _gathered(self, group: Ix | int, taps: list[Ix | int], row: Ix | int, k: Ix, edge: Ix | int | None, deep: Ix | int | None) -> Tile:
         """Rows of channels [depth, rows] where a tap sees them at the pixels of a step; of few channels every row has a tap of its own."""
         b, c, op = self.call.b, self.config, self.op
         column = b.iota((c.depth, 1), 0, i32)
@@ -188,7 +186,7 @@ class WeightGradient(Product):
         inside = b.full((), 1, boolean) if deep is None else b.cmp("lt", column, b.from_index(deep, i32) if isinstance(deep, Ix) else deep)
         numbers: list[Tile]
         if self.few:
-            own = b.iota((1, c.rows), 1, i32) + b.from_index(row, i32)
+            own = b.iota((1, c.rows), 1, i32) + (b.from_index(row, i32) if isinstance(row, Ix) else row)
             inside = b.binary("and", inside, b.cmp("lt", own, prod(self.taps) * self.rows))
             tap, channel = self._split(own, [self.rows])
             _, *numbers = self._split(tap, self.taps)

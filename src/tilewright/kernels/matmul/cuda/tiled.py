@@ -167,7 +167,7 @@ class Product(ABC):
         """Make views of the operands; those in `extents` may be copied by producer warps."""
 
     @abstractmethod
-    def tiles(self, z: list[Ix | int], row: Ix, column: Ix, k: Ix, edges: Edges, deep: Ix | int | None) -> tuple[Tile, Tile]:
+    def tiles(self, z: list[Ix | int], row: Ix | int, column: Ix | int, k: Ix, edges: Edges, deep: Ix | int | None) -> tuple[Tile, Tile]:
         """The operands' tiles of a step of K, [rows, depth] and [depth, columns]."""
 
     def _begin(self, kind: str, name: str) -> None:
@@ -330,7 +330,7 @@ class MatmulKernel(Product):
         self.right_view = self.view("b", p.b.type.dtype, p.b.buffer, self.right, None)
         self.extents = {"a": self.left, "b": self.right}
 
-    def tiles(self, z: list[Ix | int], row: Ix, column: Ix, k: Ix, edges: Edges, deep: Ix | int | None) -> tuple[Tile, Tile]:
+    def tiles(self, z: list[Ix | int], row: Ix | int, column: Ix | int, k: Ix, edges: Edges, deep: Ix | int | None) -> tuple[Tile, Tile]:
         b, c = self.call.b, self.config
         left = b.load(self.left_view, (*z, row, k), (c.rows, c.depth), limit=(edges[0], deep))
         right = b.load(self.right_view, (*z, k, column), (c.depth, c.columns), limit=(deep, edges[1]))
