@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as tf
 
 import tilewright.ops as o
+import tilewright.ops.functions as F
 from tests.cuda.launching import Emulated, graph
 from tilewright.core.dtypes import DType, bf16, f16, f32, i64
 
@@ -153,3 +154,29 @@ def test_max_pool_backward(case: tuple[Any, ...], last: bool, rng: np.random.Gen
     (got,) = made(g, indices.numpy())
     want = torch.autograd.grad(y, x, wide(g).detach())[0].numpy()
     close(got, want.transpose(order) if last else want, dtype)
+
+
+@pytest.mark.parametrize("dtype", [f32, bf16], ids=str)
+def test_batch_norm_in_training(dtype: DType, rng: np.random.Generator) -> None:
+    """Statistics are computed once, weights are widened where they are read, and nothing whole is stored between the passes."""
+    shape, axes = (3, 6, 5, 7), (0, 2, 3)
+    x, w, g = floats(rng, dtype, *shape), floats(rng, dtype, 6), floats(rng, dtype, *shape)
+
+    def build(x: Any, w: Any, g: Any) -> Any:
+        xf, gf = (o.Cast(dtype=f32)(v) for v in (x, g))
+        column = o.Reshape(shape=(6, 1, 1))
+        mean, kept = o.Mean(axes=axes)(xf), o.Mean(axes=axes, keepdims=True)(xf)
+        scale = o.Rsqrt()(F.add(o.Mean(axes=axes)(o.Square()(o.Sub()(xf, kept))), 1e-5))
+        normal = o.Mul()(o.Sub()(xf, column(mean)), column(scale))
+        first, second = o.Sum(axes=axes)(gf), o.Sum(axes=axes)(o.Mul()(gf, normal))
+        count = float(np.prod(shape) // 6)
+        inner = o.Sub()(o.Sub()(gf, F.div(column(first), count)), o.Mul()(normal, F.div(column(second), count)))
+        return o.Cast(dtype=dtype)(o.Mul()(inner, o.Mul()(column(o.Cast(dtype=f32)(w)), column(scale)))), second
+
+    made = Emulated(graph(build, (dtype, shape), (dtype, (6,)), (dtype, shape)))
+    sizes = [b.nbytes for launch in made.program.launches for b in launch.writes if b.kind == "temp"]
+    assert max(sizes) <= 6 * 4 and len(made.program.launches) <= 9
+    leaves = [wide(x), wide(w)]
+    y = tf.batch_norm(leaves[0], None, None, leaves[1], None, training=True)
+    for got, want in zip(made(x, w, g), torch.autograd.grad(y, leaves, wide(g).detach()), strict=True):
+        close(got, want.numpy(), dtype)

@@ -89,6 +89,8 @@ VIEWS: dict[str, list[Probe]] = {
     "flip_of_flip": [lambda k: o.Flip(axes=(1,))(o.Flip(axes=(1,))(k.x())), lambda k: o.Flip(axes=(0,))(o.Flip(axes=(1,))(k.x()))],
     "keep_dims": [lambda k, op=op: o.Reshape(shape=(k.b, 1))(op(axes=(1,))(k.x()))
                   for op in (o.Sum, o.Mean, o.Max, o.Min, o.Prod, o.Any, o.All, o.Var, o.LogSumExp)],
+    "ones_before_elementwise": [lambda k: o.Reshape(shape=(k.d, 1, 1))(o.Tanh()(k.x(k.d))),
+                                lambda k: o.Reshape(shape=(k.d, 1))(o.Mul()(k.x(k.d), k.x(k.d)))],
     "reshape_before_elementwise": [under_reshape(lambda k, x: o.Tanh()(x)), under_reshape(lambda k, x: o.Add()(x, k.x(k.d))),
                                    under_reshape(lambda k, x: o.Mul()(x, k.x(k.b, k.s, k.d))),
                                    lambda k: o.Reshape(shape=(k.b, 1, k.d))(o.Neg()(k.x()))],

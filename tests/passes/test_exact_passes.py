@@ -41,6 +41,7 @@ ELSEWHERE = {  # name in the pipeline or the log -> why it has no probe here
     "attention": "of save-logsumexp", "merge_packed": "of merge-packed", "products_with_norm": "of row-products",
     "products_with_quantized": "of quantized-rows", "caches": "of cache-attention",
     "row_sweeps": "of fuse, which computes the same ops in one kernel: tests/kernels/test_registry.py and tests/opinfo",
+    "cheap_again": "of fuse for GPUs, which computes the same ops twice: tests/cuda/test_training.py",
     "gate-products": "for GPUs: tests/cuda", "gates": "of gate-products",
     "lower-complex": "tests/complex compares with PyTorch; infinities follow C's naive product in both",
 }
@@ -163,7 +164,7 @@ LINEAR = "what an infinity or a number at the end of the range does depends on t
 APART = {  # composites whose decomposition is not held to special values here, and why
     **dict.fromkeys(("det", "pinv", "solve", "real_dft", "real_dft_back", "dft"), LINEAR),
     **dict.fromkeys(("attention_backward", "attention_saved", "norm_backward", "lora_matmul", "paged_attention"), LINEAR),
-    **dict.fromkeys(("grouped_matmul", "softmax_cross_entropy"), "random indices are out of range"),
+    **dict.fromkeys(("grouped_matmul", "max_pool_backward", "softmax_cross_entropy"), "random indices are out of range"),
     **dict.fromkeys(("quantize", "requantize"), "half a unit decides between two quantized values"),
     **dict.fromkeys(("fake_quantize", "dequantize", "resize"), "the formula multiplies by a scale and divides by it, or by a weight of 0"),
 }

@@ -1,7 +1,7 @@
 """Common subexpressions: the same op on the same operands is computed once."""
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from .. import ops as o
@@ -12,7 +12,7 @@ from .base import Log, Pass
 BYTES = 64  # constants up to this size are compared by content
 
 
-def key(n: Node, operands: tuple[Value, ...]) -> Any:
+def key(n: Node, operands: tuple[Value, ...], kept: bool) -> Any:
     if isinstance(n.op, o.Constant):
         data = n.op.data
         size = data.type.nbytes
@@ -21,26 +21,32 @@ def key(n: Node, operands: tuple[Value, ...]) -> Any:
         return ("array", n.types[0], data.place)  # tied weights share their memory
     if n.op.traits.commutative:
         operands = tuple(sorted(operands, key=id))
+    if kept and n.op.traits.reduction and getattr(n.op, "keepdims", False):
+        return (replace(n.op, keepdims=False), operands)  # type: ignore[call-arg]
     return (n.op, operands)
 
 
 @dataclass(frozen=True)
 class Cse(Pass):
-    """Before: any valid graph.  After: no two nodes apply an equal op to the same operands."""
+    """Before: any valid graph.  After: no two nodes apply an equal op to the same operands; `kept`: reductions that differ in the axes that
+    they keep are one."""
 
     name: ClassVar[str] = "cse"
+    kept: bool = False
 
     def run(self, graph: Graph, log: Log) -> Graph:
         seen: dict[Any, Node] = {}
         mapping: dict[Value, Value] = {}
-        for n in graph.nodes:
+        for n in list(graph.nodes):
             n.operands = tuple(mapping.get(v, v) for v in n.operands)
             if isinstance(n.op, (o.Input, o.Fused)):
                 continue
-            first = seen.setdefault(key(n, n.operands), n)
-            if first is not n:
-                mapping.update(zip(n.values, first.values, strict=True))
-                log.hit(n.op.name)
+            first = seen.setdefault(key(n, n.operands, self.kept), n)
+            if first is n:
+                continue
+            for v, same in zip(n.values, first.values, strict=True):
+                mapping[v] = same if v.type == same.type else o.Reshape(shape=v.shape)(same)
+            log.hit(n.op.name)
         if mapping:
             graph.outputs = [mapping.get(v, v) for v in graph.outputs]
             sort_nodes(graph)

@@ -112,6 +112,43 @@ def spread_casts(graph: Graph, log: Log) -> None:
                 log.hit("cast_again")
 
 
+def spread_cheap(graph: Graph, log: Log) -> None:
+    """What a reduction reads and others do, too, is computed again for it from a value of no more bytes: cheaper than storing it."""
+    users, outputs = graph.users(), set(graph.outputs)
+    for n in reversed(list(graph.nodes)):
+        if not cheap_from_memory(n) or n.value in outputs:
+            continue
+        readers = list(dict.fromkeys(users[n.value]))
+        if not all(is_elementwise(u) or u.op.fusion == "reduction" for u in readers):
+            continue
+        reduced = [u for u in readers if is_reduced(u, users, outputs)]
+        for u in reduced[len(reduced) == len(readers) :]:
+            again = n.op(*n.operands, name=n.name, place=n.place)
+            u.operands = tuple(again if v is n.value else v for v in u.operands)
+            users[again] = [u]
+            for v in n.operands:
+                users[v].append(again.node)
+            log.hit("cheap_again")
+
+
+def is_reduced(n: Node, users: dict[Value, list[Node]], outputs: set[Value]) -> bool:
+    """A reduction, or elementwise work for one alone."""
+    while is_elementwise(n) and n.value not in outputs and len(users[n.value]) == 1:
+        n = users[n.value][0]
+    return n.op.fusion == "reduction"
+
+
+def cheap_from_memory(n: Node) -> bool:
+    """A few operations on one whole value, of which no element has more bytes, and values that are broadcast."""
+    v, item = n.value if len(n.values) == 1 else None, n.types[0].dtype.itemsize
+    for _ in range(4):
+        if v is None or not isinstance(v.op, (o.Add, o.Sub, o.Mul, o.Neg, o.Square, o.Cast)):
+            break
+        whole = [u for u in v.node.operands if u.shape == v.shape]
+        v = whole[0] if len(whole) == 1 else None
+    return v is not None and v is not n.values[0] and v.dtype.itemsize <= item
+
+
 def above(node: Node, inside: set[Node]) -> set[Node]:
     """Nodes of a region that `node` depends on."""
     found: set[Node] = set()
@@ -171,6 +208,8 @@ class Fuse(Pass):
 
     def run(self, graph: Graph, log: Log) -> Graph:
         apply_rules(graph, self.rules, log)
+        if not self.sweeps:
+            spread_cheap(graph, log)
         spread_casts(graph, log)
         sort_nodes(graph)  # a region needs a result that somebody reads
         regions = Regions(graph)
@@ -202,7 +241,7 @@ class Fuse(Pass):
         elif self.gate_prologue and isinstance(anchor.op, o.Matmul):
             region = self.gate(anchor, regions)
         region = self.epilogue(anchor, region, regions)
-        if self.quantizes and anchor.op.fusion == "contraction":
+        if (self.quantizes and anchor.op.fusion == "contraction") or (not self.sweeps and anchor.op.fusion == "reduction"):
             region = self.widened(anchor, region, regions)
         region = self.rounded(anchor, region, regions)
         position = regions.place(set(region))
@@ -346,6 +385,11 @@ class Fuse(Pass):
                     grown = True
                     if len(region) >= self.max_ops:
                         break
+        for v in [v for n in list(region) for v in n.operands if v.shape != shape]:  # what it broadcasts is widened where it is read
+            chain = [n for n in narrow_chain(v, inside, regions) if n not in inside]
+            if chain and regions.place(inside.union(chain)) is not None:
+                region += chain
+                inside.update(chain)
         position = regions.place(inside)
         regions.close(region, regions.position[first] if position is None else position)
         if len(region) > 1:

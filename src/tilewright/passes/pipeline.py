@@ -56,7 +56,7 @@ def pipeline(target: TargetSpec | None = None) -> tuple[Pass, ...]:
         Cse(),  # layers share their tables
         FoldTables(),  # only now: masks wanted to see the iotas
         Canonicalise(),
-        Cse(),
+        Cse(kept=True),
         LowerQuantized(gpu=gpu),  # may make matmuls
         *([MergePacked()] if gpu else []),
         MergeMatmuls(),

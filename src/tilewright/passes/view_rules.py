@@ -172,6 +172,19 @@ def reshape_before_elementwise(inner: Any, view: Any) -> Value | None:
     return out if out.shape == new else None
 
 
+@rule(P(o.Reshape, P(elementwise_classes(), name="inner", once=True), name="view"))
+def ones_before_elementwise(inner: Any, view: Any) -> Value | None:
+    """Axes of size 1 are put behind a vector before the arithmetic, not after it, so that what broadcasts it can do the arithmetic, too."""
+    new, old = view.types[0].shape, inner.types[0].shape
+    if len(old) != 1 or old == (1,) or kept_tail(old, new) or tuple(d for d in new if d != 1) != old:
+        return None
+    if any(v.shape not in ((), old) or strided(v) for v in inner.operands):
+        return None
+    operands = [o.Reshape(shape=new)(v) if v.shape else v for v in inner.operands]
+    out: Value = inner.op(*operands, name=inner.name, place=inner.place)
+    return out
+
+
 @rule(P(o.Reshape, P((o.LayerNorm, o.RmsNorm, o.Softmax), name="inner", once=True), name="view"))
 def reshape_before_norm(inner: Any, view: Any) -> Value | None:
     new, old = view.types[0].shape, inner.types[0].shape
@@ -253,4 +266,4 @@ def rank_zero_scalar(root: Any, m: Match) -> Value | None:
 
 RULES = [same_shape, same_order, whole_slice, whole_split, reshape_of_reshape, transpose_of_transpose, ones_before_transpose,
          transpose_between_reshapes, slice_of_slice, expand_of_expand, flip_of_flip, keep_dims, reshape_before_elementwise,
-         reshape_before_norm, reshape_before_matmul, broadcast_itself, expand_after_elementwise, rank_zero_scalar]
+         ones_before_elementwise, reshape_before_norm, reshape_before_matmul, broadcast_itself, expand_after_elementwise, rank_zero_scalar]

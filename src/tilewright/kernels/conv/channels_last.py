@@ -74,6 +74,6 @@ def _lies_last(v: Value, found: Mapping[Value, Layout]) -> bool:
     """Pixels that lie channels last, perhaps among more channels."""
     root, chain = behind_views(v)
     layout = seen_through(chain, found.get(root, Layout.contiguous(root.shape)))
-    if layout is None or len(v.shape) < (3 if root in found else 4) or v.shape[1] == 1:
+    if layout is None or len(v.shape) < (3 if root in found else 4) or v.shape[1] == 1 or all(d == 1 for d in v.shape[2:]):
         return False
     return layout.strides[1] == 1 and all(s not in (0, 1) or d == 1 for d, s in zip(v.shape[2:], layout.strides[2:], strict=True))
