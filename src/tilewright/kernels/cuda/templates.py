@@ -20,7 +20,7 @@ from ..conv.cuda.tiled import TiledConv
 from ..conv.pool import PoolTemplate
 from ..custom.own import Own
 from ..index.cuda.gather import CudaGather
-from ..index.cuda.scatter import CudaScatterAdd
+from ..index.cuda.scatter import CudaIndexOrder, CudaScatterOrdered
 from ..index.gather import GatherTemplate
 from ..linalg import lapack
 from ..matmul.cuda.gates import TiledGates
@@ -87,7 +87,8 @@ CUDA_TEMPLATES: list[Template] = [
     MmaAttentionBackward(),
     CudaNormBackward(),
     CudaColumns(),
-    CudaScatterAdd(),
+    CudaIndexOrder(),
+    CudaScatterOrdered(),
     CudaSpatialMean(),
     CudaCrossEntropy(),
     LongNorm(),
