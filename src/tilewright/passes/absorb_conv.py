@@ -89,7 +89,8 @@ def two_conv_biases(c: Value, d: Value, conv: Any, m: Match) -> Value | None:
 def padded_conv(x: Value, y: Value, pad: Any, conv: Any) -> Value | None:
     """Zeros around the pixels are the convolution's own padding."""
     ends = list(zip(pad.op.lo, pad.op.hi, strict=True))
-    if conv.op.transposed or pad.op.value != 0 or any(e != (0, 0) for e in ends[:2]) or not all(isinstance(d, int) for e in ends for d in e):
+    known = all(isinstance(d, int) for end in ends for d in end)
+    if conv.op.transposed or pad.op.value != 0 or not known or any(end != (0, 0) for end in ends[:2]):
         return None
     padding = tuple((a + lo, b + hi) for (a, b), (lo, hi) in zip(conv.op.padding, ends[2:], strict=True))
     made: Value = replace(conv.op, padding=padding)(x, y, name=conv.name, place=conv.place)

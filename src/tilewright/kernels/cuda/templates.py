@@ -15,7 +15,7 @@ from ..conv.cuda.depthwise import DepthwiseConv
 from ..conv.cuda.halo import HaloConv
 from ..conv.cuda.hopper import HopperConv
 from ..conv.cuda.patch import PatchConv
-from ..conv.cuda.pool import CudaPool, CudaSpatialMean
+from ..conv.cuda.pool import CudaPool
 from ..conv.cuda.tiled import TiledConv
 from ..conv.pool import PoolTemplate
 from ..custom.own import Own
@@ -89,7 +89,6 @@ CUDA_TEMPLATES: list[Template] = [
     CudaColumns(),
     CudaIndexOrder(),
     CudaScatterOrdered(),
-    CudaSpatialMean(),
     CudaCrossEntropy(),
     LongNorm(),
     CudaRows(),

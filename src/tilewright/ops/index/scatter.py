@@ -22,7 +22,6 @@ from ..families import Composite, General, N, bf16, boolean, f32, f64, i32, i64,
 from .indexing import check_indices, merge_cases, require_ids
 
 
-
 def some_order(arrays: list[Any]) -> list[Any]:
     """Operands whose second one is an order of random rows of the first."""
     x, words, updates = arrays
@@ -259,7 +258,8 @@ class ScatterOrdered(Composite):
 
     def decompose(self, x: Value, words: Value, updates: Value) -> Value:
         graph = x.node.graph
-        row, place = (F.one(op, words, F.scalar(graph, n, dt.i64)) for op, n in (("bitwise_right_shift", 32), ("bitwise_and", (1 << 32) - 1)))
+        row = F.one("bitwise_right_shift", words, F.scalar(graph, 32, dt.i64))
+        place = F.one("bitwise_and", words, F.scalar(graph, (1 << 32) - 1, dt.i64))
         made: Value = self.plain(x, row, F.gather(updates, place, 0))
         return made
 

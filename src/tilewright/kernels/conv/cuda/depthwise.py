@@ -1,8 +1,8 @@
 """Convolution of every channel by itself on a GPU: multiply-adds over 16 bytes of channels a thread, values that lie channels last.
 
-A program has a few neighbouring pixels of the results, so that a pixel is read once for all windows of the program that it lies in; a tap
-outside the image reads zeros. Weights are [taps, channels], laid out before the first run where they are constants. The region's
-elementwise consumers are the epilogue.
+A program has a few neighbouring pixels of a row of the results and walks the rows of taps that are inside the image: a pixel of a row is
+read once for all windows of the program that it lies in, one outside the image reads as zeros. Weights are [taps, channels], laid out
+before the first run where they are constants. The region's elementwise consumers are the epilogue.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import itertools
 import math
 from dataclasses import replace
 
-from ....core.dims import Dim, ceildiv, product
+from ....core.dims import Dim, product
+from ....core.dtypes import compute_dtype
 from ....core.target_spec import TargetSpec
 from ....ir.graph import Node, Value
 from ....ir.layout import Layout
@@ -23,9 +24,9 @@ from ...cuda.groups import on_threads, vector_width
 from ...launch import Buffer, Launch, Packed
 from ...matmul.tiling import leaves_of_epilogue
 from ...pointwise.copies import copy_launch
-from ...pointwise.cuda.pointwise import BLOCK, group
+from ...pointwise.cuda.pointwise import evaluator, group
 from ...pointwise.pointwise import unravel
-from ...region import Evaluator, Operand, Region, narrow, widen
+from ...region import Operand, Region, narrow, widen
 from ...template import Reason, Template, region_bytes, region_flops
 from ..channels_last import channels_last
 from ..conv import ConvTemplate
@@ -33,8 +34,8 @@ from .channels_last import depthwise
 from .hopper import packed_weights
 from .pool import inside_flag
 
-FEW = 9  # taps
-PIXELS = {True: (1, 2, 4), False: (1, 1, 4)}  # of a program along the spatial axes, the innermost last; with few taps, or many
+PIXELS = 4  # of a program, along the innermost axis
+BLOCK = 128  # threads
 BY_CHANNEL = Packed("taps", 1, transposed=True)
 
 
@@ -92,65 +93,69 @@ def depthwise_launch(region: Region, node: Node, x: Operand, w: Operand, results
     op, value = node.op, node.values[0]
     assert isinstance(op, ConvOp)
     n, channels = len(op.stride), value.shape[1]
+    assert isinstance(channels, int)
     order = (0, *range(2, n + 2), 1)
     kernel = [d for d in node.operands[1].shape[2:] if isinstance(d, int)]
     out = [d for d in value.shape[2:] if isinstance(d, int)]
     sizes = [d for d in x.type.shape[2:] if isinstance(d, int)]
-    per = [min(p, d) for p, d in zip(PIXELS[math.prod(kernel) <= FEW][3 - n :], out, strict=True)]
+    per = min(PIXELS, out[-1])
     source, outs = x.layout.permute(order), [r.layout.permute(order) for r in results]
-    weights = Layout((math.prod(kernel), channels), (channels, 1), w.layout.offset)
+    weights = Layout((*kernel, channels), (*(math.prod(kernel[i + 1 :]) * channels for i in range(n)), 1), w.layout.offset)
     read = {v: o for v in leaves_of_epilogue(region, value) if (o := region.operand(v)) is not None}
     leaves = {v: o.layout.expand(value.shape).permute(order) for v, o in read.items()}
     items = [o.type.dtype.itemsize for o in (x, *results)]
     vector = vector_width(items, channels, [source, weights, *outs, *leaves.values()])
-    threads, pieces = group(channels, vector)
-    tile = threads * vector * pieces
+    lanes = -(-channels // vector)
+    threads = next((t for t in (32, 16, 8, 4, 2) if -(-lanes // t) * t <= lanes * 9 / 8), min(BLOCK, group(channels, vector)[0]))
+    tile = threads * vector
     call = Call("conv_depthwise", region.name)
     b = call.b
     xv = call.view("x", x.type.dtype, x.buffer, source)
     wv = call.view("w", w.type.dtype, w.buffer, weights)
     ins = {v: call.view(f"e{i}", read[v].type.dtype, read[v].buffer, lay) for i, (v, lay) in enumerate(leaves.items())}
     yvs = [call.view(f"c{i}", r.type.dtype, r.buffer, lay, write=True) for i, (r, lay) in enumerate(zip(results, outs, strict=True))]
-    blocks = [-(-d // p) for d, p in zip(out, per, strict=True)]
-    dims: list[Ix | int] = [call.word("batch", value.shape[0]), *blocks]
-    every = call.word("channels", channels)
-    stretches = b.ceildiv(every, tile)
-    image, *corner = unravel(b, b.pid // stretches, dims)
+    every, stretches = call.word("channels", channels), -(-channels // tile)
+    columns = -(-out[-1] // per)
+    image, *rows, column = unravel(b, b.pid // stretches, [call.word("batch", value.shape[0]), *out[:-1], columns])
     start = b.pid % stretches * tile
     left = every - start
-    whole = isinstance(channels, int) and channels % tile == 0
-    first = [c * p for c, p in zip(corner, per, strict=True)]  # pixel of the results
+    whole = channels % tile == 0
     edge = None if whole else (left,)
-    taps = [widen(b, b.load(wv, (t, start), (tile,), limit=edge)) for t in range(math.prod(kernel))]
-    sums: dict[tuple[int, ...], Tile] = {}
-    reads = [_reads(p, k, s, d) for p, k, s, d in zip(per, kernel, op.stride, op.dilation, strict=True)]
-    places: list[dict[int, tuple[Ix | int, Ix | int | None]]] = []  # where, and 1 inside the image; None: it is inside
-    for f, s, (lo, _), size, count, p, used in zip(first, op.stride, op.padding, sizes, blocks, per, reads, strict=True):
-        assert isinstance(lo, int)
-        safe = lo == 0 and (count - 1) * p * s + max(used) < size
-        at = {i: f * s + (i - lo) for i in used}
-        places.append({i: (q, None if safe else inside_flag(b, q + 1) * inside_flag(b, size - q)) for i, q in at.items()})
-    for from_first in itertools.product(*reads):
-        here = [place[i] for place, i in zip(places, from_first, strict=True)]
-        inside: Ix | int = left
-        for _, flag in here:
-            inside = inside if flag is None else inside * flag
-        safe = whole and all(flag is None for _, flag in here)
-        pixel = widen(b, b.load(xv, (image, *(q for q, _ in here), start), (tile,), limit=None if safe else (inside,)))
-        for pairs in itertools.product(*(used[i] for used, i in zip(reads, from_first, strict=True))):
-            target, tap = tuple(o for o, _ in pairs), 0
-            for (_, t), k in zip(pairs, kernel, strict=True):
-                tap = tap * k + t
-            sums[target] = b.fma(pixel, taps[tap], sums[target]) if target in sums else pixel * taps[tap]
-    shared: dict[Value, Tile] = {}  # what the epilogue reads of channels only
-    for target in itertools.product(*(range(p) for p in per)):
-        spot = [f + o for f, o in zip(first, target, strict=True)]
-        bound: Ix | int = left
-        for q, size, p in zip(spot, out, per, strict=True):
-            bound = bound * inside_flag(b, size - q) if size % p else bound
-        limit = None if whole and bound is left else (bound,)
+    # along the innermost axis: where a program reads, and how many channels of that count; None: all, it is inside the image
+    first, (lo, _), stride = column * per, op.padding[-1], op.stride[-1]
+    reads = _reads(per, kernel[-1], stride, op.dilation[-1])
+    safe = lo == 0 and (columns - 1) * per * stride + max(reads) < sizes[-1]
+    spots = {i: first * stride + (i - lo) for i in reads}
+    limits = {i: edge if safe else (left * (inside_flag(b, q + 1) * inside_flag(b, sizes[-1] - q)),) for i, q in spots.items()}
 
-        def leaf(v: Value, _: Operand, spot: list[Ix | int] = spot, limit: tuple[Ix | int] | None = limit) -> Tile:
+    def row(at: tuple[Ix | int, ...], taps: tuple[Ix | int, ...], sums: list[Tile]) -> list[Tile]:
+        """Adds a row of taps, from a row of the image."""
+        sums = list(sums)
+        pixels = {i: widen(b, b.load(xv, (image, *at, q, start), (tile,), limit=limits[i])) for i, q in spots.items()}
+        factors = [widen(b, b.load(wv, (*taps, t, start), (tile,), limit=edge)) for t in range(kernel[-1])]
+        for i, pairs in reads.items():
+            for o, t in pairs:
+                sums[o] = b.fma(pixels[i], factors[t], sums[o])
+        return sums
+
+    def rows_of(axis: int, at: tuple[Ix | int, ...], taps: tuple[Ix | int, ...], sums: list[Tile]) -> list[Tile]:
+        """Adds all taps of the other axes that are inside the image."""
+        if axis == n - 1:
+            return row(at, taps, sums)
+        (lo, _), dilation = op.padding[axis], op.dilation[axis]
+        begin = rows[axis] * op.stride[axis] - lo
+        low, high = (b.ceildiv(q, dilation) for q in (0 - begin, sizes[axis] - begin))
+        with b.loop(b.maximum(low, 0), b.minimum(high, kernel[axis]), 1, sums) as loop:
+            loop.next(*rows_of(axis + 1, (*at, begin + loop.index * dilation), (*taps, loop.index), list(loop.carried)))
+        return list(loop.results)
+
+    sums = rows_of(0, (), (), [b.full((tile,), 0.0, compute_dtype(x.type.dtype))] * per)
+    shared: dict[Value, Tile] = {}  # what the epilogue reads of channels only
+    for place, total in enumerate(sums):
+        spot = (*rows, first + place)
+        limit = edge if out[-1] % per == 0 else (left * inside_flag(b, out[-1] - first - place),)
+
+        def leaf(v: Value, _: Operand, spot: tuple[Ix | int, ...] = spot, limit: tuple[Ix | int] | None = limit) -> Tile:
             lay = leaves[v]
             size = 1 if lay.strides[-1] == 0 else tile
             if any(s != 0 for s in lay.strides[:-1]):
@@ -159,12 +164,12 @@ def depthwise_launch(region: Region, node: Node, x: Operand, w: Operand, results
                 shared[v] = b.load(ins[v], (*(0,) * (n + 1), start), (size,), limit=None if size == 1 else edge)
             return shared[v]
 
-        evaluate = Evaluator(b, region, leaf, {value: sums[target]})
+        evaluate = evaluator(region)(b, region, leaf, {value: total})
         for view, v, r in zip(yvs, region.body.outputs, results, strict=True):
             b.store(view, (image, *spot, start), narrow(b, b.broadcast(evaluate(v), (tile,)), r.type.dtype), limit=limit)
-    grid: Dim = product((value.shape[0], *blocks)) * ceildiv(channels, tile)
-    launch = call.finish(grid, flops=region_flops(region), bytes_=region_bytes(region), note=f"{'x'.join(map(str, per))} pixels a program")
-    launch.kernel = on_threads(launch.kernel, threads, BLOCK // threads if threads <= 32 else 1, vector)
+    grid: Dim = product((value.shape[0], *out[:-1])) * columns * stretches
+    launch = call.finish(grid, flops=region_flops(region), bytes_=region_bytes(region), note=f"{per} pixels a program")
+    launch.kernel = on_threads(launch.kernel, threads, BLOCK // threads, vector)
     return launch
 
 

@@ -7,24 +7,20 @@ import itertools
 import math
 from typing import Any
 
-from ....core.dims import bounds, ceildiv, product
+from ....core.dims import ceildiv, product
 from ....core.dtypes import compute_dtype
 from ....core.target_spec import TargetSpec
-from ....ir.layout import Layout
 from ....ops.rows.pooling import AvgPool as AvgPoolOp
 from ....ops.rows.pooling import MaxPool as MaxPoolOp
-from ....ops.rows.reductions import Mean
 from ....tile.builder import Ix, KernelBuilder
 from ....tile.ir import identity
 from ...call import Call
 from ...cuda.groups import on_threads, shared_launch, vector_width
-from ...cuda.tiled import aligned, tiled
 from ...launch import Launch
 from ...pointwise.cuda.pointwise import BLOCK, group
 from ...pointwise.pointwise import unravel
-from ...region import Region, collapse, narrow, widen
-from ...rows.cuda.rows import CudaRows
-from ...template import Reason, Template, region_bytes, region_flops
+from ...region import Region, narrow, widen
+from ...template import region_bytes, region_flops
 from ..pool import PoolTemplate
 
 TAPS = 64  # unrolled at most
@@ -102,45 +98,3 @@ def inside_flag(b: KernelBuilder, x: Ix | int) -> Ix | int:
     """1 where x is positive, else 0."""
     return b.minimum(b.maximum(x, 0), 1)
 
-
-
-class CudaSpatialMean(Template):
-    """The mean over all spatial axes of a value that lies channels last: a block takes a stretch of channels and walks the pixels."""
-
-    key = "spatial_mean"
-    serves = (Mean,)
-
-    def refuses(self, region: Region, target: TargetSpec) -> Reason | None:
-        x = region.operands[0].type
-        spatial = tuple(range(2, x.ndim))
-        if not spatial or tuple(sorted(region.op(Mean).axes)) != spatial or not all(isinstance(d, int) and d > 0 for d in x.shape[2:]):
-            return Reason("not over all spatial axes of known size")
-        return None
-
-    def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        x, y = region.operands[0], region.results[0]
-        sizes, (steps,) = collapse(x.type.shape[2:], [Layout(x.type.shape[2:], x.layout.strides[2:])])
-        if x.layout.strides[1] != 1 or len(sizes) > 1:  # it lies otherwise: a row of pixels
-            return CudaRows().build(region, target)
-        batch, channels = x.type.shape[:2]
-        pixels = sizes[0] if sizes else 1
-        source = Layout((batch, pixels, channels), (x.layout.strides[0], steps[0] if steps else channels, 1), x.layout.offset)
-        result = Layout((batch, 1, channels), (y.layout.strides[0], 0, y.layout.strides[1]), y.layout.offset)
-        columns = max(8, min(64, 1 << (bounds(channels)[1] - 1).bit_length()))
-        rows = ROWS * 64 // columns
-        call = Call("spatial_mean", region.name)
-        b = call.b
-        xv, yv = call.view("x", x.type.dtype, x.buffer, source), call.view("y", y.type.dtype, y.buffer, result, write=True)
-        every, count = call.word("channels", channels), call.word("pixels", pixels)
-        stretches = b.ceildiv(every, columns)
-        item, start = b.pid // stretches, b.pid % stretches * columns
-        whole = isinstance(channels, int) and channels % columns == 0
-        across = None if whole else every - start
-        dtype = compute_dtype(x.type.dtype)
-        with b.loop(0, count, rows, [b.full((rows, columns), 0.0, dtype)]) as loop:
-            part = b.load(xv, (item, loop.index, start), (rows, columns), limit=(count - loop.index, across))
-            loop.next(loop.carried[0] + widen(b, part))
-        mean = b.reduce("sum", loop.results[0], 0) / b.cast(b.from_index(count), dtype)
-        b.store(yv, (item, 0, start), narrow(b, mean, y.type.dtype), limit=None if whole else (None, across))
-        launch = call.finish(batch * ceildiv(channels, columns), flops=region_flops(region), bytes_=region_bytes(region))
-        return [tiled(launch, warps=8, vectors={"x": aligned(source, channels), "y": aligned(result, channels)})]

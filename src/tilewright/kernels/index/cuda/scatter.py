@@ -1,10 +1,10 @@
 """Rows written at indices on a GPU: the gradient of an embedding, messages summed at the nodes of a graph, maxima of groups.
 
-A radix sort gives the indices in the order of their rows (`index_order`, which scatters with the same indices share). Then a group of threads
-for each chunk of that order joins the rows of every segment in it. A segment inside a chunk goes to the result at once; the first and the
-last segment of a chunk also leave what they have as two rows with words of their own, which are a shorter order: chunks of that follow,
-and at last one program for each segment that is left. Sums depend on the indices alone, however long a segment is, and every row of the
-result has one writer in a launch. One chunk leaves nothing. Rows of any width: strips of it, of which the last one is masked.
+A radix sort gives the indices in the order of their rows (`index_order`, which scatters with the same indices share). Then a group of
+threads for each chunk of that order joins the rows of every segment in it. A segment inside a chunk goes to the result at once; the first
+and the last segment of a chunk also leave what they have as two rows with words of their own, which are a shorter order: chunks of that
+follow, and at last one program for each segment that is left. Sums depend on the indices alone, however long a segment is, and every row
+of the result has one writer in a launch. One chunk leaves nothing. Rows of any width: strips of it, of which the last one is masked.
 """
 
 from __future__ import annotations

@@ -19,7 +19,8 @@ from ...call import Call
 from ...cuda.groups import shared_launch
 from ...cuda.tiled import aligned, fitting, tiled
 from ...launch import Launch
-from ...region import Evaluator, Operand, Region, narrow
+from ...pointwise.cuda.pointwise import evaluator
+from ...region import Operand, Region, narrow
 from ...template import Reason, Template, region_bytes, region_flops
 from ..grouped import ENTRY, GroupedGemmTemplate, blocks_launch
 from ..tiling import leaves_of_epilogue
@@ -73,7 +74,7 @@ class TiledGrouped(Template):
             size, limits = (1 if sm == 0 else c.rows, 1 if sn == 0 else c.columns), (height, side)
             return b.load(ins[v], (first, column), size, limit=tuple(x if s != 1 else None for x, s in zip(limits, size, strict=True)))
 
-        evaluate = Evaluator(b, region, leaf, {node.values[0]: loop.results[0]})
+        evaluate = evaluator(region)(b, region, leaf, {node.values[0]: loop.results[0]})
         for out, v in zip(outs, region.body.outputs, strict=True):
             b.store(out, (first, column), narrow(b, b.broadcast(evaluate(v), (c.rows, c.columns)), out.type.dtype), limit=(height, side))
         note = f"{precision or x.type.dtype} {c.rows}x{c.columns}x{c.depth} of a group, {c.stages} stages"
