@@ -34,7 +34,7 @@ from .channels_last import depthwise
 from .hopper import packed_weights
 from .pool import inside_flag
 
-PIXELS = 4  # of a program, along the innermost axis
+PIXELS = (8, 7, 4)  # of a program, along the innermost axis: the first that divides it where windows overlap, else the last (measured)
 BLOCK = 128  # threads
 BY_CHANNEL = Packed("taps", 1, transposed=True)
 
@@ -98,7 +98,7 @@ def depthwise_launch(region: Region, node: Node, x: Operand, w: Operand, results
     kernel = [d for d in node.operands[1].shape[2:] if isinstance(d, int)]
     out = [d for d in value.shape[2:] if isinstance(d, int)]
     sizes = [d for d in x.type.shape[2:] if isinstance(d, int)]
-    per = min(PIXELS, out[-1])
+    per = min(next((p for p in PIXELS if out[-1] % p == 0 and op.stride[-1] == 1), PIXELS[-1]), out[-1])
     source, outs = x.layout.permute(order), [r.layout.permute(order) for r in results]
     weights = Layout((*kernel, channels), (*(math.prod(kernel[i + 1 :]) * channels for i in range(n)), 1), w.layout.offset)
     read = {v: o for v in leaves_of_epilogue(region, value) if (o := region.operand(v)) is not None}

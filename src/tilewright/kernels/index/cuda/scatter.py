@@ -32,7 +32,7 @@ from ..gather import report_index
 AT_ONCE = 8  # rows whose loads are in flight together
 CHUNK = 32  # of the order; twice as many where it is long
 LONG = 1 << 18
-LAST = 512  # rows that chunks may leave: one program for each segment takes them
+LAST = 1024  # rows that chunks may leave: one program for each segment takes them
 NEUTRAL = {"add": -0.0, "mul": 1}  # the other modes may take a row twice
 BLOCK = 128  # threads
 
@@ -92,7 +92,7 @@ class CudaScatterOrdered(Template):
             return [*launches, level.chunks(None)]
         while True:
             launches.append(level.chunks(chunk))
-            level, high, chunk = level.left, 2 * -(-high // chunk), 2 * CHUNK
+            level, high = level.left, 2 * -(-high // chunk)
             if high <= LAST:
                 return [*launches, level.segments()]
 
@@ -147,10 +147,17 @@ class _Level:
     def _join(self, a: Tile, b: Tile) -> Tile:
         return b if self.mode == "set" else self.b.binary(self.mode, a, b)
 
+    def _old(self, at: tuple[Ix | int, ...], limit: tuple[Ix | int] | None) -> Tile | None:
+        return None if self.mode == "set" else widen(self.b, self.b.load(self.old, at, (self.strip,), limit=limit))
+
     def _put(self, row: Tile, total: Tile) -> None:
         at = (self.b.to_index(row), self.column)
-        old = total if self.mode == "set" else widen(self.b, self.b.load(self.old, at, (self.strip,), limit=self.limit))
-        self.b.store(self.new, at, narrow(self.b, self._join(old, total), self.dtype), limit=self.limit)
+        old = self._old(at, self.limit)
+        self.b.store(self.new, at, narrow(self.b, total if old is None else self._join(old, total), self.dtype), limit=self.limit)
+
+    def _limited(self, inside: Tile) -> tuple[Ix | int]:
+        """The columns of a strip where `inside`, else none."""
+        return (self.b.to_index(self.b.cast(inside, i32)) * (self.strip if self.limit is None else self.limit[0]),)
 
     def _inside(self, row: Tile) -> Tile:
         b = self.b
@@ -169,27 +176,31 @@ class _Level:
             behind = b.select(b.compare("le", stop, self.last), self._row(self._word(b.minimum(stop, self.last))), none)
             begun = b.cmp("eq", before, self._row(self._word(first)))
             leave = self._left(2 * grid, program)
-        with b.loop(first, stop, AT_ONCE, [none, b.full((self.strip,), 0, self.wide), no]) as loop:
-            current, total, number = loop.carried  # the row of the segment, what it has so far, and which of the chunk it is
-            words = [self._word(b.minimum(loop.index + u, stop - 1)) for u in range(AT_ONCE)]
-            rows, tiles = [self._row(w) for w in words], [self._load(w) for w in words]
-            for u, (row, tile) in enumerate(zip(rows, tiles, strict=True)):
+        ahead = [self._word(b.minimum(first + u, stop - 1)) for u in range(AT_ONCE)]
+        with b.loop(first, stop, AT_ONCE, [none, b.full((self.strip,), 0, self.wide), no, *ahead]) as loop:
+            current, total, number, *words = loop.carried  # the row of the segment, what it has so far, and which of the chunk it is
+            ahead = [self._word(b.minimum(loop.index + AT_ONCE + u, stop - 1)) for u in range(AT_ONCE)]
+            tiles, ends = [self._load(w) for w in words], []
+            for w in words:  # all rows of the result that end here are read before any is written
+                row = self._row(w)
+                changes, leads = b.cmp("ne", row, current), b.cmp("eq", number, yes)
+                ended = b.binary("and", changes, self._inside(current))
+                open_ = b.binary("and", leads, begun) if chunk else None
+                done = ended if open_ is None else b.binary("and", ended, b.cmp("eq", b.cast(open_, i32), no))
+                at, limit = (b.to_index(b.select(done, current, no)), self.column), self._limited(done)
+                ends.append((current, changes, b.binary("and", ended, leads), open_, at, limit, self._old(at, limit)))
+                number, current = number + b.select(changes, yes, no), row
+            for u, (tile, (before_, changes, leads, open_, at, limit, old)) in enumerate(zip(tiles, ends, strict=True)):
                 if u and self.mode in NEUTRAL:
                     tile = b.select(b.compare("lt", loop.index + u, stop), tile, self._neutral(tile))
-                changes = b.cmp("ne", row, current)
-                with b.if_(b.binary("and", changes, self._inside(current))):
-                    if chunk:
-                        leads = b.cmp("eq", number, yes)
-                        open_ = b.binary("and", leads, begun)
-                        with b.if_(leads):
-                            leave(0, current, b.select(open_, total, self._neutral(total)))
-                    with b.if_(b.cmp("eq", b.cast(open_, i32), no)) if chunk else nullcontext():
-                        self._put(current, total)
+                if open_ is not None:
+                    with b.if_(leads):
+                        leave(0, before_, b.select(open_, total, self._neutral(total)))
+                joined = total if old is None else self._join(old, total)
+                b.store(self.new, at, narrow(b, joined, self.dtype), limit=limit)
                 total = b.select(changes, tile, self._join(total, tile))
-                number = number + b.select(changes, yes, no)
-                current = row
-            loop.next(current, total, number)
-        current, total, number = loop.results
+            loop.next(current, total, number, *ahead)
+        current, total, number, *_ = loop.results
         with b.if_(self._inside(current)):
             if chunk:
                 leads = b.cmp("eq", number, yes)
