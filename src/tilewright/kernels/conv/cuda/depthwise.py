@@ -1,41 +1,30 @@
-"""Convolution of every channel by itself on a GPU: multiply-adds over 16 bytes of channels a thread, values that lie channels last.
-
-A program has a few neighbouring pixels of a row of the results and walks the rows of taps that are inside the image: a pixel of a row is
-read once for all windows of the program that it lies in, one outside the image reads as zeros. Weights are [taps, channels], laid out
+"""Convolution of every channel by itself on a GPU (`by_channel.py`): values that lie channels last. Weights are [taps, channels], laid out
 before the first run where they are constants. The region's elementwise consumers are the epilogue.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import replace
 
-from ....core.dims import Dim, product
-from ....core.dtypes import compute_dtype
 from ....core.target_spec import TargetSpec
 from ....ir.graph import Node, Value
 from ....ir.layout import Layout
 from ....ir.types import TensorType
 from ....ops.matmul.contractions import Conv as ConvOp
 from ....tile.builder import Ix, Tile
-from ...call import Call
-from ...cuda.groups import on_threads, vector_width
 from ...launch import Buffer, Launch, Packed
 from ...matmul.tiling import leaves_of_epilogue
 from ...pointwise.copies import copy_launch
-from ...pointwise.cuda.pointwise import evaluator, group
-from ...pointwise.pointwise import unravel
+from ...pointwise.cuda.pointwise import evaluator
 from ...region import Operand, Region, narrow, widen
-from ...template import Reason, Template, region_bytes, region_flops
+from ...template import Reason, Template
 from ..channels_last import channels_last
 from ..conv import ConvTemplate
+from .by_channel import Windows
 from .channels_last import depthwise
 from .hopper import packed_weights
-from .pool import inside_flag
 
-PIXELS = (8, 7, 4)  # of a program, along the innermost axis: the first that divides it where windows overlap, else the last (measured)
-BLOCK = 128  # threads
 BY_CHANNEL = Packed("taps", 1, transposed=True)
 
 
@@ -92,90 +81,36 @@ def _transposed(type_: TensorType) -> Layout:
 def depthwise_launch(region: Region, node: Node, x: Operand, w: Operand, results: list[Operand]) -> Launch:
     op, value = node.op, node.values[0]
     assert isinstance(op, ConvOp)
-    n, channels = len(op.stride), value.shape[1]
-    assert isinstance(channels, int)
+    n, channels, kernel = len(op.stride), value.shape[1], [d for d in node.operands[1].shape[2:] if isinstance(d, int)]
     order = (0, *range(2, n + 2), 1)
-    kernel = [d for d in node.operands[1].shape[2:] if isinstance(d, int)]
-    out = [d for d in value.shape[2:] if isinstance(d, int)]
-    sizes = [d for d in x.type.shape[2:] if isinstance(d, int)]
-    per = min(next((p for p in PIXELS if out[-1] % p == 0 and op.stride[-1] == 1), PIXELS[-1]), out[-1])
-    source, outs = x.layout.permute(order), [r.layout.permute(order) for r in results]
     weights = Layout((*kernel, channels), (*(math.prod(kernel[i + 1 :]) * channels for i in range(n)), 1), w.layout.offset)
     read = {v: o for v in leaves_of_epilogue(region, value) if (o := region.operand(v)) is not None}
     leaves = {v: o.layout.expand(value.shape).permute(order) for v, o in read.items()}
-    items = [o.type.dtype.itemsize for o in (x, *results)]
-    vector = vector_width(items, channels, [source, weights, *outs, *leaves.values()])
-    lanes = -(-channels // vector)
-    threads = next((t for t in (32, 16, 8, 4, 2) if -(-lanes // t) * t <= lanes * 9 / 8), min(BLOCK, group(channels, vector)[0]))
-    tile = threads * vector
-    call = Call("conv_depthwise", region.name)
-    b = call.b
-    xv = call.view("x", x.type.dtype, x.buffer, source)
-    wv = call.view("w", w.type.dtype, w.buffer, weights)
-    ins = {v: call.view(f"e{i}", read[v].type.dtype, read[v].buffer, lay) for i, (v, lay) in enumerate(leaves.items())}
-    yvs = [call.view(f"c{i}", r.type.dtype, r.buffer, lay, write=True) for i, (r, lay) in enumerate(zip(results, outs, strict=True))]
-    every, stretches = call.word("channels", channels), -(-channels // tile)
-    columns = -(-out[-1] // per)
-    image, *rows, column = unravel(b, b.pid // stretches, [call.word("batch", value.shape[0]), *out[:-1], columns])
-    start = b.pid % stretches * tile
-    left = every - start
-    whole = channels % tile == 0
-    edge = None if whole else (left,)
-    # along the innermost axis: where a program reads, and how many channels of that count; None: all, it is inside the image
-    first, (lo, _), stride = column * per, op.padding[-1], op.stride[-1]
-    reads = _reads(per, kernel[-1], stride, op.dilation[-1])
-    safe = lo == 0 and (columns - 1) * per * stride + max(reads) < sizes[-1]
-    spots = {i: first * stride + (i - lo) for i in reads}
-    limits = {i: edge if safe else (left * (inside_flag(b, q + 1) * inside_flag(b, sizes[-1] - q)),) for i, q in spots.items()}
+    at = Windows("conv_depthwise", region, x, results, kernel, op.stride, op.padding, op.dilation, [weights, *leaves.values()])
+    b, tile = at.b, at.tile
+    factors = at.call.view("w", w.type.dtype, w.buffer, weights)
+    ins = {v: at.call.view(f"e{i}", read[v].type.dtype, read[v].buffer, lay) for i, (v, lay) in enumerate(leaves.items())}
 
-    def row(at: tuple[Ix | int, ...], taps: tuple[Ix | int, ...], sums: list[Tile]) -> list[Tile]:
-        """Adds a row of taps, from a row of the image."""
-        sums = list(sums)
-        pixels = {i: widen(b, b.load(xv, (image, *at, q, start), (tile,), limit=limits[i])) for i, q in spots.items()}
-        factors = [widen(b, b.load(wv, (*taps, t, start), (tile,), limit=edge)) for t in range(kernel[-1])]
-        for i, pairs in reads.items():
+    def row(taps: tuple[Ix | int, ...], pixels: dict[int, Tile], sums: list[Tile]) -> list[Tile]:
+        along = [widen(b, b.load(factors, (*taps, t, at.start), (tile,), limit=at.edge)) for t in range(kernel[-1])]
+        for i, pairs in at.reads.items():
             for o, t in pairs:
-                sums[o] = b.fma(pixels[i], factors[t], sums[o])
+                sums[o] = b.fma(pixels[i], along[t], sums[o])
         return sums
 
-    def rows_of(axis: int, at: tuple[Ix | int, ...], taps: tuple[Ix | int, ...], sums: list[Tile]) -> list[Tile]:
-        """Adds all taps of the other axes that are inside the image."""
-        if axis == n - 1:
-            return row(at, taps, sums)
-        (lo, _), dilation = op.padding[axis], op.dilation[axis]
-        begin = rows[axis] * op.stride[axis] - lo
-        low, high = (b.ceildiv(q, dilation) for q in (0 - begin, sizes[axis] - begin))
-        with b.loop(b.maximum(low, 0), b.minimum(high, kernel[axis]), 1, sums) as loop:
-            loop.next(*rows_of(axis + 1, (*at, begin + loop.index * dilation), (*taps, loop.index), list(loop.carried)))
-        return list(loop.results)
-
-    sums = rows_of(0, (), (), [b.full((tile,), 0.0, compute_dtype(x.type.dtype))] * per)
     shared: dict[Value, Tile] = {}  # what the epilogue reads of channels only
-    for place, total in enumerate(sums):
-        spot = (*rows, first + place)
-        limit = edge if out[-1] % per == 0 else (left * inside_flag(b, out[-1] - first - place),)
+    for total, (spot, limit) in zip(at.fold(row), at.places(), strict=True):
 
         def leaf(v: Value, _: Operand, spot: tuple[Ix | int, ...] = spot, limit: tuple[Ix | int] | None = limit) -> Tile:
             lay = leaves[v]
             size = 1 if lay.strides[-1] == 0 else tile
             if any(s != 0 for s in lay.strides[:-1]):
-                return b.load(ins[v], (image, *spot, start), (size,), limit=limit)  # of one number, too: pixels may be past the edge
+                return b.load(ins[v], (at.image, *spot, at.start), (size,), limit=limit)  # of one number, too: pixels may be past the edge
             if v not in shared:
-                shared[v] = b.load(ins[v], (*(0,) * (n + 1), start), (size,), limit=None if size == 1 else edge)
+                shared[v] = b.load(ins[v], (*(0,) * (n + 1), at.start), (size,), limit=None if size == 1 else at.edge)
             return shared[v]
 
         evaluate = evaluator(region)(b, region, leaf, {value: total})
-        for view, v, r in zip(yvs, region.body.outputs, results, strict=True):
-            b.store(view, (image, *spot, start), narrow(b, b.broadcast(evaluate(v), (tile,)), r.type.dtype), limit=limit)
-    grid: Dim = product((value.shape[0], *out[:-1])) * columns * stretches
-    launch = call.finish(grid, flops=region_flops(region), bytes_=region_bytes(region), note=f"{per} pixels a program")
-    launch.kernel = on_threads(launch.kernel, threads, BLOCK // threads, vector)
-    return launch
-
-
-def _reads(per: int, taps: int, stride: int, dilation: int) -> dict[int, list[tuple[int, int]]]:
-    """Place (from the program's first) -> the (result, tap) pairs that read it, in order."""
-    found: dict[int, list[tuple[int, int]]] = {}
-    for o, t in itertools.product(range(per), range(taps)):
-        found.setdefault(o * stride + t * dilation, []).append((o, t))
-    return dict(sorted(found.items()))
+        for view, v, r in zip(at.results, region.body.outputs, results, strict=True):
+            b.store(view, (at.image, *spot, at.start), narrow(b, b.broadcast(evaluate(v), (tile,)), r.type.dtype), limit=limit)
+    return at.launch()
