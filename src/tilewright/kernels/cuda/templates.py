@@ -21,6 +21,7 @@ from ..conv.pool import PoolTemplate
 from ..custom.own import Own
 from ..index.cuda.gather import CudaGather
 from ..index.cuda.scatter import CudaIndexOrder, CudaScatterOrdered
+from ..index.cuda.weighted import CudaWeightedGather
 from ..index.gather import GatherTemplate
 from ..linalg import lapack
 from ..matmul.cuda.gates import TiledGates
@@ -89,6 +90,7 @@ CUDA_TEMPLATES: list[Template] = [
     CudaColumns(),
     CudaIndexOrder(),
     CudaScatterOrdered(),
+    CudaWeightedGather(),
     CudaCrossEntropy(),
     LongNorm(),
     CudaRows(),

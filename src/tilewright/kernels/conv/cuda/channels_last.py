@@ -6,6 +6,7 @@ from math import prod
 
 from ....core.dtypes import bf16, f16, f32
 from ....ir.graph import Node
+from ....ops.index.weighted import WeightedGather
 from ....ops.matmul.contractions import Conv
 from ....ops.rows.norms import LayerNorm
 from ..channels_last import FOLLOWS
@@ -16,6 +17,8 @@ MOST_TAPS = 64  # of a channel by itself: they are spelled out
 
 def wants(node: Node) -> bool:
     op = node.op
+    if isinstance(op, WeightedGather):
+        return True
     if not isinstance(op, Conv) or node.operands[0].dtype not in (bf16, f16, f32):
         return False
     return op.groups == 1 or in_groups(node) or in_pairs(node) or depthwise(node)

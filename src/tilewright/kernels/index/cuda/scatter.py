@@ -30,8 +30,8 @@ from ...template import Template
 from ..gather import report_index
 
 AT_ONCE = 8  # rows whose loads are in flight together
-CHUNK = 32  # of the order; twice as many where it is long
-LONG = 1 << 18
+CHUNK = 32  # of the order; twice as many where there is so much to add that all SMs are busy
+MUCH = 1 << 25
 LAST = 1024  # rows that chunks may leave: one program for each segment takes them
 NEUTRAL = {"add": -0.0, "mul": 1}  # the other modes may take a row twice
 BLOCK = 128  # threads
@@ -87,7 +87,7 @@ class CudaScatterOrdered(Template):
                 words, updates = (made, updates) if o is words else (words, made)
         level = _Level(region.name, region.op(ScatterOrdered).mode, result, words.buffer, updates, words.layout.offset)
         high = bounds(level.count)[1]
-        chunk = CHUNK if high <= LONG else 2 * CHUNK
+        chunk = CHUNK if high * level.width < MUCH else 2 * CHUNK
         if high <= chunk:
             return [*launches, level.chunks(None)]
         while True:
@@ -180,25 +180,32 @@ class _Level:
         with b.loop(first, stop, AT_ONCE, [none, b.full((self.strip,), 0, self.wide), no, *ahead]) as loop:
             current, total, number, *words = loop.carried  # the row of the segment, what it has so far, and which of the chunk it is
             ahead = [self._word(b.minimum(loop.index + AT_ONCE + u, stop - 1)) for u in range(AT_ONCE)]
-            tiles, ends = [self._load(w) for w in words], []
-            for w in words:  # all rows of the result that end here are read before any is written
-                row = self._row(w)
-                changes, leads = b.cmp("ne", row, current), b.cmp("eq", number, yes)
-                ended = b.binary("and", changes, self._inside(current))
-                open_ = b.binary("and", leads, begun) if chunk else None
-                done = ended if open_ is None else b.binary("and", ended, b.cmp("eq", b.cast(open_, i32), no))
-                at, limit = (b.to_index(b.select(done, current, no)), self.column), self._limited(done)
-                ends.append((current, changes, b.binary("and", ended, leads), open_, at, limit, self._old(at, limit)))
-                number, current = number + b.select(changes, yes, no), row
-            for u, (tile, (before_, changes, leads, open_, at, limit, old)) in enumerate(zip(tiles, ends, strict=True)):
-                if u and self.mode in NEUTRAL:
-                    tile = b.select(b.compare("lt", loop.index + u, stop), tile, self._neutral(tile))
-                if open_ is not None:
-                    with b.if_(leads):
-                        leave(0, before_, b.select(open_, total, self._neutral(total)))
-                joined = total if old is None else self._join(old, total)
-                b.store(self.new, at, narrow(b, joined, self.dtype), limit=limit)
-                total = b.select(changes, tile, self._join(total, tile))
+            rows, tiles = [self._row(w) for w in words], [self._load(w) for w in words]
+            if self.mode in NEUTRAL:  # what is behind the last place counts for nothing
+                inside = [b.compare("lt", loop.index + u, stop) for u in range(AT_ONCE)]
+                tiles = [b.select(i, t, self._neutral(t)) for i, t in zip(inside, tiles, strict=True)]
+            changes = [b.cmp("ne", row, before_) for row, before_ in zip(rows, [current, *rows], strict=False)]
+            with b.if_(b.cmp("ne", rows[-1], current)):  # rows rise: a segment ends here
+                ends = []
+                so_far, which = total, number
+                for before_, change in zip([current, *rows], changes, strict=False):
+                    leads = b.cmp("eq", which, yes)
+                    ended = b.binary("and", change, self._inside(before_))
+                    open_ = b.binary("and", leads, begun) if chunk else None
+                    done = ended if open_ is None else b.binary("and", ended, b.cmp("eq", b.cast(open_, i32), no))
+                    at, limit = (b.to_index(b.select(done, before_, no)), self.column), self._limited(done)
+                    ends.append((b.binary("and", ended, leads), open_, at, limit, self._old(at, limit)))
+                    which = which + b.select(change, yes, no)
+                for before_, change, tile, (leads, open_, at, limit, old) in zip([current, *rows], changes, tiles, ends, strict=False):
+                    if open_ is not None:
+                        with b.if_(leads):
+                            leave(0, before_, b.select(open_, so_far, self._neutral(so_far)))
+                    b.store(self.new, at, narrow(b, so_far if old is None else self._join(old, so_far), self.dtype), limit=limit)
+                    so_far = b.select(change, tile, self._join(so_far, tile))
+            for change, tile in zip(changes, tiles, strict=True):
+                total = b.select(change, tile, self._join(total, tile))
+                number = number + b.select(change, yes, no)
+            current = rows[-1]
             loop.next(current, total, number, *ahead)
         current, total, number, *_ = loop.results
         with b.if_(self._inside(current)):
