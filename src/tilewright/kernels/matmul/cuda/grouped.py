@@ -60,7 +60,11 @@ class TiledGrouped(Template):
         across = call.word("across", ceildiv(shape[1], c.columns))
         place, column = b.pid // across, b.pid % across * c.columns
         group, first, height = (b.to_index(b.load(table, (place, i), ())) for i in range(ENTRY))
-        own, deep = b.maximum(group, 0), k * b.minimum(group + 1, 1)  # nothing is added up for rows of no group
+        # A launch that is measured by itself may find anything in the table: nothing in it may lead out of bounds.
+        first = b.minimum(b.maximum(first, 0), m - 1)
+        height = b.minimum(height, m - first)
+        own = b.minimum(b.maximum(group, 0), call.word("groups", matrices.shape[0]) - 1)
+        deep = k * b.minimum(group + 1, 1)  # nothing is added up for rows of no group
         side = MatmulKernel._edge(shape[1], c.columns, n - column)
         wide = compute_dtype(x.type.dtype)
         with b.loop(0, deep, c.depth, [b.full((c.rows, c.columns), 0.0, wide)]) as loop:
