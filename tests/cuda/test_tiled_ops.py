@@ -235,7 +235,7 @@ def test_a_spatial_mean_takes_what_is_fused_before_it() -> None:
 
 
 def test_one_number_added_at_every_second_index() -> None:
-    """Updates that are expanded and indices with a stride, as counts of neighbours are written, take the sort by counting too."""
+    """Updates that are expanded and indices with a stride, as counts of neighbours are written, are sorted too."""
     rng = fresh_rng()
 
     def build(x: Any, ids: Any, one: Any) -> Any:
@@ -244,8 +244,41 @@ def test_one_number_added_at_every_second_index() -> None:
     g = graph(build, (f32, (7, 1)), (i64, (40,)), (f32, (1, 1)))
     arrays = [rng.standard_normal((7, 1)).astype(np.float32), rng.integers(0, 7, 40), rng.standard_normal((1, 1)).astype(np.float32)]
     e = Emulated(g)
-    assert any(launch.kernel.name.startswith("scatter_rows") for launch in e.program.launches)
+    assert any(launch.kernel.name.startswith("scatter_chunks") for launch in e.program.launches)
     assert_close(e(*arrays)[0], reference(g, arrays)[0], f32)
+
+
+SCATTERS = {
+    "one chunk": (20, (7, 5), f32, "add", 0), "last of many": (100, (7, 5), f32, "set", 0), "largest of many": (70, (5, 3), f32, "max", 0),
+    "product": (70, (5, 1), f32, "mul", 0), "wide rows": (300, (33, 64), bf16, "add", 0), "odd rows": (150, (30, 40), bf16, "add", 0),
+    "numbers": (90, (33,), i32, "add", 0), "columns": (90, (6, 33), f64, "min", 1), "three levels": (700, (9, 2), f32, "add", 0),
+    "many blocks of indices": (4200, (300, 1), f32, "add", 0),
+}
+
+
+@pytest.mark.parametrize(("count", "shape", "dtype", "mode", "axis"), SCATTERS.values(), ids=SCATTERS)
+def test_rows_at_indices_of_which_most_are_one(count: int, shape: tuple[int, ...], dtype: Any, mode: str, axis: int,
+                                               monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments of one row, and one that passes through all chunks: its sum is made of the sums of chunks, and of those again."""
+    monkeypatch.setattr("tilewright.kernels.index.cuda.scatter.LAST", 24)
+    rng, rows = fresh_rng(), shape[axis]
+    op = o.ScatterAdd(axis=axis) if mode == "add" else o.Scatter(axis=axis, mode=mode)
+    updates = (*shape[:axis], count, *shape[axis + 1 :])
+    g = graph(op, (dtype, shape), (i64, (count,)), (dtype, updates))
+    ids = np.where(rng.random(count) < 0.7, rows // 2, rng.integers(0, rows, count))
+    x, u = (rng.integers(-3, 4, s) if dtype is i32 else rng.standard_normal(s) for s in (shape, updates))
+    arrays = [x.astype(dtype.np), ids, (u * (0.1 if mode == "mul" else 1)).astype(dtype.np)]
+    e = Emulated(g)
+    assert_close(e(*arrays)[0], reference(g, arrays)[0], dtype)
+    levels = [n for n in (launch.kernel.name for launch in e.program.launches) if n.startswith(("scatter_chunks", "scatter_segments"))]
+    assert len(levels) == (1 if count <= 32 else 2 if count <= 384 else 3), levels
+
+
+def test_scatters_with_equal_indices_sort_them_once() -> None:
+    g = graph(lambda x, i, u, y, v: (o.ScatterAdd()(x, i, u), o.ScatterAdd()(y, i, v)),
+              (f32, (9, 4)), (i64, (50,)), (f32, (50, 4)), (f32, (9,)), (f32, (50,)))
+    names = [launch.kernel.name for launch in Emulated(g).program.launches]
+    assert sum(n.startswith("radix") for n in names) == 1 and sum(n.startswith("scatter_words") for n in names) == 1, names
 
 
 def test_what_is_one_run_of_a_concatenation_is_computed_there() -> None:

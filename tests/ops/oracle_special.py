@@ -126,6 +126,16 @@ def scatter(a: dict[str, Any], x: Any, ids: Any, updates: Any) -> Any:
     return torch.stack(rows, axis)
 
 
+def index_order(a: dict[str, Any], ids: Any) -> Any:
+    rows, places = torch.sort(ids.reshape(-1).long(), stable=True)
+    return rows << 32 | places
+
+
+def scatter_ordered(a: dict[str, Any], x: Any, words: Any, updates: Any) -> Any:
+    rows, updates = words >> 32, updates[words & 0xFFFFFFFF]
+    return torch.index_add(x, 0, rows, updates) if a.get("mode", "add") == "add" else scatter({"mode": a["mode"]}, x, rows, updates)
+
+
 def polynomial(a: dict[str, Any], x: Any, n: Any) -> Any:
     """In f64: the op's recurrence is."""
     kind, _, letter = a["kind"].partition("_")
@@ -156,6 +166,8 @@ SPECIAL: dict[str, Oracle] = {
     "zeta": zeta,
     "igamma": incomplete_gamma(torch.special.gammainc, 0),
     "igammac": incomplete_gamma(torch.special.gammaincc, 1),
+    "index_order": index_order,
     "scatter": scatter,
+    "scatter_ordered": scatter_ordered,
     "scatter_along": scatter_along,
 }

@@ -82,6 +82,8 @@ VIEWS: dict[str, list[Probe]] = {
         lambda k: o.Reshape(shape=(k.b, 4, k.s))(o.Transpose(perm=(0, 2, 1))(o.Reshape(shape=(2 * k.b, k.s, 2))(k.x(k.b, 2, k.s, 2)))),
         lambda k: o.Reshape(shape=(k.b, 3, k.s, 4))(
             o.Transpose(perm=(1, 0, 2))(o.Reshape(shape=(k.s, 3 * k.b, 4))(k.x(k.s, k.b, 12)))),
+        lambda k: o.Reshape(shape=(k.b, 3, k.s, 4))(
+            o.Transpose(perm=(1, 0, 2))(o.Reshape(shape=(k.s, 3 * k.b, 4))(k.x(1, k.s, k.b, 12)))),
         lambda k: o.Reshape(shape=(k.b, k.s, 0))(o.Transpose(perm=(1, 0))(o.Reshape(shape=(k.s * 0, k.b))(k.x(k.b, k.s, 0))))],
     "slice_of_slice": [lambda k: o.Slice(starts=(1,), sizes=(3,), steps=(2,))(o.Slice(starts=(2,), sizes=(8,), steps=(1,))(k.x(11))),
                        lambda k: o.Slice(starts=(1,), sizes=(2,), steps=(2,))(o.Slice(starts=(1,), sizes=(5,), steps=(2,))(k.x(11)))],
@@ -98,6 +100,16 @@ VIEWS: dict[str, list[Probe]] = {
                             under_reshape(lambda k, x: o.LayerNorm(affine="none")(x))],
     "reshape_before_matmul": [lambda k: o.Reshape(shape=(k.b * k.s, 5))(o.Matmul()(k.x(k.b, k.s, k.d), k.weights(k.d, 5))),
                               lambda k: o.Reshape(shape=(3, k.b))(o.Matmul()(k.x(2, 3, 5), k.weights(5, k.b)))],
+    "transpose_behind_matmul": [
+        lambda k: o.Transpose(perm=(1, 0, 2))(o.Matmul()(o.Transpose(perm=(1, 0, 2))(k.x(k.b, k.s, k.d)), k.weights(k.d, 5))),
+        lambda k: o.Reshape(shape=(k.s, k.b, 5, 2))(o.Matmul()(o.Transpose(perm=(1, 0, 2))(k.x(k.b, k.s, k.d)), k.weights(k.d, 10))),
+        lambda k: o.Reshape(shape=(k.s * k.b, 5))(o.Matmul()(o.Transpose(perm=(1, 0, 2))(k.x(k.b, k.s, k.d)), k.weights(k.d, 5))),
+        lambda k: o.Transpose(perm=(1, 0, 2))(o.Matmul()(
+            o.Reshape(shape=(k.s, k.b, 6))(o.Transpose(perm=(2, 0, 1, 3))(k.x(k.b, 3, k.s, 2))), k.weights(6, 5)))],
+    "transpose_behind_epilogue": [
+        lambda k: o.Add()(o.Transpose(perm=(1, 0, 2))(o.Matmul()(k.x(k.b, k.s, k.d), k.weights(k.d, 5))), k.x(5)),
+        lambda k: o.Neg()(o.Transpose(perm=(1, 0, 2))(o.Relu()(o.Matmul()(k.x(k.b, k.s, k.d), k.weights(k.d, 5))))),
+        lambda k: o.Add()(o.Transpose(perm=(1, 0, 2))(o.Matmul()(k.x(k.b, k.s, k.d), k.weights(k.d, 5))), k.x(k.b, 5))],
     "broadcast_itself": [lambda k: o.Add()(k.x(k.b, k.d), o.Expand(shape=(k.b, k.d))(k.x(k.d))),
                          lambda k: o.Mul()(o.Reshape(shape=(1, k.d))(k.x(k.d)), k.x(k.b, k.d))],
     "expand_after_elementwise": [lambda k: o.Neg()(o.Expand(shape=(k.b, k.d))(k.x(k.d))),
@@ -133,11 +145,17 @@ def conv(k: Kit) -> Value:
     return o.Conv(stride=(1,), padding=((1, 1),), dilation=(1,))(k.x(k.b, 2, k.s + 1), k.weights(3, 2, 3))
 
 
+def padded_conv(k: Kit, value: float, channels: int = 0) -> Value:
+    around = o.Pad(lo=(0, channels, 0), hi=(0, 0, 2), value=value)(k.x(k.b, 2, k.s + 1))
+    return o.Conv(stride=(2,), padding=((1, 0),), dilation=(1,))(around, k.weights(3, 2 + channels, 3))
+
+
 def column(k: Kit, *numbers: float) -> Value:
     return k.c(np.array(numbers)[:, None])
 
 
 CONV: dict[str, list[Probe]] = {
+    "padded_conv": [lambda k: padded_conv(k, 0.0), lambda k: padded_conv(k, 1.0), lambda k: padded_conv(k, 0.0, channels=1)],
     "batch_norm": [lambda k: norm(k, [1.0, 0.3, 2.0], 1e-3), lambda k: norm(k, [1.0, 0.0, 2.0], 0.0),
                    lambda k: norm(k, [1.0, INF, 2.0], 1e-3),
                    lambda k: norm(k, [1.0, 0.3, 2.0], 1e-3, [0.5, 0.0, -1.0]),

@@ -82,6 +82,8 @@ def _size(node: Node) -> Dim | None:
     op = node.op
     if isinstance(op, EXPERTS):
         return op.experts
+    if isinstance(op, scatter.IndexOrder):
+        return op.rows
     axis = op.axis if isinstance(op, ALONG) else 0 if isinstance(op, quantized.QGather) else None
     if isinstance(op, losses.SoftmaxCrossEntropy):
         axis = -1

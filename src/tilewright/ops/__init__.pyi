@@ -27,7 +27,10 @@ from .index.indexing import (
 )
 from .index.pad_edges import PadEdges as PadEdges
 from .index.sampling import Sample as Sample
-from .index.scatter import Scatter as Scatter, ScatterAdd as ScatterAdd
+from .index.scatter import (
+    IndexOrder as IndexOrder, Scatter as Scatter, ScatterAdd as ScatterAdd,
+    ScatterOrdered as ScatterOrdered
+)
 from .index.scatter_along import ScatterAlong as ScatterAlong
 from .index.sorting import ArgSort as ArgSort, Sort as Sort
 from .index.strided_add import StridedAdd as StridedAdd

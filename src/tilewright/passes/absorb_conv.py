@@ -1,7 +1,7 @@
 """Batch norm with known statistics is a scale and a shift a channel; the scale goes into the weights of the convolution before it."""
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -9,7 +9,7 @@ import numpy as np
 from .. import ops as o
 from ..core.dtypes import DType
 from ..ir.graph import Value
-from ..ir.rewrite import Match, P, Rule, Such, X, rule
+from ..ir.rewrite import Match, P, Rule, Such, X, Y, rule
 from .base import Pass
 
 C = Such("c", lambda v: isinstance(v.op, o.Constant))
@@ -85,10 +85,23 @@ def two_conv_biases(c: Value, d: Value, conv: Any, m: Match) -> Value | None:
     return None if bias is None else o.Add()(y, bias)
 
 
+@rule(P(o.Conv, P(o.Pad, X, name="pad"), Y, name="conv"))
+def padded_conv(x: Value, y: Value, pad: Any, conv: Any) -> Value | None:
+    """Zeros around the pixels are the convolution's own padding."""
+    ends = list(zip(pad.op.lo, pad.op.hi, strict=True))
+    known = all(isinstance(d, int) for end in ends for d in end)
+    if conv.op.transposed or pad.op.value != 0 or not known or any(end != (0, 0) for end in ends[:2]):
+        return None
+    padding = tuple((a + lo, b + hi) for (a, b), (lo, hi) in zip(conv.op.padding, ends[2:], strict=True))
+    made: Value = replace(conv.op, padding=padding)(x, y, name=conv.name, place=conv.place)
+    return made
+
+
 @dataclass(frozen=True)
 class AbsorbIntoConv(Pass):
     """Before: canonical graph.
-    After: no batch norm with constant statistics; one after a convolution (with or without bias) is in its weights and one addition."""
+    After: no batch norm with constant statistics; one after a convolution (with or without bias) is in its weights and one addition.
+    Zeros that pad the pixels of a convolution are its own."""
 
     name: ClassVar[str] = "absorb-into-conv"
-    rules: ClassVar[tuple[Rule, ...]] = (batch_norm, scaled_conv, scaled_conv_bias, two_conv_biases)
+    rules: ClassVar[tuple[Rule, ...]] = (batch_norm, scaled_conv, scaled_conv_bias, two_conv_biases, padded_conv)

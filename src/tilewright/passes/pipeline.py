@@ -25,6 +25,7 @@ from .integer_products import IntegerProducts
 from .lower_complex import LowerComplex
 from .lower_quantized import LowerQuantized
 from .merge_matmuls import MergeMatmuls
+from .order_scatters import OrderScatters
 from .quantized_rows import QuantizedRows
 from .recognise import Recognise
 from .row_products import MergePacked, RowProducts
@@ -52,6 +53,7 @@ def pipeline(target: TargetSpec | None = None) -> tuple[Pass, ...]:
         *([SaveLogSumExp(target)] if gpu else []),  # while attention and its backward pass are both whole
         Decompose(target),  # what is left without a kernel of its own
         SimplifyControl(),  # loops that were inside composites
+        *([OrderScatters()] if gpu else []),  # before equal orders become one
         FoldConstants(),  # negated masks and the like
         Cse(),  # layers share their tables
         FoldTables(),  # only now: masks wanted to see the iotas

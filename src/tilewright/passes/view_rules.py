@@ -1,4 +1,4 @@
-"""Rules about views: no-ops go, neighbours merge, and reshapes of leading axes move up to where they cancel."""
+"""Rules about views: no-ops go, neighbours merge, reshapes of leading axes move up and transposes of them down to where they cancel."""
 from __future__ import annotations
 
 import dataclasses
@@ -7,7 +7,7 @@ from typing import Any
 from .. import ops as o
 from ..core.dims import Dim, Shape, floordiv
 from ..ir.graph import Node, Value
-from ..ir.rewrite import Match, P, X, rule
+from ..ir.rewrite import Match, P, Such, X, Y, rule
 from .base import constant, elementwise_classes, scalar
 
 
@@ -71,16 +71,17 @@ def ones_before_transpose(x: Value, inner: Any, view: Any) -> Value | None:
 def transpose_between_reshapes(x: Value, merged: Any, inner: Any, view: Any) -> Value | None:
     """Axes that are one while others are exchanged, and apart again behind it, were never one: [S, B, E] -> [S, B·H, D] -> [B·H, S, D] ->
     [B, H, S, D] only splits E."""
-    parts = common_parts(x.shape, merged.types[0].shape)
-    if parts is None:
+    whole = common_parts(x.shape, merged.types[0].shape)
+    if whole is None:
         return None
-    first = [sum(map(len, parts[:i])) for i in range(len(parts))]
-    perm = tuple(first[p] + i for p in inner.op.perm for i in range(len(parts[p])))
-    shape = tuple(d for axis in parts for d in axis)
-    if view.types[0].shape != tuple(shape[p] for p in perm):
-        return None
-    out: Value = o.Transpose(perm=perm)(o.Reshape(shape=shape)(x))
-    return out
+    for parts in (whole, [[d for d in axis if d != 1] or axis[:1] for axis in whole]):  # axes of size 1 may be gone behind it
+        first = [sum(map(len, parts[:i])) for i in range(len(parts))]
+        perm = tuple(first[p] + i for p in inner.op.perm for i in range(len(parts[p])))
+        shape = tuple(d for axis in parts for d in axis)
+        if view.types[0].shape == tuple(shape[p] for p in perm):
+            out: Value = o.Transpose(perm=perm)(o.Reshape(shape=shape)(x))
+            return out
+    return None
 
 
 def common_parts(a: Shape, b: Shape) -> list[list[Dim]] | None:
@@ -209,6 +210,59 @@ def reshape_before_matmul(inner: Any, view: Any) -> Value | None:
     return out
 
 
+def reads_rows_apart(v: Value, m: Match) -> bool:
+    """Whether all that reads a value, through arithmetic, exchanges its axes or leaves all but the last one as they are."""
+    if v in m.graph.outputs:
+        return False
+    readers = m.users(v)
+    if len(readers) == 1 and readers[0].op.traits.elementwise and readers[0].types[0].shape == v.shape:
+        return reads_rows_apart(readers[0].value, m)
+    lead = v.shape[:-1]
+    return bool(readers) and all(isinstance(n.op, (o.Transpose, o.Slice, o.Split))
+                                 or (isinstance(n.op, o.Reshape) and n.types[0].shape[: len(lead)] == lead) for n in readers)
+
+
+@rule(P(o.Matmul, Such("x", lambda v: isinstance(v.op, (o.Transpose, o.Reshape))), Y, name="root"), changes="rounding")
+def transpose_behind_matmul(x: Value, y: Value, root: Any, m: Match) -> Value | None:
+    """x @ w with a plain matrix w takes the rows of x as they lie: leading axes, or those left when the others became one, are exchanged
+    behind the product. (Kernels add in one order, NumPy does not.)"""
+    inner = x.node if isinstance(x.op, o.Transpose) else x.node.operands[0].node
+    if root.op.transpose_a or len(y.shape) != 2 or not isinstance(inner.op, o.Transpose):
+        return None
+    perm, lead = inner.op.perm, len(x.shape) - 1
+    order = sorted(perm[:lead])
+    if inner.types[0].shape[:lead] != x.shape[:-1] or order == list(perm[:lead]) or not reads_rows_apart(root.value, m):
+        return None
+    if isinstance(x.op, o.Transpose) and perm[-1] != lead:
+        return None
+    rows: Value = o.Transpose(perm=(*order, *perm[lead:]))(inner.operands[0])
+    if isinstance(x.op, o.Reshape):
+        rows = o.Reshape(shape=(*rows.shape[:lead], x.shape[-1]))(rows)
+    made: Value = root.op(rows, y, name=root.name, place=root.place)
+    out: Value = o.Transpose(perm=(*(order.index(p) for p in perm[:lead]), lead))(made)
+    return out
+
+
+def follows_matmul(v: Value, m: Match) -> bool:
+    """A product, or arithmetic behind one that nothing else reads."""
+    if m.readers(v) != 1 or isinstance(v.op, o.Matmul):
+        return m.readers(v) == 1
+    return v.op.traits.elementwise and any(u.shape == v.shape and follows_matmul(u, m) for u in v.node.operands)
+
+
+@rule(P(elementwise_classes(), name="root"))
+def transpose_behind_epilogue(root: Any, m: Match) -> Value | None:
+    """Arithmetic behind a product whose leading axes are exchanged comes first: it is computed with the product."""
+    turned = [v for v in root.operands if isinstance(v.op, o.Transpose) and v.op.perm[-1] == len(v.shape) - 1]
+    if len(turned) != 1 or m.readers(turned[0]) != 1 or not follows_matmul(turned[0].node.operands[0], m):
+        return None
+    if root.types[0].shape != turned[0].shape or any(v is not turned[0] and len(v.shape) > 1 for v in root.operands):
+        return None
+    made: Value = root.op(*(v.node.operands[0] if v is turned[0] else v for v in root.operands), name=root.name, place=root.place)
+    out: Value = o.Transpose(perm=turned[0].node.op.perm)(made)  # type: ignore[attr-defined]
+    return out
+
+
 def narrowed(v: Value, ndim: int) -> Value | None:
     """v without an expansion or leading axes of size 1 that broadcasting supplies anyway."""
     x = v.node.operands[0] if isinstance(v.op, (o.Expand, o.Reshape)) else None
@@ -266,4 +320,5 @@ def rank_zero_scalar(root: Any, m: Match) -> Value | None:
 
 RULES = [same_shape, same_order, whole_slice, whole_split, reshape_of_reshape, transpose_of_transpose, ones_before_transpose,
          transpose_between_reshapes, slice_of_slice, expand_of_expand, flip_of_flip, keep_dims, reshape_before_elementwise,
-         ones_before_elementwise, reshape_before_norm, reshape_before_matmul, broadcast_itself, expand_after_elementwise, rank_zero_scalar]
+         ones_before_elementwise, reshape_before_norm, reshape_before_matmul, transpose_behind_matmul, transpose_behind_epilogue,
+         broadcast_itself, expand_after_elementwise, rank_zero_scalar]

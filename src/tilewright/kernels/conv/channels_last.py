@@ -21,8 +21,7 @@ from ...ops.matmul.winograd import WinogradConv
 from ...ops.rows.norms import LayerNorm
 from ...ops.rows.pooling import AvgPool, MaxPool
 
-FOLLOWS = (MaxPool, AvgPool, Concat, Gather)
-MORE = (LayerNorm, Pad, GatherSum)  # on a CPU
+FOLLOWS = (MaxPool, AvgPool, Concat, Gather, Pad, LayerNorm)
 
 
 def channels_last(shape: Shape) -> Layout:
@@ -50,16 +49,14 @@ def seen_through(chain: list[Value], layout: Layout | None) -> Layout | None:
 def channels_last_layouts(graph: Graph, target: TargetSpec) -> dict[Value, Layout]:
     """The values that lie channels last on a kind of target."""
     if target.kind == "cuda":
-        from .cuda.channels_last import wants
-
-        follows: tuple[type, ...] = FOLLOWS
+        from .cuda.channels_last import follows, wants
     else:
-        wants, follows = is_conv, (*FOLLOWS, *MORE)
+        wants, follows = is_conv, lambda n: isinstance(n.op, (*FOLLOWS, GatherSum))
     found: dict[Value, Layout] = {}
     for node in graph.nodes:
         anchors = [n for n in node.op.body.nodes if n.op.traits.anchor] if isinstance(node.op, Fused) else [node]
         mine = any(wants(n) for n in anchors)
-        if not mine and (node.op.traits.elementwise or all(isinstance(n.op, follows) for n in anchors)):
+        if not mine and (node.op.traits.elementwise or all(follows(n) for n in anchors)):
             mine = any(_lies_last(u, found) for u in node.operands)
         if mine:
             found.update((v, channels_last(v.shape)) for v in node.values if len(v.shape) >= 3)

@@ -15,7 +15,7 @@ from ..conv.cuda.depthwise import DepthwiseConv
 from ..conv.cuda.halo import HaloConv
 from ..conv.cuda.hopper import HopperConv
 from ..conv.cuda.patch import PatchConv
-from ..conv.cuda.pool import CudaPool, CudaSpatialMean
+from ..conv.cuda.pool import CudaPool
 from ..conv.cuda.pool_backward import CudaMaxPoolBackward
 from ..conv.cuda.tap_products import CudaTapProducts
 from ..conv.cuda.tiled import TiledConv
@@ -23,7 +23,8 @@ from ..conv.cuda.weight_gradient import ConvWeightGradient
 from ..conv.pool import PoolTemplate
 from ..custom.own import Own
 from ..index.cuda.gather import CudaGather
-from ..index.cuda.scatter import CudaScatterAdd
+from ..index.cuda.scatter import CudaIndexOrder, CudaScatterOrdered
+from ..index.cuda.weighted import CudaWeightedGather
 from ..index.gather import GatherTemplate
 from ..linalg import lapack
 from ..matmul.cuda.gates import TiledGates
@@ -92,8 +93,9 @@ CUDA_TEMPLATES: list[Template] = [
     MmaAttentionBackward(),
     CudaNormBackward(),
     CudaColumns(),
-    CudaScatterAdd(),
-    CudaSpatialMean(),
+    CudaIndexOrder(),
+    CudaScatterOrdered(),
+    CudaWeightedGather(),
     CudaCrossEntropy(),
     LongNorm(),
     CudaRows(),

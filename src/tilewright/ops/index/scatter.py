@@ -13,12 +13,21 @@ import numpy as np
 from ...core import dtypes as dt
 from ...core.dims import Dim, product
 from ...core.errors import require
+from ...core.target_spec import TargetSpec
 from ...ir.graph import Value
 from ...ir.types import TensorType
 from .. import functions as F
 from ..base import E, MaybeValues, S, Values, register
-from ..families import General, N, bf16, boolean, f32, f64, i32, i64, require_axis, require_kind, require_one_dtype, show_shape
+from ..families import Composite, General, N, bf16, boolean, f32, f64, i32, i64, require_axis, require_kind, require_one_dtype, show_shape
 from .indexing import check_indices, merge_cases, require_ids
+
+
+def some_order(arrays: list[Any]) -> list[Any]:
+    """Operands whose second one is an order of random rows of the first."""
+    x, words, updates = arrays
+    rows = np.sort(np.abs(words) % len(x))
+    return [x, rows << 32 | np.argsort(words, kind="stable"), updates]
+
 
 BAD = [E(f32(3, 4), f32(5), f32(5, 4), match="indices must be integers, got ids=f32"),
        E(f32(3), i64(2), f32(2), axis=1, match="axis must be in 0..0, got axis=1"),
@@ -185,3 +194,74 @@ class Scatter(ScatterRows):
             return F.where(F.equal(zeros, zero), F.div(whole, safe), 0)
 
         return others(safe_x, zero_x, whole, zeros), others(safe_u, zero_u, F.gather(whole, ids, axis), F.gather(zeros, ids, axis))
+
+
+@register
+class IndexOrder(Composite):
+    """Words (row << 32 | place) of the indices in the order of the rows that they name, equal ones in the order of their places: what
+    scatters with the same indices share."""
+
+    whole = True
+    faults = True
+    rows: Dim
+    samples = [S(i64(7), rows=4, low=0, high=3), S(i32(3, 5), rows=300, low=0, high=299), S(i64(N), rows=9, low=0, high=8)]
+    errors = [E(f32(5), rows=3, match="indices must be integers"), E(i64(5), rows=0, match="rows must be at least 1, got rows=0")]
+
+    def infer(self, ids: TensorType) -> TensorType:
+        require_ids(ids)
+        require(self.rows != 0, "rows must be at least 1", rows=self.rows)
+        return TensorType(dt.i64, (ids.numel,))
+
+    def ref(self, ids: Any) -> Any:
+        check_indices(self.name, ids, self.rows, 0)
+        return np.sort(ids.reshape(-1).astype(np.int64) << 32 | np.arange(ids.size))
+
+    def decomposes(self, operands: Values, target: TargetSpec | None) -> bool:
+        return target is None or target.kind != "cuda"
+
+    def decompose(self, ids: Value) -> Value:
+        graph, count = ids.node.graph, product(ids.shape)
+        rows = F.gather(F.iota(graph, (self.rows,), 0, dt.i64), F.reshape(ids, (count,)), 0)
+        high = F.one("bitwise_left_shift", rows, F.scalar(graph, 32, dt.i64))
+        words: Value = F.apply("sort", F.add(high, F.iota(graph, (count,), 0, dt.i64)), axis=0)[0]
+        return words
+
+
+@register
+class ScatterOrdered(Composite):
+    """`ScatterAdd` (mode "add") or `Scatter` of rows [n, w] into x [m, w] at indices that an `index_order` gives."""
+
+    whole = True
+    mode: str = "add"
+    samples = [S(f32(5, 6), i64(7), f32(7, 6), fit=some_order), S(bf16(3, 2), i64(4), bf16(4, 2), fit=some_order),
+               S(i64(4, 2), i64(9), i64(9, 2), mode="mul", fit=some_order), S(f32(5, 1), i64(N), f32(N, 1), mode="max", fit=some_order),
+               S(f64(5, 2), i64(9), f64(9, 2), mode="set", fit=some_order)]
+    errors = [E(f32(3), i64(2), f32(2), match="needs rows"), E(f32(3, 2), i64(2), f64(2, 2), match="operands must have one dtype"),
+              E(f32(3, 2), i64(2), f32(2, 2), mode="sub", match="mode must be one of add set mul max min, got mode=sub")]
+
+    def infer(self, x: TensorType, words: TensorType, updates: TensorType) -> TensorType:
+        require(self.mode in ("add", "set", *MODES), "mode must be one of add set mul max min", mode=self.mode)
+        require_one_dtype((x, updates))
+        require(x.ndim == 2 and updates.shape == (*words.shape, x.shape[1]), "needs rows [m, w], words [n] and updates [n, w]",
+                x=x, words=words, updates=updates)
+        return x
+
+    @property
+    def plain(self) -> ScatterRows:
+        return ScatterAdd() if self.mode == "add" else Scatter(mode=self.mode)
+
+    def ref(self, x: Any, words: Any, updates: Any) -> Any:
+        return self.plain.ref(x, words >> 32, updates[words & (1 << 32) - 1])
+
+    def decomposes(self, operands: Values, target: TargetSpec | None) -> bool:
+        return target is None or target.kind != "cuda"
+
+    def decompose(self, x: Value, words: Value, updates: Value) -> Value:
+        graph = x.node.graph
+        row = F.one("bitwise_right_shift", words, F.scalar(graph, 32, dt.i64))
+        place = F.one("bitwise_and", words, F.scalar(graph, (1 << 32) - 1, dt.i64))
+        made: Value = self.plain(x, row, F.gather(updates, place, 0))
+        return made
+
+    def flops(self, x: TensorType, words: TensorType, updates: TensorType) -> Dim:
+        return updates.numel

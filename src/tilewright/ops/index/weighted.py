@@ -62,9 +62,6 @@ class WeightedGather(Composite):
             total = F.add(total, F.mul(F.where(inside, found, 0), share))
         return F.cast(total, x.dtype)
 
-    def decomposes(self, operands: Values, target: TargetSpec | None) -> bool:
-        return target is not None and target.kind == "cuda"
-
     def flops(self, *types: TensorType) -> Dim:
         return 2 * types[1].numel * types[0].shape[1]
 

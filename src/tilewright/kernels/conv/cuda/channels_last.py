@@ -6,7 +6,10 @@ from math import prod
 
 from ....core.dtypes import bf16, f16, f32
 from ....ir.graph import Node
+from ....ops.index.weighted import WeightedGather
 from ....ops.matmul.contractions import Conv
+from ....ops.rows.norms import LayerNorm
+from ..channels_last import FOLLOWS
 from .weight_gradient import is_weight_gradient
 
 LEAST = 8  # channels of a group: fewer leave the tensor cores idle
@@ -15,9 +18,16 @@ MOST_TAPS = 64  # of a channel by itself: they are spelled out
 
 def wants(node: Node) -> bool:
     op = node.op
+    if isinstance(op, WeightedGather):
+        return True
     if not isinstance(op, Conv) or node.operands[0].dtype not in (bf16, f16, f32) or is_weight_gradient(node):
         return False
     return op.groups == 1 or in_groups(node) or in_pairs(node) or depthwise(node)
+
+
+def follows(node: Node) -> bool:
+    """Norms do where they are over whole images, of which there are few: their blocks take any rows of pixels."""
+    return isinstance(node.op, FOLLOWS) and (not isinstance(node.op, LayerNorm) or node.op.naxes == len(node.operands[0].shape) - 1)
 
 
 def depthwise(node: Node) -> bool:

@@ -1,34 +1,22 @@
-"""Pooling on a GPU. Values that lie channels last are pooled a stretch of channels at a time, 16 bytes a thread, without a padded copy: a
-tap outside reads what never wins (or adds nothing). Others take the shared kernel, one row of results a program."""
+"""Pooling on a GPU. Values that lie channels last are pooled without a padded copy (`by_channel.py`): a tap outside reads what never wins
+(or adds nothing). Others take the shared kernel, one row of results a program."""
 
 from __future__ import annotations
 
-import itertools
-import math
 from typing import Any
 
-from ....core.dims import bounds, ceildiv, product
-from ....core.dtypes import compute_dtype
 from ....core.target_spec import TargetSpec
-from ....ir.layout import Layout
 from ....ops.rows.pooling import AvgPool as AvgPoolOp
 from ....ops.rows.pooling import MaxPool as MaxPoolOp
-from ....ops.rows.reductions import Mean
-from ....tile.builder import Ix, KernelBuilder
+from ....tile.builder import Ix, Tile
 from ....tile.ir import identity
-from ...call import Call
-from ...cuda.groups import on_threads, shared_launch, vector_width
-from ...cuda.tiled import aligned, tiled
+from ...cuda.groups import shared_launch
 from ...launch import Launch
-from ...pointwise.cuda.pointwise import BLOCK, group
-from ...pointwise.pointwise import unravel
-from ...region import Region, collapse, narrow, widen
-from ...rows.cuda.rows import CudaRows
-from ...template import Reason, Template, region_bytes, region_flops
+from ...region import Region, narrow
 from ..pool import PoolTemplate
+from .by_channel import Windows
 
-TAPS = 64  # unrolled at most
-ROWS = 64  # pixels that a block adds at a time, with 64 channels of each
+TAPS = 64  # of the innermost axis, which are unrolled
 
 
 class CudaPool(PoolTemplate):
@@ -39,7 +27,7 @@ class CudaPool(PoolTemplate):
         x, y = region.operands[0], region.results[0]
         n = len(op.kernel)
         last = len(x.type.shape) == n + 2 and x.layout.strides[1] == 1 and y.layout.strides[1] == 1
-        if last and isinstance(op, (MaxPoolOp, AvgPoolOp)) and math.prod(op.kernel) <= TAPS:
+        if last and isinstance(op, (MaxPoolOp, AvgPoolOp)) and op.kernel[-1] <= TAPS:
             return [channels_last_pool(region)]
         return [shared_launch(launch) for launch in super().build(region, target)]
 
@@ -47,100 +35,25 @@ class CudaPool(PoolTemplate):
 def channels_last_pool(region: Region) -> Launch:
     op: Any = region.node.op
     x, y = region.operands[0], region.results[0]
-    n, channels = len(op.kernel), y.type.shape[1]
-    order = (0, *range(2, n + 2), 1)
-    source, result = x.layout.permute(order), y.layout.permute(order)
-    vector = vector_width([x.type.dtype.itemsize], channels, [source, result])
-    threads, pieces = group(channels, vector)
-    tile = threads * vector * pieces
-    call = Call(op.name, region.name)
-    b = call.b
-    xv, yv = call.view("x", x.type.dtype, x.buffer, source), call.view("y", y.type.dtype, y.buffer, result, write=True)
-    dims = [call.word(f"d{i}", d) for i, d in enumerate(result.shape[:-1])]
-    sizes = [call.word(f"s{i}", d) for i, d in enumerate(source.shape[1:-1])]
-    every = call.word("channels", channels)
-    stretches = b.ceildiv(every, tile)
-    at = unravel(b, b.pid // stretches, dims)
-    start = b.pid % stretches * tile
-    left = every - start
-    dtype = compute_dtype(x.type.dtype)
     mean = isinstance(op, AvgPoolOp)
+    dilation = getattr(op, "dilation", (1,) * len(op.kernel))
     fill = 0.0 if mean else identity("max", x.type.dtype)
-    dilation = getattr(op, "dilation", (1,) * n)
-    first = [p * s - lo for p, s, (lo, _) in zip(at[1:], op.stride, op.padding, strict=True)]
-    whole = isinstance(channels, int) and channels % tile == 0
-    total = b.full((tile,), fill, dtype)
-    # a tap outside: the nearest inside, which is another of the window's (so it changes no maximum), or nothing
-    near = not mean and all(d == 1 for d in dilation)
-    places: list[list[tuple[Ix | int, Ix | int]]] = []
-    for f, k, d, size in zip(first, op.kernel, dilation, sizes, strict=True):
-        taps = [f + t * d for t in range(k)]
-        flags = [1 if near else inside_flag(b, p + 1) * inside_flag(b, size - p) for p in taps]
-        places.append([(b.minimum(b.maximum(p, 0), size - 1) if near else p, flag) for p, flag in zip(taps, flags, strict=True)])
-    for taps_ in itertools.product(*places):
-        inside: Ix | int = left
-        for _, flag in taps_:
-            inside = inside * flag
-        limit = None if near and whole else (inside,)
-        place = (at[0], *(p for p, _ in taps_), start)
-        loaded = b.load(xv, place, (tile,)) if limit is None else b.load(xv, place, (tile,), limit=limit, other=fill)
-        value = widen(b, loaded)
-        total = total + value if mean else b.binary("max", total, value)
-    if mean:
-        count: Ix | int = 1
-        for f, k, size, (lo, hi) in zip(first, op.kernel, sizes, op.padding, strict=True):
-            low, high = (-lo, size + hi) if op.count_include_pad else (0, size)
-            count = count * (b.minimum(f + k, high) - b.maximum(f, low))
-        total = total / b.cast(b.from_index(count), dtype)
-    b.store(yv, (*at, start), narrow(b, total, y.type.dtype), limit=None if whole else (left,))
-    launch = call.finish(product(result.shape[:-1]) * ceildiv(channels, tile), flops=region_flops(region), bytes_=region_bytes(region))
-    launch.kernel = on_threads(launch.kernel, threads, BLOCK // threads if threads <= 32 else 1, vector)
-    return launch
+    at = Windows(op.name, region, x, [y], op.kernel, op.stride, op.padding, dilation, fill=fill)
+    b, join = at.b, "add" if mean else "max"
 
+    def row(taps: tuple[Ix | int, ...], pixels: dict[int, Tile], states: list[Tile]) -> list[Tile]:
+        for i, pairs in at.reads.items():
+            for o, _ in pairs:
+                states[o] = b.binary(join, states[o], pixels[i])
+        return states
 
-def inside_flag(b: KernelBuilder, x: Ix | int) -> Ix | int:
-    """1 where x is positive, else 0."""
-    return b.minimum(b.maximum(x, 0), 1)
-
-
-
-class CudaSpatialMean(Template):
-    """The mean over all spatial axes of a value that lies channels last: a block takes a stretch of channels and walks the pixels."""
-
-    key = "spatial_mean"
-    serves = (Mean,)
-
-    def refuses(self, region: Region, target: TargetSpec) -> Reason | None:
-        x = region.operands[0].type
-        spatial = tuple(range(2, x.ndim))
-        if not spatial or tuple(sorted(region.op(Mean).axes)) != spatial or not all(isinstance(d, int) and d > 0 for d in x.shape[2:]):
-            return Reason("not over all spatial axes of known size")
-        return None
-
-    def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        x, y = region.operands[0], region.results[0]
-        sizes, (steps,) = collapse(x.type.shape[2:], [Layout(x.type.shape[2:], x.layout.strides[2:])])
-        if x.layout.strides[1] != 1 or len(sizes) > 1:  # it lies otherwise: a row of pixels
-            return CudaRows().build(region, target)
-        batch, channels = x.type.shape[:2]
-        pixels = sizes[0] if sizes else 1
-        source = Layout((batch, pixels, channels), (x.layout.strides[0], steps[0] if steps else channels, 1), x.layout.offset)
-        result = Layout((batch, 1, channels), (y.layout.strides[0], 0, y.layout.strides[1]), y.layout.offset)
-        columns = max(8, min(64, 1 << (bounds(channels)[1] - 1).bit_length()))
-        rows = ROWS * 64 // columns
-        call = Call("spatial_mean", region.name)
-        b = call.b
-        xv, yv = call.view("x", x.type.dtype, x.buffer, source), call.view("y", y.type.dtype, y.buffer, result, write=True)
-        every, count = call.word("channels", channels), call.word("pixels", pixels)
-        stretches = b.ceildiv(every, columns)
-        item, start = b.pid // stretches, b.pid % stretches * columns
-        whole = isinstance(channels, int) and channels % columns == 0
-        across = None if whole else every - start
-        dtype = compute_dtype(x.type.dtype)
-        with b.loop(0, count, rows, [b.full((rows, columns), 0.0, dtype)]) as loop:
-            part = b.load(xv, (item, loop.index, start), (rows, columns), limit=(count - loop.index, across))
-            loop.next(loop.carried[0] + widen(b, part))
-        mean = b.reduce("sum", loop.results[0], 0) / b.cast(b.from_index(count), dtype)
-        b.store(yv, (item, 0, start), narrow(b, mean, y.type.dtype), limit=None if whole else (None, across))
-        launch = call.finish(batch * ceildiv(channels, columns), flops=region_flops(region), bytes_=region_bytes(region))
-        return [tiled(launch, warps=8, vectors={"x": aligned(source, channels), "y": aligned(result, channels)})]
+    for total, (spot, limit) in zip(at.fold(row), at.places(), strict=True):
+        if mean:
+            count: Ix | int = 1
+            for axis, (p, k, size, (lo, hi)) in enumerate(zip(spot, op.kernel, at.sizes, op.padding, strict=True)):
+                low, high = (-lo, size + hi) if op.count_include_pad else (0, size)
+                first = at.begin(axis, p)
+                count = count * (b.minimum(first + k, high) - b.maximum(first, low))
+            total = total / b.cast(b.from_index(count), at.dtype)
+        b.store(at.results[0], (at.image, *spot, at.start), narrow(b, total, y.type.dtype), limit=limit)
+    return at.launch()

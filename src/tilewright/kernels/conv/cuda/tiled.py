@@ -24,7 +24,8 @@ from ...cuda.tiled import aligned, fitting, tiled
 from ...launch import Launch, Packed
 from ...matmul.cuda.tiled import Config
 from ...matmul.tiling import leaves_of_epilogue
-from ...region import Evaluator, Operand, Region, narrow
+from ...pointwise.cuda.pointwise import evaluator
+from ...region import Operand, Region, narrow
 from ...template import Reason, Template, from_memory, region_bytes, region_flops, shaped_as_result
 from .hopper import TAPS, packed_weights, weight_operand
 
@@ -393,7 +394,7 @@ class ConvKernel:
                 return b.gather(view, (0, 0), 0, where, run=1, masked=True)
             return b.gather(view, (0, first), 0, where, run=c.columns, limit=limit, masked=True)
 
-        evaluate = Evaluator(b, self.region, leaf, {value: total})
+        evaluate = evaluator(self.region)(b, self.region, leaf, {value: total})
         for v, view, r in zip(self.region.body.outputs, outs, self.region.results, strict=True):
             tile = narrow(b, b.broadcast(evaluate(v), (c.rows, c.columns)), r.type.dtype)
             b.scatter(view, (0, first), 0, offsets(r.layout, f"{view.var.name}s"), tile, limit=limit)

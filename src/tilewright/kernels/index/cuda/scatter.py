@@ -1,180 +1,265 @@
-"""Rows added at indices on a GPU: the gradient of an embedding, messages summed at the nodes of a graph.
+"""Rows written at indices on a GPU: the gradient of an embedding, messages summed at the nodes of a graph, maxima of groups.
 
-Indices are sorted by counting: how often each row is named, a segment for every row that is, the places of its indices in the segment, and
-those in order. Then a warp for each segment adds its rows in that order. Where a segment lies and how it was filled may differ from run to
-run, the order of its sums does not: every row of the result has one writer.
+A radix sort gives the indices in the order of their rows (`index_order`, which scatters with the same indices share). Then a group of
+threads for each chunk of that order joins the rows of every segment in it. A segment inside a chunk goes to the result at once; the first
+and the last segment of a chunk also leave what they have as two rows with words of their own, which are a shorter order: chunks of that
+follow, and at last one program for each segment that is left. Sums depend on the indices alone, however long a segment is, and every row
+of the result has one writer in a launch. One chunk leaves nothing. Rows of any width: strips of it, of which the last one is masked.
 """
 
 from __future__ import annotations
 
-from ....core.dims import Dim, bounds, product
-from ....core.dtypes import i32
+from collections.abc import Callable
+from contextlib import nullcontext
+
+from ....core.dims import Dim, bounds, ceildiv
+from ....core.dtypes import DType, compute_dtype, i32, u64
 from ....core.target_spec import TargetSpec
 from ....ir.layout import Layout
-from ....ir.types import TensorType
-from ....ops.index.scatter import ScatterAdd as ScatterAddOp
-from ....tile.builder import Ix, Tile, View
+from ....ops.index.scatter import IndexOrder, ScatterOrdered
+from ....tile.builder import Ix, Tile
 from ...call import Call
-from ...cuda.groups import on_threads, shared_launch, vector_width
+from ...cuda.groups import on_threads, vector_width
+from ...cuda.kernel import WARP
 from ...launch import Buffer, Launch
-from ...pointwise.copies import copy_launch, fill_launch
+from ...pointwise.copies import copy_launch
 from ...region import Operand, Region, narrow, widen
-from ...template import Reason, Template
+from ...sort.cuda.radix import Words
+from ...sort.keys import RADIX, index_of, word
+from ...template import Template
 from ..gather import report_index
-from ..scatter import ScatterAddTemplate
 
-MOST = 1 << 30  # indices and rows that 32-bit numbers count
-PROGRAMS = 128  # of one thread in a block
+AT_ONCE = 8  # rows whose loads are in flight together
+CHUNK = 32  # of the order; twice as many where there is so much to add that all SMs are busy
+MUCH = 1 << 25
+LAST = 1024  # rows that chunks may leave: one program for each segment takes them
+NEUTRAL = {"add": -0.0, "mul": 1}  # the other modes may take a row twice
+BLOCK = 128  # threads
 
 
-class CudaScatterAdd(Template):
-    key = "scatter_add"
-    serves = (ScatterAddOp,)
-
-    def refuses(self, region: Region, target: TargetSpec) -> Reason | None:
-        op, (x, ids, _) = region.node.op, region.node.operands
-        rows = type(op) is ScatterAddOp and op.axis == 0 and len(x.shape) == 2 and isinstance(x.shape[1], int) and x.shape[1] > 0
-        if not rows or x.dtype.itemsize > 4 or not x.dtype.is_float:
-            return Reason("not rows of floats added along the first axis")
-        low, high = bounds(product(ids.shape))
-        least, most = bounds(x.shape[0])
-        return None if low > 0 and least > 0 and max(high, most) <= MOST else Reason(f"serves 1 to {MOST} indices of as many rows")
+class CudaIndexOrder(Template):
+    key = "index_order"
+    serves = (IndexOrder,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        x, ids, updates = (region.given(v) for v in region.node.operands)
-        result = region.results[0]
-        if result.layout.strides[-1] != 1:
-            return [shared_launch(launch) for launch in ScatterAddTemplate().build(region, target)]
-        copies = [] if x.buffer is result.buffer else [copy_launch(f"{region.name}.copy", x, result, target)]
-
-        def contiguous(what: str, o: Operand) -> Operand:
-            if o.layout.is_contiguous:
-                return o
-            made = Operand(o.type, Buffer(f"{region.name}.{what}", "temp", o.type.nbytes), Layout.contiguous(o.type.shape))
-            copies.append(copy_launch(made.buffer.name, o, made, target, f"copy: {what} must be contiguous"))
-            return made
-
-        ids, updates = contiguous("indices", ids), contiguous("updates", updates)
-        return [*copies, *_Adds(region.name, ids, updates, result, target).launches()]
-
-
-class _Adds:
-    def __init__(self, name: str, ids: Operand, updates: Operand, result: Operand, target: TargetSpec) -> None:
-        self.name, self.ids, self.updates, self.result, self.target = name, ids, updates, result, target
-        self.count: Dim = product(ids.type.shape)
-        self.rows = result.type.shape[0]
-        self.line, self.table = Layout.contiguous((self.count,)), Layout.contiguous((self.rows + 1,))
-        self.index, self.member, self.order = (Buffer(f"{name}.{n}", "temp", self.count * 4) for n in ("index", "member", "order"))
-        # how often a row is named (behind the last row: how many places are given away); one past the end of its segment so far
-        self.many, self.end = (Buffer(f"{name}.{n}", "temp", (self.rows + 1) * 4) for n in ("many", "end"))
-
-    def launches(self) -> list[Launch]:
-        type_ = TensorType(i32, (self.rows + 1,))
-        zero = fill_launch(f"{self.name}.zero", 0, Operand(type_, self.many, self.table), self.target)
-        return [zero, self._counted(), self._placed(), self._filled(), self._ordered(), self._added()]
-
-    def _finish(self, call: Call, grid: Dim, note: str) -> Launch:
-        launch = call.finish(grid, note=note)
-        launch.kernel = on_threads(launch.kernel, 1, PROGRAMS)
-        return launch
-
-    def _view(self, call: Call, name: str, *, write: bool = False) -> View:
-        buffer: Buffer = getattr(self, name)
-        return call.view(name, i32, buffer, self.table if name in ("many", "end") else self.line, write=write)
-
-    def _counted(self) -> Launch:
-        """Indices in 32 bits, clamped and reported where they are outside; how often each row is named."""
-        call = Call("scatter_count", f"{self.name}.count")
+        ids, result, rows = region.operands[0], region.results[0], region.op(IndexOrder).rows
+        launches = []
+        if not ids.layout.is_contiguous:
+            made = Operand(ids.type, Buffer(f"{region.name}.indices", "temp", ids.type.nbytes), Layout.contiguous(ids.type.shape))
+            launches.append(copy_launch(made.buffer.name, ids, made, target, "copy: indices must be contiguous"))
+            ids = made
+        count = result.type.shape[0]
+        words = Words(region.name, 1, count)
+        shifts = range(0, max(1, (bounds(rows)[1] - 1).bit_length()), RADIX)
+        moves = 1 if words.blocks == 1 else len(shifts)
+        if moves % 2:
+            words.other = result.buffer
+        else:
+            words.now = result.buffer
+        call = Call("scatter_words", f"{region.name}.words")
         b = call.b
-        ids = call.view("ids", self.ids.type.dtype, self.ids.buffer, Layout.contiguous((self.count,)))
-        index, many = self._view(call, "index", write=True), self._view(call, "many", write=True)
-        call.also_reads(self.many)
-        error = call.error()
-        size = call.word("size", self.rows)
-        wanted = b.to_index(b.load(ids, (b.pid,), ()))
+        source = call.view("ids", ids.type.dtype, ids.buffer, Layout.contiguous((count,)))
+        goal = call.view("words", u64, words.now, Layout.contiguous((count,)), write=True)
+        error, size = call.error(), call.word("size", rows)
+        wanted = b.to_index(b.load(source, (b.pid,), ()))
         for bad in (b.compare("lt", wanted, 0), b.compare("ge", wanted, size)):
             with b.if_(bad):
                 report_index(b, error, b.pid, wanted)
         row = b.minimum(b.maximum(wanted, 0), size - 1)
-        b.store(index, (b.pid,), b.from_index(row, i32))
-        b.atomic("add", many, (row,), b.full((), 1, i32))
-        return self._finish(call, self.count, "indices by row")
+        b.store(goal, (b.pid,), word(b, b.from_index(row, u64), b.from_index(b.pid, u64)))
+        launch = call.finish(count, bytes_=ids.type.nbytes + count * 8, note="words of row and place")
+        launch.kernel = on_threads(launch.kernel, 1, BLOCK)
+        return [*launches, launch, *words.sort(list(shifts))]
 
-    def _placed(self) -> Launch:
-        """A segment for every row that is named."""
-        call = Call("scatter_place", f"{self.name}.place")
-        b = call.b
-        many, end = self._view(call, "many", write=True), self._view(call, "end", write=True)
-        call.also_reads(self.many)
-        size = call.word("size", self.rows)
-        mine = b.load(many, (b.pid,), ())
-        with b.if_(b.cmp("gt", mine, 0)):
-            b.store(end, (b.pid,), b.atomic("add", many, (size,), mine))
-        return self._finish(call, self.rows, "a segment for each row")
 
-    def _filled(self) -> Launch:
-        """The places of a row's indices in its segment, in any order."""
-        call = Call("scatter_fill", f"{self.name}.fill")
-        b = call.b
-        index, end, member = self._view(call, "index"), self._view(call, "end", write=True), self._view(call, "member", write=True)
-        call.also_reads(self.end)
-        place = b.to_index(b.atomic("add", end, (b.to_index(b.load(index, (b.pid,), ())),), b.full((), 1, i32)))
-        last = call.word("count", self.count) - 1  # a launch that is repeated by itself, to be measured, counts on
-        b.store(member, (b.minimum(b.maximum(place, 0), last),), b.from_index(b.pid, i32))
-        return self._finish(call, self.count, "indices in segments")
+class CudaScatterOrdered(Template):
+    key = "scatter_ordered"
+    serves = (ScatterOrdered,)
 
-    def _segment(self, call: Call, place: Ix | int) -> tuple[Tile, Ix | int, Ix | int, Ix | int]:
-        """The index at a place of the segments, its row, and where the row's segment starts and ends."""
-        b = call.b
-        index, many, end, member = (self._view(call, n) for n in ("index", "many", "end", "member"))
-        # A launch that is measured by itself may find anything in these buffers: nothing in them may lead out of bounds.
-        count, size = call.word("count", self.count), call.word("size", self.rows)
-        mine = b.load(member, (place,), ())
-        at = b.minimum(b.maximum(b.to_index(mine), 0), count - 1)
-        row = b.minimum(b.maximum(b.to_index(b.load(index, (at,), ())), 0), size - 1)
-        stop = b.minimum(b.to_index(b.load(end, (row,), ())), count)
-        self.member_view = member
-        return mine, row, b.maximum(stop - b.to_index(b.load(many, (row,), ())), 0), stop
+    def build(self, region: Region, target: TargetSpec) -> list[Launch]:
+        x, words, updates = (region.given(v) for v in region.node.operands)
+        result = region.results[0]
+        launches = [] if x.buffer is result.buffer else [copy_launch(f"{region.name}.copy", x, result, target)]
+        if updates.layout.strides[-1] not in (0, 1) or not words.layout.is_contiguous:
+            for o in (words, updates):
+                made = Operand(o.type, Buffer(f"{region.name}.{o.type.ndim}", "temp", o.type.nbytes), Layout.contiguous(o.type.shape))
+                launches.append(copy_launch(made.buffer.name, o, made, target, "copy: rows must be contiguous"))
+                words, updates = (made, updates) if o is words else (words, made)
+        level = _Level(region.name, region.op(ScatterOrdered).mode, result, words.buffer, updates, words.layout.offset)
+        high = bounds(level.count)[1]
+        chunk = CHUNK if high * level.width < MUCH else 2 * CHUNK
+        if high <= chunk:
+            return [*launches, level.chunks(None)]
+        while True:
+            launches.append(level.chunks(chunk))
+            level, high = level.left, 2 * -(-high // chunk)
+            if high <= LAST:
+                return [*launches, level.segments()]
 
-    def _ordered(self) -> Launch:
-        """Every index at its rank in its segment."""
-        call = Call("scatter_order", f"{self.name}.order")
-        b = call.b
-        order = self._view(call, "order", write=True)
-        mine, _, start, stop = self._segment(call, b.pid)
-        one, zero = b.full((), 1, i32), b.full((), 0, i32)
-        with b.loop(start, stop, 1, [zero]) as loop:
-            before = b.cmp("lt", b.load(self.member_view, (loop.index,), ()), mine)
-            loop.next(loop.carried[0] + b.select(before, one, zero))
-        b.store(order, (b.minimum(start + b.to_index(loop.results[0]), call.word("last", self.count - 1)),), mine)
-        return self._finish(call, self.count, "segments in order")
 
-    def _added(self) -> Launch:
-        """One group for each place; those that are not the first of their segment have nothing to do."""
-        width = self.result.type.shape[1]
+class _Level:
+    """Rows [n, w] in an order, to be joined with the rows of the result."""
+
+    def __init__(self, name: str, mode: str, result: Operand, words: Buffer, rows: Operand, offset: Dim = 0) -> None:
+        self.name, self.mode, self.result, self.words, self.rows, self.offset = name, mode, result, words, rows, offset
+        self.count, width = rows.type.shape
         assert isinstance(width, int)
-        call = Call("scatter_rows", self.name)
-        b = call.b
-        flat = Layout.contiguous((self.count, width))
-        old = call.view("old", self.result.type.dtype, self.result.buffer, self.result.layout)
-        new = call.view("new", self.result.type.dtype, self.result.buffer, self.result.layout, write=True)
-        rows = call.view("updates", self.updates.type.dtype, self.updates.buffer, flat)
-        order = self._view(call, "order")
-        sizes = [o.type.dtype.itemsize for o in (self.result, self.updates)]
-        vector = vector_width(sizes, width, [self.result.layout, flat])
-        strip = 32 * vector
-        strips = -(-width // strip)
-        which, column = b.pid // strips, b.pid % strips * strip
-        limit = None if width % strip == 0 else (b.minimum(width - column, strip),)
-        _, row, start, stop = self._segment(call, which)
-        last = call.word("last", self.count - 1)
-        with b.if_(b.compare("eq", which, start)):
-            first = widen(b, b.load(old, (row, column), (strip,), limit=limit))
-            with b.loop(start, stop, 1, [first], unroll=4) as loop:
-                now = b.minimum(b.maximum(b.to_index(b.load(order, (loop.index,), ())), 0), last)
-                loop.next(loop.carried[0] + widen(b, b.load(rows, (now, column), (strip,), limit=limit)))
-            b.store(new, (row, column), narrow(b, loop.results[0], self.result.type.dtype), limit=limit)
-        moved = 3 * self.updates.type.nbytes
-        launch = call.finish(self.count * strips, flops=self.updates.type.numel, bytes_=moved, note="rows of a segment, in order")
-        launch.kernel = on_threads(launch.kernel, 32, 8, vector)
+        self.width, self.dtype = width, result.type.dtype
+        self.wide: DType = compute_dtype(self.dtype)
+        item = min(o.type.dtype.itemsize for o in (result, rows))
+        self.vector = vector_width([item], width, [result.layout, rows.layout])
+        while self.vector * item > 8 and self.vector * WARP > width:
+            self.vector //= 2
+        self.lanes = min(WARP, 1 << (-(-width // self.vector) - 1).bit_length())
+        self.left: _Level
+
+    def _begin(self, what: str, lanes: int) -> Ix | int:
+        """Views of a kernel whose program takes a strip of columns; gives the number of the program in its strip."""
+        self.call = call = Call(what, self.name)
+        self.b, self.lanes, self.strip = call.b, lanes, lanes * self.vector
+        r = self.result
+        self.old, self.new = (call.view(n, self.dtype, r.buffer, r.layout, write=n == "new") for n in ("old", "new"))
+        self.source = call.view("rows", self.rows.type.dtype, self.rows.buffer, self.rows.layout)
+        self.order = call.view("order", u64, self.words, Layout((self.count,), (1,), self.offset))
+        self.size, self.last = call.word("size", r.type.shape[0]), call.word("last", self.count - 1)
+        strips = -(-self.width // self.strip)
+        self.column = self.b.pid % strips * self.strip
+        self.limit = None if self.width % self.strip == 0 else (self.b.minimum(self.width - self.column, self.strip),)
+        return self.b.pid // strips
+
+    def _finish(self, grid: Dim, note: str) -> Launch:
+        moved = self.rows.type.nbytes + 2 * self.result.type.nbytes + self.count * 8
+        launch = self.call.finish(grid * -(-self.width // self.strip), flops=self.rows.type.numel, bytes_=moved, note=note)
+        launch.kernel = on_threads(launch.kernel, self.lanes, (BLOCK if self.lanes > 4 else WARP) // self.lanes, self.vector)
         return launch
+
+    def _word(self, place: Ix | int) -> Tile:
+        return self.b.load(self.order, (place,), ())
+
+    def _row(self, word: Tile) -> Tile:
+        return self.b.cast(self.b.binary("shr", word, 32), i32)
+
+    def _load(self, word: Tile) -> Tile:
+        """The row of a word. A launch that is measured by itself may find any words: none of them may lead out of bounds."""
+        at = self.b.minimum(self.b.to_index(index_of(self.b, word)), self.last)
+        return widen(self.b, self.b.load(self.source, (at, self.column), (self.strip,), limit=self.limit))
+
+    def _join(self, a: Tile, b: Tile) -> Tile:
+        return b if self.mode == "set" else self.b.binary(self.mode, a, b)
+
+    def _old(self, at: tuple[Ix | int, ...], limit: tuple[Ix | int] | None) -> Tile | None:
+        return None if self.mode == "set" else widen(self.b, self.b.load(self.old, at, (self.strip,), limit=limit))
+
+    def _put(self, row: Tile, total: Tile) -> None:
+        at = (self.b.to_index(row), self.column)
+        old = self._old(at, self.limit)
+        self.b.store(self.new, at, narrow(self.b, total if old is None else self._join(old, total), self.dtype), limit=self.limit)
+
+    def _limited(self, inside: Tile) -> tuple[Ix | int]:
+        """The columns of a strip where `inside`, else none."""
+        return (self.b.to_index(self.b.cast(inside, i32)) * (self.strip if self.limit is None else self.limit[0]),)
+
+    def _inside(self, row: Tile) -> Tile:
+        b = self.b
+        return b.binary("and", b.cmp("ge", row, 0), b.cmp("lt", row, b.from_index(self.size, i32)))
+
+    def chunks(self, chunk: int | None) -> Launch:
+        """A program for each chunk of the order; None: one for all of it."""
+        program = self._begin("scatter_chunks", self.lanes)
+        b, each = self.b, chunk or AT_ONCE * -(-bounds(self.count)[1] // AT_ONCE)
+        grid = ceildiv(self.count, each) if chunk else 1
+        first = program * each
+        stop = b.minimum(first + each, self.last + 1)
+        none, no, yes = b.full((), -1, i32), b.full((), 0, i32), b.full((), 1, i32)
+        if chunk:
+            before = b.select(b.compare("gt", first, 0), self._row(self._word(b.maximum(first - 1, 0))), none)
+            behind = b.select(b.compare("le", stop, self.last), self._row(self._word(b.minimum(stop, self.last))), none)
+            begun = b.cmp("eq", before, self._row(self._word(first)))
+            leave = self._left(2 * grid, program)
+        ahead = [self._word(b.minimum(first + u, stop - 1)) for u in range(AT_ONCE)]
+        with b.loop(first, stop, AT_ONCE, [none, b.full((self.strip,), 0, self.wide), no, *ahead]) as loop:
+            current, total, number, *words = loop.carried  # the row of the segment, what it has so far, and which of the chunk it is
+            ahead = [self._word(b.minimum(loop.index + AT_ONCE + u, stop - 1)) for u in range(AT_ONCE)]
+            rows, tiles = [self._row(w) for w in words], [self._load(w) for w in words]
+            if self.mode in NEUTRAL:  # what is behind the last place counts for nothing
+                inside = [b.compare("lt", loop.index + u, stop) for u in range(AT_ONCE)]
+                tiles = [b.select(i, t, self._neutral(t)) for i, t in zip(inside, tiles, strict=True)]
+            changes = [b.cmp("ne", row, before_) for row, before_ in zip(rows, [current, *rows], strict=False)]
+            with b.if_(b.cmp("ne", rows[-1], current)):  # rows rise: a segment ends here
+                ends = []
+                so_far, which = total, number
+                for before_, change in zip([current, *rows], changes, strict=False):
+                    leads = b.cmp("eq", which, yes)
+                    ended = b.binary("and", change, self._inside(before_))
+                    open_ = b.binary("and", leads, begun) if chunk else None
+                    done = ended if open_ is None else b.binary("and", ended, b.cmp("eq", b.cast(open_, i32), no))
+                    at, limit = (b.to_index(b.select(done, before_, no)), self.column), self._limited(done)
+                    ends.append((b.binary("and", ended, leads), open_, at, limit, self._old(at, limit)))
+                    which = which + b.select(change, yes, no)
+                for before_, change, tile, (leads, open_, at, limit, old) in zip([current, *rows], changes, tiles, ends, strict=False):
+                    if open_ is not None:
+                        with b.if_(leads):
+                            leave(0, before_, b.select(open_, so_far, self._neutral(so_far)))
+                    b.store(self.new, at, narrow(b, so_far if old is None else self._join(old, so_far), self.dtype), limit=limit)
+                    so_far = b.select(change, tile, self._join(so_far, tile))
+            for change, tile in zip(changes, tiles, strict=True):
+                total = b.select(change, tile, self._join(total, tile))
+                number = number + b.select(change, yes, no)
+            current = rows[-1]
+            loop.next(current, total, number, *ahead)
+        current, total, number, *_ = loop.results
+        with b.if_(self._inside(current)):
+            if chunk:
+                leads = b.cmp("eq", number, yes)
+                open_ = b.binary("or", b.binary("and", leads, begun), b.cmp("eq", behind, current))
+                rest = b.select(open_, total, self._neutral(total))
+                with b.if_(leads):
+                    leave(0, current, rest)
+                leave(1, current, b.select(leads, self._neutral(total), rest))
+            with b.if_(b.cmp("eq", b.cast(open_, i32), no)) if chunk else nullcontext():
+                self._put(current, total)
+        return self._finish(grid, f"chunks of {each} in order" if chunk else "one chunk")
+
+    def _neutral(self, total: Tile) -> Tile:
+        return self.b.full(total.shape, NEUTRAL[self.mode], self.wide) if self.mode in NEUTRAL else total
+
+    def _left(self, count: Dim, program: Ix | int) -> Callable[[int, Tile, Tile], None]:
+        """What chunks leave: two rows each. Gives what stores one of them."""
+        b, name = self.b, f"{self.name}.left"
+        type_ = self.rows.type.with_shape((count, self.width)).with_dtype(self.wide)
+        rows = Operand(type_, Buffer(f"{name}.rows", "temp", type_.nbytes), Layout.contiguous(type_.shape))
+        words = Buffer(f"{name}.words", "temp", count * 8)
+        self.left = _Level(name, self.mode, self.result, words, rows)
+        goal = self.call.view("left", self.wide, rows.buffer, rows.layout, write=True)
+        order = self.call.view("left_order", u64, words, Layout.contiguous((count,)), write=True)
+
+        def leave(which: int, row: Tile, tile: Tile) -> None:
+            place = program * 2 + which
+            b.store(goal, (place, self.column), tile, limit=self.limit)
+            with b.if_(b.compare("eq", self.column, 0)):
+                b.store(order, (place,), word(b, b.cast(row, u64), b.from_index(place, u64)))
+
+        return leave
+
+    def segments(self) -> Launch:
+        """A warp for each place; those that are not the first of their segment have nothing to do."""
+        self.vector = 1
+        place = self._begin("scatter_segments", WARP)
+        b, step = self.b, 4 * WARP
+        row = self._row(self._word(place))
+        same = b.binary("and", b.compare("gt", place, 0), b.cmp("eq", row, self._row(self._word(b.maximum(place - 1, 0)))))
+        with b.if_(b.binary("and", self._inside(row), b.cmp("eq", b.cast(same, i32), b.full((), 0, i32)))):
+            with b.loop(place // step * step, self.last + 1, step, [b.full((), 0, i32)]) as loop:
+                words = b.load(self.order, (loop.index,), (step,), limit=(self.last + 1 - loop.index,), other=(1 << 64) - 1)
+                alike = b.cast(b.cmp("eq", self._row(words), row), i32)
+                loop.next(loop.carried[0] + b.reshape(b.reduce("sum", alike), ()))
+            stop = b.minimum(place + b.to_index(loop.results[0]), self.last + 1)
+            with b.loop(place + 1, stop, AT_ONCE, [self._load(self._word(place))]) as loop:
+                total = loop.carried[0]
+                words = [self._word(b.minimum(loop.index + u, stop - 1)) for u in range(AT_ONCE)]
+                for u, tile in enumerate([self._load(w) for w in words]):
+                    inside = b.compare("lt", loop.index + u, stop)
+                    total = b.select(inside, self._join(total, tile), total)
+                loop.next(total)
+            self._put(row, loop.results[0])
+        return self._finish(self.count, "segments in order")

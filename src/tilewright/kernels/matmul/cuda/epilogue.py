@@ -9,7 +9,8 @@ from ....ir.graph import Value
 from ....tile.builder import Ix, Tile, View
 from ....tile.ir import INDEX, TileType, Var
 from ...call import Call
-from ...region import Evaluator, Operand, Region, narrow
+from ...pointwise.cuda.pointwise import evaluator
+from ...region import Operand, Region, narrow
 
 
 @dataclass
@@ -52,7 +53,7 @@ def write_results(
             bound = None if limit is None else tuple(x if s != 1 else None for x, s in zip(limit, size, strict=True))
             return b.load(ins[v], (*z, r, c), size, limit=bound)
 
-        evaluate = Evaluator(b, region, leaf, {out_value: total})
+        evaluate = evaluator(region)(b, region, leaf, {out_value: total})
         for view, v, result in zip(outs, region.body.outputs, region.results, strict=True):
             b.store(view, (*z, r, c), narrow(b, b.broadcast(evaluate(v), (rows, width)), result.type.dtype), limit=limit)
 

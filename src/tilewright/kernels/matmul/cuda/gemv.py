@@ -21,7 +21,8 @@ from ...call import Call
 from ...cuda.groups import Shared, on_threads
 from ...cuda.kernel import WARP, identified
 from ...launch import Launch
-from ...region import Evaluator, Operand, Region, narrow, widen
+from ...pointwise.cuda.pointwise import evaluator
+from ...region import Operand, Region, narrow, widen
 from ...template import Reason, Template, region_bytes, region_flops
 from ..matmul import MatmulTemplate
 from ..product import Problem
@@ -153,7 +154,7 @@ def gemv_launch(region: Region, p: Problem, at: Places, how: Plan) -> Launch:
         def leaf(v: Value, o: Operand, i: int = i) -> Tile:
             return leaves[v, i]
 
-        evaluate = Evaluator(b, region, leaf, {out_value: total})
+        evaluate = evaluator(region)(b, region, leaf, {out_value: total})
         for view, v, result in zip(outs, region.body.outputs, region.results, strict=True):
             b.store(view, (i, column), narrow(b, b.broadcast(evaluate(v), (rows, 1)), result.type.dtype), axes=(1, 0))
     note = f"gemv, {how.threads} threads, {rows} rows"

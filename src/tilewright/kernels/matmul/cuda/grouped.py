@@ -19,7 +19,8 @@ from ...call import Call
 from ...cuda.groups import shared_launch
 from ...cuda.tiled import aligned, fitting, tiled
 from ...launch import Launch
-from ...region import Evaluator, Operand, Region, narrow
+from ...pointwise.cuda.pointwise import evaluator
+from ...region import Operand, Region, narrow
 from ...template import Reason, Template, region_bytes, region_flops
 from ..grouped import ENTRY, GroupedGemmTemplate, blocks_launch
 from ..tiling import leaves_of_epilogue
@@ -59,7 +60,11 @@ class TiledGrouped(Template):
         across = call.word("across", ceildiv(shape[1], c.columns))
         place, column = b.pid // across, b.pid % across * c.columns
         group, first, height = (b.to_index(b.load(table, (place, i), ())) for i in range(ENTRY))
-        own, deep = b.maximum(group, 0), k * b.minimum(group + 1, 1)  # nothing is added up for rows of no group
+        # A launch that is measured by itself may find anything in the table: nothing in it may lead out of bounds.
+        first = b.minimum(b.maximum(first, 0), m - 1)
+        height = b.minimum(height, m - first)
+        own = b.minimum(b.maximum(group, 0), call.word("groups", matrices.shape[0]) - 1)
+        deep = k * b.minimum(group + 1, 1)  # nothing is added up for rows of no group
         side = MatmulKernel._edge(shape[1], c.columns, n - column)
         wide = compute_dtype(x.type.dtype)
         with b.loop(0, deep, c.depth, [b.full((c.rows, c.columns), 0.0, wide)]) as loop:
@@ -73,7 +78,7 @@ class TiledGrouped(Template):
             size, limits = (1 if sm == 0 else c.rows, 1 if sn == 0 else c.columns), (height, side)
             return b.load(ins[v], (first, column), size, limit=tuple(x if s != 1 else None for x, s in zip(limits, size, strict=True)))
 
-        evaluate = Evaluator(b, region, leaf, {node.values[0]: loop.results[0]})
+        evaluate = evaluator(region)(b, region, leaf, {node.values[0]: loop.results[0]})
         for out, v in zip(outs, region.body.outputs, strict=True):
             b.store(out, (first, column), narrow(b, b.broadcast(evaluate(v), (c.rows, c.columns)), out.type.dtype), limit=(height, side))
         note = f"{precision or x.type.dtype} {c.rows}x{c.columns}x{c.depth} of a group, {c.stages} stages"

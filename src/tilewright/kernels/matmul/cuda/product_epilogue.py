@@ -16,7 +16,8 @@ from ....tile.builder import Ix, Tile, View
 from ....tile.ir import INDEX, TileType, Var
 from ...call import Call
 from ...cuda.kernel import TensorMap, forward
-from ...region import Evaluator, Operand, Region, narrow
+from ...pointwise.cuda.pointwise import evaluator
+from ...region import Operand, Region, narrow
 
 SLICE = 64  # columns at a time: a swizzled row of shared memory
 NARROW = 32  # ... where results go to memory from registers
@@ -91,7 +92,7 @@ def add_epilogue(
             bound = None if limit is None else tuple(x if s != 1 else None for x, s in zip(limit, shape, strict=True))
             return b.load(ins[v], (r, c), shape, limit=bound)
 
-        evaluate = Evaluator(b, region, leaf, {value: total})
+        evaluate = evaluator(region)(b, region, leaf, {value: total})
         for view, v, result in zip(outs, region.body.outputs, results, strict=True):
             b.store(view, (r, c), narrow(b, b.broadcast(evaluate(v), (64, width)), result.operand.type.dtype), limit=limit)
 

@@ -17,7 +17,8 @@ from ...cuda import whole
 from ...cuda.groups import on_threads
 from ...cuda.kernel import WARP
 from ...launch import Launch
-from ...region import Evaluator, Operand, Region, narrow, widen
+from ...pointwise.cuda.pointwise import evaluator
+from ...region import Operand, Region, narrow, widen
 from ...template import Reason, Template, region_bytes, region_flops
 from ..matmul import MatmulTemplate
 from ..product import Problem
@@ -89,7 +90,7 @@ def _launch(region: Region, p: Problem, at: Places) -> Launch:
             return b.load(ins[v], (batch, row, 0), (1, 1), axes=(1, 2))
         return b.load(ins[v], (batch, row, column), (1, WARP), limit=limit, axes=(1, 2))
 
-    evaluate = Evaluator(b, region, leaf, {out_value: total})
+    evaluate = evaluator(region)(b, region, leaf, {out_value: total})
     for view, v, result in zip(outs, region.body.outputs, region.results, strict=True):
         tile = narrow(b, b.broadcast(evaluate(v), (1, WARP)), result.type.dtype)
         b.store(view, (batch, row, column), tile, limit=limit, axes=(1, 2))

@@ -20,7 +20,8 @@ from ...call import Call
 from ...cuda.groups import Shared
 from ...cuda.kernel import ThinKernel, identified
 from ...launch import Launch, Word
-from ...region import Evaluator, Operand, Region, narrow
+from ...pointwise.cuda.pointwise import evaluator
+from ...region import Operand, Region, narrow
 from ...template import Reason, Template, region_bytes, region_flops
 from ..matmul import MatmulTemplate
 from ..product import Problem
@@ -84,7 +85,7 @@ def thin_launch(region: Region, p: Problem, at: Places, width: int) -> Launch:
         bound = (limit[0] if sm != 0 else None, limit[1] if sn != 0 else None)
         return b.load(ins[v], (r, c), (1, 1 if sn == 0 else width), limit=bound if any(x is not None for x in bound) else None)
 
-    evaluate = Evaluator(b, region, leaf, {out_value: total})
+    evaluate = evaluator(region)(b, region, leaf, {out_value: total})
     for view, v, result in zip(outs, region.body.outputs, region.results, strict=True):
         b.store(view, (r, c), narrow(b, b.broadcast(evaluate(v), (1, width)), result.type.dtype), limit=limit)
     call._arguments += [Word(m), Word(n), Word(ceildiv(p.k, 32))]

@@ -21,8 +21,9 @@ from ....tile.builder import Ix, Tile, View
 from ...call import Call
 from ...cuda.tiled import aligned, fitting, tiled
 from ...launch import Buffer, Launch
+from ...pointwise.cuda.pointwise import evaluator
 from ...pointwise.pointwise import unravel
-from ...region import Evaluator, Operand, Region, collapse, narrow
+from ...region import Operand, Region, collapse, narrow
 from ...template import Reason, Template, region_bytes, region_flops
 from ..matmul import MatmulTemplate
 from ..product import Problem
@@ -286,7 +287,7 @@ class Product(ABC):
             size = (1 if sm == 0 else shape[0], 1 if sn == 0 else shape[1])
             return b.load(self.ins[v], at, size, limit=tuple(x if s != 1 else None for x, s in zip(edges, size, strict=True)))
 
-        evaluate = Evaluator(b, self.region, leaf, {self.node.values[0]: total})
+        evaluate = evaluator(self.region)(b, self.region, leaf, {self.node.values[0]: total})
         for view, v in zip(self.outs, self.region.body.outputs, strict=True):
             b.store(view, at, narrow(b, b.broadcast(evaluate(v), shape), view.type.dtype), limit=edges)
 

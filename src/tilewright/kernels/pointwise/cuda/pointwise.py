@@ -5,14 +5,17 @@ One program computes one tile of the innermost axis; short rows get smaller grou
 
 from __future__ import annotations
 
+from typing import Any
+
 from ....core.dims import Dim, ceildiv, product
 from ....core.dtypes import f32
 from ....core.target_spec import TargetSpec
 from ....ir.graph import Value
 from ....ir.layout import Layout
 from ....ops.base import Op
-from ....ops.pointwise.activations import Gelu, Silu
-from ....tile.builder import Tile
+from ....ops.pointwise.activations import Gelu
+from ....tile.builder import KernelBuilder, Tile
+from ....tile.ir import SHORT
 from ...call import Call
 from ...cuda.groups import on_threads, vector_width
 from ...cuda.kernel import WARP
@@ -31,14 +34,26 @@ _TAIL = (-0.9999958276748657, -1.1512376070022583, -0.458515465259552, -0.053890
          -0.0009173023863695562, 5.964222873444669e-05, -1.7240382703676005e-06)  # fmt: skip
 
 
+class _Short:
+    """A builder whose functions are the short ones, where there are."""
+
+    def __init__(self, b: KernelBuilder) -> None:
+        self.b = b
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.b, name)
+
+    def unary(self, fn: str, x: Tile) -> Tile:
+        return self.b.unary(fn, x, short=fn in SHORT and x.dtype is f32)
+
+
 class ShortEvaluator(Evaluator):
     def lower(self, op: Op, tiles: list[Tile]) -> Tile:
         x = tiles[0]
         if x.dtype is f32 and isinstance(op, Gelu) and op.approximate == "none":
             return x * self._normal(x)
-        if x.dtype is f32 and isinstance(op, Silu):
-            return x * self.b.unary("sigmoid", x, short=True)
-        return super().lower(op, tiles)
+        out: Tile = op.lower(_Short(self.b), *tiles)
+        return out
 
     def _normal(self, x: Tile) -> Tile:
         b = self.b

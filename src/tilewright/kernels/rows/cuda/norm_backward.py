@@ -16,7 +16,7 @@ from ...launch import Buffer, Launch
 from ...region import Operand, Region, narrow
 from ...template import Reason, Template, region_bytes, region_flops
 from ..norm_backward import NormBackwardTemplate
-from .columns import Columns
+from .columns import Columns, Write
 
 MOST_THREADS = 1024
 PER_THREAD = 32  # elements of a row in a thread's registers
@@ -107,20 +107,22 @@ class _Norm:
         line = Layout.contiguous((self.rows,))
         means, scales = (call.view(name, f32, o, line) for name, o in (("mean", self.means), ("scale", self.scales)))
 
-        def terms(row: Ix | int, column: Ix | int, left: Ix | int | None, later: list[Callable[[], None]]) -> list[Tile]:
+        def terms(case: Ix | int, row: Ix | int, column: Ix | int, left: Ix | int | None, later: list[Callable[[], None]]) -> list[Tile]:
             limit = None if left is None else (left,)
             y, c = (b.cast(b.load(v, (row, column), (sums.strip,), limit=limit), f32) for v in (x, g))
             if self.op.centred:
                 y = y - b.load(means, (row,), (1,))
             return [c * (y * b.load(scales, (row,), (1,))), c][: len(results)]
 
-        first = sums.first(call, terms, 4 * self.x.type.numel, 2 * self.x.type.nbytes, "sums of the weight and the bias, in chunks")
-        last = Call("norm_sums", f"{self.region.name}.sums")
-        c = last.b
-        outs = [last.view(f"d{i}", r.type.dtype, r.buffer, r.layout, write=True) for i, r in enumerate(results)]
+        def write(call: Call) -> Write:
+            c = call.b
+            outs = [call.view(f"d{i}", r.type.dtype, r.buffer, r.layout, write=True) for i, r in enumerate(results)]
 
-        def write(column: Ix | int, left: Ix | int, totals: list[Tile]) -> None:
-            for view, r, t in zip(outs, results, totals, strict=True):
-                c.store(view, (column,), narrow(c, t, r.type.dtype), limit=(left,))
+            def put(case: Ix | int, column: Ix | int, left: Ix | int | None, totals: list[Tile]) -> None:
+                for view, r, t in zip(outs, results, totals, strict=True):
+                    c.store(view, (column,), narrow(c, t, r.type.dtype), limit=None if left is None else (left,))
 
-        return [first, sums.second(last, write)]
+            return put
+
+        last, note = Call("norm_sums", f"{self.region.name}.sums"), "sums of the weight and the bias, in chunks"
+        return sums.launches(call, terms, last, write, 4 * self.x.type.numel, 2 * self.x.type.nbytes, note)

@@ -1,0 +1,124 @@
+"""Windows over pixels that lie channels last, every channel by itself, on a GPU: depthwise convolution and pooling.
+
+A program has a few neighbouring pixels of a row of the results, 16 bytes of channels a thread, and walks the rows of taps that are inside
+the image: a pixel of a row is read once for all windows of the program that it lies in, one outside the image reads as `fill`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+
+from ....core.dims import Dim, ceildiv, product
+from ....core.dtypes import compute_dtype
+from ....ir.layout import Layout
+from ....tile.builder import Ix, KernelBuilder, Tile
+from ...call import Call
+from ...cuda.groups import on_threads, vector_width
+from ...launch import Launch
+from ...pointwise.cuda.pointwise import group
+from ...pointwise.pointwise import unravel
+from ...region import Operand, Region, widen
+from ...template import region_bytes, region_flops
+
+PIXELS = (8, 7, 4)  # of a program, along the innermost axis: the first that divides it where windows overlap, else the last (measured)
+BLOCK = 128  # threads
+
+# (taps of the outer axes, pixels by place, the states of the program's results) -> those states
+Row = Callable[[tuple[Ix | int, ...], dict[int, Tile], list[Tile]], list[Tile]]
+
+
+class Windows:
+    """One kernel under construction."""
+
+    def __init__(self, name: str, region: Region, x: Operand, results: Sequence[Operand], kernel: Sequence[int], stride: Sequence[int],
+                 padding: Sequence[tuple[int, int]], dilation: Sequence[int], others: Sequence[Layout] = (), fill: float = 0.0) -> None:
+        """`others`: layouts with channels last whose rows are read in vectors, too."""
+        self.region, self.call = region, Call(name, region.name)
+        self.kernel, self.stride, self.padding, self.dilation = kernel, stride, padding, dilation
+        self.n, shape = len(kernel), results[0].type.shape
+        b, call, n = self.call.b, self.call, self.n
+        self.b, self.order = b, (0, *range(2, n + 2), 1)
+        source, outs = x.layout.permute(self.order), [r.layout.permute(self.order) for r in results]
+        channels, out = shape[1], shape[2:]
+        width = out[-1]
+        wanted = [p for p in PIXELS if isinstance(width, int) and width % p == 0 and stride[-1] == 1]
+        self.per = min(wanted[0] if wanted else PIXELS[-1], width) if isinstance(width, int) else PIXELS[-1]
+        self.vector = vector_width([o.type.dtype.itemsize for o in (x, *results)], channels, [source, *outs, *others])
+        self.threads = min(BLOCK, group(channels, self.vector)[0])
+        if isinstance(channels, int):
+            lanes = -(-channels // self.vector)
+            self.threads = next((t for t in (32, 16, 8, 4, 2) if -(-lanes // t) * t <= lanes * 9 / 8), self.threads)
+        self.tile = tile = self.threads * self.vector
+        self.x = call.view("x", x.type.dtype, x.buffer, source)
+        places = enumerate(zip(results, outs, strict=True))
+        self.results = [call.view(f"c{i}", r.type.dtype, r.buffer, lay, write=True) for i, (r, lay) in places]
+        self.fill, self.dtype = fill, compute_dtype(x.type.dtype)
+
+        def number(name: str, d: Dim) -> Ix | int:
+            return d if isinstance(d, int) else call.word(name, d)
+
+        self.sizes = [number(f"s{i}", d) for i, d in enumerate(x.type.shape[2:])]
+        every, stretches = call.word("channels", channels), number("stretches", ceildiv(channels, tile))
+        columns = ceildiv(width, self.per)
+        dims = [call.word("batch", shape[0]), *(number(f"o{i}", d) for i, d in enumerate(out[:-1])), number("columns", columns)]
+        self.image, *self.rows, column = unravel(b, b.pid // stretches, dims)
+        self.start = b.pid % stretches * tile
+        self.left = every - self.start
+        self.edge = None if isinstance(channels, int) and channels % tile == 0 else (self.left,)
+        self.first, self.width = column * self.per, number("width", width)
+        self.grid: Dim = product((shape[0], *out[:-1])) * columns * ceildiv(channels, tile)
+        # along the innermost axis: where a program reads, and how many channels of that count
+        (lo, _), step = padding[-1], stride[-1]
+        self.reads = _reads(self.per, kernel[-1], step, dilation[-1])
+        size = x.type.shape[-1]
+        safe = lo == 0 and isinstance(columns, int) and isinstance(size, int) and (columns - 1) * self.per * step + max(self.reads) < size
+        self.spots = {i: self.first * step + (i - lo) for i in self.reads}
+        self.limits = {i: self.edge if safe else (self.left * (inside_flag(b, q + 1) * inside_flag(b, self.sizes[-1] - q)),)
+                       for i, q in self.spots.items()}  # fmt: skip
+
+    def fold(self, row: Row) -> list[Tile]:
+        """The states of the program's results, `fill` at first, after all rows of taps."""
+        return self._rows(0, (), (), [self.b.full((self.tile,), self.fill, self.dtype)] * self.per, row)
+
+    def _rows(self, axis: int, at: tuple[Ix | int, ...], taps: tuple[Ix | int, ...], states: list[Tile], row: Row) -> list[Tile]:
+        b = self.b
+        if axis == self.n - 1:
+            pixels = {i: widen(b, b.load(self.x, (self.image, *at, q, self.start), (self.tile,), limit=self.limits[i], other=self.fill))
+                      for i, q in self.spots.items()}  # fmt: skip
+            return row(taps, pixels, list(states))
+        dilation = self.dilation[axis]
+        begin = self.begin(axis, self.rows[axis])
+        low, high = (b.ceildiv(q, dilation) for q in (0 - begin, self.sizes[axis] - begin))
+        with b.loop(b.maximum(low, 0), b.minimum(high, self.kernel[axis]), 1, states) as loop:
+            loop.next(*self._rows(axis + 1, (*at, begin + loop.index * dilation), (*taps, loop.index), list(loop.carried), row))
+        return list(loop.results)
+
+    def begin(self, axis: int, place: Ix | int) -> Ix | int:
+        """Where the window of a result starts along an axis."""
+        return place * self.stride[axis] - self.padding[axis][0]
+
+    def places(self) -> Iterator[tuple[tuple[Ix | int, ...], tuple[Ix | int] | None]]:
+        """Where each result of the program lies, and how many channels of it there are."""
+        even = isinstance(self.width, int) and self.width % self.per == 0
+        for i in range(self.per):
+            yield (*self.rows, self.first + i), self.edge if even else (self.left * inside_flag(self.b, self.width - self.first - i),)
+
+    def launch(self) -> Launch:
+        flops, nbytes = region_flops(self.region), region_bytes(self.region)
+        launch = self.call.finish(self.grid, flops=flops, bytes_=nbytes, note=f"{self.per} pixels a program")
+        launch.kernel = on_threads(launch.kernel, self.threads, BLOCK // self.threads, self.vector)
+        return launch
+
+
+def inside_flag(b: KernelBuilder, x: Ix | int) -> Ix | int:
+    """1 where x is positive, else 0."""
+    return b.minimum(b.maximum(x, 0), 1)
+
+
+def _reads(per: int, taps: int, stride: int, dilation: int) -> dict[int, list[tuple[int, int]]]:
+    """Place (from the program's first) -> the (result, tap) pairs that read it, in order."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    for o, t in itertools.product(range(per), range(taps)):
+        found.setdefault(o * stride + t * dilation, []).append((o, t))
+    return dict(sorted(found.items()))
