@@ -58,7 +58,7 @@ KINDS: dict[str, str] = {
     "Fourier transforms": "dft dft_columns",
     "state": "update_slice",
     "derivatives under control": "stop_gradient fence checkpoint",
-    "Gaussian splats": "– a later issue",
+    "Gaussian splats": "splat_bin splat_rasterize splat_rasterize_backward row_map",
 }
 
 
