@@ -108,8 +108,9 @@ def widened_operands(x: Value, y: Value, root: Any) -> Value | None:
 class AbsorbIntoMatmul(Pass):
     """Before: canonical graph.
     After: no matmul operand is a swap of the last two axes or a scalar multiple, and no matmul's only reader scales it: these are
-    `transpose_a`, `transpose_b` and `alpha`. No constant is multiplied from the left into a result that is only transposed. Eight-bit operands are not widened first: the result has its own `dtype`."""
+    `transpose_a`, `transpose_b` and `alpha`. No constant is the left operand of a matmul whose result is only transposed. Eight-bit
+    operands are not widened first: the result has its own `dtype`."""
 
     name: ClassVar[str] = "absorb-into-matmul"
-    rules: ClassVar[tuple[Rule, ...]] = (widened_operands, transposed_left, transposed_right, transposed_product, scaled_result, scaled_left,
-                                         scaled_right)
+    rules: ClassVar[tuple[Rule, ...]] = (widened_operands, transposed_left, transposed_right, transposed_product, scaled_result,
+                                         scaled_left, scaled_right)

@@ -20,7 +20,7 @@ class CausalConvTemplate(Template):
     serves = (CausalConvOp,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        x, weight, bias, state = operands = [region.given(v) for v in region.node.operands]
+        x, weight, _, state = operands = [region.given(v) for v in region.node.operands]
         batch, length, wide = x.type.shape
         taps, dtype = weight.type.shape[0], working(x.type.dtype)
         assert isinstance(taps, int)

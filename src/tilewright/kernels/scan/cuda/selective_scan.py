@@ -39,7 +39,8 @@ class CudaSelectiveScan(Template):
         b = call.b
         names = ("x", "delta", "a", "b", "c", "skip", *(("z",) if gated else ()), "h")
         views = {name: call.view(name, o.type.dtype, o.buffer, o.layout) for name, o in zip(names, operands, strict=True)}
-        out, last = (call.view(n, r.type.dtype, r.buffer, r.layout, write=True) for n, r in zip(("y", "last"), region.results, strict=True))
+        results = zip(("y", "last"), region.results, strict=True)
+        out, last = (call.view(name, r.type.dtype, r.buffer, r.layout, write=True) for name, r in results)
         steps, blocks = call.word("length", length), ceildiv(d, columns)
         count = call.word("blocks", blocks)
         at, channel = b.pid // count, b.pid % count * columns
@@ -50,9 +51,10 @@ class CudaSelectiveScan(Template):
             return None if all(s is None for s in sizes) else sizes
 
         def loaded(t: Ix | int) -> list[Tile]:
-            """x, delta and z as rows, b and c as columns."""
-            across_channels = [b.load(views[n], (at, t, channel), (1, columns), limit(None, across)) for n in ("x", "delta", "z")[: 2 + gated]]
-            return [*(b.load(views[n], (at, t, 0), (rows, 1), limit(down, None), axes=(2, 1)) for n in "bc"), *across_channels]
+            """b and c as columns, x, delta and z as rows."""
+            columns_of = [b.load(views[name], (at, t, 0), (rows, 1), limit(down, None), axes=(2, 1)) for name in "bc"]
+            kinds = ("x", "delta", "z") if gated else ("x", "delta")
+            return [*columns_of, *(b.load(views[name], (at, t, channel), (1, columns), limit(None, across)) for name in kinds)]
 
         a = b.cast(b.load(views["a"], (channel, 0), (rows, columns), limit(down, across), axes=(1, 0)), dtype)
         skip = b.cast(b.load(views["skip"], (channel,), (columns,), limit(across)), dtype)
