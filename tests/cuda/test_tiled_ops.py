@@ -369,3 +369,18 @@ def test_memories_lie_in_registers_of_warps(depth: int, wide: int, delta: bool) 
     assert [type(x.kernel) for x in run.program.launches] == [TiledKernel]
     for got, want in zip(run(*arrays), reference(g, arrays), strict=True):
         assert_close(got, want, f32)
+
+
+@pytest.mark.parametrize(("d", "n", "gated"), [(16, 16, True), (21, 5, True), (9, 1, False)])
+def test_states_lie_in_registers_of_warps(d: int, n: int, gated: bool) -> None:
+    """States and channels that fill their tiles or not; no program is one thread's."""
+    rng, row = fresh_rng(), (2, 5, d)
+    shapes = (row, row, (d, n), (2, 5, n), (2, 5, n), (d,), *((row,) if gated else ()), (2, d, n))
+    arrays = [rng.standard_normal(s).astype(np.float32) for s in shapes]
+    arrays[1], arrays[2] = abs(arrays[1]), -abs(arrays[2])
+    op = o.REGISTRY["selective_scan"](gated=gated)
+    g = graph(lambda *x: op(*x), *((f32, s) for s in shapes))
+    run = Emulated(g)
+    assert [type(x.kernel) for x in run.program.launches] == [TiledKernel]
+    for got, want in zip(run(*arrays), reference(g, arrays), strict=True):
+        assert_close(got, want, f32)

@@ -48,7 +48,7 @@ KINDS: dict[str, str] = {
     "resize": "resize",
     "losses": "softmax_cross_entropy",
     "distances between rows": "pair_sums",
-    "selective scan, gated delta net": "selective_scan selective_scan_backward gated_delta_rule gated_delta_rule_backward",
+    "selective scan, gated delta net": "selective_scan selective_scan_backward gated_delta_rule gated_delta_rule_backward causal_conv",
     "grouped and low-rank products": "grouped_matmul grouped_gemm grouped_outer lora_matmul",
     "products with packed weights (GGUF, NVFP4, fp8)": "qmatmul qmatmul_back qgather qexperts qexperts_back qdot qproduct quantize_rows",
     "quantization": "quantize dequantize",
@@ -58,7 +58,7 @@ KINDS: dict[str, str] = {
     "Fourier transforms": "dft dft_columns",
     "state": "update_slice",
     "derivatives under control": "stop_gradient fence checkpoint",
-    "Gaussian splats": "– a later issue",
+    "Gaussian splats": "splat_bin splat_rasterize splat_rasterize_backward row_map",
 }
 
 

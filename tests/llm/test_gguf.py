@@ -30,8 +30,8 @@ def interleaved(rows: Any, head_dim: int) -> Any:
     return rows.reshape(heads, 2, head_dim // 2, -1).swapaxes(1, 2).reshape(rows.shape)
 
 
-def write(path: Path, model: Any, **override: Any) -> ModelConfig:
-    """`model` as a GGUF file, by the gguf package."""
+def write(path: Path, model: Any, *, old: bool = False, **override: Any) -> ModelConfig:
+    """`model` as a GGUF file, by the gguf package; `old` has the matrices of a delta net in one."""
     raw = model.config.to_dict()
     config = config_from_json(raw)
     arch = config.architecture
@@ -72,7 +72,13 @@ def write(path: Path, model: Any, **override: Any) -> ModelConfig:
             array = array[:, None]
         if r is not None and r.kind == "mamba2" and name.endswith(".ssm_norm.weight"):
             array = array.reshape(r.norm_groups, -1)
-        writer.add_tensor(name, np.ascontiguousarray(array))
+        parts = {name: array}
+        if r is not None and r.kind == "delta" and name.endswith(".ssm_in.weight") and not old:
+            groups = np.split(array.reshape(r.groups, -1, config.width), np.cumsum([r.state, r.state, r.inner // r.groups]), axis=1)
+            *mixed, gate = (g.reshape(-1, config.width) for g in groups)
+            parts = {name.replace("ssm_in", "attn_qkv"): np.concatenate(mixed), name.replace("ssm_in", "attn_gate"): gate}
+        for place, part in parts.items():
+            writer.add_tensor(place, np.ascontiguousarray(part))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -107,6 +113,17 @@ def test_a_file_gives_the_bits_of_its_model(name: str, tmp_path: Path) -> None:
     write(tmp_path / "m.gguf", model)
     got = read(tmp_path / "m.gguf", want)
     assert np.array_equal(got.feed(got.start(), IDS), want.feed(want.start(), IDS))
+
+
+def test_files_of_delta_nets_of_both_kinds(tmp_path: Path) -> None:
+    model = make("qwen3next")
+    model.config.norm_topk_prob = True
+    want = ours(model)
+    for old in (False, True):
+        write(tmp_path / "m.gguf", model, old=old)
+        assert ("blk.0.ssm_in.weight" in open_gguf(tmp_path / "m.gguf").tensors) == old
+        got = read(tmp_path / "m.gguf", want)
+        assert np.array_equal(got.feed(got.start(), IDS), want.feed(want.start(), IDS))
 
 
 @pytest.mark.slow

@@ -58,6 +58,15 @@ def requantize(a: dict[str, Any], acc: Any, multiplier: Any, zero: Any) -> Any:
     return torch.clamp(codes, torch.iinfo(kind).min, torch.iinfo(kind).max).to(kind)
 
 
+def causal_conv(a: dict[str, Any], x: Any, weight: Any, bias: Any, state: Any) -> Any:
+    """PyTorch's depthwise convolution of the state and the rows behind it."""
+    whole = torch.cat([state, x], 1)
+    if not x.numel():
+        return x * 0, whole[:, x.shape[1] :]
+    y = tf.conv1d(whole.mT, weight.T[:, None].contiguous(), bias, groups=x.shape[2]).mT
+    return tf.silu(y), whole[:, x.shape[1] :]
+
+
 def selective_scan(a: dict[str, Any], x: Any, delta: Any, decay: Any, b: Any, c: Any, skip: Any, *rest: Any) -> Any:
     """The loop of the paper; [B,L,D] and so on."""
     *z, h = rest
@@ -128,6 +137,7 @@ LOW_BIT: dict[str, Oracle] = {
         "stn,stnk->stk", g.double(), unpacked(a, w).double().reshape(a["experts"], a["n"], a["k"])[ids.long()]).to(g.dtype),
     "qmatmul_back": lambda a, g, w, *books: (g.double() @ unpacked(a, w).double()).to(g.dtype),
     "requantize": requantize,
+    "causal_conv": causal_conv,
     "selective_scan": selective_scan,
     "selective_scan_backward": selective_scan_backward,
 }

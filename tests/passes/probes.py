@@ -129,6 +129,9 @@ MATMUL: dict[str, list[Probe]] = {
     "transposed_left": [lambda k: o.Matmul()(o.Transpose(perm=(1, 0))(k.x(k.d, k.b)), k.x(k.d, 5)),
                         lambda k: o.Matmul(transpose_a=True)(o.Transpose(perm=(0, 2, 1))(k.x(2, k.b, k.d)), k.x(k.d, 5))],
     "transposed_right": [lambda k: o.Matmul()(k.x(k.b, k.d), o.Transpose(perm=(1, 0))(k.x(5, k.d)))],
+    "transposed_product": [lambda k, a=a, b=b: o.Transpose(perm=(0, 2, 1))(o.Matmul(transpose_a=a, transpose_b=b)(
+        k.weights(*((k.d, 5) if a else (5, k.d))), k.x(k.b, *((k.s, k.d) if b else (k.d, k.s)))))
+        for a in (False, True) for b in (False, True)],
     "scaled_result": [lambda k, op=op, c=c: op()(matmul(k), k.c(c)) for op in (o.Mul, o.Div) for c in FACTORS]
     + [lambda k: o.Mul()(matmul(k, alpha=0.5), k.c(4.0))],
     "scaled_left": [lambda k, op=op, c=c: o.Matmul()(op()(k.x(k.b, k.d), k.c(c)), k.x(k.d, 5)) for op in (o.Mul, o.Div) for c in FACTORS],

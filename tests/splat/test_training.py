@@ -137,6 +137,12 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "has cameras 0 to 3, got 9" in capsys.readouterr().err
     assert main(["splat", "render", str(tmp_path / "t.ply"), *picture_of, "1,2"]) == 1
     assert "--camera is 3 numbers with commas between them, got '1,2'" in capsys.readouterr().err
+    for what, source, name, kinds in (("render", "s.ply", "v.jpg", ".png"), ("orbit", "s.ply", "o.mp4", ".gif or a folder"),
+                                      ("train", "", "t.obj", ".ply or .splat or .spz")):
+        assert main(["splat", what, str(tmp_path / source), "-o", str(tmp_path / name)]) == 1
+        assert f"the output is {kinds}, got '{name}'" in capsys.readouterr().err
+    with pytest.raises(InputError, match=r"up is a direction, three finite numbers that are not all zero, got \(0, 0, 0\)"):
+        tw.splat.orbit(radius=1, count=2, up=(0, 0, 0))
 
 
 def test_a_browser_shows_the_scene(tmp_path: Path) -> None:

@@ -43,6 +43,12 @@ def size_of(text: str) -> tuple[int, int]:
     return int(width), int(height)
 
 
+def check_ending(path: Path, *endings: str, hint: str = "") -> None:
+    """A name that says another kind of file than what is written is an error, before the work."""
+    if path.suffix.lower() not in endings:
+        raise InputError(f"splat: the output is {' or '.join(e or 'a folder' for e in endings)}, got {path.name!r}{hint}")
+
+
 def arguments(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
 
@@ -114,6 +120,7 @@ def _camera(args: argparse.Namespace, scene: Scene) -> Camera:
 def _render(args: argparse.Namespace) -> int:
     from ..splat import load, write_png
 
+    check_ending(args.output, ".png")
     scene = load(args.source)
     camera = _camera(args, scene)
     image = scene.render(camera, background=numbers(args.background, 3, "--background"), antialias=args.antialias)
@@ -131,6 +138,7 @@ def _render(args: argparse.Namespace) -> int:
 def _orbit(args: argparse.Namespace) -> int:
     from ..splat import load, orbit, write_gif, write_png
 
+    check_ending(args.output, ".gif", "", hint="; `ffmpeg -i folder/frame-%04d.png` makes a film of the pictures in a folder")
     scene = load(args.source)
     width, height = size_of(args.size)
     middle, radius = scene.bounds()
@@ -158,6 +166,7 @@ def _train(args: argparse.Namespace) -> int:
     from ..splat import Options, Trainer, load_views, save
     from ..training.bar import progress_bar
 
+    check_ending(args.output, ".ply", ".splat", ".spz")
     background: Any = numbers(args.background, 3, "--background")
     views = load_views(args.source, scale=args.scale, background=background)
     kept = args.output.with_suffix(".checkpoint.safetensors")

@@ -26,6 +26,7 @@ from .pointwise.copies import PadTemplate
 from .quant.int_dot import IntDotTemplate, PackWordsTemplate
 from .quant.quantized_backward import QExpertsBackTemplate, QMatmulBackTemplate
 from .rows.arg_reduce import ArgReduce
+from .scan.causal_conv import CausalConvTemplate
 from .scan.delta_net import GatedDeltaRuleTemplate
 from .scan.delta_net_backward import GatedDeltaRuleBackwardTemplate
 from .scan.scans import Running
@@ -41,6 +42,7 @@ from .template import Template
 CATALOGUE: list[Template] = [
     ArgReduce(),
     BagSumTemplate(),
+    CausalConvTemplate(),
     ComplexTemplate(),
     DftColumnsTemplate(),
     DftRowsTemplate(),

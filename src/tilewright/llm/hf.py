@@ -29,7 +29,7 @@ MAMBA = {"norm": "attn_norm", **{f"mixer.{part}": f"ssm_{to}" for part, to in (
 FALCON = {**LAYER, "pre_ff_layernorm": "ffn_norm", **{f"feed_forward.{n}_proj": f"ffn_{n}" for n in ("gate", "up", "down")},
           **{name.replace("mixer", "mamba"): to for name, to in MAMBA.items() if name.startswith("mixer")}}
 QWEN = {**LAYER, "post_attention_layernorm": "post_attention_norm", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
-        "linear_attn.in_proj_qkvz": "attn_qkv", "linear_attn.in_proj_ba": "ssm_ba",
+        "linear_attn.in_proj_qkvz": "ssm_in", "linear_attn.in_proj_ba": "ssm_ba",
         **{f"mlp.shared_expert.{n}_proj": f"ffn_{n}_shexp" for n in ("gate", "up", "down")},
         **{name.replace("mixer", "linear_attn"): to for name, to in MAMBA.items() if name.startswith("mixer")}}
 OWN = {"gpt2": GPT2, "mamba": MAMBA, "mamba2": MAMBA, "falcon-h1": FALCON, "qwen3next": QWEN}
@@ -68,7 +68,7 @@ def tensors_from_state(state: Mapping[str, Callable[[], Array]], config: ModelCo
         else:
             if arch == "gpt2" and array.ndim == 2:  # stored [in, out]
                 array = np.ascontiguousarray(array.T)
-            for place, part in _parts(f"{table[rest]}.{suffix}", rest, array, config, f"{name!r}", source):
+            for place, part in _parts(f"{table[rest]}.{suffix}", rest, array, config):
                 put(f"blk.{layer}.{place}", _norm_weight(part, place.partition(".")[0], arch), name)
     for name, parts in experts.items():
         if sorted(parts) != list(range(config.experts)) or len({(p.shape, p.dtype) for p in parts.values()}) != 1:
@@ -118,7 +118,7 @@ def _norm_weight(array: Array, name: str, arch: str) -> Array:
     return array.astype(np.float32) + 1 if own and str(array.dtype) in PLAIN else array
 
 
-def _parts(place: str, rest: str, array: Array, config: ModelConfig, shown: str, source: str) -> Iterator[tuple[str, Array]]:
+def _parts(place: str, rest: str, array: Array, config: ModelConfig) -> Iterator[tuple[str, Array]]:
     """What GGUF makes of a tensor of a layer: most are as they are, those of a recurrence are not."""
     r, leaf = config.recurrence, rest.rpartition(".")[2]
     if r is None or rest.count(".") != 1 or str(array.dtype) not in PLAIN:
@@ -131,14 +131,6 @@ def _parts(place: str, rest: str, array: Array, config: ModelConfig, shown: str,
         yield "ssm_dt.bias", array
     elif leaf == "conv1d" and array.ndim == 3 and array.shape[1] == 1:
         yield place, array[:, 0]
-    elif leaf == "in_proj_qkvz":  # of every group: queries, keys, values, gates
-        sizes = [r.state, r.state, r.inner // r.groups, r.inner // r.groups]
-        if array.ndim != 2 or len(array) != r.groups * sum(sizes):
-            raise FormatError(f"llm: tensor {shown} must have {r.groups * sum(sizes)} rows, got shape {list(array.shape)} ({source})")
-        parts = np.split(array.reshape(r.groups, sum(sizes), -1), np.cumsum(sizes)[:-1], axis=1)
-        q, k, v, z = (np.ascontiguousarray(p).reshape(-1, array.shape[1]) for p in parts)
-        yield "attn_qkv.weight", np.concatenate([q, k, v])
-        yield "attn_gate.weight", z
     else:
         yield place, array
 

@@ -129,6 +129,8 @@ class LoraInputs:
 
     def arrays(self, adapter: Adapter) -> list[Array]:
         """A and B of every slot; zeros where the adapter changes nothing."""
+        if others := adapter.pairs.keys() - {name for name, _, _ in self.slots}:
+            raise FormatError(f"lora: {min(others)} is no linear layer that takes an adapter in this model")
         out: list[Array] = []
         for name, k, n in self.slots:
             pair = adapter.pairs.get(name)

@@ -162,19 +162,13 @@ def convolve(d: Decoder, i: int, x: Value, rows: Rows) -> Value:
     """The causal convolution of every channel, then SiLU."""
     r, name = d.config.recurrence, f"blk.{i}.ssm_conv1d"
     assert r is not None
-    table = d.weights.numbers(name + ".weight", r.channels, r.taps)
-    taps = [d.graph.constant(np.ascontiguousarray(table[:, k]), f"{name}.{k}") for k in range(r.taps)]
-    bias = d.numbers(name + ".bias", r.channels) if name + ".bias" in d.weights else None
+    weight = d.graph.constant(np.ascontiguousarray(d.weights.numbers(name + ".weight", r.channels, r.taps).T), name)
+    bias = d.numbers(name + ".bias", r.channels) if name + ".bias" in d.weights else d.graph.constant(np.zeros(r.channels, np.float32))
 
     def one(lane: int, parts: list[Value]) -> Value:
-        (x,) = parts
         conv, memory = rows.states[lane]
-        whole = o.concat([o.reshape(conv, conv.shape[1:]), x], 0)
-        rows.states[lane] = o.reshape(o.slice_(whole, 0, rows.count, r.taps - 1), conv.shape), memory
-        terms = [o.mul(o.slice_(whole, 0, k, rows.count), tap) for k, tap in enumerate(taps)]
-        y = terms[0]
-        for term in terms[1:]:
-            y = o.add(y, term)
-        return o.silu(y if bias is None else o.add(y, bias))
+        y, conv = o.CausalConv()(o.reshape(parts[0], (1, *parts[0].shape)), weight, bias, conv, name=f"conv{i}")
+        rows.states[lane] = conv, memory
+        return o.reshape(y, y.shape[1:])
 
     return rows.each([x], one)

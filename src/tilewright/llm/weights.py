@@ -114,8 +114,10 @@ def _recurrent(c: ModelConfig, name: str, shapes: Mapping[str, Shape]) -> Iterat
         return
     yield name + "ssm_norm.weight", (r.inner // r.heads,), True
     yield name + "ssm_ba.weight", (2 * r.heads, width), True
-    yield name + "attn_qkv.weight", (r.channels, width), True
-    yield name + "attn_gate.weight", (r.inner, width), True
+    whole = name + "ssm_in.weight" in shapes  # transformers and older GGUF files have one matrix, group by group
+    yield name + "ssm_in.weight", (r.channels + r.inner, width), whole
+    yield name + "attn_qkv.weight", (r.channels, width), not whole
+    yield name + "attn_gate.weight", (r.inner, width), not whole
 
 
 def _feed_forward(c: ModelConfig, name: str, shapes: Mapping[str, Shape], bias: bool | None) -> Iterator[tuple[str, Shape, bool | None]]:
@@ -160,18 +162,19 @@ class Matrix:
 
 
 class Reordered(Derived):
-    """Rows of q or k from interleaved pairs to halves."""
+    """Rows of a matrix, packed or not, in another order."""
 
-    def __init__(self, rows: Array, name: str, head_dim: int) -> None:
-        super().__init__(name, TensorType(dtype(rows.dtype), rows.shape))
-        self._rows, self._head_dim = rows, head_dim
+    def __init__(self, rows: Array, name: str, order: Array) -> None:
+        super().__init__(name, TensorType(dtype(rows.dtype), (len(order), *rows.shape[1:])))
+        self._rows, self._order = rows, order
 
     def make(self) -> Array:
-        return _halves(self._rows, self._head_dim)
+        found: Array = self._rows[self._order]
+        return found
 
     @property
     def place(self) -> Hashable:
-        return "halves", self._rows.__array_interface__["data"][0], self._rows.strides
+        return "rows", self._rows.__array_interface__["data"][0], self._rows.strides, self._order.tobytes()
 
 
 class Weights:
@@ -205,7 +208,8 @@ class Weights:
         if tensor.shape != (size,):
             raise FormatError(f"llm: tensor {name!r} must have {size} elements, got shape {list(tensor.shape)}")
         values = np.ascontiguousarray(tensor.dequantize(), np.float32)
-        return _halves(values[:, None], self.config.head_dim)[:, 0] if self._interleaved(name) else values
+        order = self._order(name, size)
+        return values if order is None else values[order]
 
     def numbers(self, name: str, *shape: int) -> Array:
         """The values of a tensor that is no matrix, f32 in this shape."""
@@ -223,19 +227,30 @@ class Weights:
         for mapping in {id(m): m for t in self.tensors.values() if (m := _mapping(t.data)) is not None}.values():
             mapping.madvise(mmap.MADV_DONTNEED)
 
-    def _interleaved(self, name: str) -> bool:
-        return self.config.interleaved_rows and name.rpartition(".")[0].endswith((".attn_q", ".attn_k"))
+    def _order(self, name: str, n: int) -> Array | None:
+        """The rows of a tensor in the order that the decoder has them, where the file has another: the pairs of a rope apart, or those
+        of a delta net that queries, keys and values (or the gates) have, of all groups."""
+        stem, r = name.rpartition(".")[0], self.config.recurrence
+        if self.config.interleaved_rows and stem.endswith((".attn_q", ".attn_k")):
+            return np.arange(n).reshape(-1, self.config.head_dim // 2, 2).swapaxes(1, 2).reshape(-1)
+        if name in self.tensors or r is None or not stem.endswith((".attn_qkv", ".attn_gate")):
+            return None
+        values = r.inner // r.groups
+        sizes = (r.state, r.state, values, values)
+        *mixed, gates = np.split(np.arange(r.groups * sum(sizes)).reshape(r.groups, -1), np.cumsum(sizes)[:-1], axis=1)
+        return gates.reshape(-1) if stem.endswith("gate") else np.concatenate([part.reshape(-1) for part in mixed])
 
     def matrix(self, name: str, n: int, k: int, experts: int = 0) -> Matrix:
-        """The matrix [n, k] (or [experts, n, k]) in its own format; rows of q and k in the order of whole halves."""
+        """The matrix [n, k] (or [experts, n, k]) in its own format, its rows in the decoder's order."""
         if name not in self.matrices:
-            tensor = self.tensor(name)
+            order = self._order(name, n)
+            tensor = self.tensor(name if order is None or name in self.tensors else f"{name.rpartition('.attn_')[0]}.ssm_in.weight")
             want = (experts, n, k) if experts else (n, k)
-            if tensor.shape != want:
+            if order is None and tensor.shape != want:
                 raise FormatError(f"llm: tensor {name!r} must have shape {list(want)}, got {list(tensor.shape)}")
             if tensor.format.dtype is not None and tensor.format.name not in PLAIN.values():
                 raise FormatError(f"llm: tensor {name!r} must be quantized or F32, F16 or BF16, got {tensor.format.name}")
-            data = Reordered(tensor.data, name, self.config.head_dim) if self._interleaved(name) else ConstantData(tensor.data, name)
+            data = ConstantData(tensor.data, name) if order is None else Reordered(tensor.data, name, order)
             self.matrices[name] = Matrix(data, tensor.format.name, n, k, experts)
         return self.matrices[name]
 
@@ -247,13 +262,6 @@ def _mapping(array: Array) -> mmap.mmap | None:
         base = base.base
     owner = base.obj if isinstance(base, memoryview) else base
     return owner if isinstance(owner, mmap.mmap) and memoryview(owner).readonly else None
-
-
-def _halves(rows: Array, head_dim: int) -> Array:
-    """Rows of each head from the order of interleaved pairs (0, d/2, 1, d/2+1, …) to that of two halves."""
-    heads = len(rows) // head_dim
-    pairs = rows.reshape(heads, head_dim // 2, 2, rows.shape[1])
-    return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(rows.shape)
 
 
 PLAIN = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}

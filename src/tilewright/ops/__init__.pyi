@@ -110,6 +110,7 @@ from .rows.reductions import (
     LogSumExp as LogSumExp, Max as Max, Mean as Mean, Min as Min, Prod as Prod, Sum as Sum, Var as Var
 )
 from .rows.resize import AdaptivePool as AdaptivePool, Resize as Resize
+from .scan.causal_conv import CausalConv as CausalConv
 from .scan.delta_net import GatedDeltaRule as GatedDeltaRule
 from .scan.delta_net_backward import GatedDeltaRuleBackward as GatedDeltaRuleBackward
 from .scan.selective_scan import SelectiveScan as SelectiveScan, SelectiveScanBackward as SelectiveScanBackward

@@ -33,6 +33,17 @@ def transposed_right(x: Value, y: Value, inner: Any, root: Any) -> Value | None:
     return out
 
 
+@rule(P(o.Transpose, P(o.Matmul, Such("weight", lambda v: isinstance(v.op, o.Constant)), Y, name="inner", once=True), name="view"),
+      changes="rounding")
+def transposed_product(weight: Value, y: Value, inner: Any, view: Any) -> Value | None:
+    """A weight on the left of a product whose result is transposed stands on the right, where kernels keep it packed."""
+    if not swaps_last_two(view.op.perm) or weight.type.ndim != 2 or y.type.ndim != len(view.op.perm) or isinstance(y.op, o.Constant):
+        return None
+    op = inner.op
+    out: Value = dataclasses.replace(op, transpose_a=not op.transpose_b, transpose_b=not op.transpose_a)(y, weight)
+    return out
+
+
 MOVES = (2.0**-16, 2.0**16)  # factors that a product may be multiplied with instead of its operand
 
 
@@ -97,7 +108,9 @@ def widened_operands(x: Value, y: Value, root: Any) -> Value | None:
 class AbsorbIntoMatmul(Pass):
     """Before: canonical graph.
     After: no matmul operand is a swap of the last two axes or a scalar multiple, and no matmul's only reader scales it: these are
-    `transpose_a`, `transpose_b` and `alpha`. Eight-bit operands are not widened first: the result has its own `dtype`."""
+    `transpose_a`, `transpose_b` and `alpha`. No constant is the left operand of a matmul whose result is only transposed. Eight-bit
+    operands are not widened first: the result has its own `dtype`."""
 
     name: ClassVar[str] = "absorb-into-matmul"
-    rules: ClassVar[tuple[Rule, ...]] = (widened_operands, transposed_left, transposed_right, scaled_result, scaled_left, scaled_right)
+    rules: ClassVar[tuple[Rule, ...]] = (widened_operands, transposed_left, transposed_right, transposed_product, scaled_result,
+                                         scaled_left, scaled_right)

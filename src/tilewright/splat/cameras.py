@@ -75,7 +75,9 @@ def look_at(eye: Sequence[float], target: Sequence[float] = (0, 0, 0), *, width:
 def orbit(target: Sequence[float] = (0, 0, 0), *, radius: float, count: int, elevation: float = 20.0, **options: Any) -> list[Camera]:
     """`count` cameras on a circle around a point, `elevation` degrees above it; other options are those of `look_at`. `up` is an axis."""
     up = np.asarray(options.get("up", (0, 1, 0)), float)
-    up = up / np.linalg.norm(up)
+    if up.shape != (3,) or not 0 < (length := float(np.linalg.norm(up))) < FAR:
+        raise InputError(f"camera: up is a direction, three finite numbers that are not all zero, got {options.get('up')}")
+    up = up / length
     first = np.cross(up, (0, 0, 1) if abs(up[2]) < 0.9 else (1, 0, 0))
     first /= np.linalg.norm(first)
     second = np.cross(up, first)
@@ -83,5 +85,5 @@ def orbit(target: Sequence[float] = (0, 0, 0), *, radius: float, count: int, ele
     cameras = []
     for angle in np.arange(count) * (2 * math.pi / max(count, 1)):
         offset = (math.cos(angle) * first + math.sin(angle) * second) * math.cos(tilt) + up * math.sin(tilt)
-        cameras.append(look_at(tuple(np.asarray(target, float) + radius * offset), target, **options))
+        cameras.append(look_at((np.asarray(target, float) + radius * offset).tolist(), target, **options))
     return cameras

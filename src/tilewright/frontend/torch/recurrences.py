@@ -35,7 +35,8 @@ def scans() -> Iterator[None]:
 def _instead(new: Callable[..., Any], old: Any) -> Any:
     @wraps(old)
     def call(*args: Any, **kwargs: Any) -> Any:
-        return (old if any(kwargs.get(key) is not None for key in PACKED) else new)(*args, **kwargs)
+        made = None if any(kwargs.get(key) is not None for key in PACKED) else new(*args, **kwargs)
+        return old(*args, **kwargs) if made is None else made
 
     return call
 
@@ -52,6 +53,8 @@ def _ops() -> Any:
     operands = "Tensor q, Tensor k, Tensor v, Tensor g, Tensor beta, Tensor state, float scale, bool delta"
     library.define(f"gated_delta_rule({operands}) -> (Tensor, Tensor)")
     library.impl("gated_delta_rule", lambda q, k, v, g, beta, s, *_: (v.new_empty(v.shape), v.new_empty(s.shape)), "Meta")
+    library.define("causal_conv(Tensor x, Tensor weight, Tensor bias, Tensor state) -> (Tensor, Tensor)")
+    library.impl("causal_conv", lambda x, _, __, state: (x.new_empty(x.shape), state.new_empty(state.shape)), "Meta")
     return library, torch.ops.tilewright
 
 
@@ -60,6 +63,16 @@ def _wide(x: Any) -> Any:
     import torch
 
     return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
+def _conv(hidden_states: Any, weight: Any, bias: Any = None, activation: str | None = None, **_: Any) -> Any:
+    """hidden_states [B,D,L] · weight [D,taps] · bias [D]; None for an activation that the op does not have."""
+    if activation not in ("silu", "swish") or weight.shape[1] < 2:
+        return None
+    x, (width, taps) = hidden_states.transpose(1, 2).to(weight.dtype), weight.shape
+    bias = x.new_zeros(width) if bias is None else bias.to(x.dtype)
+    y, _last = _ops()[1].causal_conv(x, weight.t(), bias, x.new_zeros(x.shape[0], taps - 1, width))
+    return y.transpose(1, 2).to(hidden_states.dtype)
 
 
 def _steps(dt: Any, bias: Any, softplus: bool) -> Any:
@@ -122,5 +135,5 @@ def _one_by_one(query: Any, key: Any, value: Any, g: Any, beta: Any, initial_sta
     return _delta_rule(query, key, value, g, beta, 1, initial_state, *rest, **named)
 
 
-SCANS: dict[str, Callable[..., Any]] = {"mamba_selective_scan": _mamba, "mamba2_chunk_scan": _mamba2,
+SCANS: dict[str, Callable[..., Any]] = {"causal_conv1d_fn": _conv, "mamba_selective_scan": _mamba, "mamba2_chunk_scan": _mamba2,
                                         "torch_chunk_gated_delta_rule": _delta_rule, "torch_recurrent_gated_delta_rule": _one_by_one}

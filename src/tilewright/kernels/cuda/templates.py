@@ -48,6 +48,7 @@ from ..rows.cuda.rows import CudaRows
 from ..rows.rows import Rows
 from ..scan.cuda.delta_net import CudaDeltaRule
 from ..scan.cuda.running import CudaRunning
+from ..scan.cuda.selective_scan import CudaSelectiveScan
 from ..select import TEMPLATES
 from ..sort.cuda.radix import CudaSort
 from ..sort.cuda.sampling import CudaSample
@@ -107,6 +108,7 @@ CUDA_TEMPLATES: list[Template] = [
     CudaSample(),
     CudaRunning(),
     CudaDeltaRule(),
+    CudaSelectiveScan(),
     CudaSort(),
     CudaRowMap(),
     CudaSplatBin(),

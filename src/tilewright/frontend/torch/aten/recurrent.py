@@ -64,3 +64,8 @@ def selective_scan(c: Context, x: Value, delta: Value, a: Value, b: Value, k: Va
 def gated_delta_rule(c: Context, q: Value, k: Value, v: Value, g: Value, beta: Value, state: Value, scale: float,
                      delta: bool) -> tuple[Value, ...]:
     return tuple(c.emit_all(O.GatedDeltaRule(scale=scale, delta=delta), q, k, v, g, beta, state))
+
+
+@aten("tilewright.causal_conv.default")
+def causal_conv(c: Context, x: Value, weight: Value, bias: Value, state: Value) -> tuple[Value, ...]:
+    return tuple(c.emit_all(O.CausalConv(), x, weight, bias, state))
