@@ -105,7 +105,7 @@ class Pool:
     def ensure(self, threads: int) -> int:
         """Have workers for jobs of `threads` threads (the caller's own counts); gives `threads`, checked."""
         if not isinstance(threads, int) or not 1 <= threads <= MAX_THREADS:
-            raise ConfigError(f"threads: must be a whole number from 1 to {MAX_THREADS}, got {threads!r}")
+            raise ConfigError(f"threads: must be an integer from 1 to {MAX_THREADS}, got {threads!r}")
         if threads - 1 <= self.workers or self._ended or time.monotonic() < self._patience:
             return threads
         with self._lock:
