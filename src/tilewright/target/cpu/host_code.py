@@ -228,7 +228,7 @@ class _Function:
             self.lines.append(f"store {type_} {value}, ptr {self.pointer(args[0])}, align 1")
             return "0"
         if (atomic := _ATOMIC.fullmatch(name)) is not None:
-            return self.atomic(*atomic.groups(), args)
+            return self.atomic(atomic[1], atomic[2], atomic[3], args)
         if name == "copy":
             to, source = self.pointer(args[0]), self.pointer(args[1])
             self.lines.append(f"call void @llvm.memcpy.p0.p0.i64(ptr {to}, ptr {source}, i64 {args[2]}, i1 false)")
