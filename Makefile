@@ -98,7 +98,7 @@ docs: $(VENV)/.stamp-docs
 	@echo "The manual is in site/: open site/index.html"
 
 bench: $(VENV)/.stamp-bench
-	@$(BIN)/tilewright bench --peers eager,compile,ort,openvino $(WORDS)
+	@$(BIN)/python benchmarks/bench.py --peers eager,compile,ort,openvino $(WORDS)
 
 bench-train: $(VENV)/.stamp-bench
 	@$(BIN)/python benchmarks/train.py $(WORDS)

@@ -14,13 +14,16 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 Build = Callable[[], tuple[nn.Module, tuple[Any, ...]]]
 
 
@@ -301,7 +304,7 @@ def findings(name: str, module: nn.Module, inputs: tuple[Any, ...]) -> None:
 
 
 def main() -> None:
-    from tilewright.cli.bench import compare
+    from benchmarks.bench import compare
     from tilewright.cli.console import console
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -1,4 +1,4 @@
-"""demo, bench and inspect from end to end, on small models."""
+"""demo, bench, inspect and benchmarks/bench.py from end to end, on small models."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from benchmarks import bench, peers, workloads
 from tests.meta.source import ROOT
-from tilewright.cli import bench, demo, peers, workloads
+from tilewright.cli import demo
 from tilewright.cli.inspection import boxes
 from tilewright.cli.main import main
 from tilewright.cli.sample import Sample
@@ -56,7 +57,7 @@ def test_demo_rejects_odd_sizes(arguments: list[str], capsys: pytest.CaptureFixt
 
 def test_bench_times_and_writes_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "rows.jsonl"
-    assert main(["bench", "mlp 1x512", "--rounds", "2", "--json", str(out)]) == 0
+    assert bench.main(["mlp 1x512", "--rounds", "2", "--json", str(out)]) == 0
     [row] = [json.loads(line) for line in out.read_text().splitlines()]
     assert row["name"] == "mlp 1x512"
     assert set(row["us"]) == {"tilewright", "eager"}
@@ -69,7 +70,7 @@ def test_bench_ablates_every_optional_pass(tmp_path: Path, capsys: pytest.Captur
     from tilewright.passes.pipeline import optional_passes
 
     out = tmp_path / "rows.jsonl"
-    assert main(["bench", "block 1x16x64", "--ablate", "--rounds", "1", "--json", str(out)]) == 0
+    assert bench.main(["block 1x16x64", "--ablate", "--rounds", "1", "--json", str(out)]) == 0
     rows = {r["without"]: r for r in map(json.loads, out.read_text().splitlines())}
     assert set(rows) == {"", *optional_passes()}
     same = {k for k, r in rows.items() if r.get("same_program")}
@@ -86,7 +87,7 @@ def test_a_peer_that_fails_is_reported(capsys: pytest.CaptureFixture[str], monke
 
     monkeypatch.setitem(peers.PEERS, "ort", broken)
     monkeypatch.setitem(peers.PEERS, "openvino", lambda *_: lambda: np.zeros(3))
-    assert main(["bench", "softmax", "--rounds", "1", "--peers", "ort,openvino"]) == 0
+    assert bench.main(["softmax", "--rounds", "1", "--peers", "ort,openvino"]) == 0
     out = capsys.readouterr().out
     assert "ort left out: RuntimeError: no such engine" in out
     assert "openvino left out: ArithmeticError: disagrees with eager" in out
@@ -94,7 +95,7 @@ def test_a_peer_that_fails_is_reported(capsys: pytest.CaptureFixture[str], monke
 
 def test_a_wrong_result_fails_the_bench(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "CLOSE", 0.0)
-    assert main(["bench", "softmax", "--rounds", "1"]) == 1
+    assert bench.main(["softmax", "--rounds", "1"]) == 1
     assert "differs from eager by" in capsys.readouterr().out
 
 
@@ -107,16 +108,27 @@ def test_a_wrong_result_fails_the_bench(capsys: pytest.CaptureFixture[str], monk
     ],
 )
 def test_bench_rejects(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", *arguments]) == 1
+    assert bench.main([*arguments]) == 1
     assert message in capsys.readouterr().err
 
 
-def test_bench_lists_and_says_when_torch_is_missing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert main(["bench", "--list"]) == 0
+def test_bench_lists(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench.main(["--list"]) == 0
     assert set(capsys.readouterr().out.splitlines()) == set(workloads.workloads())
-    monkeypatch.setitem(sys.modules, "torch", None)
-    assert main(["bench"]) == 1
-    assert "needs PyTorch; install it with" in capsys.readouterr().err
+
+
+def test_the_command_bench_times_an_onnx_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from onnx import TensorProto, helper, save
+
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, ["N", 8]) for n in "xy")
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y])
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), str(tmp_path / "m.onnx"))
+    rows = tmp_path / "rows.jsonl"
+    assert main(["bench", str(tmp_path / "m.onnx"), "--rounds", "1", "--json", str(rows)]) == 0
+    assert "tilewright" in capsys.readouterr().out
+    assert json.loads(rows.read_text())["tilewright"] > 0
+    assert main(["bench", "m.onnx", "--rounds", "0"]) == 1
+    assert "rounds must be at least 1, got 0" in capsys.readouterr().err
 
 
 def test_distance() -> None:
@@ -223,7 +235,7 @@ def test_interrupt_and_version(capsys: pytest.CaptureFixture[str], monkeypatch: 
 
 
 def test_reasons_in_the_table_of_ops_name_cases() -> None:
-    from tilewright.cli.op_cases import WHY, cases, why
+    from benchmarks.op_cases import WHY, cases, why
 
     assert set(WHY) <= set(cases())
     assert why("tan", "L3", 0.5) == WHY["tan"]
@@ -232,15 +244,15 @@ def test_reasons_in_the_table_of_ops_name_cases() -> None:
 
 def test_bench_ops_times_single_ops(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
-    assert main(["bench", "ops", "relu", "--rounds", "1", "--json", str(rows)]) == 0
+    assert bench.main(["ops", "relu", "--rounds", "1", "--json", str(rows)]) == 0
     out = capsys.readouterr().out
     assert "leaky relu" in out and "3 ops, geometric mean" in out
     found = [json.loads(line) for line in rows.read_text().splitlines()]
     assert {r["name"] for r in found} == {"relu", "leaky relu", "prelu"}
     assert all(0 < r["roofline"] <= 1 and r["ratio"] > 0 and r["error"] == 0 for r in found)
-    assert main(["bench", "ops", "rsqrt", "small", "--wide", "--rounds", "1", "--threads", "1", "--json", str(rows)]) == 0
+    assert bench.main(["ops", "rsqrt", "small", "--wide", "--rounds", "1", "--threads", "1", "--json", str(rows)]) == 0
     assert "2 cases, geometric mean" in capsys.readouterr().out
     found = [json.loads(line) for line in rows.read_text().splitlines()][3:]
     assert [(r["name"], r["size"], r["dtype"], r["launches"]) for r in found] == [("rsqrt", "small", d, 1) for d in ("f32", "bf16")]
-    assert main(["bench", "ops", "nothing of the kind"]) == 1
+    assert bench.main(["ops", "nothing of the kind"]) == 1
     assert "no op contains nothing of the kind" in capsys.readouterr().err

@@ -47,7 +47,7 @@ def test_a_wrong_setting_is_one_problem(capsys: pytest.CaptureFixture[str], monk
     monkeypatch.setenv("TILEWRIGHT_THREADS", "0")
     assert main(["doctor"]) == 1
     out = capsys.readouterr().out
-    assert "TILEWRIGHT_THREADS must be a whole number" in out
+    assert "TILEWRIGHT_THREADS must be an integer" in out
     assert "1 problem." in out
 
 

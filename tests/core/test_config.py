@@ -24,22 +24,22 @@ def test_variables_are_parsed() -> None:
 
 def test_keywords_win() -> None:
     assert load({"TILEWRIGHT_THREADS": "3"}, threads=2, cpu=None).threads == 2
-    with pytest.raises(ConfigError, match=r"config: threads must be a whole number from 1 to \d+, got '0'"):
+    with pytest.raises(ConfigError, match=r"config: threads must be an integer from 1 to \d+, got '0'"):
         load({}, threads=0)
     with pytest.raises(ConfigError, match="config: no setting named 'thread'; known: threads, cpu"):
         load({}, thread=1)
 
 
 @pytest.mark.parametrize("name, value, valid", [
-    ("THREADS", "0", "a whole number from 1 to 1024"),
-    ("THREADS", "two", "a whole number from 1 to 1024"),
-    ("THREADS", "1.5", "a whole number from 1 to 1024"),
+    ("THREADS", "0", "an integer from 1 to 1024"),
+    ("THREADS", "two", "an integer from 1 to 1024"),
+    ("THREADS", "1.5", "an integer from 1 to 1024"),
     ("CPU", "sse", "one of native, baseline, avx2, avx512"),
     ("VALIDATION", "yes", "one of strict, normal, none"),
     ("CACHE_BYTES", "-1", "a number of bytes, 0 or more, perhaps with K, M or G behind it"),
     ("CACHE_BYTES", "M", "a number of bytes, 0 or more, perhaps with K, M or G behind it"),
     ("CACHE_DIR", " ", "a folder"),
-    ("BARRIER_SPIN_US", "-3", "a whole number from 0 to 1000000"),
+    ("BARRIER_SPIN_US", "-3", "an integer from 0 to 1000000"),
 ])
 def test_a_wrong_value_names_the_variable_and_what_is_valid(name: str, value: str, valid: str) -> None:
     with pytest.raises(ConfigError) as caught:

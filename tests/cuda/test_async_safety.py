@@ -1,4 +1,4 @@
-"""The token graph of the kernels with copies and products under way: leaving out any wait, fence or arrival is found; so are waits that are
+"""The token graph of the kernels with copies and products in flight: leaving out any wait, fence or arrival is found; so are waits that are
 too weak, a wrong phase, a cycle, a swizzled matrix off its place."""
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def test_whatever_is_left_out_is_found(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n in SPARE if n not in ("linear_rows_dynamic", "attention_row decode")])
 def test_no_wait_for_groups_is_stronger_than_needed(name: str) -> None:
-    """One more group under way, at any place: found, but where the wait could be left out altogether."""
+    """One more group in flight, at any place: found, but where the wait could be left out altogether."""
     text, launch = kernel(name)
     places = list(re.finditer(r"(?<=wait_group)(?:\.sync\.aligned|\.read)? (\d+);", text))
     weaker = [text[: m.start(1)] + str(int(m[1]) + 1) + text[m.end(1) :] for m in places]

@@ -24,14 +24,14 @@ def test_a_wait_counts_later_groups_and_hands_back_what_has_ended() -> None:
     k = KernelText("k", [])
     g = Groups(k, *PRODUCTS)
     before = g.carried(lambda: k.emit("// free"))
-    start = g.under_way
+    start = g.in_flight
     scores, sums = g.commit(lambda: k.emit("// free")), g.commit()
     g.wait(scores)  # the one before has ended with it: two stages are free
     g.wait(before)
     g.wait(sums, sometimes=True)
     g.again(start)
     g.wait(sums)
-    assert numbers(k) == ["1", "free", "free", "0", "0"] and g.under_way == 0
+    assert numbers(k) == ["1", "free", "free", "0", "0"] and g.in_flight == 0
 
 
 @pytest.mark.parametrize("stages", [2, 3, 5])
@@ -39,7 +39,7 @@ def test_a_ring_of_pieces_waits_for_the_oldest(stages: int) -> None:
     k = KernelText("k", [])
     g = Groups(k, *PIECES)
     ahead = [g.commit() for _ in range(stages - 1)]
-    start = g.under_way
+    start = g.in_flight
     g.wait(ahead[0])
     g.commit()
     g.again(start)
@@ -57,9 +57,9 @@ def test_places_that_are_written_in_turn() -> None:
 
 def test_a_round_that_leaves_more_than_it_found_is_refused() -> None:
     g = Groups(KernelText("k", []), *PIECES)
-    start = g.under_way
+    start = g.in_flight
     g.commit()
-    with pytest.raises(CompileError, match=r"a round starts with 0 groups under way and leaves 1 \(kernel k\)"):
+    with pytest.raises(CompileError, match=r"a round starts with 0 groups in flight and leaves 1 \(kernel k\)"):
         g.again(start)
 
 

@@ -159,8 +159,8 @@ def test_models_that_cannot_be_compiled() -> None:
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    ({"threads": 0}, r"^config: threads must be a whole number from 1 to 1024, got '0'$"),
-    ({"threads": -2}, r"^config: threads must be a whole number from 1 to 1024, got '-2'$"),
+    ({"threads": 0}, r"^config: threads must be an integer from 1 to 1024, got '0'$"),
+    ({"threads": -2}, r"^config: threads must be an integer from 1 to 1024, got '-2'$"),
     ({"target": "tpu"}, r"^target: must be 'cpu', 'cuda', .* or 'reference', got 'tpu'$"),
     ({"dtype": "i8"}, r"^dtype: must be a float dtype, one of 'f16', 'bf16', 'f32', 'f64', got 'i8'$"),
     ({"dtype": "int8"}, r"^dtype: must be a float dtype, one of 'f16', 'bf16', 'f32', 'f64', got 'int8'$"),
@@ -175,7 +175,7 @@ def test_options(options: dict[str, Any], message: str) -> None:
 
 def test_a_thread_count_of_zero_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_THREADS", "0")
-    with pytest.raises(ConfigError, match=r"^config: TILEWRIGHT_THREADS must be a whole number from 1 to 1024, got '0'$"):
+    with pytest.raises(ConfigError, match=r"^config: TILEWRIGHT_THREADS must be an integer from 1 to 1024, got '0'$"):
         tw.compile(nn.ReLU(), (torch.randn(3),))
     monkeypatch.setenv("TILEWRIGHT_THREADS", "2")
     assert tw.compile(nn.ReLU(), (torch.randn(3),)).threads == 2

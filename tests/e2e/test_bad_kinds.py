@@ -138,8 +138,8 @@ def test_a_padded_batch_that_may_be_empty() -> None:
     ({"dynamic": 5}, r"dynamic: must be a mapping from names to \{axis: tw.Dim\(...\)\}, got 5"),
     ({"dynamic_shapes": 5}, r"dynamic_shapes: must be torch.export's own form, got 5"),
     ({"kwargs": 5}, r"kwargs: must be a mapping from names to example inputs, got 5"),
-    ({"threads": "two"}, r"config: threads must be a whole number from 1 to 1024, got 'two'"),
-    ({"threads": 2.5}, r"config: threads must be a whole number from 1 to 1024, got '2.5'"),
+    ({"threads": "two"}, r"config: threads must be an integer from 1 to 1024, got 'two'"),
+    ({"threads": 2.5}, r"config: threads must be an integer from 1 to 1024, got '2.5'"),
     ({"validation": 5}, r"validation: must be one of strict, normal, none, got 5"),
 ])
 def test_options_of_the_wrong_type(options: dict[str, Any], message: str) -> None:
@@ -173,7 +173,7 @@ def test_where_a_session_cannot_go(session: tw.Session, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     session.save(tmp_path / "model.tw")
     for threads in (0, "two", -1):
-        with pytest.raises(ConfigError, match="threads must be a whole number"):
+        with pytest.raises(ConfigError, match="threads must be an integer"):
             tw.load(tmp_path / "model.tw", threads=threads)  # type: ignore[arg-type]
     with pytest.raises(TilewrightError, match="validation: must be one of"):
         tw.load(tmp_path / "model.tw", validation="zz")

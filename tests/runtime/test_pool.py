@@ -92,7 +92,7 @@ def test_more_threads_than_cores_neither_spin_nor_hang() -> None:
 
 @pytest.mark.parametrize("threads", [0, -1, MAX_THREADS + 1])
 def test_impossible_thread_counts_are_refused(threads: int) -> None:
-    with pytest.raises(ConfigError, match=rf"threads: must be a whole number from 1 to {MAX_THREADS}, got {threads}"):
+    with pytest.raises(ConfigError, match=rf"threads: must be an integer from 1 to {MAX_THREADS}, got {threads}"):
         process_pool().ensure(threads)
 
 

@@ -116,8 +116,8 @@ def test_passes_can_be_switched_off(net: Net) -> None:
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    ({"threads": 0}, "config: threads must be a whole number from 1 to"),
-    ({"threads": "2"}, "threads: must be a whole number from 1 to"),
+    ({"threads": 0}, "config: threads must be an integer from 1 to"),
+    ({"threads": "2"}, "threads: must be an integer from 1 to"),
     ({"target": "tpu"}, "target: must be 'cpu', 'cuda', .* or 'reference', got 'tpu'"),
     ({"validation": "lax"}, "validation: must be one of strict, normal, none, got 'lax'"),
     ({"dtype": "i8"}, "dtype: must be a float dtype"),

@@ -41,7 +41,7 @@ AT_A_LINE: list[tuple[Any, type[TilewrightError], str]] = [
     (lambda: tw.jit(lambda x: x + x[:, :3])(A), ShapeError, "add: shapes do not broadcast, got shapes=[3,4] [3,3]"),
     (lambda: tw.jit(lambda x: x @ x)(A), ShapeError, "matmul: inner sizes differ: 4 != 3"),
     (lambda: tw.jit(lambda x: x.sum(axis=5))(A), ShapeError, "sum: axis must be in -2..1, got axis=5"),
-    (lambda: tw.jit(lambda x: x.sum(axis=(0, 0)))(A), ShapeError, "sum: an axis stands twice, got axis=(0, 0)"),
+    (lambda: tw.jit(lambda x: x.sum(axis=(0, 0)))(A), ShapeError, "sum: an axis is given twice, got axis=(0, 0)"),
     (lambda: tw.jit(lambda x: tw.einsum("ij,jk->ik", x, x))(A), ShapeError, "einsum: 'j' of 'ij,jk->ik' names axes of one size"),
     (lambda: tw.jit(lambda x: tw.einsum("ij->iz", x))(A), ShapeError, "einsum: the result must name axes of the operands"),
     (lambda: tw.pad(A, ((1,), (2, 3, 4))), ShapeError, "pad: widths must be one (before, after) an axis of f32[3,4]"),

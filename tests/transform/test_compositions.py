@@ -32,7 +32,7 @@ def test_dot_general() -> None:
     np.testing.assert_allclose(got, np.einsum("bmkj,kbnj->bmn", a, b), rtol=1e-12, atol=1e-12)
     with pytest.raises(tw.ShapeError, match=r"dot_general: contract axes must pair up in size, got \(0,\) of f64\[3,2,5,4\]"):
         tw.dot_general(a, b, contract=((0,), (0,)))
-    with pytest.raises(tw.ShapeError, match="dot_general: an axis stands twice"):
+    with pytest.raises(tw.ShapeError, match="dot_general: an axis is given twice"):
         tw.dot_general(a, a, contract=((0,), (0,)), batch=((0,), (0,)))
 
 

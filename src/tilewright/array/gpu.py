@@ -97,7 +97,7 @@ class CompiledOnGpu:
         return self.traced.result([found] if len(self.traced.graph.outputs) == 1 else found, sizes)
 
     def short(self, slow: Callable[..., Any]) -> Callable[..., Any] | None:
-        """The short way of the last call, with generated text that takes arguments apart and puts the result together, if there is one."""
+        """The fast path of the last call, with generated text that takes arguments apart and puts the result together, if there is one."""
         go = self.session._fast
         if go is None or go is never or self._ends is None or self._ends.shell is None:
             return None

@@ -93,7 +93,7 @@ class LateWords:
             self._fixed = base + np.array([*addresses, 0], np.int64)[slot]  # -1 is nothing
         elif found == self._found:
             return
-        self._addresses, self._found = [], []  # until the copy is under way
+        self._addresses, self._found = [], []  # until the copy has begun
         self._values = self._fixed + np.array(found, np.int64)[dim]
         status = cuda_launch.library().cuMemcpyHtoDAsync_v2(self.memory.address, self._values.ctypes.data, self._values.nbytes, stream)
         cuda_launch.check(status, "cuMemcpyHtoDAsync", "words that follow the call's symbols")

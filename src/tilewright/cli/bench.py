@@ -1,11 +1,8 @@
-"""Time our workloads against other runtimes, interleaved in one run; a row counts only when all outputs agree with PyTorch. Errors are
-the largest difference from float64 over the largest value, ours and PyTorch's own.
+"""Time an ONNX file beside ONNX Runtime and OpenVINO, where they are installed, on random inputs of the declared shapes.
 
-WORDS pick workloads whose name contains one of them. `--ablate` compiles each workload with one optional pass switched off at a
-time and shows what the pass is worth there; passes without which the same program comes out are named and not timed.
-`tilewright bench model.onnx` times an ONNX file beside ONNX Runtime and OpenVINO.
-`tilewright bench ops [WORDS]` times single ops at about a million elements against PyTorch, with their share of the roofline;
-`--wide` every op at three sizes in two dtypes, lowest ratio first (words may name sizes and dtypes: `bench ops pool small bf16 --wide`).
+    tilewright bench model.onnx
+
+Our own workloads, single ops and passes are timed by benchmarks/bench.py of the repository.
 """
 
 from __future__ import annotations
@@ -14,246 +11,96 @@ import argparse
 import json
 import statistics
 import time
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ..core.errors import ConfigError, UnsupportedError
 from ..core.files import append_text
-from .timing import measure, ratio
+from .console import console
+from .timing import Call, measure, ratio
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rich.console import Console
 
-    from ..runtime.session import Session
-    from .timing import Call
-
-CLOSE = 5e-4  # of the largest value, against PyTorch eager
+NUMPY = {"float": "float32", "double": "float64", "bool": "bool"}
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("words", nargs="*", metavar="WORDS", help="workloads whose name contains one of these (default: all)")
-    parser.add_argument("--peers", default="eager", help="comma-separated: eager, compile, ort, openvino (default: eager)")
-    parser.add_argument("--ablate", action="store_true", help="switch each optional pass off in turn")
-    parser.add_argument("--wide", action="store_true", help="of `bench ops`: three sizes and two dtypes of every op")
-    parser.add_argument("--threads", type=int, help="of `bench ops`, for both sides (default: all)")
-    parser.add_argument("--rounds", type=int, default=11, help="rounds per workload (default: 11)")
+    parser.add_argument("models", nargs="+", metavar="MODEL", help="ONNX files")
+    parser.add_argument("--rounds", type=int, default=11, help="rounds a file (default: 11)")
     parser.add_argument("--json", metavar="F", help="append one JSON object a row to this file")
-    parser.add_argument("--list", action="store_true", help="only list the workloads")
 
 
 def run(args: argparse.Namespace) -> int:
-    from ..core.errors import ConfigError
-    from .console import console
-    from .peers import PEERS
-    from .workloads import workloads
-
-    if args.words[:1] == ["ops"]:
-        return _ops(args)
-    if any(w.endswith(".onnx") for w in args.words):
-        return _onnx(args)
-    table = {name: build for name, build in workloads().items() if not args.words or any(w in name for w in args.words)}
-    peers = [p for p in args.peers.split(",") if p]
-    if not table:
-        raise ConfigError(f"bench: no workload contains {' or '.join(args.words)}; `tilewright bench --list` shows all")
-    if unknown := [p for p in peers if p not in PEERS]:
-        raise ConfigError(f"bench: peers must be among {', '.join(PEERS)}, got {', '.join(unknown)}")
     if args.rounds < 1:
         raise ConfigError(f"bench: rounds must be at least 1, got {args.rounds}")
-    if args.list:
-        print("\n".join(table))
-        return 0
-    out, rows = console(), list[dict[str, Any]]()
-    for name, build in table.items():
-        module, inputs = build()
-        found = ablate(out, name, module, inputs, args.rounds) if args.ablate else compare(out, name, module, inputs, peers, args.rounds)
-        rows += found
+    for path in args.models:
+        row = run_onnx(console(), path, args.rounds)
         if args.json:
-            append_text(args.json, "".join(json.dumps(row) + "\n" for row in found), subject="bench")
-    summary(out, rows)
-    return 1 if any(row.get("problem") for row in rows) else 0
-
-
-def _onnx(args: argparse.Namespace) -> int:
-    from .bench_onnx import run_onnx
-    from .console import console
-
-    for path in args.words:
-        rows = run_onnx(console(), path, args.rounds)
-        if args.json:
-            append_text(args.json, "".join(json.dumps(row) + "\n" for row in rows), subject="bench")
+            append_text(args.json, json.dumps(row) + "\n", subject="bench")
     return 0
 
 
-def _ops(args: argparse.Namespace) -> int:
-    from .bench_ops import run_ops
-    from .console import console
-    from .op_cases import cases
+def random_inputs(args: list[Any], size: int) -> list[Any]:
+    """Arrays for a model's inputs; symbolic sizes are 1 at the front and `size` elsewhere."""
+    import numpy as np
 
-    if args.list:
-        print("\n".join(cases()))
-        return 0
-    rows = run_ops(console(), args.words[1:], args.rounds, wide=args.wide, threads=args.threads, json_path=args.json)
-    return 1 if any(row.get("problem") for row in rows) else 0
+    rng = np.random.default_rng(0)
+    found = []
+    for a in args:
+        kind = a.type.removeprefix("tensor(").removesuffix(")")
+        if not a.type.startswith("tensor(") or kind == "string":
+            raise UnsupportedError(f"bench: input {a.name!r} is a {a.type}; only tensors of numbers can be drawn")
+        shape = [d if isinstance(d, int) else 1 if i == 0 else size for i, d in enumerate(a.shape)]
+        dtype = np.dtype(NUMPY.get(kind, kind))
+        found.append(rng.standard_normal(shape).astype(dtype) if dtype.kind == "f" else rng.integers(0, 2, shape).astype(dtype))
+    return found
 
 
-def compare(out: Console, name: str, module: Any, inputs: tuple[Any, ...], peers: Sequence[str], rounds: int) -> list[dict[str, Any]]:
-    """One workload against its peers: one row."""
-    import torch
+def contenders(path: str, threads: int | None) -> tuple[dict[str, Call], dict[str, float]]:
+    """name -> a call, and the seconds from the file to the first result."""
+    from ..onnx import InferenceSession
 
-    import tilewright as tw
+    ready: dict[str, float] = {}
+    start = time.perf_counter()
+    ours = InferenceSession(path)
+    xs = random_inputs(ours.get_inputs(), 16)
+    ours.session(*xs)
+    ready["tilewright"] = time.perf_counter() - start
+    feed = {a.name: x for a, x in zip(ours.get_inputs(), xs, strict=True)}
+    calls: dict[str, Call] = {"tilewright": lambda: ours.session(*xs)}
+    try:
+        import onnxruntime as ort
 
-    from .console import progress, seconds
-    from .peers import PEERS
-
-    with torch.no_grad(), progress(name) as say:
-        want = flat(module(*inputs))
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = ours.session.threads if hasattr(ours.session, "threads") else 0
+        options.log_severity_level = 4
         start = time.perf_counter()
-        session = tw.compile(module, inputs, progress=say)
-        session(*inputs)
-        row: dict[str, Any] = {"name": name, "ready_s": time.perf_counter() - start, "error": distance(flat(session(*inputs)), want)}
-        calls: dict[str, Call] = {"tilewright": lambda: session(*inputs)}
-        for peer in peers:
-            try:
-                calls[peer] = PEERS[peer](module, inputs, session.threads)
-                if not distance(flat(calls[peer]()), want) < 1e-2:
-                    raise ArithmeticError("disagrees with eager")
-            except Exception as e:  # whatever goes wrong inside a peer, the row is timed without it and says so
-                calls.pop(peer, None)
-                row.setdefault("left_out", {})[peer] = f"{type(e).__name__}: {e}"[:200]
-        say("timing")
-        times = measure(calls, rounds=rounds)
-        exact = _exact(module, inputs)
-        row |= {"exact_error": distance(flat(session(*inputs)), exact), "eager_exact_error": distance(want, exact)}
-    row["us"] = {k: statistics.median(v) * 1e6 for k, v in times.items()}
-    row |= _problem(row["error"])
-    others = [k for k in times if k != "tilewright"]
-    line = f"{name:24s} {seconds(row['us']['tilewright'] / 1e6):>10s}"
-    if others:
-        best = min(others, key=lambda k: row["us"][k])
-        faster = ratio(times["tilewright"], times[best])
-        row |= {"best": best, "ratio": faster.median, "low": faster.low, "high": faster.high}
-        line += f"  {best:>8s} {seconds(row['us'][best] / 1e6):>10s}  ratio {faster}"
-    errors = f"error {row['exact_error']:.1e} (PyTorch {row['eager_exact_error']:.1e})"
-    out.print(f"{line}  {errors}  ready {row['ready_s']:.2f} s", soft_wrap=True)
-    for text in [*(f"{k} left out: {v}" for k, v in row.get("left_out", {}).items()), *([row["problem"]] if "problem" in row else [])]:
-        out.print(f"    [red]{text}[/]", soft_wrap=True)
-    return [row]
+        theirs = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        theirs.run(None, feed)
+        ready["onnxruntime"] = time.perf_counter() - start
+        calls["onnxruntime"] = lambda: theirs.run(None, feed)
+    except ImportError:
+        pass
+    try:
+        import openvino as ov
+
+        start = time.perf_counter()
+        request = ov.Core().compile_model(path, "CPU", {"PERFORMANCE_HINT": "LATENCY"}).create_infer_request()
+        request.infer(xs)
+        ready["openvino"] = time.perf_counter() - start
+        calls["openvino"] = lambda: request.infer(xs, share_inputs=True, share_outputs=True)
+    except ImportError:
+        pass
+    return calls, ready
 
 
-def ablate(out: Console, name: str, module: Any, inputs: tuple[Any, ...], rounds: int) -> list[dict[str, Any]]:
-    """The workload complete, and without each optional pass that changes its schedule."""
-    import torch
-
-    import tilewright as tw
-
-    from ..core.errors import TilewrightError
-    from ..passes.pipeline import optional_passes
-    from .console import progress, seconds
-    from .console import table as make_table
-
-    rows: list[dict[str, Any]] = []
-    with torch.no_grad(), progress(name) as say:
-        want = flat(module(*inputs))
-        sessions = {"": tw.compile(module, inputs)}
-        for off in optional_passes():
-            say(f"without {off}")
-            try:
-                sessions[off] = tw.compile(module, inputs, passes=[off])
-            except TilewrightError as e:
-                rows.append({"name": name, "without": off, "problem": f"{type(e).__name__}: {e}"[:200]})
-        programs = {off: _program(session) for off, session in sessions.items()}
-        same = [off for off in sessions if off and programs[off] == programs[""]]  # their times would only show the noise
-        say("timing")
-        timed = {off: session for off, session in sessions.items() if off not in same}
-        times = measure({off: partial(session, *inputs) for off, session in timed.items()}, rounds=rounds, slice_s=0.05)
-        rows += [_without(name, off, session, inputs, want, times) for off, session in timed.items()]
-        rows += [{"name": name, "without": off, "same_program": True} for off in same]
-    rows.sort(key=lambda r: (r["without"] != "", -r.get("slower", 0.0)))
-    shown = [
-        (
-            r["without"] or "(complete)",
-            f"{r['slower']:.2f} ({r['low']:.2f}–{r['high']:.2f})",
-            seconds(r["us"] / 1e6),
-            str(r["launches"]),
-            f"{r['arena'] / 1024:.0f}",
-            f"{r['error']:.1e}",
-        )
-        for r in rows
-        if "us" in r
-    ]
-    columns = ("pass", ">times the time", ">time", ">launches", ">arena KiB", ">error")
-    out.print(make_table(f"{name}, without …", columns, shown))
-    if same:
-        out.print(f"the same program without {', '.join(sorted(same))}", soft_wrap=True)
-    for r in rows:
-        if r.get("problem"):
-            out.print(f"    [red]without {r['without']}: {r['problem']}[/]", soft_wrap=True)
-    out.print()
-    return rows
-
-
-def _exact(module: Any, inputs: tuple[Any, ...]) -> list[Any]:
-    """The module's results in float64."""
-    import copy
-
-    return flat(copy.deepcopy(module).double()(*(x.double() if x.is_floating_point() else x for x in inputs)))
-
-
-def _program(session: Session) -> list[Any]:
-    """Everything that a call of the session runs: kernels with their arguments, in order."""
-    from ..runtime.archive.program_data import program_data
-
-    assert session.executable is not None
-    launches = program_data(session.executable.program, session.executable.code.symbols)["launches"]
-    return [(x["code"], x["args"], x["grid"]) for x in launches]
-
-
-def _without(name: str, off: str, session: Session, inputs: tuple[Any, ...], want: list[Any],
-             times: dict[str, list[float]]) -> dict[str, Any]:
-    slower = ratio(times[""], times[off])
-    row = {
-        "name": name,
-        "without": off,
-        "us": statistics.median(times[off]) * 1e6,
-        "slower": slower.median,
-        "low": slower.low,
-        "high": slower.high,
-        "launches": len(session.executable.launches) if session.executable else 0,
-        "arena": session.report().data.get("arena", {}).get("bytes", 0),
-        "error": distance(flat(session(*inputs)), want),
-    }
-    return row | _problem(row["error"])
-
-
-def _problem(error: float) -> dict[str, str]:
-    return {} if error < CLOSE else {"problem": f"differs from eager by {error:.1e} of the largest value"}
-
-
-def summary(out: Console, rows: list[dict[str, Any]]) -> None:
-    timed = [r for r in rows if "ratio" in r]
-    if timed:
-        mean = statistics.geometric_mean([r["ratio"] for r in timed])
-        out.print(f"{len(timed)} workloads, {sum(r['low'] >= 1 for r in timed)} ahead, geometric mean {mean:.2f}")
-
-
-def flat(result: Any) -> list[Any]:
-    """All arrays of a result, in order, in float64."""
-    import numpy as np
-
-    if isinstance(result, dict):
-        result = list(result.values())
-    if isinstance(result, (tuple, list)):
-        return [a for r in result for a in flat(r)]
-    return [result.detach().double().numpy() if hasattr(result, "detach") else np.asarray(result).astype(np.float64)]
-
-
-def distance(got: list[Any], want: list[Any]) -> float:
-    """The largest difference, as a share of the largest value (or of 1, for small ones)."""
-    import numpy as np
-
-    if len(got) != len(want) or any(a.shape != b.shape for a, b in zip(got, want, strict=True)):
-        return float("inf")
-    return max(
-        (float(np.abs(a - b).max()) / max(1.0, float(np.abs(b).max())) for a, b in zip(got, want, strict=True) if a.size), default=0.0
-    )
+def run_onnx(out: Console, path: str, rounds: int) -> dict[str, Any]:
+    calls, ready = contenders(path, None)
+    times = measure(calls, rounds=rounds)
+    row: dict[str, Any] = {"name": path}
+    for name, found in times.items():
+        us = statistics.median(found) * 1e6
+        row[name] = us
+        versus = "" if name == "tilewright" else f"  ratio {ratio(times['tilewright'], found)}"
+        out.print(f"{name:12} {us:12.1f} us a call, {ready[name]:.2f} s to the first result{versus}")
+    return row

@@ -24,7 +24,7 @@ Status = Literal["ok", "note", "problem"]
 ENABLES = {
     "torch": "compile PyTorch modules (tw.compile)",
     "scipy": "svd and eig of tw.linalg, by its LAPACK",
-    "transformers": "GPT-2, BERT, Llama, ViT and ResNet in tests and `tilewright bench`",
+    "transformers": "GPT-2, BERT, Llama, ViT and ResNet in tests and benchmarks",
     "onnxruntime": "a peer in `make bench`",
     "openvino": "a peer in `make bench`",
     "cuda-bindings": "run on an NVIDIA GPU",

@@ -28,5 +28,6 @@ def run(args: argparse.Namespace) -> int:
         if not args.quiet:
             speeds(stream)
             if not args.chat and llm.tokenizer.chat_template:
-                print("[the prompt was continued as it stands; --chat asks it through the model's chat template]", file=sys.stderr)
+                said = "the prompt was continued without the model's chat template" if stream.ids else "the model had nothing to add"
+                print(f"[{said}; --chat asks it as a question]", file=sys.stderr)
     return 0

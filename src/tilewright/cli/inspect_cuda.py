@@ -61,7 +61,7 @@ def inspect_cuda(session: CudaSession, folder: Path) -> tuple[int, list[str]]:
 
 
 def asynchronous(ptx: str, launch: Launch) -> list[dict[str, Any]]:
-    """Every wait and fence of a kernel with copies or products under way: its line, and the accesses that it orders (`async_safety`)."""
+    """Every wait and fence of a kernel with copies or products in flight: its line, and the accesses that it orders (`async_safety`)."""
     lines = ptx.splitlines()
     return [{"line": w.line, "op": short(w.op), "why": w.why(lines), "needed": bool(w.without)} for w in waits(ptx, launch)]
 

@@ -18,7 +18,7 @@ from ..core.errors import TilewrightError
 
 COMMANDS = {
     "demo": "compile a language model and stream an answer, or a small block (core dependencies only)",
-    "bench": "time our workloads against PyTorch, and each pass's share of it",
+    "bench": "time an ONNX file beside ONNX Runtime and OpenVINO",
     "run": "run an ONNX file or a saved session on arrays from files",
     "inspect": "write a model's graphs, kernels, code and memory picture to a folder",
     "chat": "talk to a language model (GGUF file or Hugging Face folder)",

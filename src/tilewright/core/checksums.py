@@ -54,7 +54,7 @@ class Reading:
         return min(self._wrong, default=None)
 
     def stop(self) -> None:
-        """Read no more; what is under way ends first."""
+        """Read no more; what has begun ends first."""
         self._pieces.stop()
 
 

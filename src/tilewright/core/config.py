@@ -32,7 +32,7 @@ def _integer(low: int, high: int) -> tuple[str, Callable[[str], int]]:
             raise ValueError(text)
         return value
 
-    return f"a whole number from {low} to {high}", parse
+    return f"an integer from {low} to {high}", parse
 
 
 def _size() -> tuple[str, Callable[[str], int]]:

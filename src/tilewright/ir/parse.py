@@ -27,7 +27,7 @@ _HINTS: dict[Any, dict[str, Hint]] = {}
 
 
 def check_attributes(op: Any) -> None:
-    """ParseError unless every attribute has its declared type. A whole number may stand for a float, true and false for numbers."""
+    """ParseError unless every attribute has its declared type. An integer is taken for a float, true and false for numbers."""
     kind: Any = type(op)
     hints = _HINTS.get(kind)
     if hints is None:
@@ -282,7 +282,7 @@ class _Reader:
         shape = tuple(self.listed("]", lambda: self.sum(known)))
         for d in shape:
             if not isinstance(d, Expr) and (type(d) is not int or d < 0):
-                raise ParseError(f"graph text: a size must be a whole number from 0 on, got {d!r:.20} (line {self.at.now.line})")
+                raise ParseError(f"graph text: a size must be an integer from 0 on, got {d!r:.20} (line {self.at.now.line})")
         return TensorType(DTYPES[word], shape)
 
     # --- attribute values ---------------------------------------------------------------------------------------------

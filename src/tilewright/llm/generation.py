@@ -40,7 +40,7 @@ class Stream(Iterator[str]):
             raise InputError(f"generate: the prompt has {len(prompt)} tokens and {length} are in the context already, which holds "
                              f"{llm.context_length}; shorten it, or load the model with a larger context_length")
         if max_tokens is not None and (not isinstance(max_tokens, int) or isinstance(max_tokens, bool) or max_tokens < 0):
-            raise InputError(f"generate: max_tokens must be a whole number, 0 or more, got {max_tokens!r}")
+            raise InputError(f"generate: max_tokens must be an integer, 0 or more, got {max_tokens!r}")
         self.llm, self.state, self.prompt = llm, state, prompt
         self.ids: list[int] = []
         self.finish_reason: str | None = None

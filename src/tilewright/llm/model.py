@@ -110,7 +110,7 @@ class LLM:
 
     Any number of threads may call `feed`, `generate`, `chat`, `generate_batch`, `start`, `encode` and `decode` at once; each text is the
     one that it would be alone. A call holds the states it works on, and another call on one of them waits. `use_adapter` changes the calls
-    that begin after it, in every thread: streams that are under way go on with the new adapter. After `close` calls are an InputError;
+    that begin after it, in every thread: running streams go on with the new adapter. After `close` calls are an InputError;
     those that are running finish.
     """
 

@@ -35,7 +35,7 @@ class Sampling:
             return isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value)
 
         need(number(self.temperature) and self.temperature >= 0, "temperature must be 0 or more", self.temperature)
-        need(isinstance(self.top_k, int) and 0 <= self.top_k < 1 << 31, "top_k must be a whole number, 0 or more", self.top_k)
+        need(isinstance(self.top_k, int) and 0 <= self.top_k < 1 << 31, "top_k must be an integer, 0 or more", self.top_k)
         need(number(self.top_p) and 0 < self.top_p <= 1, "top_p must be in (0, 1]", self.top_p)
         need(number(self.min_p) and 0 <= self.min_p <= 1, "min_p must be in [0, 1]", self.min_p)
         penalty, seed = self.repetition_penalty, self.seed

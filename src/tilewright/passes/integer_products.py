@@ -3,7 +3,7 @@
     dequantize(x) · dequantize(w)  =  scale_x · scale_w · (Σ x·w - zero_x · Σ w)
 
 The sum is an integer product; the rest is one multiplication and one addition a result, which a bias joins. They end up in the product's
-epilogue, together with activations, residuals and the rounding to the next layer's codes.
+epilogue, together with activations, residuals and the rounding to the next layer's quantized values.
 """
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class IntegerProducts(Pass):
     """Before: canonical graph; constants of `dequantize` are not folded.
     After: a matmul or convolution whose operands are dequantized (activations with one scale, weights constant, symmetric, with one scale
     or one per result) is an integer one. Signed activations that only these read are unsigned ones with another zero point. Views and max
-    pools work on codes. A `quantize` by constants multiplies by the reciprocal of its scale, and takes no bounds before it that its own
-    range implies; one that undoes a `dequantize` is gone."""
+    pools work on quantized values. A `quantize` by constants multiplies by the reciprocal of its scale, and takes no bounds before it
+    that its own range implies; one that undoes a `dequantize` is gone."""
 
     name: ClassVar[str] = "integer-products"
 

@@ -1,4 +1,4 @@
-"""From what was seen of an activation to the scale and zero point of its codes."""
+"""From what was seen of an activation to the scale and zero point of its quantized values."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field

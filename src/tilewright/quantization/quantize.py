@@ -198,7 +198,7 @@ def weight_product(graph: Graph, layer: Layer, x: Value, group: int, bits: int, 
 
 
 def _eight(quantized: Array, scale: Array) -> Array:
-    """Blocks of Q8_0: a scale in f16 and 32 codes."""
+    """Blocks of Q8_0: a scale in f16 and 32 quantized values."""
     n, k = quantized.shape
     d = np.repeat(scale, k // scale.shape[1] // BLOCK, axis=1).astype(np.float16)
     blocks = quantized.astype(np.int8).reshape(n, k // BLOCK, BLOCK)

@@ -16,9 +16,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .native import layout as L
-from .native.barrier import field
-
 if TYPE_CHECKING:
     from ..build.packing import Array
     from ..target.cpu.jit import Library
@@ -55,100 +52,58 @@ class Names:
         return found
 
 
-def slot_ir(pointer: str) -> str:
-    """myself() → the thread's own pointer, which the IR `pointer` gives; slot(myself) → its slot."""
-    return f"""
-@crash.slots = internal global [{SLOTS * SLOT} x i8] zeroinitializer, align {SLOT}
-define internal i64 @myself() alwaysinline #0 {{
-  %self = {pointer}
-  ret i64 %self
-}}
-define internal ptr @slot(i64 %self) alwaysinline #0 {{
-  %low = lshr i64 %self, 12
-  %high = lshr i64 %self, 20
-  %mixed = xor i64 %low, %high
-  %number = and i64 %mixed, {SLOTS - 1}
-  %offset = mul i64 %number, {SLOT}
-  %slot = getelementptr i8, ptr @crash.slots, i64 %offset
-  ret ptr %slot
-}}
-"""
+ACTION_BYTES, NAME_BYTES = ctypes.sizeof(_Action), 24
+CONSTANTS = {"SLOTS": SLOTS, "SLOT": SLOT, "PATIENCE": PATIENCE, "SIGACTION": ACTION_BYTES, "NAME_BYTES": NAME_BYTES,
+             "UNNAMED_BYTES": len(UNNAMED)}
+BLOCKS = {"crash_slots": SLOTS * SLOT // 8, "crash_claimed": 1, "tw_crash_actions": 32 * ACTION_BYTES // 8, "tw_crash_file": 1}
+SOURCE = '''
+@inline
+def slot(thread):
+    return address(crash_slots) + (((thread >> 12) ^ (thread >> 20)) & (SLOTS - 1)) * SLOT
 
 
-def crash_ir(write: int, tgkill: int, gettid: int) -> str:
-    """tw_crash(signal, info, context): the handler. The numbers are those of system calls."""
-    texts = {s: f"tilewright: {s.name}".encode() for s in SIGNALS}
-    strings = "".join(f'@crash.name{int(s)} = internal constant [{len(t)} x i8] c"{t.decode()}"\n' for s, t in texts.items())
-    cases = "".join(f"    i32 {int(s)}, label %name{int(s)}\n" for s in SIGNALS)
-    blocks = "".join(f"name{int(s)}:\n  br label %named\n" for s in SIGNALS)
-    pointers = ", ".join(f"[ @crash.name{int(s)}, %name{int(s)} ]" for s in SIGNALS)
-    lengths = ", ".join(f"[ {len(t)}, %name{int(s)} ]" for s, t in texts.items())
-    unnamed = UNNAMED.decode().replace("\n", "\\0A")
-    return f"""
-{strings}
-@crash.unnamed = internal constant [{len(UNNAMED)} x i8] c"{unnamed}"
-@tw_crash_actions = global [{32 * ctypes.sizeof(_Action)} x i8] zeroinitializer, align 16
-@tw_crash_file = global i64 2
-@crash.claimed = internal global i64 0
-define void @tw_crash(i32 %signal, ptr %info, ptr %context) #0 {{
-entry:
-  %self = call i64 @myself()
-  %slot = call ptr @slot(i64 %self)
-{field("key", "slot", 0)}{field("job", "slot", 8, "ptr")}{field("thunk", "slot", 16)}\
-  %mine = icmp eq i64 %key, %self
-  %walks = icmp ne ptr %job, null
-  %inside = and i1 %mine, %walks
-  br i1 %inside, label %claim, label %back
-claim:
-  %earlier = atomicrmw xchg ptr @crash.claimed, i64 1 seq_cst
-  %first = icmp eq i64 %earlier, 0
-  br i1 %first, label %who, label %wait
-wait:
-  %turn = phi i64 [ 0, %claim ], [ %next, %wait ]
-  %w3 = call i64 (i64, ...) @syscall(i64 {gettid})
-  %next = add i64 %turn, 1
-  %waits = icmp ult i64 %next, {PATIENCE}
-  br i1 %waits, label %wait, label %back
-who:
-  switch i32 %signal, label %back [
-{cases}  ]
-{blocks}named:
-  %name = phi ptr {pointers}
-  %size = phi i64 {lengths}
-  %file = load i64, ptr @tw_crash_file, align 8
-  %w0 = call i64 (i64, ...) @syscall(i64 {write}, i64 %file, ptr %name, i64 %size)
-{field("names", "job", L.JOB_NAMES * 8, "ptr")}\
-  %has = icmp ne ptr %names, null
-  br i1 %has, label %look, label %plain
-look:
-  %row = getelementptr [2 x i64], ptr %names, i64 %thunk
-{field("text", "row", 0, "ptr")}{field("length", "row", 8)}\
-  %told = icmp ne ptr %text, null
-  br i1 %told, label %tell, label %plain
-tell:
-  %w1 = call i64 (i64, ...) @syscall(i64 {write}, i64 %file, ptr %text, i64 %length)
-  br label %back
-plain:
-  %w2 = call i64 (i64, ...) @syscall(i64 {write}, i64 %file, ptr @crash.unnamed, i64 {len(UNNAMED)})
-  br label %back
-back:
-  %s64 = sext i32 %signal to i64
-  %at = mul i64 %s64, {ctypes.sizeof(_Action)}
-  %before = getelementptr i8, ptr @tw_crash_actions, i64 %at
-  %r = call i32 @sigaction(i32 %signal, ptr %before, ptr null)
-  %codep = getelementptr i8, ptr %info, i64 8
-  %code = load i32, ptr %codep, align 4
-  %sent = icmp sle i32 %code, 0  ; by somebody, and not by an instruction that runs again
-  br i1 %sent, label %again, label %out
-again:
-  %pid = call i32 @getpid()
-  %tid = call i64 (i64, ...) @syscall(i64 {gettid})
-  %r2 = call i64 (i64, ...) @syscall(i64 {tgkill}, i32 %pid, i64 %tid, i32 %signal)
-  br label %out
-out:
-  ret void
-}}
-"""
+def report(signal, job, thunk):
+    name = address(crash_names) + NAME_BYTES * signal
+    size = ld8(name + NAME_BYTES - 1)
+    if size == 0:
+        return
+    file = ld64(address(tw_crash_file))
+    syscall(WRITE, file, name, size, 0, 0, 0)
+    row = ld64(job + 8 * JOB_NAMES)
+    if row != 0:
+        row += 16 * thunk
+    if row != 0 and ld64(row) != 0:
+        syscall(WRITE, file, ld64(row), ld64(row + 8), 0, 0, 0)
+    else:
+        syscall(WRITE, file, address(crash_unnamed), UNNAMED_BYTES, 0, 0, 0)
+
+
+def tw_crash(signal, info, context):
+    signal = signal & 4294967295
+    thread = myself()
+    own = slot(thread)
+    job = ld64(own + 8)
+    if ld64(own) == thread and job != 0:
+        if exchange64_ordered(address(crash_claimed), 1) == 0:
+            report(signal, job, ld64(own + 16))
+        else:
+            waited = 0
+            while waited < PATIENCE:
+                syscall(GETTID, 0, 0, 0, 0, 0, 0)
+                waited += 1
+    sigaction(signal, address(tw_crash_actions) + signal * SIGACTION, 0)
+    if ldi32(info + 8) <= 0:  # by somebody, and not by an instruction that runs again
+        syscall(TGKILL, getpid(), syscall(GETTID, 0, 0, 0, 0, 0, 0), signal, 0, 0, 0)
+'''
+
+
+def names_ir() -> str:
+    """The names of signals, by number: text and, in the last byte, its length."""
+    texts = {int(s): f"tilewright: {s.name}".encode() for s in SIGNALS}
+    rows = b"".join((text := texts.get(n, b"")).ljust(NAME_BYTES - 1, b"\0") + bytes([len(text)]) for n in range(32))
+    tables = {"crash_names": rows, "crash_unnamed": UNNAMED}
+    escaped = {name: "".join(map("\\{:02X}".format, data)) for name, data in tables.items()}
+    return "".join(f'@{name} = internal constant [{len(data)} x i8] c"{escaped[name]}"\n' for name, data in tables.items())
 
 
 def arm(library: Library) -> None:

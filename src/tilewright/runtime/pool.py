@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import functools
 import os
 import threading
 import time
@@ -27,7 +28,7 @@ from ..target.cpu.jit import Library
 from .crash import arm
 from .memory import Allocation
 from .native import layout as L
-from .native.walker import EXPORTS, runtime_ir
+from .native.walker import EXPORTS, runtime_ir, runtime_key
 
 PATIENCE_S = 1.0  # before a system that refused a thread is asked again
 _WORD = ctypes.c_void_p  # plain integers; the fastest of ctypes' argument types
@@ -48,7 +49,8 @@ class Pool:
     def __init__(self) -> None:
         target = host_target(level="native")
         cache = CodeCache()
-        (code,), _ = cache.compile([runtime_ir(target)], target, "light")  # half the time of O2, as fast to run
+        source = runtime_key(target), functools.partial(runtime_ir, target)
+        (code,), _ = cache.build([source], target, "light")  # half the time of O2, as fast to run
         self.notes = cache.notes
         self.library = Library([code], EXPORTS)
         native: dict[str, Callable[..., Any]] = {}
@@ -105,7 +107,7 @@ class Pool:
     def ensure(self, threads: int) -> int:
         """Have workers for jobs of `threads` threads (the caller's own counts); gives `threads`, checked."""
         if not isinstance(threads, int) or not 1 <= threads <= MAX_THREADS:
-            raise ConfigError(f"threads: must be a whole number from 1 to {MAX_THREADS}, got {threads!r}")
+            raise ConfigError(f"threads: must be an integer from 1 to {MAX_THREADS}, got {threads!r}")
         if threads - 1 <= self.workers or self._ended or time.monotonic() < self._patience:
             return threads
         with self._lock:

@@ -191,5 +191,5 @@ def axes_of(axis: Any, ndim: int, what: str) -> tuple[int, ...]:
             raise AxisError(f"{what}: axis must be in [{-ndim}, {ndim}), got {a}")
         found.append(a % ndim)
     if len(set(found)) != len(found):
-        raise ArgumentError(f"{what}: an axis stands twice, got {tuple(given)}")
+        raise ArgumentError(f"{what}: an axis is given twice, got {tuple(given)}")
     return tuple(sorted(found))

@@ -381,22 +381,8 @@ def _findings(data: Inspection) -> str:
 
 def _launches(data: Inspection) -> str:
     total = sum(s.seconds or 0.0 for s in data.steps)
-    head = "".join(
-        f"<th{' class=n' if numeric else ''}>{name}</th>"
-        for name, numeric in (
-            ("#", True),
-            ("launch", False),
-            ("programs", True),
-            ("flops", True),
-            ("bytes", True),
-            ("time", True),
-            ("predicted", True),
-            ("share", True),
-            ("roofline", True),
-            ("where", False),
-            ("", False),
-        )
-    )
+    titles = ("#", "launch", "programs", "flops", "bytes", "time", "predicted", "share", "roofline", "where", "")
+    head = "".join(f"<th{'' if name in ('launch', 'where', '') else ' class=n'}>{name}</th>" for name in titles)
     where = {b.name: b for b in data.boxes}
     rows = [_row(s, total, where.get(s.box)) for s in data.steps]
     again = layers(data)
@@ -408,7 +394,8 @@ def _launches(data: Inspection) -> str:
         fold = f'<tr class="fold"><td></td><td colspan="10"><button>▸ {text}</button></td></tr>'
         hidden = [r.replace('<tr class="', '<tr hidden="" class="again ', 1) for r in rows[first:last]]
         rows = [*rows[:first], fold, *hidden, *rows[last:]]
-    return f'<table class="sort"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
+    known = any(map(_where, data.boxes))
+    return f'<table class="sort{"" if known else " nowhere"}"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
 
 
 def _places(data: Inspection) -> str:

@@ -208,7 +208,7 @@ def read_metadata(cursor: Cursor, count: int) -> dict[str, Value]:
     for _ in range(count):
         key = cursor.name("a metadata key")
         if key in values:
-            raise cursor.fail(f"metadata {key!r} stands twice")
+            raise cursor.fail(f"metadata {key!r} is there twice")
         values[key] = _value(cursor, cursor.u32(f"the type of {key!r}"), key, 0)
     return values
 

@@ -139,7 +139,7 @@ def _entries(cursor: Cursor, count: int) -> list[_Entry]:
     for _ in range(count):
         name = cursor.name("a tensor's name")
         if name in seen:
-            raise cursor.fail(f"tensor {name!r} stands twice")
+            raise cursor.fail(f"tensor {name!r} is there twice")
         seen.add(name)
         dims = cursor.u32(f"the rank of {name!r}")
         if dims > MAX_DIMS:

@@ -160,7 +160,7 @@ def _divided(a: Any, b: Any) -> Any:
 
 
 def _ratio(a: Any, b: Any) -> Any:
-    """A quotient of floats that is a whole number for every size."""
+    """A quotient of floats that is an integer for every size."""
     if isinstance(a, Expr) and isinstance(b, (int, float)) and b == int(b) and b > 0 and floordiv(a, int(b)) * int(b) == a:
         return floordiv(a, int(b))
     if a == b:

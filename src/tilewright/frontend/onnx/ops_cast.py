@@ -1,7 +1,7 @@
 """Conversions between element types, and quantization.
 
 Quantized products are written as what they mean: values in 8 bits, an integer product in i32 (`int_matmul`, `int_conv`), zero points taken
-out by sums, one multiplication by the scales, and rounding back to codes. A later pass finds these by their ops.
+out by sums, one multiplication by the scales, and rounding back to quantized values. A later pass finds these by their ops.
 """
 from __future__ import annotations
 
@@ -347,7 +347,7 @@ def conv_integer(c: Context, x: Value, w: Value, zx: Value | None = None, zw: Va
 
 
 def requantized(c: Context, total: Value, factor: Value, zero: Value | None, to: Elem) -> Value:
-    """i32 sums times a factor, rounded to codes."""
+    """i32 sums times a factor, rounded to quantized values."""
     q = F.one("round", F.mul(F.cast(total, dt.f32), factor))
     if zero is not None:
         q = F.add(q, F.cast(zero, dt.f32))

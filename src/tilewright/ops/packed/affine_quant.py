@@ -63,7 +63,7 @@ class Quantize(Composite):
 
 @register
 class Dequantize(Composite):
-    """(codes - zero point) * scale."""
+    """(quantized - zero point) * scale."""
 
     axis: int | None = None
     work = 2

@@ -1,4 +1,4 @@
-"""Integer products with packed matrices: activations are rounded to int8 in blocks of 32, weights keep their codes.
+"""Integer products with packed matrices: activations are rounded to int8 in blocks of 32, weights keep their quantized values.
 
 `QuantizeRows` makes the quantized values, scales and sums of the activations once; every `QDot` that reads them shares them.
 """

@@ -291,7 +291,7 @@ class FloorDivide(Division):
 
     @staticmethod
     def _lower_float(t: TileBuilder, x: Any, y: Any) -> Any:
-        """As C's fmod gives it: floor(x / y) alone is off by one where the quotient rounds up to a whole number."""
+        """As C's fmod gives it: floor(x / y) alone is off by one where the quotient rounds up to an integer."""
         magnitude = t.binary("rem", t.unary("abs", x), t.unary("abs", y))
         rest = t.select(t.cmp("lt", x, 0), t.unary("neg", magnitude), magnitude)
         quotient = (x - rest) / y

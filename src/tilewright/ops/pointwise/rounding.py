@@ -13,14 +13,14 @@ class Rounding(Primitive):
 
 @register
 class Floor(Rounding):
-    """Largest whole number not above x."""
+    """Largest integer not above x."""
 
     public, numpy, tile = "floor", "floor", "floor"
 
 
 @register
 class Ceil(Rounding):
-    """Smallest whole number not below x."""
+    """Smallest integer not below x."""
 
     public, numpy, tile = "ceil", "ceil", "ceil"
 

@@ -36,7 +36,7 @@ HEAD = 64
 PAGE, ALIGNMENT = 4096, 64
 VERSION = 6
 MAX_HEADER = 32 << 20  # of a model with a hundred layers: 2 MB. As Python objects it may take twenty times that
-KINDS: dict[type, str] = {int: "a whole number", str: "a text", list: "a list", dict: "a mapping", bool: "true or false"}
+KINDS: dict[type, str] = {int: "an integer", str: "a text", list: "a list", dict: "a mapping", bool: "true or false"}
 
 
 class Sections:
@@ -88,7 +88,7 @@ class SavedFile:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._under_way: list[tuple[Reading, Sequence[Section]]] = []
+        self._pending: list[tuple[Reading, Sequence[Section]]] = []
         self._descriptor = open_file(path, subject="archive")
         try:
             self._read()
@@ -127,7 +127,7 @@ class SavedFile:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        for reading, _sections in self._under_way:
+        for reading, _sections in self._pending:
             reading.stop()
         os.close(self._descriptor)
         if isinstance(error, DAMAGE) and self.path not in str(error):
@@ -173,17 +173,17 @@ class SavedFile:
             found.append(block[at : at + nbytes])
             at += -(-nbytes // ALIGNMENT) * ALIGNMENT
         places = [(self.start + s[1], f.data, c) for s, f, c in zip(sections, found, sums, strict=True)]
-        self._under_way.append((Reading(self._descriptor, places), sections))
+        self._pending.append((Reading(self._descriptor, places), sections))
         for f in found:
             f.flags.writeable = False
         return found
 
     def finish(self) -> None:
         """Wait for what is being read. A byte that is not as it was written is an error that names the section."""
-        while self._under_way:
-            reading, sections = self._under_way[-1]
+        while self._pending:
+            reading, sections = self._pending[-1]
             wrong = reading.finish()
-            self._under_way.pop()
+            self._pending.pop()
             if wrong is not None:
                 raise self.broken(f"{sections[wrong[0]][0]} does not match its checksum, at or after its byte {wrong[1]}")
 

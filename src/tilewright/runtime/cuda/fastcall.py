@@ -1,4 +1,4 @@
-"""The short way into a session on a GPU: one generated function that checks, allocates, writes the addresses and launches.
+"""The fast path into a session on a GPU: one generated function that checks, allocates, writes the addresses and launches.
 
 It takes contiguous arrays of exactly the compiled types that lie on the GPU already. Everything else is handed back (`MISSED`) to the
 complete way, which copies, explains and binds. A call costs what its checks and the memory of its results cost. Names never reach the
@@ -115,7 +115,7 @@ def torch_place(device: Any) -> TorchPlace | None:
 
 
 def never(args: tuple[Any, ...], env: Mapping[str, int] = NOTHING, keep: bool = True) -> Any:
-    """The short way where there is none."""
+    """The fast path where there is none."""
     return MISSED
 
 

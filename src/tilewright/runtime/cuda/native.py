@@ -1,9 +1,9 @@
-"""The shortest way into a session on a GPU: the short way (`cuda_fastcall.py`) over fixed shapes and PyTorch's tensors, as machine code.
+"""The fastest path into a session on a GPU: the fast path (`fastcall.py`) over fixed shapes and PyTorch's tensors, as machine code.
 
 It looks at the tensors through the functions that DLPack has for this (`__dlpack_c_exchange_api__`), makes the results, points the graph at
 them where they are elsewhere than last time, and launches it. Whatever it does not know (another stream than last time, one that is being
 captured, another thread that holds the session, an error that a kernel has found, any type or shape but the compiled ones, a launch that
-fails) it hands to the short way in Python. LLVM makes it once; from then on it comes from the cache of machine code.
+fails) it hands to the fast path in Python. LLVM makes it once; from then on it comes from the cache of machine code.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _schedule(session: CudaSession) -> Schedule | None:
 
 
 def native_call(session: CudaSession, place: TorchPlace, short: Callable[..., Any]) -> Callable[..., Any] | None:
-    """`call(args)` in front of the short way, where there can be one."""
+    """`call(args)` in front of the fast path, where there can be one."""
     schedule, functions, code = _schedule(session), place.exchange(), _code()
     if schedule is None or functions is None or code is None:
         return None

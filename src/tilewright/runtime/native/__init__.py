@@ -1,1 +1,1 @@
-"""The native runtime as LLVM IR text: barriers, the walk through a schedule, threads, and the layouts it shares with Python."""
+"""The native runtime in host code: barriers, the walk through a schedule, threads, and the layouts it shares with Python."""

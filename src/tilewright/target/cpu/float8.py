@@ -26,7 +26,7 @@ FORMATS = {"f8e4m3": Format(3, 7, 0x7F, 0x7F, 0x7F), "f8e5m2": Format(2, 15, 0x7
 
 
 def widen(f: FunctionText, name: str, n: int, x: str) -> str:
-    """n lanes (0: a scalar) of codes to f32, exact."""
+    """n lanes (0: a scalar) of eight-bit floats to f32, exact."""
     form, wide, fl = FORMATS[name], vector(n, "i32"), vector(n, "float")
     shift = 23 - form.mantissa
     raw = f.cast("zext", vector(n, "i8"), x, wide)
@@ -41,7 +41,7 @@ def widen(f: FunctionText, name: str, n: int, x: str) -> str:
 
 
 def narrow(f: FunctionText, name: str, n: int, x: str) -> str:
-    """n lanes of f32 to codes."""
+    """n lanes of f32 to eight-bit floats."""
     form, wide, fl = FORMATS[name], vector(n, "i32"), vector(n, "float")
     shift, gap = 23 - form.mantissa, 127 - form.bias
     bits = f.cast("bitcast", fl, x, wide)

@@ -9,11 +9,14 @@ names of locals and of integer constants, arithmetic (`//` and `%` are C's), com
     f64_of_int(v), f32_of_f64(v), f32_of_int(v)   conversions of bit patterns
     copy(to, from, bytes)              memcpy
     address(name)                      of a global block of words or a function
-Other names are functions of the module or external C functions.
+    load64_acquire(address)            atomic accesses: load, store, add, exchange, swap (compare and exchange: whether it did) of 32 or 64
+                                       bits, relaxed, acquire, release, both (acquire and release) or ordered; volatile loads and stores
+Other names are functions of the module or external C functions. A decorator `inline`, `noinline` or `cold` is an attribute for LLVM.
 """
 from __future__ import annotations
 
 import ast
+import re
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
 
@@ -23,6 +26,9 @@ _BINARY = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.FloorDiv: "sdiv"
            ast.BitXor: "xor", ast.LShift: "shl", ast.RShift: "ashr"}
 _COMPARE = {ast.Eq: "eq", ast.NotEq: "ne", ast.Lt: "slt", ast.LtE: "sle", ast.Gt: "sgt", ast.GtE: "sge"}
 _LOADS = {"ld8": ("i8", "zext"), "ld16": ("i16", "zext"), "ld32": ("i32", "zext"), "ldi32": ("i32", "sext"), "ld64": ("i64", "")}
+_ATOMIC = re.compile("(load|store|add|exchange|swap)(32|64)_(relaxed|acquire|release|both|ordered|volatile)")
+_ORDERS = {"relaxed": " monotonic", "acquire": " acquire", "release": " release", "both": " acq_rel", "ordered": " seq_cst", "volatile": ""}
+_ATTRIBUTES = {"inline": " alwaysinline", "noinline": " noinline", "cold": " noinline cold"}
 _STORES = {"st8": "i8", "st16": "i16", "st32": "i32", "st64": "i64"}
 
 
@@ -44,7 +50,8 @@ class _Function:
         if self.open:
             self.lines.append("ret i64 0")
         linkage = "" if exported else "internal "
-        head = f"define {linkage}i64 @{node.name}({', '.join(f'i64 %a.{n}' for n in names)}) nounwind {{\nentry:\n"
+        attributes = "".join(_ATTRIBUTES[d.id] for d in node.decorator_list if isinstance(d, ast.Name))
+        head = f"define {linkage}i64 @{node.name}({', '.join(f'i64 %a.{n}' for n in names)}) nounwind{attributes} {{\nentry:\n"
         self.text = head + "".join(f"  {line}\n" for line in self.entry) + "".join(
             f"{line}\n" if line.endswith(":") else f"  {line}\n" for line in self.lines) + "}\n"
 
@@ -187,6 +194,20 @@ class _Function:
     def pointer(self, value: str) -> str:
         return self.put(f"inttoptr i64 {value} to ptr")
 
+    def atomic(self, what: str, bits: str, order: str, args: Sequence[str]) -> str:
+        at, type_, end = self.pointer(args[0]), f"i{bits}", f"{_ORDERS[order]}, align {int(bits) // 8}"
+        kind = "volatile" if order == "volatile" else "atomic"
+        given = [f"{type_} {a if bits == '64' else self.put(f'trunc i64 {a} to i32')}" for a in args[1:]]
+        if what == "store":
+            self.lines.append(f"store {kind} {given[0]}, ptr {at}{end}")
+            return "0"
+        if what == "swap":
+            pair = self.put(f"cmpxchg ptr {at}, {given[0]}, {given[1]}{_ORDERS[order]} monotonic, align {int(bits) // 8}")
+            return self.put(f"zext i1 {self.put(f'extractvalue {{ {type_}, i1 }} {pair}, 1')} to i64")
+        change = "xchg" if what == "exchange" else "add"
+        found = self.put((f"load {kind} {type_}, ptr {at}" if what == "load" else f"atomicrmw {change} ptr {at}, {given[0]}") + end)
+        return found if bits == "64" else self.put(f"zext i32 {found} to i64")
+
     def called(self, name: str, node: ast.Call) -> str:
         if name == "stack":
             slot = self.fresh() + ".s"
@@ -206,6 +227,8 @@ class _Function:
             value = args[1] if type_ == "i64" else self.put(f"trunc i64 {args[1]} to {type_}")
             self.lines.append(f"store {type_} {value}, ptr {self.pointer(args[0])}, align 1")
             return "0"
+        if (atomic := _ATOMIC.fullmatch(name)) is not None:
+            return self.atomic(atomic[1], atomic[2], atomic[3], args)
         if name == "copy":
             to, source = self.pointer(args[0]), self.pointer(args[1])
             self.lines.append(f"call void @llvm.memcpy.p0.p0.i64(ptr {to}, ptr {source}, i64 {args[2]}, i1 false)")

@@ -10,7 +10,7 @@ from ...core.target_spec import TargetSpec
 # architecture -> (SMs, shared memory of a block, L2 bytes) of the largest common part
 CHIPS = {"sm_80": (108, 163 << 10, 40 << 20), "sm_90a": (132, 227 << 10, 50 << 20), "sm_120": (188, 99 << 10, 96 << 20)}
 # architecture -> (registers, threads, blocks, shared memory) of an SM
-MULTIPROCESSOR = {
+SM_LIMITS = {
     "sm_80": (65536, 2048, 32, 164 << 10),
     "sm_90a": (65536, 2048, 32, 228 << 10),
     "sm_120": (65536, 1536, 24, 100 << 10),
@@ -54,7 +54,7 @@ def occupancy(arch: str, threads: int, registers: int | None, shared: int | None
     """
     if registers is None or shared is None:
         return {"blocks": None, "bound": "what the assembler would say", "occupancy": None}
-    most_registers, most_threads, most_blocks, memory = MULTIPROCESSOR[arch]
+    most_registers, most_threads, most_blocks, memory = SM_LIMITS[arch]
     warps = -(-threads // 32)
     of_a_warp = -(-max(registers, 1) * 32 // 256) * 256
     fits = {

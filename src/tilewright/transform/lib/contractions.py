@@ -120,7 +120,7 @@ def dot_general(a: Any, b: Any, contract: Any, batch: Any = ((), ())) -> Any:
         pairs.append((left, right))
     (ca, cb), (ba, bb) = pairs
     if len({*ca, *ba}) != len(ca) + len(ba) or len({*cb, *bb}) != len(cb) + len(bb):
-        raise ShapeError(f"dot_general: an axis stands twice, got contract={contract}, batch={batch} ({user_place()})")
+        raise ShapeError(f"dot_general: an axis is given twice, got contract={contract}, batch={batch} ({user_place()})")
     rows, columns = ([i for i in range(v.ndim) if i not in used] for v, used in ((x, {*ca, *ba}), (y, {*cb, *bb})))
     lead, inner, high, wide = ([v.shape[i] for i in axes] for v, axes in ((x, ba), (x, ca), (x, rows), (y, columns)))
     left = reshape(permute_dims(x, [*ba, *rows, *ca]), (_product(lead), _product(high), _product(inner)))

@@ -44,7 +44,7 @@ def quantize_linear(x: Any, scale: Any, zero: Any = 0, *, axis: int | None = Non
 
 @public
 def dequantize_linear(quantized: Any, scale: Any, zero: Any = 0, *, axis: int | None = None) -> Any:
-    """(codes - zero) * scale."""
+    """(quantized - zero) * scale."""
     quantized, scale = as_tracer(quantized), as_float(scale)
     return apply(Dequantize(axis=_axis(axis, quantized.ndim)), quantized, scale, _zeros(zero, scale))
 

@@ -35,7 +35,7 @@ def axes_of(name: str, axis: Axes, ndim: int) -> tuple[int, ...]:
         return tuple(range(ndim))
     axes = [one_axis(name, a, ndim) for a in (axis if isinstance(axis, (tuple, list)) else (axis,))]
     if len(set(axes)) != len(axes):
-        raise ShapeError(f"{name}: an axis stands twice, got axis={axis} ({user_place()})")
+        raise ShapeError(f"{name}: an axis is given twice, got axis={axis} ({user_place()})")
     return tuple(sorted(axes))
 
 

@@ -131,11 +131,6 @@ def _rows(c: Context, write: Any, x: Value, dim: int, index: Value, source: Valu
     return c.transpose(out, back)
 
 
-@aten("index_copy.default")
-def index_copy(c: Context, x: Value, dim: int, index: Value, source: Value) -> Value:
-    return _rows(c, overwrite, x, dim, index, source)
-
-
 @aten("index_add.default")
 def index_add(c: Context, x: Value, dim: int, index: Value, source: Value, *, alpha: Any = 1) -> Value:
     source = c.cast(source, x.dtype)

@@ -7,7 +7,7 @@ from typing import Any
 
 from .... import ops as O
 from ....core import dtypes as dt
-from ....core.dims import Dim, Expr, at_least, maximum, minimum, product
+from ....core.dims import Dim, Expr, at_least, maximum, minimum
 from ....core.errors import UnsupportedError
 from ....ir.graph import Value
 from .registry import Context, aten, axis_of, rows
@@ -73,15 +73,6 @@ def transpose(c: Context, x: Value, dim0: int, dim1: int) -> Value:
 def t(c: Context, x: Value) -> Value:
     perm = list(range(len(x.shape)))
     return c.transpose(x, [*perm[:-2], *reversed(perm[-2:])])
-
-
-@aten("movedim.intlist", "movedim.int", "moveaxis.intlist", "moveaxis.int")
-def movedim(c: Context, x: Value, source: Any, destination: Any) -> Value:
-    n = len(x.shape)
-    src = [axis_of(a, n) for a in (source if isinstance(source, (list, tuple)) else [source])]
-    dst = [axis_of(a, n) for a in (destination if isinstance(destination, (list, tuple)) else [destination])]
-    rest = iter([a for a in range(n) if a not in src])
-    return c.transpose(x, [src[dst.index(i)] if i in dst else next(rest) for i in range(n)])
 
 
 def bound(index: Any, size: Dim, default: Dim) -> Dim:
@@ -169,26 +160,6 @@ def repeat(c: Context, x: Value, repeats: Sequence[Any]) -> Value:
     return c.reshape(wide, c.shape)
 
 
-@aten("repeat_interleave.self_int")
-def repeat_interleave(c: Context, x: Value, repeats: Any, dim: int | None = None, *, output_size: Any = None) -> Value:
-    if dim is None:
-        x, dim = c.reshape(x, (product(x.shape),)), 0
-    axis = axis_of(dim, len(x.shape))
-    wide = (*x.shape[: axis + 1], repeats, *x.shape[axis + 1 :])
-    return c.reshape(c.expand(c.reshape(x, (*x.shape[: axis + 1], 1, *x.shape[axis + 1 :])), wide), c.shape)
-
-
-@aten("meshgrid.default", "meshgrid.indexing")
-def meshgrid(c: Context, tensors: Sequence[Value], *, indexing: str = "ij") -> tuple[Value, ...]:
-    n = len(tensors)
-    axes = [1, 0, *range(2, n)] if indexing == "xy" and n > 1 else list(range(n))
-    shapes = c.shapes()
-    return tuple(
-        c.expand(c.reshape(x, [x.type.numel if axis == k else 1 for k in range(n)]), s)
-        for x, axis, s in zip(tensors, axes, shapes, strict=True)
-    )
-
-
 @aten("flip.default")
 def flip(c: Context, x: Value, dims: Sequence[int]) -> Value:
     axes = tuple(sorted(axis_of(d, len(x.shape)) for d in dims))
@@ -251,20 +222,6 @@ def _cut(c: Context, x: Value, pads: Sequence[Any]) -> tuple[Value, tuple[Dim, .
             x = c.slice(x, axis, cut[0], x.shape[axis] - cut[0] - cut[1])
         lo[axis], hi[axis] = (0 if k else p for k, p in zip(cut, (before, after), strict=True))
     return x, tuple(lo), tuple(hi)
-
-
-@aten("diff.default")
-def diff(c: Context, x: Value, n: int = 1, dim: int = -1, prepend: Value | None = None, append: Value | None = None) -> Value:
-    if n == 0:
-        return x
-    axis = axis_of(dim, len(x.shape))
-    parts = [v for v in (prepend, x, append) if v is not None]
-    if len(parts) > 1:
-        x = c.emit(O.Concat(axis=axis), *(c.cast(v, c.dtype) for v in parts))
-    for _ in range(n if not isinstance(x.shape[axis], int) else min(n, x.shape[axis])):
-        size = x.shape[axis] - 1
-        x = c.emit(O.NotEqual() if x.dtype.is_bool else O.Sub(), c.slice(x, axis, 1, size), c.slice(x, axis, 0, size))
-    return x
 
 
 @aten("slice_scatter.default")

@@ -41,7 +41,7 @@ from .decode_quantized import quantized_row, spread
 @dataclass(frozen=True)
 class Appended:
     """A cache that the region appends a row to: where it lies up to that row, the row (before its rope), and the update. Caches of scales
-    follow those of codes."""
+    follow those of quantized values."""
 
     cache: Operand
     row: Operand

@@ -1,4 +1,4 @@
-"""Products with packed matrices on the integer tensor cores: any number of rows, every format with integer codes.
+"""Products with packed matrices on the integer tensor cores: any number of rows, every format of integers.
 
 The region is one product with its epilogue over values that lie in memory, or (see `passes/quantized_row.py`) of one row of f32: its RMS
 norm, its rounding to values, and one or two products of it. N need not be a multiple of a strip; no rows: no blocks. Sums are exact in a

@@ -1,4 +1,4 @@
-"""Blocks of four- and eight-bit floats as fragments (see `fragments.py`): what differs from the formats with integer codes.
+"""Blocks of four- and eight-bit floats as fragments (see `fragments.py`): what differs from the formats of integers.
 
 Four-bit floats (times two: integers up to 12) are multiplied as signed bytes. A lane's word has the values of the first half in its
 lower two bytes, those of the second in its upper two, in order: four nibbles are what `prmt` looks up at once. Scales of MXFP4 are bf16,

@@ -52,7 +52,7 @@ class CudaRowKernel(RowKernel):
         return -(-max(n, 1) // step) * step
 
     def _several(self) -> bool:
-        """One statistic, so one meeting of the threads, of several rows: more threads are faster (measured)."""
+        """One statistic, so one barrier, of several rows: more threads are faster (measured)."""
         full = self.node.operands[0].type.numel
         added = [v for v in self.region.body.inputs if v not in self.node.operands[1:] and v.type.numel == full]
         return isinstance(self.node.op, RmsNorm) and len(added) > 1

@@ -284,7 +284,7 @@ class Flash:
             old, new = sets[turn], sets[1 - turn]
             k.emit(f"@{v('i1', f'setp.eq.u32 {{}}, {self.tile}, {self.first};')} bra {outs[turn]};")
             k.emit(f"sub.u32 {self.tile}, {self.tile}, 1;")
-            start, kept = self.products.under_way, k.label("kept")
+            start, kept = self.products.in_flight, k.label("kept")
             scores, sums = self._scores(), self._weighted(old)
             self.products.wait(scores)
             found, grew = self._next_weights(new)

@@ -72,7 +72,7 @@ class Scores(Common):
         k.place(skip)
 
     def _stat(self, stats: str, which: int, i: int, held: dict[int, tuple[str, str]]) -> str:
-        """Log-sum (0) or δ (1) of the query of a register."""
+        """Logsumexp (0) or δ (1) of the query of a register."""
         if i // 4 not in held:
             held[i // 4] = (self.k.reg("float"), self.k.reg("float"))
             at = 4 * self.kernel.queries * which + 32 * (i // 4)
@@ -117,7 +117,7 @@ class Scores(Common):
 # Rows are keys, columns are queries, so a thread has two keys, eight apart, of two of every eight queries. A soft cap's slope is needed
 # later, with no registers to keep it in: it waits, rounded, in the place that the warp's dS takes afterwards.
 ONE = literal("float", 1.0)
-AT_ONCE = 8  # scores whose mask and bias are under way together
+AT_ONCE = 8  # scores whose mask and bias are in flight together
 LINE = 512  # bytes of 16 for every thread of a warp
 
 
@@ -154,7 +154,7 @@ class FlashGrad(Scores):
         super().__init__(kernel, 4)
         self.at = Places(kernel)
         self.shift = kernel.queries.bit_length() - 1
-        self.tight = kernel.queries > 64  # wide tiles of scores leave no registers for the next ones while dK is under way
+        self.tight = kernel.queries > 64  # wide tiles of scores leave no registers for the next ones while dK is in flight
 
     def module(self, target: TargetSpec) -> str:
         k, v = self.k, self.k.value
@@ -391,9 +391,9 @@ class FlashGrad(Scores):
         k.emit(f"mov.u32 {adder}, {FULL};")
         top = self._loop(step)
         products = Groups(k, *PRODUCTS)
-        if not self.tight:  # dK of the round before, and with it the last read of its stage, ends while the next scores are under way
+        if not self.tight:  # dK of the round before, and with it the last read of its stage, ends while the next scores are in flight
             products.carried(lambda: self.stages.hand_back(previous, more))
-        start = products.under_way
+        start = products.in_flight
         ring.ready()
         spot = v("i32", f"mad.lo.u32 {{}}, {ring.stage}, {2 * at.tile}, {self.base};")
         q_at, do_at = (v("i32", f"add.u32 {{}}, {spot}, {at.stage0 + i * at.tile};") for i in range(2))

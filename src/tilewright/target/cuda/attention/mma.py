@@ -238,7 +238,7 @@ class MmaAttention(MmaFragments):
         following = v("i32", f"add.u32 {{}}, {self.tile}, 1;")
         other = v("i32", f"xor.b32 {{}}, {stage}, 1;")
         more = v("i1", f"setp.lt.s32 {{}}, {following}, {self.stop};")
-        start = self.copies.under_way
+        start = self.copies.in_flight
         self._fetch(following, other, more)
         self.copies.wait(first)  # a round later it is the one just fetched
         self.copies.again(start)

@@ -167,7 +167,7 @@ class MmaGrad(GradScores):
         k.place(again)
         following, other = v("i32", f"add.u32 {{}}, {step}, 1;"), v("i32", f"xor.b32 {{}}, {stage}, 1;")
         more = v("i1", f"setp.lt.u32 {{}}, {following}, {self.count};")
-        start = self.copies.under_way
+        start = self.copies.in_flight
         self._next(following, other, more)
         self.copies.wait(first)  # a round later it is the one just fetched
         self.copies.again(start)

@@ -43,7 +43,7 @@ class GradScores(MmaFragments):
                 self.stats.append([v("float", f"ld.global.f32 {{}}, [{place}];") for place in places])
 
     def _statistic(self, which: int, start: str, n: int, i: int, held: dict[int, list[str]]) -> str:
-        """Log-sum (0) or δ (1) of register i of four of a tile's n-th eight columns."""
+        """Logsumexp (0) or δ (1) of register i of four of a tile's n-th eight columns."""
         if not self.of_keys:
             return self.stats[which][i // 2]
         if n not in held:

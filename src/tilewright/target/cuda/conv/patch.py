@@ -134,7 +134,7 @@ class PatchGemm(Gemm):
         products = Groups(k, *PRODUCTS)
         more = v("i1", f"setp.ne.u32 {{}}, {tap}, 0;")
         before = products.carried(lambda: self.stages.hand_back(previous, v("i1", f"and.pred {{}}, {lead}, {more};")))
-        start = products.under_way
+        start = products.in_flight
         weights.ready()
         goes_on = v("i1", f"setp.ne.u32 {{}}, {step}, 0;")
         db = v("i64", f"add.s64 {{}}, {desc_b}, {v('i64', f'mul.wide.u32 {{}}, {weights.stage}, {self.b_bytes >> 4};')};")

@@ -331,7 +331,7 @@ class Gemm:
         k.place(inner)
         products = Groups(k, *PRODUCTS)
         before = products.carried(lambda: self.stages.hand_back(previous, k.value("i1", f"and.pred {{}}, {lead}, {more};")))
-        start = products.under_way
+        start = products.in_flight
         ring.ready()
         more = k.value("i1", f"setp.ne.u32 {{}}, {step}, 0;")
         goes_on = k.value("i1", f"setp.ne.u32 {{}}, {k.value('i32', f'and.b32 {{}}, {step}, {g.promote - 1};')}, 0;") if g.promote else more

@@ -1,7 +1,7 @@
 """Groups of asynchronous work while a kernel is written: each is a token, and the waits follow from the tokens.
 
 Products (`wgmma`), pieces (`cp.async`) and copies out of shared memory are committed in groups, which end in their order. The author says
-which group must have ended; how many later ones may still be under way is counted here, stages that ended groups have read are handed back,
+which group must have ended; how many later ones may still be in flight is counted here, stages that ended groups have read are released,
 and nothing is written for a group that has ended already.
 
 >>> from ..ptx.text import KernelText
@@ -43,7 +43,7 @@ class Groups:
         return self.carried(frees)
 
     def carried(self, frees: Frees | None = None) -> int:
-        """At the start of a loop: the group that the round before has left under way (in the first round there is none)."""
+        """At the start of a loop: the group that the round before has left in flight (in the first round there is none)."""
         if frees is not None:
             self.frees[self.count] = frees
         self.count += 1
@@ -66,20 +66,20 @@ class Groups:
         self._write(places - 1, True)
 
     def drain(self) -> None:
-        """Until nothing is under way, however the way here went."""
+        """Until nothing is in flight, however the way here went."""
         self._write(0, False)
         self.ended = self.count
         self.frees.clear()
 
     @property
-    def under_way(self) -> int:
+    def in_flight(self) -> int:
         """How many groups are not known to have ended."""
         return self.count - self.ended
 
     def again(self, start: int) -> None:
-        """The end of a loop's round, which started with so many groups under way: the next one must find as many."""
-        if self.under_way != start:
-            raise CompileError(f"cuda: a round starts with {start} groups under way and leaves {self.under_way} (kernel {self.k.name})")
+        """The end of a loop's round, which started with so many groups in flight: the next one must find as many."""
+        if self.in_flight != start:
+            raise CompileError(f"cuda: a round starts with {start} groups in flight and leaves {self.in_flight} (kernel {self.k.name})")
 
     def _write(self, later: int, read: bool) -> None:
         self.k.emit(f"{self.guard}{self.names[1]}{'.read' if read else ''} {later};")

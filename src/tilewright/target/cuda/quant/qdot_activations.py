@@ -36,7 +36,7 @@ class Activations:
         """Make the activations of this warp's unit ready."""
 
     def block(self, tile: int, block: int, sums: bool) -> tuple[str, str, list[str], list[str]]:
-        """Quantized values of both halves of a block of 32 columns; per column kept the scale, and the scale times the sum of the codes."""
+        """Quantized values of both halves of a block of 32 columns; for each column kept the scale, and the scale times their sum."""
         raise NotImplementedError
 
     def store(self, out: str, at: int, sums: list[list[str]]) -> None:

@@ -203,7 +203,7 @@ class QGemm:
             k.emit(f"mov.u32 {reg}, {value};")
         top = k.label("unit")
         k.place(top)
-        start = copies.under_way
+        start = copies.in_flight
         for j in range(steps):
             copies.wait(flying.pop(0))
             for line in self.shown:

@@ -34,10 +34,10 @@ class HopperQGemm(QGemm):
         self.acc = [r for four in self.sums[0] for r in four]
         self.products = Groups(self.k, *PRODUCTS)
         self.before = self.products.carried()
-        self.under_way = self.products.under_way
+        self.in_flight = self.products.in_flight
 
     def _end(self) -> None:
-        self.products.again(self.under_way)
+        self.products.again(self.in_flight)
         self.products.drain()
 
     def _multiply(self, step: int, unit: str, rows: str) -> None:

@@ -1,6 +1,6 @@
 """Values of a packed matrix as bf16: 16 rows × 16 columns in the four registers of `mma.m16n8k16`.
 
-A whole number q below 128 in the low byte of 0x4300 is the bf16 128 + q; taking 128 and the middle of the values away is exact. What is
+An integer q below 128 in the low byte of 0x4300 is the bf16 128 + q; taking 128 and the middle of the values away is exact. What is
 left is multiplied by the scale and gets the number that the middle stands for, one rounding: `(q - middle) · s + (middle · s + minimum)`.
 Scales and those numbers are rounded to bf16 first. Bytes with a sign are two numbers, their seven lower bits and 128 where the top bit is
 not set (256 where it is). Four-bit floats have their bits where bf16 has them, 2**-126 of the value; eight-bit floats go through f16 and

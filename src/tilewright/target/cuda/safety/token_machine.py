@@ -310,7 +310,7 @@ class Products(State):
         if (masks[0] | masks[1]) & a.unfenced:
             g.find("registers", op, "registers of this product were touched after the last `wgmma.fence`")
         if masks[1] & (a.in_group[0] | _either(a.flying, 0)):
-            g.find("registers", op, "this product reads sums that are still under way")
+            g.find("registers", op, "this product reads sums that are still in flight")
         a.in_group = (a.in_group[0] | masks[0], a.in_group[1] | masks[1])
         return True
 
@@ -407,9 +407,9 @@ class Machine(Products, Copies, Barriers):
         if any(read for group in (*a.copies, a.open_copies) for read, _ in group):
             g.find("exit", op, f"{a.name} leaves while a copy still reads its shared memory")
         if any(a.pieces) or a.open_pieces:
-            g.find("exit", op, f"{a.name} leaves while copies into shared memory are under way")
+            g.find("exit", op, f"{a.name} leaves while copies into shared memory are in flight")
         if a.products or a.flying:
-            g.find("exit", op, f"{a.name} leaves while products are under way")
+            g.find("exit", op, f"{a.name} leaves while products are in flight")
         block = [x for x in self.agents if x.block == a.block]
         if not any(x.name in self.alive for x in block):
             known = 0
@@ -433,7 +433,7 @@ class Machine(Products, Copies, Barriers):
             op, args = a.waiting[0].op, a.waiting[2]
             what = f"{a.name} waits at line {op.line} (`{op.opcode}`)"
             if op.opcode.startswith("mbarrier") and (b := self.barriers.get(self._place(a, args[0]))) is not None:
-                what += f" for phase {len(b.done)}: {b.pending} of {b.count} arrivals, {b.bytes} bytes under way"
+                what += f" for phase {len(b.done)}: {b.pending} of {b.count} arrivals, {b.bytes} bytes in flight"
             said.append(what)
         g.find("stuck", first.waiting[0].op, "a cycle: nobody goes on: " + "; ".join(said))
 

@@ -22,7 +22,7 @@ from ..threads.layout import Group
 
 # What the kernel that chooses a token is made of: sweeps over a row, values over a block, and 1,024 counters of 64 bits with their running
 # sums. Everything that the block decides by is read from one place in shared memory, so that all threads go the same way.
-UNROLL = 12  # most elements that a thread asks for at a time: 48 KB of the block are under way
+UNROLL = 12  # most elements that a thread asks for at a time: 48 KB of the block are in flight
 UNIT = 2.0**40  # of masses
 ADD = "atom.relaxed.cta.shared.add.u32"
 
@@ -359,7 +359,7 @@ class SampleEmitter:
         return out
 
     def mass(self, p: str) -> str:
-        """A probability (at most 1) as a whole number."""
+        """A probability (at most 1) as an integer."""
         scaled = self.v("float", f"mul.rn.f32 {{}}, {p}, {literal('float', UNIT)};")
         return self.v("i64", f"cvt.rzi.u64.f32 {{}}, {scaled};")
 

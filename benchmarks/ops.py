@@ -1,4 +1,4 @@
-"""`tilewright bench ops`: single ops against the same op in PyTorch, in one run, with the share of this machine's roofline that each of
+"""`benchmarks/bench.py ops`: single ops against the same op in PyTorch, in one run, with the share of this machine's roofline that each of
 ours reaches. Plain: f32 at about a million elements. `--wide`: three sizes, two dtypes, lowest ratio first."""
 
 from __future__ import annotations
@@ -7,14 +7,14 @@ import json
 import statistics
 from typing import TYPE_CHECKING, Any
 
-from ..core.files import append_text
-from .op_cases import SIZES, Draw
-from .timing import measure, ratio
+from benchmarks.op_cases import SIZES, Draw
+from tilewright.cli.timing import measure, ratio
+from tilewright.core.files import append_text
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from .op_cases import Case
+    from benchmarks.op_cases import Case
 
 CLOSE = {"f32": 1e-4, "f64": 1e-9, "bf16": 3e-2, "i32": 1e-12, "i64": 1e-12}  # of the largest value, against PyTorch
 BEHIND = 0.8  # ratios below it are counted at the end of a wide run
@@ -26,14 +26,14 @@ def run_ops(out: Console, words: list[str], rounds: int, *, wide: bool = False, 
     JSON lines as they come. Cases behind PyTorch are shown again at the end, each with the reason."""
     import torch
 
-    from ..core.errors import ConfigError
-    from .op_cases import cases, why
+    from benchmarks.op_cases import cases, why
+    from tilewright.core.errors import ConfigError
 
     draws = {w for w in words if wide and w in (*SIZES, *CLOSE)}
     named = [w for w in words if w not in draws]
     table = {name: case for name, case in cases().items() if not named or any(w in name for w in named)}
     if not table:
-        raise ConfigError(f"bench ops: no op contains {' or '.join(words)}; `tilewright bench ops --list` shows all")
+        raise ConfigError(f"bench ops: no op contains {' or '.join(words)}; `--list` shows all")
     before = torch.get_num_threads()
     torch.set_num_threads(threads or before)
     out.print(f"{'op':40s} {'ours':>10s} {'PyTorch':>10s}  ratio              roofline  bound")
@@ -67,10 +67,9 @@ def _row(out: Console, name: str, case: Case, draw: Draw, rounds: int, *, wide: 
     import torch
 
     import tilewright as tw
-
-    from ..core.errors import TilewrightError
-    from .bench import distance, flat
-    from .console import seconds
+    from benchmarks.bench import distance, flat
+    from tilewright.cli.console import seconds
+    from tilewright.core.errors import TilewrightError
 
     class Module(torch.nn.Module):
         def forward(self, *args: Any) -> Any:

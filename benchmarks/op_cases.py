@@ -1,4 +1,4 @@
-"""The ops that `tilewright bench ops` times: each a PyTorch function and its inputs, which a `Draw` makes in one size and dtype."""
+"""The ops that `benchmarks/bench.py ops` times: each a PyTorch function and its inputs, which a `Draw` makes in one size and dtype."""
 
 from __future__ import annotations
 

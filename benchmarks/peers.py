@@ -1,4 +1,4 @@
-"""The contenders that `tilewright bench` can time beside us, each made ready from a PyTorch module."""
+"""The contenders that benchmarks can time beside us, each made ready from a PyTorch module."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from .timing import Call
+from tilewright.cli.timing import Call
 
 Inputs = tuple[Any, ...]
 

@@ -1,24 +1,19 @@
-"""The models that `tilewright bench` times. PyTorch is imported when the table is built, so the other commands do not need it."""
+"""The models that `benchmarks/bench.py` times."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from ..core.errors import UnsupportedError
+import torch
+from torch import nn
+from torch.nn import functional as F
 
 Build = Callable[[], tuple[Any, tuple[Any, ...]]]
 
 
 def workloads() -> dict[str, Build]:
     """name -> () -> (module in eval mode, inputs). Nothing is built before it is asked for."""
-    try:
-        import torch
-        from torch import nn
-        from torch.nn import functional as F
-    except ImportError:
-        raise UnsupportedError("bench: needs PyTorch; install it with: pip install 'tilewright[torch]'") from None
-
     class Mlp(nn.Module):
         def __init__(self, d: int) -> None:
             super().__init__()
