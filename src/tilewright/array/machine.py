@@ -32,6 +32,7 @@ from ..target.cpu.jit import Library
 
 Header = np.ndarray[Any, Any]
 THREADED = 1 << 20  # bytes of a result from which threads share the work
+HEAVY = 2 << 20  # bytes that take longer than waking a worker
 SHARES = 64  # pieces of a large run that threads take from one another
 STREAMED = 8 << 20  # bytes that no cache holds
 NONE = b"none"
@@ -300,9 +301,10 @@ class _Run:
         self.table[0, THUNK_ARGS], self.table[0, THUNK_SHARE] = self.address, 4  # threads take programs from one another
         self.job = Job(self.table, patches([]), threads=default_threads(), io_count=1, scratch=1 << 16, light=True)
 
-    def start(self, function: int, grid: int) -> None:
+    def start(self, function: int, grid: int, nbytes: int) -> None:
         if self.job is None:
             self.make()
+        self.job.light[0] = nbytes < HEAVY
         self.table[0, self.fn], self.table[0, self.grid] = function, grid
         self.table[0, self.share] = max(1, grid // SHARES) if grid < 1 << WORK_BITS else 0
         self.job.run()
@@ -377,7 +379,7 @@ def tight(a: Header) -> Header:
     if a.nbytes < H.SHARED_BYTES:
         native.transpose(run.address, 0, grid, 0)
     else:
-        run.start(native.transpose_address, grid)
+        run.start(native.transpose_address, grid, a.nbytes)
     native.free.append(run)
     return made
 
@@ -405,7 +407,7 @@ def execute(native: Machine, fn: int, operands: list[Header], out: Header, nbyte
     if nbytes < THREADED:
         native.run(run.address, 0, grid, 0)
     else:
-        run.start(native.run_address, grid)
+        run.start(native.run_address, grid, nbytes)
     native.free.append(run)
 
 
@@ -531,7 +533,7 @@ def _columns(native: Machine, name: str, a: Header, kept: int, made: Header, out
         entry: Any = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4)
         entry(fn)(run.address, 0, grid, _work())
     else:
-        run.start(fn, grid)
+        run.start(fn, grid, a.nbytes)
     native.free.append(run)
     return made
 
@@ -553,5 +555,5 @@ def _reduce(native: Machine, fn: int, again: int, row: int, a: Header, made: Hea
     if a.nbytes < THREADED:
         native.run_reduce(run.address, 0, grid, 0)
     else:
-        run.start(native.reduce_address, grid)
+        run.start(native.reduce_address, grid, a.nbytes)
     native.free.append(run)
