@@ -112,8 +112,8 @@ class Definition:
     names: tuple[str, ...]  # of the arguments, then of the results
     constants: dict[str, Any]  # defaults; inspect.Parameter.empty: must be given
     grid: Callable[..., Any] | Sequence[Any] | int
-    warps: int = 4
-    stages: int = 3
+    warps: int | None = None
+    stages: int | None = None
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -260,7 +260,7 @@ def _work(body: Sequence[Instr]) -> int:
     return total
 
 
-def need_definition(fn: Any, text: str, grid: Any, warps: int, stages: int) -> Definition:
+def need_definition(fn: Any, text: str, grid: Any, warps: int | None, stages: int | None) -> Definition:
     """Check what the decorator was given."""
     if not isinstance(fn, types.FunctionType):
         raise InputError(f"kernel: decorates a function, got a {type(fn).__name__}")
