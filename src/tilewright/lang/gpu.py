@@ -18,13 +18,15 @@ from ..tile.passes import KeepInRegisters, ReuseValues, UnrollLoops, copy_kernel
 SUMS = 64  # of a product that a thread holds
 RUN = 8  # elements of a tile that a thread should have: 16 bytes of 16-bit floats
 KEPT = 32  # elements of a short loop's tiles that a thread may hold
+CROWDED = 128  # elements that a thread loads and carries: more warps share more of them
 PRODUCERS = 4  # warps that only copy
 
 
 def block_program(launch: Launch, layouts: Mapping[str, Layout], target: TargetSpec, *, warps: int | None, stages: int | None) -> Launch:
     """The launch as a block program."""
-    warps = warps or chosen_warps(launch.kernel)
-    kernel = kept_in_registers(launch.kernel, warps)
+    most = warps or chosen_warps(launch.kernel)
+    kernel = kept_in_registers(launch.kernel, most)
+    warps = warps or (8 if most >= 4 and held(kernel) > CROWDED * WARP * most else most)
     staged = [i for i in kernel.walk() if i.op == "load" and _feeds_product(i, kernel)]
     extents = {n: lay for n, lay in layouts.items() if all(_ends(i, kernel, lay) for i in staged if _named(i) == n)}
     maps = tensor_maps(kernel, extents) if target.cpu == "sm_90a" and staged and warps % 4 == 0 else {}
@@ -43,6 +45,12 @@ def chosen_warps(kernel: Kernel) -> int:
         return 8 if max(sums) > 4 * WARP * SUMS else 4
     most = max((t.numel for t in tiles), default=1)
     return max(1, min(8, 1 << (most // (WARP * RUN)).bit_length() - 1 if most >= WARP * RUN else 1))
+
+
+def held(kernel: Kernel) -> int:
+    """Elements of the tiles that a kernel without products loads, and that its loops carry."""
+    made = [i for i in kernel.walk() if i.op in ("load", "for", "mma")]
+    return 0 if any(i.op == "mma" for i in made) else sum(r.type.numel for i in made for r in i.results if isinstance(r.type, TileType))
 
 
 def kept_in_registers(kernel: Kernel, warps: int) -> Kernel:
