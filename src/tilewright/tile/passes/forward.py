@@ -23,9 +23,13 @@ class KeepInRegisters(TilePass):
     name = "keep"
 
     def run(self, kernel: Kernel) -> int:
-        state = _State(kernel)
-        state.block(kernel.body, {})
-        return state.count
+        count = 0
+        while True:
+            state = _State(kernel)
+            state.block(kernel.body, {})
+            if not state.count:
+                return count
+            count += state.count
 
 
 class _State:
@@ -157,6 +161,10 @@ class _State:
                     for k, v in groups.items()):
                 continue
             for key, group in groups.items():
+                if all(x.op == "load" for x in group):
+                    self.same.update((x.results[0], known[key][0]) for x in group)
+                    block.body = [x for x in block.body if x not in group]
+                    continue
                 value: Operand = Var(key[4], "kept")
                 block.params.append(value)  # type: ignore[arg-type]
                 i.operands.append(known[key][0])
