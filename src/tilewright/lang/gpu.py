@@ -31,7 +31,7 @@ def block_program(launch: Launch, layouts: Mapping[str, Layout], target: TargetS
     extents = {n: lay for n, lay in layouts.items() if all(_ends(i, kernel, lay) for i in staged if _named(i) == n)}
     maps = tensor_maps(kernel, extents) if target.cpu == "sm_90a" and staged and warps % 4 == 0 else {}
     producers = PRODUCERS if maps and all(_named(i) in maps for i in staged) else 0
-    nbytes = sum(i.results[0].type.numel * i.results[0].type.dtype.itemsize for i in staged)  # type: ignore[union-attr]
+    nbytes = sum(t.numel * t.dtype.itemsize for i in staged if isinstance(t := i.results[0].type, TileType))
     stages = stages or (fitting(4, nbytes, target) if nbytes else 3)
     return tiled(replace(launch, kernel=kernel), warps=warps, stages=stages, vectors=vectors_of(kernel, layouts), producers=producers,
                  extents=extents)
@@ -82,7 +82,7 @@ def _ends(i: Instr, kernel: Kernel, layout: Layout) -> bool:
     axes, limits = i.attrs["axes"], i.attrs.get("limits", ())
     ends = i.operands[len(i.operands) - len(limits):]
     for axis, end in zip(limits, ends, strict=True):
-        x = made.get(end) if isinstance(end, Var) else None  # type: ignore[arg-type]
+        x = made.get(end) if isinstance(end, Var) else None
         if x is None or x.op != "index.sub" or x.operands != [layout.shape[axes[axis]], i.operands[1 + axes[axis]]]:
             return False
     return True

@@ -421,7 +421,8 @@ def _transpose_ir(size: int) -> str:
     return f"define internal i64 @turn_{size}(i64 %to, i64 %from, i64 %ds, i64 %ss) nounwind {{\n{body}\n  ret i64 0\n}}\n"
 
 
-STEPS = {f"copy_{'m1' if step < 0 else step}_{size}": (step, size) for step, size in ((2, 1), (2, 2), (2, 4), (3, 4), (4, 4), (-1, 4), (2, 8), (-1, 8))}
+STEPS = {f"copy_{'m1' if step < 0 else step}_{size}": (step, size)
+         for step, size in ((2, 1), (2, 2), (2, 4), (3, 4), (4, 4), (-1, 4), (2, 8), (-1, 8))}
 
 
 def vector_ir() -> str:
