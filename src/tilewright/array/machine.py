@@ -26,6 +26,7 @@ from ..runtime import eager_calls, eager_loops, eager_reductions, eager_views
 from ..runtime import eager_host as H
 from ..runtime.native.layout import WORK_BITS
 from ..runtime.outputs import new_array
+from ..runtime.pool import default_threads
 from ..target.cpu.cache import CodeCache, object_key
 from ..target.cpu.host import host_target
 from ..target.cpu.jit import Library
@@ -295,7 +296,6 @@ class _Run:
     def make(self) -> None:
         from ..runtime.native.job import Job, patches, thunks
         from ..runtime.native.layout import THUNK_ARGS, THUNK_FN, THUNK_GRID, THUNK_SHARE
-        from ..runtime.pool import default_threads
 
         self.table, self.fn, self.grid, self.share = thunks(1), THUNK_FN, THUNK_GRID, THUNK_SHARE
         self.table[0, THUNK_ARGS], self.table[0, THUNK_SHARE] = self.address, 4  # threads take programs from one another
@@ -480,7 +480,7 @@ def _reduced(native: Machine, name: str, a: Header, kept: list[int], axes: tuple
         if row > H.ARG_ROW:
             return None
     elif kept and _walks_badly(moved, len(kept)):
-        if a.nbytes > STREAMED and made.nbytes > 4096:  # NumPy adds whole rows up, which streams better
+        if a.nbytes > STREAMED and made.nbytes > 4096 and default_threads() == 1:  # NumPy adds whole rows up, which streams better
             return None
         found = _columns(native, name, moved, len(kept), made, out)
         if found is not None:
