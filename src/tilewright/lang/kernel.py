@@ -8,7 +8,7 @@ import linecache
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -411,6 +411,7 @@ class KernelOp(OwnKernel):
 
     constants: tuple[tuple[str, Any], ...] = ()
     source: str = ""  # the digest of the file that defines it
+    unread: tuple[int, ...] = ()  # results that nobody reads: they are not written
     definition = None
     stored = True
 
@@ -427,6 +428,9 @@ class KernelOp(OwnKernel):
         found = run_debugged(self.d, [np.asarray(a) for a in arrays], dict(self.constants))
         return found[0] if len(found) == 1 else tuple(found)
 
+    def without(self, unread: tuple[int, ...]) -> KernelOp:
+        return replace(self, unread=unread) if unread else self
+
     def launches(self, region: Region, target: TargetSpec) -> list[Launch]:
         d = self.d
         assert region.anchor is not None
@@ -435,7 +439,8 @@ class KernelOp(OwnKernel):
         bound, values = d.bind([v.type for v in region.anchor.operands], dict(self.constants), kind)
         inputs = [Place_(o.type, o.buffer, o.layout) for o in operands if o is not None]
         outputs = [Place_(r.type, r.buffer, r.layout) for r in region.results]
-        built = build(d, bound, inputs, outputs, values, kind, label=region.name, checks=kind == "cpu" and target.checks)
+        built = build(d, bound, inputs, outputs, values, kind, label=region.name, checks=kind == "cpu" and target.checks,
+                      unread=[d.outputs[k] for k in self.unread])
         if kind == "cpu":
             return [built.launch]
         layouts = {n: p.layout for n, p in zip(d.names, (*inputs, *outputs), strict=True)}
