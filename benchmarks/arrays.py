@@ -99,8 +99,8 @@ def least(fns: list[Fn], given: list[Any], *, rounds: int, budget: float, finish
         finish()
         counts.append(max(1, int(budget / max(time.perf_counter_ns() - start, 1))))
     for r in range(rounds):
-        for i in range(len(fns)):  # who comes first changes: threads of one library still spin when the next one begins
-            k = (r + i) % len(fns)
+        for i in range(len(fns)):  # who comes before whom changes: threads of one library still spin when the next one begins
+            k = (r + (i if r % 2 else -i)) % len(fns)
             fn, d = fns[k], given[k]
             start = time.perf_counter_ns()
             for _ in range(counts[k]):

@@ -98,7 +98,7 @@ def cases(device: str, small: bool = False) -> list[Case]:
                          15 * m * n, 5 * size))
     for h, w in ((512, 512), (301, 777)) if small else ((2048, 2048), (1001, 3333)):
         made.append(Case("stencil", f"{h} x {w}", stencil.stencil, five_points, (array(h, w),), 4 * h * w, 2 * h * w * item))
-    product = matmul.matmul_tiles if gpu else matmul.matmul
+    product = matmul.matmul_gpu if gpu else matmul.matmul
     for m, k, n in ((256, 256, 256), (201, 333, 199)) if small else ((512, 512, 512), (1024, 1024, 1024), (777, 1111, 999)):
         moved = (m * k + k * n + m * n) * item
         made.append(Case("matmul", f"{m} x {k} x {n}", product, tw.matmul, (array(m, k), array(k, n)), 2 * m * k * n, moved))

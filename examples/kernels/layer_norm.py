@@ -1,4 +1,4 @@
-"""Layer norm with its backward pass: two kernels, and the function that grad sees."""
+"""Layer norm with its backward pass: three kernels, and the function that grad sees."""
 from __future__ import annotations
 
 import numpy as np
@@ -7,7 +7,8 @@ import tilewright as tw
 from tilewright import lang as tl
 
 WIDTH = tl.by_target(cpu=4 * tl.lanes(), cuda=1024)  # four vector registers, or eight elements a thread
-PARTS = tl.by_target(cpu=16, cuda=256)  # programs of the backward pass
+PARTS = tl.by_target(cpu=16, cuda=512)  # programs of the backward pass
+STRIP = tl.by_target(cpu=4 * tl.lanes(), cuda=16)  # columns of a program that adds up their parts
 
 
 @tw.kernel("T[M, N], T[N], T[N], f32 -> T[M, N], f32[M], f32[M]", grid=lambda M: M)
@@ -57,6 +58,14 @@ def norm_backward(x, weight, mean, rstd, dy, dx, dweight, dbias, *, PARTS=PARTS,
             dst.tile_at(t).store(r * (g - mean_g - (t.load() - m) * r * mean_gx))
 
 
+@tw.kernel("f32[P, N], f32[P, N], T[N] -> T[N], T[N]", grid=lambda N, BLOCK: tl.cdiv(N, BLOCK))
+def add_parts(dweights, dbiases, weight, dweight, dbias, *, P, BLOCK=STRIP):
+    """The gradients of weight and bias, in weight's dtype."""
+    j = tl.program_id(0)
+    dweight.partition(BLOCK)[j] = dweights.partition(P, BLOCK)[0, j].sum(0).reshape(BLOCK)
+    dbias.partition(BLOCK)[j] = dbiases.partition(P, BLOCK)[0, j].sum(0).reshape(BLOCK)
+
+
 @tw.custom_vjp
 def layer_norm(x, weight, bias):
     return norm_forward(x, weight, bias, 1e-5)[0]
@@ -69,8 +78,8 @@ def _forward(x, weight, bias):
 
 def _backward(saved, dy):
     x, weight, mean, rstd = saved
-    dx, dweight, dbias = norm_backward(x, weight, mean, rstd, dy)
-    return dx, tw.sum(dweight, axis=0).astype(x.dtype), tw.sum(dbias, axis=0).astype(x.dtype)
+    dx, dweights, dbiases = norm_backward(x, weight, mean, rstd, dy)
+    return dx, *add_parts(dweights, dbiases, weight)
 
 
 layer_norm.defvjp(_forward, _backward)

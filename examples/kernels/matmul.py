@@ -10,7 +10,7 @@ WIDTH = (4 if tl.registers() >= 32 else 2) * tl.lanes()  # six rows of it, and t
 
 
 @tw.kernel("T[M, K], T[K, N] -> T[M, N]", grid=lambda M, N, BM, BN: (tl.cdiv(M, BM), tl.cdiv(N, BN)), warps=8)
-def matmul_tiles(a, b, c, *, BM=128, BN=128, BK=32):
+def matmul_tiles(a, b, c, *, BM=128, BN=128, BK=64):
     """One tile of the result a program: what a GPU wants."""
     i, j = tl.program_id(0), tl.program_id(1)
     rows, columns = a.partition(BM, BK), b.partition(BK, BN)
@@ -18,6 +18,14 @@ def matmul_tiles(a, b, c, *, BM=128, BN=128, BK=32):
     for k in range(rows.count[1]):
         acc = tl.mma(rows[i, k], columns[k, j], acc)
     c.partition(BM, BN)[i, j] = acc
+
+
+def matmul_gpu(a, b):
+    """The largest tiles of which there are enough for the SMs of a GPU. Rows and columns of wide tiles are read less often."""
+    m, n = a.shape[0], b.shape[1]
+    sizes = ((128, 256), (128, 128), (128, 64), (64, 64))
+    bm, bn = next((s for s in sizes if tl.cdiv(m, s[0]) * tl.cdiv(n, s[1]) >= 100), sizes[-1])
+    return matmul_tiles(a, b, BM=bm, BN=bn)
 
 
 @tw.kernel("T[M, K], T[K, N] -> T[M, N]", grid=lambda M, N, BM, BN: (tl.cdiv(M, BM), tl.cdiv(N, BN)))

@@ -11,6 +11,13 @@ import pytest
 import tilewright as tw
 from tests.fresh import fresh_rng
 from tilewright import lang as tl
+from tilewright.core.dtypes import f32
+from tilewright.core.pytree import flatten
+from tilewright.ir.types import TensorType
+from tilewright.kernels.select import select
+from tilewright.passes.pipeline import run_pipeline
+from tilewright.target.cpu.host import host_target
+from tilewright.transform.trace import Leaf, trace
 
 SCALE = 3
 
@@ -454,3 +461,27 @@ def test_nan_and_signed_zero() -> None:
     np.testing.assert_array_equal(b, np.minimum(x, y))
     with np.errstate(invalid="ignore"):
         np.testing.assert_array_equal(c, np.where(np.isnan(x) | np.isinf(y), -x, x * y))
+
+
+@tw.kernel("f32[N] -> f32[N], f32[N]", grid=1)
+def doubled_and_more(x, y, z, *, B=8):
+    y.store(0, x.load(0, B) * 2.0)
+    z.store(0, y.load(0, B) + 1.0)
+
+
+@tw.kernel("f32[N] -> f32[N], f32[N]", grid=1)
+def doubled_and_tripled(x, y, z, *, B=8):
+    y.store(0, x.load(0, B) * 2.0)
+    z.store(0, x.load(0, B) * 3.0)
+
+
+def test_results_that_nobody_reads_are_not_written() -> None:
+    """Unless the program reads them itself."""
+    x = np.arange(8, dtype=np.float32)
+    for kernel, second, stores in ((doubled_and_more, 2 * x + 1, 2), (doubled_and_tripled, 3 * x, 1)):
+        np.testing.assert_array_equal(tw.jit(lambda x, k=kernel: k(x)[1])(x), second)
+        np.testing.assert_array_equal(tw.jit(kernel)(x)[0], 2 * x)
+        leaves = [Leaf(TensorType(f32, (8,)))]
+        graph = trace(lambda x, k=kernel: k(x)[1], flatten(((x,), {}))[1], leaves).graph
+        (launch,) = select(run_pipeline(graph, host_target()), host_target()).launches
+        assert sum(i.op == "store" for i in launch.kernel.walk()) == stores

@@ -18,6 +18,7 @@ from tilewright.tile.passes import (
     DEFAULT,
     FuseMultiplyAdd,
     HoistInvariants,
+    KeepInRegisters,
     RemoveDead,
     ReuseValues,
     SplitLoops,
@@ -30,7 +31,8 @@ from tilewright.tile.passes.split import Affine
 from tilewright.tile.text import to_text
 from tilewright.tile.verify import verify
 
-EXACT: list[TilePass] = [ReuseValues(), HoistInvariants(), SplitLoops(), SplitLoops(max_parts=2), UnrollLoops(), RemoveDead()]
+EXACT: list[TilePass] = [ReuseValues(), HoistInvariants(), SplitLoops(), SplitLoops(max_parts=2), UnrollLoops(), RemoveDead(),
+                         KeepInRegisters()]
 BITS = [p for p in DEFAULT if p.name != "fma"]
 
 
@@ -388,3 +390,69 @@ def test_the_halves_of_a_split_loop_share_no_attributes() -> None:
     out = optimise(matmul(), [SplitLoops()])
     seen = [id(i.attrs) for i in out.walk()]
     assert len(set(seen)) == len(seen) > len(list(matmul().walk()))
+
+
+def memory_kernel(seed: int) -> Kernel:
+    """Random loads and stores of few overlapping places of a result, with and without limits, in loops and branches too."""
+    rng = np.random.default_rng(seed)
+    b = KernelBuilder("memory")
+    x, y = b.view("x", f32, (1,)), b.view("y", f32, (1,))
+    n = b.index("n")
+    values = [b.load(x, (int(k),), (4,)) for k in rng.integers(0, 24, 3)]
+
+    def step(depth: int, counter: Any) -> None:
+        at = (counter if counter is not None and rng.random() < 0.1 else int(rng.choice([0, 4, 6, 8], p=[0.4, 0.3, 0.1, 0.2])),)
+        limit = None if rng.random() < 0.8 else (n if rng.random() < 0.7 else 3,)
+        kind = rng.choice(["load", "store", "add", "more", "for", "if"], p=[0.15, 0.2, 0.35, 0.05, 0.2, 0.05])
+        if kind == "load":
+            values.append(b.load(y, at, (4,), limit=limit, other=float(rng.integers(0, 2)) if limit else 0))
+        elif kind == "store":
+            b.store(y, at, values[rng.integers(len(values))], limit=limit)
+        elif kind == "add":  # what loops carry
+            b.store(y, at, b.load(y, at, (4,), limit=limit) + values[rng.integers(len(values))], limit=limit)
+        elif kind == "more":
+            values.append(values[rng.integers(len(values))] * values[rng.integers(len(values))])
+        elif depth < 2:
+            known = len(values)
+            if kind == "for":
+                with b.loop(0, n if rng.random() < 0.5 else int(rng.integers(0, 3)), 1, []) as loop:
+                    for _ in range(4):
+                        step(depth + 1, loop.index)
+            else:
+                with b.if_(b.compare("gt", n, 3)):
+                    for _ in range(3):
+                        step(depth + 1, counter)
+            del values[known:]
+
+    for _ in range(14):
+        step(0, None)
+    b.store(y, (20,), values[-1])
+    return b.build()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_memory_in_registers_keeps_its_bits(seed: int) -> None:
+    kernel = optimise(memory_kernel(seed), [ReuseValues()], check=True)
+    changed = optimise(kernel, [KeepInRegisters()], check=True)
+    for n in (0, 2, 4):
+        results = []
+        for k in (kernel, changed):
+            x, y = np.random.default_rng(seed).standard_normal((2, 32)).astype(np.float32)
+            run(k, [x, y, n], 1)
+            results.append(y.tobytes())
+        assert results[0] == results[1], to_text(changed)
+
+
+def test_accumulators_are_carried_and_rows_are_read_once() -> None:
+    b = KernelBuilder("rows")
+    x, y, s = b.view("x", f32, (None, 1)), b.view("y", f32, (None, 1)), b.view("s", f32, (1,))
+    n = b.index("n")
+    b.store(s, (0,), b.full((8,), 0.0, f32))
+    with b.loop(0, n, 1, []) as loop:
+        b.store(s, (0,), b.load(s, (0,), (8,)) + b.load(x, (loop.index, 0), (8,)))
+        b.store(y, (loop.index, 0), b.load(x, (loop.index, 0), (8,)) * 2.0)
+        b.store(y, (loop.index, 0), b.load(y, (loop.index, 0), (8,)) + 1.0)
+    changed = optimise(b.build(), [ReuseValues(), KeepInRegisters()], check=True)
+    loop_ = next(i for i in changed.walk() if i.op == "for")
+    assert [i.op for i in loop_.blocks[0].body if i.op in ("load", "store")] == ["load", "store"] and len(loop_.results) == 1
+    assert [i.op for i in changed.body.body if i.op in ("load", "store")] == ["store"]

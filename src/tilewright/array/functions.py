@@ -135,11 +135,14 @@ def on_any_device(name: str, on_arrays: Fn, traced: Fn | None) -> Fn:
     """A function of Arrays of the host, and of those on a GPU by its traced form or one of their own."""
     often = name == "where" or name in {*elementwise.UNARY, *elementwise.BINARY, *elementwise.ACTIVATIONS, *reductions.NATIVE}
 
+    quick: Any = None
+
     @functools.wraps(on_arrays)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if often and args and type(args[0]) is Array and args[0].device != "cpu":
-            from .cuda.calls import quick
-
+        if often and args and type(args[0]) is Array and (node := getattr(args[0], "_node", None)) is not None and node.device != "cpu":
+            nonlocal quick
+            if quick is None:
+                from .cuda.calls import quick
             return quick(name, on_arrays, traced, args, kwargs)
         try:
             return on_arrays(*args, **kwargs)

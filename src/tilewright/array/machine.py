@@ -26,12 +26,14 @@ from ..runtime import eager_calls, eager_loops, eager_reductions, eager_views
 from ..runtime import eager_host as H
 from ..runtime.native.layout import WORK_BITS
 from ..runtime.outputs import new_array
+from ..runtime.pool import default_threads
 from ..target.cpu.cache import CodeCache, object_key
 from ..target.cpu.host import host_target
 from ..target.cpu.jit import Library
 
 Header = np.ndarray[Any, Any]
 THREADED = 1 << 20  # bytes of a result from which threads share the work
+HEAVY = 2 << 20  # bytes that take longer than waking a worker
 SHARES = 64  # pieces of a large run that threads take from one another
 STREAMED = 8 << 20  # bytes that no cache holds
 NONE = b"none"
@@ -294,15 +296,15 @@ class _Run:
     def make(self) -> None:
         from ..runtime.native.job import Job, patches, thunks
         from ..runtime.native.layout import THUNK_ARGS, THUNK_FN, THUNK_GRID, THUNK_SHARE
-        from ..runtime.pool import default_threads
 
         self.table, self.fn, self.grid, self.share = thunks(1), THUNK_FN, THUNK_GRID, THUNK_SHARE
         self.table[0, THUNK_ARGS], self.table[0, THUNK_SHARE] = self.address, 4  # threads take programs from one another
         self.job = Job(self.table, patches([]), threads=default_threads(), io_count=1, scratch=1 << 16, light=True)
 
-    def start(self, function: int, grid: int) -> None:
+    def start(self, function: int, grid: int, nbytes: int) -> None:
         if self.job is None:
             self.make()
+        self.job.light[0] = nbytes < HEAVY
         self.table[0, self.fn], self.table[0, self.grid] = function, grid
         self.table[0, self.share] = max(1, grid // SHARES) if grid < 1 << WORK_BITS else 0
         self.job.run()
@@ -377,7 +379,7 @@ def tight(a: Header) -> Header:
     if a.nbytes < H.SHARED_BYTES:
         native.transpose(run.address, 0, grid, 0)
     else:
-        run.start(native.transpose_address, grid)
+        run.start(native.transpose_address, grid, a.nbytes)
     native.free.append(run)
     return made
 
@@ -405,7 +407,7 @@ def execute(native: Machine, fn: int, operands: list[Header], out: Header, nbyte
     if nbytes < THREADED:
         native.run(run.address, 0, grid, 0)
     else:
-        run.start(native.run_address, grid)
+        run.start(native.run_address, grid, nbytes)
     native.free.append(run)
 
 
@@ -478,7 +480,7 @@ def _reduced(native: Machine, name: str, a: Header, kept: list[int], axes: tuple
         if row > H.ARG_ROW:
             return None
     elif kept and _walks_badly(moved, len(kept)):
-        if a.nbytes > STREAMED and made.nbytes > 4096:  # NumPy adds whole rows up, which streams better
+        if a.nbytes > STREAMED and made.nbytes > 4096 and default_threads() == 1:  # NumPy adds whole rows up, which streams better
             return None
         found = _columns(native, name, moved, len(kept), made, out)
         if found is not None:
@@ -531,7 +533,7 @@ def _columns(native: Machine, name: str, a: Header, kept: int, made: Header, out
         entry: Any = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4)
         entry(fn)(run.address, 0, grid, _work())
     else:
-        run.start(fn, grid)
+        run.start(fn, grid, a.nbytes)
     native.free.append(run)
     return made
 
@@ -553,5 +555,5 @@ def _reduce(native: Machine, fn: int, again: int, row: int, a: Header, made: Hea
     if a.nbytes < THREADED:
         native.run_reduce(run.address, 0, grid, 0)
     else:
-        run.start(native.reduce_address, grid)
+        run.start(native.reduce_address, grid, a.nbytes)
     native.free.append(run)

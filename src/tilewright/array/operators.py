@@ -88,10 +88,13 @@ def _install() -> None:
 def operator_of(name: str) -> Fn:
     """The function of an operator whose operands may come in either order. A large operand that only the expression holds gives its memory
     to the result."""
-    def call(x: Any, y: Any) -> Any:
-        from . import functions
+    functions: Any = None
 
-        if not _operand(x) or not _operand(y):
+    def call(x: Any, y: Any) -> Any:
+        nonlocal functions
+        if functions is None:
+            from . import functions
+        if (type(x) is not Array and not _operand(x)) or (type(y) is not Array and not _operand(y)):
             return NotImplemented
         temporary = x if type(x) is Array and _refs(x) == ALONE else y if type(y) is Array and _refs(y) == ALONE else None
         if temporary is not None and hasattr(temporary, "_a") and temporary._a.nbytes >= REUSED and is_alone(temporary):

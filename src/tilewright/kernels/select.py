@@ -19,6 +19,7 @@ from ..ops.attention.backward import AttentionBackward as AttentionBackwardOp
 from ..ops.control.flow import CONTROL
 from ..ops.fused import Fused
 from ..ops.index.indexing import Concat
+from ..ops.kernels import OwnKernel
 from ..ops.state import UpdateSlice as UpdateSliceOp
 from ..ops.structure import Constant, ConstantData, Input, Number
 from ..ops.views import Transpose
@@ -353,7 +354,10 @@ class Selector:
             body = Graph(node.name)
             held = _given(node)
             ins = [body.input(v.type, f"x{i}") if v in held else body.constant(v.op.attrs()["data"]) for i, v in enumerate(node.operands)]
-            body.outputs = list(body.add(node.op, *ins, name=node.name, place=node.place).values)
+            op = node.op
+            if isinstance(op, OwnKernel):
+                op = op.without(tuple(i for i, v in enumerate(node.values) if not self.users[v] and v not in self.graph.outputs))
+            body.outputs = list(body.add(op, *ins, name=node.name, place=node.place).values)
         operands = [operand(v) for v in _given(node)]
         made = results if results is not None else [self._probe(v) for v in node.values]
         return Region(node.name, body, operands, made, node.place)

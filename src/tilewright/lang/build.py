@@ -65,6 +65,24 @@ def split_edges(kernel: Kernel) -> None:
     kernel.body.body = [*head, *tests]
 
 
+def drop_stores(kernel: Kernel, name: str) -> None:
+    """Leave out the stores to a view, unless the program reads it too."""
+    views: set[Operand] = {p for p in kernel.params if p.name == name}
+    for i in kernel.walk():
+        if i.op == "subview" and i.operands[0] in views:
+            views.update(i.results)
+        elif i.op != "store" and not views.isdisjoint(i.operands):
+            return
+
+    def visit(block: Block) -> None:
+        block.body = [i for i in block.body if i.op != "store" or i.operands[0] not in views]
+        for i in block.body:
+            for inner in i.blocks:
+                visit(inner)
+
+    visit(kernel.body)
+
+
 def _head(block: Block) -> tuple[list[Instr], list[Instr]]:
     """What can be computed before anything is read: index arithmetic and scratch memory; and the rest, in order."""
     head: list[Instr] = []
@@ -112,8 +130,8 @@ class Definition:
     names: tuple[str, ...]  # of the arguments, then of the results
     constants: dict[str, Any]  # defaults; inspect.Parameter.empty: must be given
     grid: Callable[..., Any] | Sequence[Any] | int
-    warps: int = 4
-    stages: int = 3
+    warps: int | None = None
+    stages: int | None = None
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -185,8 +203,8 @@ class Place_:
 
 
 def build(d: Definition, bound: Bound, inputs: Sequence[Place_], outputs: Sequence[Place_], constants: dict[str, Any], kind: str, *,
-          label: str = "", debug: bool = False, checks: bool = False) -> Built:
-    """Read the function and make its launch."""
+          label: str = "", debug: bool = False, checks: bool = False, unread: Sequence[str] = ()) -> Built:
+    """Read the function and make its launch. Results that are `unread` are not written."""
     call = Call(d.name, label or d.name)
     b = Recorder(d.name)
     call.b = b
@@ -225,6 +243,8 @@ def build(d: Definition, bound: Bound, inputs: Sequence[Place_], outputs: Sequen
             env[name] = b.to_index(number) if p.type.dtype.is_int else number
     e.run(d.fn, {**env, **constants})
     plain = Kernel(d.name, list(b.kernel.params), b.kernel.pid, b.kernel.body)
+    for name in unread:
+        drop_stores(b.kernel, name)
     if kind == "cpu" and not debug and not checks:
         split_edges(b.kernel)
     moved: Dim = 0
@@ -260,7 +280,7 @@ def _work(body: Sequence[Instr]) -> int:
     return total
 
 
-def need_definition(fn: Any, text: str, grid: Any, warps: int, stages: int) -> Definition:
+def need_definition(fn: Any, text: str, grid: Any, warps: int | None, stages: int | None) -> Definition:
     """Check what the decorator was given."""
     if not isinstance(fn, types.FunctionType):
         raise InputError(f"kernel: decorates a function, got a {type(fn).__name__}")

@@ -7,9 +7,8 @@ import itertools
 import linecache
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from math import gcd
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,9 +25,7 @@ from ..core.exact import key_of
 from ..core.hashing import blake2b
 from ..core.target_spec import TargetSpec
 from ..core.tensors import is_tensor, numpy_to_tensor, tensor_to_numpy
-from ..ir.layout import Layout
 from ..ir.types import TensorType
-from ..kernels.cuda.tiled import aligned, tiled
 from ..kernels.launch import Launch, Word
 from ..kernels.region import Region
 from ..ops.kernels import OwnKernel, remember
@@ -36,63 +33,14 @@ from ..runtime.outputs import fresh
 from ..tile.builder import Ix, Tile
 from ..tile.interp import Argument, _Fault, _Interpreter
 from ..tile.interp import Buffer as Flat
-from ..tile.ir import Block, Instr, Kernel, Operand, Var, ViewType
+from ..tile.ir import Block, Instr, Kernel, ViewType
 from ..tile.text import to_text
 from ..transform.promote import as_tracer
 from ..transform.trace import apply, tracing, user_place
 from .build import Definition, Place_, build, need_definition
 from .context import Recorder
 from .cpu import CpuKernel, Plan, stride_class, symbolic
-
-# What a GPU wants to know about the accesses of a kernel: how many elements at a time they may move.
-# A view's rows start at multiples of some number of elements, and its accesses at multiples of another along them; the smaller one counts.
-# Positions are multiples of what their index arithmetic shows: products, sums, and counters of loops.
-MOST = 16
-
-
-def vectors_of(kernel: Kernel, layouts: Mapping[str, Layout]) -> dict[str, int]:
-    """By name of a view, parameters and those made of them, a power of two that all its accesses keep to."""
-    factors: dict[Var, int] = {}
-    roots: dict[Var, str] = {p: p.name for p in kernel.params if isinstance(p.type, ViewType)}
-    found = {n: aligned(lay, lay.shape[-1] if lay.shape else None, MOST) for n, lay in layouts.items()}
-
-    def factor(x: Operand) -> int:
-        """A number that x is a multiple of; 0: x is 0."""
-        return abs(x) if isinstance(x, int) else factors.get(x, 1)
-
-    def visit(block: Block) -> None:
-        for i in block.body:
-            if i.op.startswith("index.") and i.op != "index.cmp":
-                factors[i.results[0]] = _factor(i.op[6:], *(factor(x) for x in i.operands))
-            elif i.op == "subview" and i.operands[0] in roots:
-                roots[i.results[0]] = roots[i.operands[0]]
-            elif i.op in ("load", "store") and i.operands[0] in roots:
-                _account(i, factor, found, roots)
-            elif i.op == "for":
-                factors[i.blocks[0].params[0]] = gcd(factor(i.operands[0]), i.attrs["step"])
-            for b in i.blocks:
-                visit(b)
-
-    visit(kernel.body)
-    return {v.name: found[n] for v, n in roots.items() if n in found}
-
-
-def _account(i: Instr, factor: Callable[[Operand], int], found: dict[str, int], roots: Mapping[Var, str]) -> None:
-    view = i.operands[0]
-    assert isinstance(view, Var) and isinstance(view.type, ViewType)
-    unit = next((a for a, s in enumerate(view.type.strides) if s == 1), None)
-    if unit is None:
-        return
-    start = factor(i.operands[1 + unit])
-    while start % found[roots[view]]:
-        found[roots[view]] //= 2
-
-
-def _factor(fn: str, a: int, b: int) -> int:
-    if fn == "mul":
-        return a * b
-    return gcd(a, b) if fn in ("add", "sub", "min", "max", "mod") else 1
-
+from .gpu import block_program
 
 MOST_SHOWN = 1000  # elements of a printed tile
 
@@ -463,6 +411,7 @@ class KernelOp(OwnKernel):
 
     constants: tuple[tuple[str, Any], ...] = ()
     source: str = ""  # the digest of the file that defines it
+    unread: tuple[int, ...] = ()  # results that nobody reads: they are not written
     definition = None
     stored = True
 
@@ -479,6 +428,9 @@ class KernelOp(OwnKernel):
         found = run_debugged(self.d, [np.asarray(a) for a in arrays], dict(self.constants))
         return found[0] if len(found) == 1 else tuple(found)
 
+    def without(self, unread: tuple[int, ...]) -> KernelOp:
+        return replace(self, unread=unread) if unread else self
+
     def launches(self, region: Region, target: TargetSpec) -> list[Launch]:
         d = self.d
         assert region.anchor is not None
@@ -487,11 +439,12 @@ class KernelOp(OwnKernel):
         bound, values = d.bind([v.type for v in region.anchor.operands], dict(self.constants), kind)
         inputs = [Place_(o.type, o.buffer, o.layout) for o in operands if o is not None]
         outputs = [Place_(r.type, r.buffer, r.layout) for r in region.results]
-        built = build(d, bound, inputs, outputs, values, kind, label=region.name, checks=kind == "cpu" and target.checks)
+        built = build(d, bound, inputs, outputs, values, kind, label=region.name, checks=kind == "cpu" and target.checks,
+                      unread=[d.outputs[k] for k in self.unread])
         if kind == "cpu":
             return [built.launch]
         layouts = {n: p.layout for n, p in zip(d.names, (*inputs, *outputs), strict=True)}
-        return [tiled(built.launch, warps=d.warps, stages=d.stages, vectors=vectors_of(built.launch.kernel, layouts))]
+        return [block_program(built.launch, layouts, target, warps=d.warps, stages=d.stages)]
 
 
 def _op_class(d: Definition, digest: str) -> Any:
@@ -502,12 +455,13 @@ def _op_class(d: Definition, digest: str) -> Any:
     return made
 
 
-def kernel(signature: str, *, grid: Any = None, warps: int = 4, stages: int = 3) -> Callable[[Any], KernelFunction]:
+def kernel(signature: str, *, grid: Any = None, warps: int | None = None, stages: int | None = None) -> Callable[[Any], KernelFunction]:
     """A kernel of the user's: `@tw.kernel("T[N], T[N] -> T[N]", grid=lambda N, BLOCK: tl.cdiv(N, BLOCK))`.
 
     The signature names arguments and results (see docs/kernels-of-your-own.md); `grid` is the number of programs, a number or a tuple, or a
     function of sizes and constants by name. The function's positional parameters are views of the arrays, arguments first; its
-    keyword-only parameters are constants, known when the kernel is compiled. `warps` and `stages` schedule it on a GPU.
+    keyword-only parameters are constants, known when the kernel is compiled. `warps` and `stages` schedule it on a GPU; its tiles
+    choose them where they are not given.
     """
     if not isinstance(signature, str):
         raise InputError("kernel: needs a signature: @tw.kernel('T[N] -> T[N]', grid=...)")

@@ -44,6 +44,10 @@ class OwnKernel(General):
         """Why this op does not run on a target, or None."""
         return None
 
+    def without(self, unread: tuple[int, ...]) -> OwnKernel:
+        """An op that need not write the results of these numbers."""
+        return self
+
     def launches(self, region: Any, target: Any) -> list[Any]:
         """The launches of a region that is this op alone."""
         raise NotImplementedError

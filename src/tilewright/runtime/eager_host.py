@@ -25,9 +25,10 @@ TABLE = TABLE_COLUMNS + 8 * TYPES  # bytes
 TABLE_KERNELS = 64  # of a function's table: its Python form, then from here on two words a dtype: kernel and descr of the result
 BAND = 64  # rows of a transposed copy that a program fills
 ROW = 16384  # elements that a kernel of a reduction takes at once
+GATHERED = 2048  # of those, strided ones that are gathered at once: they stay in the first cache, and memory is never idle for long
 REDUCE = 56 + OPERAND
-CONSTANTS = {"BAND": BAND, "ROW": ROW, "AXES": AXES, "OPERAND": OPERAND, "RUN_OPERANDS": RUN_OPERANDS, "RUN": RUN, "CHUNK": CHUNK,
-             "PROGRAM": PROGRAM,
+CONSTANTS = {"BAND": BAND, "ROW": ROW, "GATHERED": GATHERED, "AXES": AXES, "OPERAND": OPERAND, "RUN_OPERANDS": RUN_OPERANDS, "RUN": RUN,
+             "CHUNK": CHUNK, "PROGRAM": PROGRAM,
              "NATIVE_BYTES": NATIVE_BYTES, "TYPES": TYPES, "SHARED_BYTES": SHARED_BYTES, "ARG_ROW": ARG_ROW, "TABLE_KERNELS": TABLE_KERNELS,
              "TABLE_COLUMNS": TABLE_COLUMNS, "SHAPE": 32, "STRIDES": 32 + 8 * AXES}
 # The words of the block `state`.

@@ -86,11 +86,19 @@ def copy_run(dst, src, size, step, run):
             src += step
             dst += 8
     elif size == 2:
+        if run > 64 and step == 4:
+            done = copy_2_2(dst, src, run)
+            dst += 2 * done
+            src += step * done
         while dst < end:
             st16(dst, ld16(src))
             src += step
             dst += 2
     elif size == 1:
+        if run > 128 and step == 2:
+            done = copy_2_1(dst, src, run)
+            dst += done
+            src += step * done
         while dst < end:
             st8(dst, ld8(src))
             src += step
@@ -324,22 +332,25 @@ def tw_reduce_run(args, begin, end, scratch):
     op = args + 56
     words = stack(64)
     buffer = stack(262144)
-    parts = stack(16384)
+    parts = stack(65536)
     work = stack(1024)
+    most = ROW
+    if ld64(op + 16) != 0 and ld64(op + 8) >= 4 and ld64(args + 8) != 0:
+        most = GATHERED
     while begin < end:
         pos = begin * row
         count = row
         if count > n - pos:
             count = n - pos
-        if count <= ROW or (swap and ld64(op + 16) == 0):
+        if count <= most or swap:
             reduce_row(fn, words, source_of(op, pos, count, buffer), count, out + begin * osize, swap, work)
         else:
             c = 0
-            while c * ROW < count:
-                part = count - c * ROW
-                if part > ROW:
-                    part = ROW
-                reduce_row(fn, words, source_of(op, pos + c * ROW, part, buffer), part, parts + c * osize, 0, work)
+            while c * most < count:
+                part = count - c * most
+                if part > most:
+                    part = most
+                reduce_row(fn, words, source_of(op, pos + c * most, part, buffer), part, parts + c * osize, 0, work)
                 c += 1
             reduce_row(ld64(args + 8), words, parts, c, out + begin * osize, 0, work)
         begin += 1
@@ -410,7 +421,8 @@ def _transpose_ir(size: int) -> str:
     return f"define internal i64 @turn_{size}(i64 %to, i64 %from, i64 %ds, i64 %ss) nounwind {{\n{body}\n  ret i64 0\n}}\n"
 
 
-STEPS = {f"copy_{'m1' if step < 0 else step}_{size}": (step, size) for step, size in ((2, 4), (3, 4), (4, 4), (-1, 4), (2, 8), (-1, 8))}
+STEPS = {f"copy_{'m1' if step < 0 else step}_{size}": (step, size)
+         for step, size in ((2, 1), (2, 2), (2, 4), (3, 4), (4, 4), (-1, 4), (2, 8), (-1, 8))}
 
 
 def vector_ir() -> str:

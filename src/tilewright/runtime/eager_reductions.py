@@ -21,7 +21,9 @@ def reduced(table, x):
         return 0
     rdescr = ld64(table + TABLE_KERNELS + 16 * kind + 8)
     again = ld64(table + TABLE_KERNELS + 16 * ldi32(rdescr + 28))
-    if n > ROW and (again == 0 or ld64(table + 16) != 0):
+    if ld64(table + 16) != 0:
+        again = 0
+    if n > ROW and again == 0:
         return 0
     out = new_header(rdescr, 0, 0, 0)
     if out == 0:

@@ -75,7 +75,7 @@ class Form:
 
 
 class DeviceKernel:
-    """One compiled kernel; `start` runs it on arrays of its class. `call` is the text of the function that gives its grid and words."""
+    """One compiled kernel; `Bound` runs it on arrays of its class. `call` is the text of the function that gives its grid and words."""
 
     def __init__(self, name: str, entry: str, ptx: str, block: int, shared: int, call: str, launch: Launch | None = None) -> None:
         self.name, self.entry, self.ptx, self.block, self.shared, self.call = name, entry, ptx, block, shared, call
@@ -102,31 +102,15 @@ class DeviceKernel:
         fails = any(isinstance(a, ErrorWord) for a in launch.arguments)
         return DeviceKernel(name.partition("(")[0], kernel.name, ptx, block, shared, text, launch if fails else None)
 
-    def start(self, addresses: Sequence[int], values: Sequence[int], stream: int) -> None:
-        state = P.state()
-        loaded = state.functions.get(self.entry)
-        if loaded is None:
+    def loaded(self, state: Any) -> Any:
+        """The module, the function and the error words (or None) that a driver has of this kernel."""
+        found = state.functions.get(self.entry)
+        if found is None:
             errors = gpu.HostWords(ERROR_WORDS) if self.launch is not None else None
-            loaded = *load_function(self.ptx, self.entry, self.shared), errors, []
-            state.functions[self.entry] = loaded
+            found = state.functions[self.entry] = *load_function(self.ptx, self.entry, self.shared), errors
             if errors is not None:
                 state.failing[id(self)] = partial(self.raise_error, errors)
-        _, entry, errors, packets = loaded
-        if errors is not None:
-            self.raise_error(errors)
-        grid, words = self.words(addresses, values, 0 if errors is None else errors.device)
-        if grid > MOST_BLOCKS:
-            raise CompileError(f"cuda: {self.name} needs {grid} blocks, a grid has at most {MOST_BLOCKS}")
-        try:
-            packet = packets.pop()
-        except IndexError:
-            packet = cuda_launch.Packet(entry, self.block, len(words))
-        packet.launch(grid, words, stream, self.name)
-        packets.append(packet)
-        state.started.append(self.name)
-        state.streams.add(stream)
-        if state.strict:
-            P.wait(stream)
+        return found
 
     def raise_error(self, errors: gpu.HostWords) -> None:
         """What an earlier run of the kernel found."""
@@ -134,6 +118,42 @@ class DeviceKernel:
             block = errors.words[:ERROR_WORDS]
             errors.clear()
             raise fault(self.launch, block, {}, "", "found by an earlier call")
+
+
+class Bound:
+    """A kernel at given sizes and strides: a launch writes addresses into arguments that are there already."""
+
+    def __init__(self, kernel: DeviceKernel, values: Sequence[int]) -> None:
+        self.kernel, self.values = kernel, values
+        self.state: Any = None  # of the driver that the rest belongs to
+
+    def _load(self, state: Any, count: int) -> None:
+        _, self.function, self.errors = self.kernel.loaded(state)
+        error = 0 if self.errors is None else self.errors.device
+        self.grid, self.words = self.kernel.words([0] * count, self.values, error)
+        if self.grid > MOST_BLOCKS:
+            raise CompileError(f"cuda: {self.kernel.name} needs {self.grid} blocks, a grid has at most {MOST_BLOCKS}")
+        ones = (self.kernel.words([int(j == k) for j in range(count)], self.values, error)[1] for k in range(count))
+        self.places = [(i, k, w) for k, found in enumerate(ones) for i, (w, x) in enumerate(zip(self.words, found, strict=True)) if w != x]
+        self.packets: list[cuda_launch.Packet] = []
+        self.state = state
+
+    def start(self, addresses: Sequence[int], stream: int) -> None:
+        state = P.state()
+        if self.state is not state:
+            self._load(state, len(addresses))
+        if self.errors is not None:
+            self.kernel.raise_error(self.errors)
+        packet = self.packets.pop() if self.packets else cuda_launch.Packet(self.function, self.grid, self.kernel.block, self.words)
+        arguments = packet.values
+        for i, k, base in self.places:
+            arguments[i] = base + addresses[k]
+        packet.launch(stream, self.kernel.name)
+        self.packets.append(packet)
+        state.started.append(self.kernel.name)
+        state.streams.add(stream)
+        if state.strict:
+            P.wait(stream)
 
 
 def stored(what: tuple[Any, ...], target: TargetSpec, make: Callable[[], tuple[DeviceKernel, DType] | None]
@@ -245,8 +265,7 @@ def _kernel(name: str, types: tuple[DType, ...], static: tuple[Any, ...], rank: 
 class Plan:
     """A kernel at given sizes and strides, and the result that it makes."""
 
-    kernel: DeviceKernel
-    values: list[int]
+    kernel: Bound
     shape: tuple[int, ...]  # as the result lies in memory
     dtype: np.dtype[Any]
     back: Any  # the order of its axes, where that is another one
@@ -280,11 +299,10 @@ def execute(plan: Plan, operands: Sequence[Placed], out: Placed | None = None) -
         if plan.back is not None:
             out = Placed(out.header.transpose(plan.back), stream)
     if out.header.size:
-        P.before_use(operands, stream)
-        P.before_use((out,), stream)
-        plan.kernel.start([*(p.address for p in operands), out.address], plan.values, stream)
-        P.after_use(operands, stream)
-        P.after_use((out,), stream)
+        every = (*operands, out)
+        P.before_use(every, stream)
+        plan.kernel.start([p.address for p in every], stream)
+        P.after_use(every, stream)
         out.stream = stream
     return out
 
@@ -315,7 +333,7 @@ def _plan(name: str, headers: Sequence[P.Header], addresses: Sequence[int], out:
     if form < 0:
         sizes[-1] //= WIDE
         each = [[x // WIDE for x in s] if s[-1] == 1 else s for s in each]
-    return Plan(kernel, [*sizes, *(x for s in each for x in s)], size, dtype.np, back)
+    return Plan(Bound(kernel, [*sizes, *(x for s in each for x in s)]), size, dtype.np, back)
 
 
 # ---- copies

@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from math import prod
 from typing import Any
 from weakref import finalize, ref
@@ -240,6 +241,7 @@ def after_session(session: Any) -> None:
 
 # ---- memory
 
+@cache
 def plain_dtype(dtype: DType) -> np.dtype[Any]:
     """A dtype that NumPy's protocol names: of bf16 and fp8, the bits."""
     return dtype.np if dtype not in dlpack.SPECIAL else np.dtype(f"u{dtype.itemsize}")
@@ -255,9 +257,12 @@ def header_over(address: int, shape: Sequence[int], strides: Sequence[int] | Non
 
 def empty(shape: Sequence[int], dtype: Any, stream: int | None = None) -> Placed:
     enter()
-    d, stream = dt.dtype(dtype), current() if stream is None else stream
+    d, stream = _known(dtype), current() if stream is None else stream
     block = Block(prod(shape) * d.itemsize, stream)
     return Placed(header_over(block.address, shape, None, d, block, stream, own=True), stream, block.address)
+
+
+_known = cache(dt.dtype)
 
 
 def uploaded(a: Header) -> Placed:

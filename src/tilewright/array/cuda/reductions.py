@@ -100,8 +100,7 @@ def _kernel(name: str, dtype: DType, wide: DType | None, form: Form, target: Tar
 class Step:
     """One launch of a reduction: which of the buffers it reads and writes (0 is the operand), from which byte on."""
 
-    kernel: E.DeviceKernel
-    values: list[int]
+    kernel: E.Bound
     source: int
     read: int
     target: int
@@ -132,7 +131,7 @@ class Plan:
         made = [p, *(P.empty(shape, dtype, stream) for shape, dtype in self.buffers)]
         P.before_use((p,), stream)
         for s in self.steps:
-            s.kernel.start([made[s.source].address + s.read, made[s.target].address + s.written], s.values, stream)
+            s.kernel.start([made[s.source].address + s.read, made[s.target].address + s.written], stream)
         P.after_use((p,), stream)
         out: Placed | None = made[-1]
         if self.divisor:
@@ -172,7 +171,7 @@ def _launch(plan: Plan, name: str, x: Rows, wide: DType | None, target: Callable
     number, written, places = target(dtype)
     unit = E.WIDE if aligned else 1
     values = [*(n for n, _ in x.outer), size // unit, *(s // unit for s in steps), *places]
-    plan.steps.append(Step(kernel, values, x.source, x.read, number, written))
+    plan.steps.append(Step(E.Bound(kernel, values), x.source, x.read, number, written))
     return dtype
 
 

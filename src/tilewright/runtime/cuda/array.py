@@ -41,12 +41,16 @@ def _pool(device: int = 0) -> int:
     return int(pool)
 
 
-def _torch_alloc(torch: Any) -> Any:
-    """PyTorch's function of bytes and a stream. Its public form changes the device and back, which costs more than the memory."""
-    raw = getattr(torch._C, "_cuda_cudaCachingAllocator_raw_alloc", None)
-    if raw is None or torch._C._cuda_getDevice():
-        return lambda nbytes, stream: torch.cuda.caching_allocator_alloc(nbytes, 0, stream)
-    return raw
+@cache
+def _torch_memory(torch: Any) -> tuple[Any, Any, Any]:
+    """PyTorch's current device, its function of bytes and a stream that gives memory of that device, and what takes memory back. The public
+    form of the second changes the device and back, which costs more than the memory."""
+    c = torch._C
+    raw = getattr(c, "_cuda_cudaCachingAllocator_raw_alloc", None)
+    delete = getattr(c, "_cuda_cudaCachingAllocator_raw_delete", torch.cuda.caching_allocator_delete)
+    if raw is None:
+        return lambda: 1, None, partial(_given_to, delete)
+    return c._cuda_getDevice, raw, partial(_given_to, delete)
 
 
 class Block:
@@ -58,10 +62,14 @@ class Block:
     def __init__(self, nbytes: int, stream: int) -> None:
         if (torch := gpu.pytorch_runs()) is not None:
             try:
-                self.address = int(_torch_alloc(torch)(max(nbytes, 1), int(stream)))
+                device, raw, free = _torch_memory(torch)
+                if device():
+                    self.address = int(torch.cuda.caching_allocator_alloc(max(nbytes, 1), 0, int(stream)))
+                else:
+                    self.address = raw(nbytes or 1, int(stream))
             except RuntimeError as e:
                 raise ExecutionError(f"cuda: PyTorch's allocator has no memory for {nbytes} bytes ({str(e).partition('. ')[0]})") from None
-            self.stream, self._free = stream, partial(_given_to, torch.cuda.caching_allocator_delete)
+            self.stream, self._free = stream, free
             return
         lib, found = cuda_launch.library(), ctypes.c_uint64()
         status = lib.cuMemAllocFromPoolAsync(ctypes.byref(found), max(nbytes, 1), _pool(), stream)

@@ -84,20 +84,19 @@ def launch(function: Any, grid: int, block: int, words: Sequence[int], what: str
 
 
 class Packet:
-    """The arguments of one kernel's launches, which takes words; one launch at a time uses it."""
+    """The arguments of launches of a kernel that takes words, some of which change; one launch at a time uses it."""
 
     __slots__ = ("at", "config", "function", "pointers", "values")
 
-    def __init__(self, function: Any, block: int, count: int) -> None:
-        self.function, self.values = int(function), (ctypes.c_int64 * count)()
+    def __init__(self, function: Any, grid: int, block: int, words: Sequence[int]) -> None:
+        self.function, self.values = int(function), (ctypes.c_int64 * len(words))(*words)
         first = ctypes.addressof(self.values)
-        self.pointers = (POINTER * count)(*range(first, first + 8 * count, 8))
-        self.config = LaunchConfig((UINT * 3)(1, 1, 1), (UINT * 3)(block, 1, 1), 0, None, None, 0)
+        self.pointers = (POINTER * len(words))(*range(first, first + 8 * len(words), 8))
+        self.config = LaunchConfig((UINT * 3)(grid, 1, 1), (UINT * 3)(block, 1, 1), 0, None, None, 0)
         self.at = ctypes.addressof(self.config), ctypes.addressof(self.pointers)
 
-    def launch(self, grid: int, words: Sequence[int], stream: int, what: str) -> None:
-        self.values[:] = words  # type: ignore[call-overload]
-        self.config.grid[0], self.config.stream = grid, stream
+    def launch(self, stream: int, what: str) -> None:
+        self.config.stream = stream
         config, pointers = self.at
         status = library().cuLaunchKernelEx(config, self.function, pointers, None)
         if status:

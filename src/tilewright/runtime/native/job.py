@@ -32,10 +32,10 @@ class Job:
     """One instance of a schedule. At most one run at a time may use it; it keeps alive whatever it was given.
 
     `io` holds the call's pointers: fill it before `run()`. A `light` job takes less time than waking a worker (some 50 µs): when the
-    workers sleep it runs alone, and wakes them only when such calls follow one another closely.
+    workers sleep it runs alone, and wakes them only when such calls follow one another closely. `light` holds that word.
     """
 
-    __slots__ = ("_block", "_keep", "_run", "address", "cancel", "error", "io", "pool", "profile", "threads")
+    __slots__ = ("_block", "_keep", "_run", "address", "cancel", "error", "io", "light", "pool", "profile", "threads")
 
     def __init__(self, table: Words, patch_table: Words, *, threads: int, io_count: int, scratch: int = 0, light: bool = False,
                  pool: Pool | None = None, keep: object = None) -> None:
@@ -59,7 +59,8 @@ class Job:
         words[L.JOB_ERROR] = self.address + L.JOB_WORDS * 8
         words[L.JOB_POOL] = self.pool.address
         words[L.JOB_IO] = self.address + (L.JOB_WORDS + L.ERROR_WORDS + 4) * 8
-        words[L.JOB_LIGHT] = light
+        self.light: Words = words[L.JOB_LIGHT:L.JOB_LIGHT + 1]
+        self.light[0] = light
         self._keep = (table, patch_table, scratch_block, keep)
         self._run = self.pool.run
 

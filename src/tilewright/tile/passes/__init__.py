@@ -14,6 +14,7 @@ from .base import TilePass, copy_kernel
 from .cse import ReuseValues
 from .dce import RemoveDead
 from .fma import FuseMultiplyAdd
+from .forward import KeepInRegisters
 from .licm import HoistInvariants
 from .split import SplitLoops
 from .unroll import UnrollLoops
@@ -46,6 +47,7 @@ __all__ = [
     "DEFAULT",
     "FuseMultiplyAdd",
     "HoistInvariants",
+    "KeepInRegisters",
     "RemoveDead",
     "ReuseValues",
     "SplitLoops",

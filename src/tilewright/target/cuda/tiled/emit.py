@@ -23,7 +23,7 @@ from .layout import Layout, Shape
 from .memory import Access, SharedMemory, axis_bits, load_piece, pieces, store_piece
 from .pipeline import pipelined, preload, stage
 from .plan import Plan, plan, spread_out, sums_in_place, tile, unit_axis
-from .reduce import reduce_tile
+from .reduce import reduce_tiles
 from .roles import Ring, consume, emit_roles, fill, produce
 from .values import Spread
 
@@ -331,11 +331,17 @@ class TiledEmitter(Control):
         self.result(instr, lambda layout, shape: dict(self.spread(root, back).values))
 
     def do_reduce(self, instr: Instr) -> None:
-        out = instr.results[0]
-        found = reduce_tile(self, instr.attrs["fn"], self.spread(instr.operands[0]), instr.attrs["axis"])
-        self.env[out] = found
-        if found.layout != self.plan.layouts[out]:
-            self.env[out] = self.spread(out, self.plan.layouts[out])
+        together, later = [instr], {*instr.results}  # reductions of what is known already share a barrier
+        for i in self.rest:
+            if i.op == "reduce" and i.operands[0] not in later:
+                together.append(i)
+            later.update(i.results)
+        jobs = [(i.attrs["fn"], self.spread(i.operands[0]), i.attrs["axis"]) for i in together]
+        for out, found in zip((i.results[0] for i in together), reduce_tiles(self, jobs), strict=True):
+            self.env[out] = found
+            if found.layout != self.plan.layouts[out]:
+                self.env[out] = self.spread(out, self.plan.layouts[out])
+        self.done.update(together[1:])
 
     def do_mma(self, instr: Instr) -> None:
         multiply(self, instr)

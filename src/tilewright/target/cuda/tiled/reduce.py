@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ....core.dtypes import DType
@@ -16,7 +17,17 @@ if TYPE_CHECKING:
     from .emit import TiledEmitter
 
 
-def reduce_tile(e: TiledEmitter, fn: str, x: Spread, axis: int) -> Spread:
+def reduce_tiles(e: TiledEmitter, jobs: list[tuple[str, Spread, int]]) -> list[Spread]:
+    """Reductions (what combines, of what, along which axis) that cross the warps of a block at one barrier."""
+    mark = e.memory.top
+    waiting = [_reduced(e, *job) for job in jobs]
+    found = [Spread(type_, layout, read()) for type_, layout, read in waiting]
+    e.memory.top = mark
+    return found
+
+
+def _reduced(e: TiledEmitter, fn: str, x: Spread, axis: int) -> tuple[TileType, Layout, Callable[[], dict[int, str]]]:
+    """One reduction up to the barrier, and what reads its result behind it."""
     shape, dtype = x.type.shape, x.type.dtype
     small = tuple(1 if i == axis else d for i, d in enumerate(shape))
     first, count = axis_bits(shape, axis)
@@ -33,9 +44,8 @@ def reduce_tile(e: TiledEmitter, fn: str, x: Spread, axis: int) -> Spread:
         if along(b):
             values = {r: combine(e.f, fn, dtype, v, shuffled(e, dtype, v, 1 << i)) for r, v in values.items()}
     warps = [i for i, b in enumerate(x.layout.warps) if along(b)]
-    if warps:
-        values = _across_warps(e, fn, dtype, values, layout, warps, small)
-    return Spread(TileType(small, dtype), layout, values)
+    read = _across_warps(e, fn, dtype, values, layout, warps, small) if warps else lambda: values
+    return TileType(small, dtype), layout, read
 
 
 def _halve(e: TiledEmitter, fn: str, dtype: DType, parts: list[str]) -> str:
@@ -68,7 +78,7 @@ def shuffled(e: TiledEmitter, dtype: DType, value: str, reach: int) -> str:
 
 
 def _across_warps(e: TiledEmitter, fn: str, dtype: DType, values: dict[int, str], layout: Layout, warps: list[int],
-                  shape: tuple[int, ...]) -> dict[int, str]:
+                  shape: tuple[int, ...]) -> Callable[[], dict[int, str]]:
     """Every warp stores its part, all threads combine the parts in the order of the warps."""
     k, f, ty = e.k, e.f, elem_type(dtype)
     item = 8 if ty in ("double", "i64") else 4
@@ -77,7 +87,6 @@ def _across_warps(e: TiledEmitter, fn: str, dtype: DType, values: dict[int, str]
         numel *= d
     parts = 1 << len(warps)
     nbytes = parts * numel * item
-    mark = e.memory.top
     base = e.memory.take(nbytes, 16)
     e.touch(base, nbytes, write=True)
     bits = tuple((i, b) for i, b in enumerate(layout.threads) if b is not None)
@@ -95,17 +104,20 @@ def _across_warps(e: TiledEmitter, fn: str, dtype: DType, values: dict[int, str]
         if not bits_.startswith("%"):
             bits_ = k.value(ty, f"mov.b{8 * item} {{}}, {bits_};")
         k.emit(f"{guard}st.shared.b{8 * item} [{mine}+{base + layout.offset(r) * item}], {bits_};")
-    e.touch(base, nbytes, write=False)
-    origin = e.shared if here == "0" else e.prologue("i32", f"mad.lo.u32 {{}}, {here}, {item}, {e.shared};")
-    out = {}
-    for r in values:
-        found = []
-        for p in range(parts):
-            at = base + (p * numel + layout.offset(r)) * item
-            reg = k.value("i32" if ty in ("i1", "half", "bf16") else ty, f"ld.shared.b{8 * item} {{}}, [{origin}+{at}];")
-            if ty in ("half", "bf16"):
-                reg = k.value("half", f"cvt.u16.u32 {{}}, {reg};")
-            found.append(f.icmp("ne", "i32", reg, "0") if ty == "i1" else reg)
-        out[r] = _halve(e, fn, dtype, found)
-    e.memory.top = mark
-    return out
+
+    def read() -> dict[int, str]:
+        e.touch(base, nbytes, write=False)
+        origin = e.shared if here == "0" else e.prologue("i32", f"mad.lo.u32 {{}}, {here}, {item}, {e.shared};")
+        out = {}
+        for r in values:
+            found = []
+            for p in range(parts):
+                at = base + (p * numel + layout.offset(r)) * item
+                reg = k.value("i32" if ty in ("i1", "half", "bf16") else ty, f"ld.shared.b{8 * item} {{}}, [{origin}+{at}];")
+                if ty in ("half", "bf16"):
+                    reg = k.value("half", f"cvt.u16.u32 {{}}, {reg};")
+                found.append(f.icmp("ne", "i32", reg, "0") if ty == "i1" else reg)
+            out[r] = _halve(e, fn, dtype, found)
+        return out
+
+    return read
