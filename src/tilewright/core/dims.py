@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from math import gcd
 from numbers import Integral
 from typing import Any
 
 from .errors import ParseError, SizeError
+from .records import dataclass
 
 UNBOUNDED = 1 << 62
 
@@ -289,7 +289,7 @@ def maximum(a: Dim, b: Dim) -> Dim:
         return max(a, b)
     if a == b or at_least(a - b, 0):
         return a
-    return b if at_least(b - a, 0) else _atom(Call("max", _as_expr(a), _as_expr(b)))
+    return b if at_least(b - a, 0) else _chosen("max", a, b)
 
 
 def minimum(a: Dim, b: Dim) -> Dim:
@@ -297,13 +297,26 @@ def minimum(a: Dim, b: Dim) -> Dim:
         return min(a, b)
     if a == b or at_least(b - a, 0):
         return a
-    return b if at_least(a - b, 0) else _atom(Call("min", _as_expr(a), _as_expr(b)))
+    return b if at_least(a - b, 0) else _chosen("min", a, b)
+
+
+def _chosen(fn: str, a: Dim, b: Dim) -> Dim:
+    """One form for max(0, n-S) and max(S, n)-S: what both have, or one has less of, stands outside; a number is the second."""
+    ours, theirs = dict(_terms(a)), dict(_terms(b))
+    common = _make([(m, min(ours.get(m, 0), theirs.get(m, 0))) for m in ours | theirs if m])
+    first, second = sorted((a - common, b - common), key=lambda d: (isinstance(d, int), str(d)))
+    return common + _atom(Call(fn, _as_expr(first), _as_expr(second)))
 
 
 def bounds(d: Dim) -> tuple[int, int]:
     """Inclusive range that contains every value of d."""
     if isinstance(d, int):
         return d, d
+    for mono, c in d.terms:  # a larger or smaller one: either may be the one, with all that stands beside it
+        if len(mono) == 1 and isinstance(atom := mono[0], Call) and atom.fn in ("max", "min") and len(d.terms) > 1:
+            rest = d - _make([(mono, c)])
+            (alo, ahi), (blo, bhi) = bounds(c * _plain(atom.a) + rest), bounds(c * _plain(atom.b) + rest)
+            return (max(alo, blo), max(ahi, bhi)) if (atom.fn == "max") == (c > 0) else (min(alo, blo), min(ahi, bhi))
     lo = hi = 0
     for mono, c in d.terms:
         mlo, mhi = 1, 1

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, get_args
 
 import numpy as np
@@ -16,6 +15,7 @@ from ...core.dims import Dim, Expr, Symbol, parse_dim, sym
 from ...core.dtypes import dtype, u64
 from ...core.errors import STRANGE, FormatError, ParseError
 from ...core.pytree import SCALARS, Spec
+from ...core.records import dataclass
 from ...core.signature import Fixed, Signature, Size, Slot
 from ...ir.types import TensorType
 from ...kernels.launch import (
