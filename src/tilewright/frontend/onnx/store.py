@@ -3,7 +3,7 @@ compiler.
 
 The key covers the file's bytes, what the caller asked for, the machine and the source of this package. Weights that lie in the file (or in
 its external data) as kernels' constants have them stay there: an entry says where, and holds what passes made of others. Models whose
-entries would be large, and those that are several segments, are imported anew at each start.
+entries would be large are imported anew at each start; those that are several segments have an entry for each call (`calls.py`).
 """
 from __future__ import annotations
 
@@ -106,10 +106,14 @@ class Later:
         self._make, self._lock = make, threading.Lock()
         self._made: Callable[..., Any] | None = None
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    @property
+    def made(self) -> Any:
         with self._lock:
             self._made = self._made or self._make()
-        return self._made(*args, **kwargs)
+        return self._made
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.made(*args, **kwargs)
 
 
 def load(key: str, source: Source, target: TargetSpec, graph: Callable[[], Graph], otherwise: Callable[[], Callable[..., Any]], *,
