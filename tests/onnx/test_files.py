@@ -340,3 +340,16 @@ def test_a_pipe_is_no_model(tmp_path: Path) -> None:
         tw.compile(tmp_path / "m.onnx")
     with pytest.raises(tw.CompileError, match=r"import_torch: could not read .*m\.pt2: it is no regular file"):
         tw.compile(tmp_path / "m.pt2")
+
+
+def test_channels_are_joined_from_parts_of_symbolic_sizes() -> None:
+    """The parts add up to a number that a convolution reads, and none of them is one."""
+    n = helper.make_node
+    nodes = [n("Conv", ["x", "u"], ["c"]), n("Shape", ["at"], ["k"]), n("Slice", ["c", "zero", "k", "one"], ["a"]),
+             n("Slice", ["c", "k", "end", "one"], ["b"]), n("Concat", ["b", "a"], ["j"], axis=1), n("Conv", ["j", "w"], ["y"])]
+    weights = {"u": f(16, 3, 3, 3), "w": f(8, 16, 3, 3), "zero": np.array([0]), "one": np.array([1]), "end": np.array([16])}
+    x = f(1, 3, 12, 12)
+    proto = model(nodes, [info("x", x, list(x.shape)), info("at", f(1), ["K"])], ["y"], weights)
+    session = tw.compile(proto)
+    for k in (1, 5, 16):
+        np.testing.assert_allclose(session(x, f(k)), peer(proto, {"x": x, "at": f(k)})[0], rtol=1e-4, atol=1e-4)
