@@ -52,7 +52,8 @@ def seen(made: tuple[Any, ...]) -> list[Any]:
     Point, Open, Named, Wide, Plain, Own = made
     a, b = Point(1), Point(1, note="other")
     return [repr(a).rpartition(".")[2], a == b, hash(a) == hash(b), a == Point(2), a == Wide(1), Wide(1) == Wide(1, z=3),
-            Plain(1) == Plain(1), hash(Plain(1)) == hash(Wide(1)), repr(Plain(1, z=4)).rpartition(".")[2], Open().a == [] and Open() == Open(), Open.__hash__,
+            Plain(1) == Plain(1), hash(Plain(1)) == hash(Wide(1)), repr(Plain(1, z=4)).rpartition(".")[2],
+            Open().a == [] and Open() == Open(), Open.__hash__,
             repr(Named("n")), Named("n") == Named("n"), Own(1.1) == Own(1.2), hash(Own(1.5)) == hash(Own(1.5)),
             [f.name for f in fields(Wide)], Point.__match_args__, repr(replace(a, x=7)).rpartition(".")[2],
             copy.copy(Wide(3, z=1)) == Wide(3, z=1), dataclasses.is_dataclass(Own), dataclasses.asdict(Plain(1))]
