@@ -20,6 +20,7 @@ import numpy as np
 from ...build.code import link
 from ...build.packing import pack_constants
 from ...core.config import load as load_config
+from ...core.dims import DimRows
 from ...core.dtypes import dtype
 from ...core.errors import STRANGE, FormatError, TilewrightError
 from ...core.hashing import blake2b
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from ...ir.graph import Graph
     from .session import Imported
 
-VERSION = 4
+VERSION = 5
 SETTLED_NS = 2_000_000_000  # since the last change of a file
 SHARE = 8  # an entry takes at most this part of the cache
 FORMS = ("plain", "panels", "words", "taps", "folded", "filters")  # that are packed without kernels of their own
@@ -89,9 +90,11 @@ def save(key: str, session: Session, imported: Imported) -> None:
     if sum(map(len, blobs)) > cache.limit // SHARE:
         return
     files = [[name, (s := (source.folder / name).stat()).st_size, s.st_mtime_ns] for name in source.locations] if source.folder else []
+    rows = DimRows()
     header: Data = {
         "interface": interface_data(session.interface), "signature": signature_data(model.signature), "name": model.name,
-        "program": program_data(executable.program, executable.code.symbols), "constants": constants, "passes": model.passes,
+        "program": program_data(executable.program, executable.code.symbols, rows), "dims": rows.rows, "constants": constants,
+        "passes": model.passes,
         "objects": list(executable.code.objects), "files": files, "arguments": imported.arguments, "notes": model.notes,
         "assumed": session.otherwise is not None,
     }
@@ -139,6 +142,7 @@ def _session(data: memoryview, source: Source, target: TargetSpec, graph: Callab
         if [found.st_size, found.st_mtime_ns] != [size, changed]:
             raise FormatError(f"onnx: the file {name} has changed")
     interface, reader = read_interface(header["interface"])
+    reader.table(header["dims"])
     pieces = _Pieces(source, blobs)
     constants = [_Weight(str(e["name"]), read_packed(e["packed"]), e, pieces) for e in header["constants"]]
     program, symbols = read_program(header["program"], constants, reader)
