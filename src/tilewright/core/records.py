@@ -51,17 +51,17 @@ class _Later:
         return made.__get__(instance, owner) if self._name == "__init__" else made
 
 
-def _methods(cls: type) -> tuple[Any, Any, Any]:
+def _methods(cls: Any) -> tuple[Any, Any, Any]:
     """`__repr__`, `__eq__` and `__hash__` over the fields of `cls`, whatever a class below it adds."""
     def values(x: Any) -> Any:
         nonlocal values
-        names = [f.name for f in fields(cls) if f.compare]  # type: ignore[arg-type]
-        values = attrgetter(*names) if len(names) > 1 else lambda x: tuple(getattr(x, n) for n in names)
+        names = [f.name for f in fields(cls) if f.compare]
+        values = attrgetter(*names) if len(names) > 1 else lambda x: tuple(getattr(x, n) for n in names)  # type: ignore[assignment]
         return values(x)
 
     @recursive_repr()
     def text(self: Any) -> str:
-        shown = (f"{f.name}={getattr(self, f.name)!r}" for f in fields(cls) if f.repr)  # type: ignore[arg-type]
+        shown = (f"{f.name}={getattr(self, f.name)!r}" for f in fields(cls) if f.repr)
         return f"{type(self).__qualname__}({', '.join(shown)})"
 
     def same(self: Any, other: Any) -> Any:
@@ -74,6 +74,6 @@ def _methods(cls: type) -> tuple[Any, Any, Any]:
 
 
 if TYPE_CHECKING:
-    dataclass = standard
+    from dataclasses import dataclass as dataclass
 else:
     dataclass = _deferred
