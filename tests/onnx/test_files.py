@@ -353,3 +353,10 @@ def test_channels_are_joined_from_parts_of_symbolic_sizes() -> None:
     session = tw.compile(proto)
     for k in (1, 5, 16):
         np.testing.assert_allclose(session(x, f(k)), peer(proto, {"x": x, "at": f(k)})[0], rtol=1e-4, atol=1e-4)
+
+
+def test_a_squeeze_without_axes_takes_the_sizes_of_each_call() -> None:
+    proto = model([helper.make_node("Squeeze", ["x"], ["y"])], [info("x", f(1, 1, 4), ["N", 1, "K"])], ["y"], {})
+    session = tw.compile(proto)
+    for shape in ((1, 1, 4), (3, 1, 4), (1, 1, 1)):
+        assert session(f(*shape)).shape == peer(proto, {"x": f(*shape)})[0].shape
