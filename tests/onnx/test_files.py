@@ -360,3 +360,12 @@ def test_a_squeeze_without_axes_takes_the_sizes_of_each_call() -> None:
     session = tw.compile(proto)
     for shape in ((1, 1, 4), (3, 1, 4), (1, 1, 1)):
         assert session(f(*shape)).shape == peer(proto, {"x": f(*shape)})[0].shape
+
+
+@pytest.mark.parametrize("op", ["GRU", "LSTM"])
+def test_recurrent_ops_read_rows_of_transposed_inputs(op: str) -> None:
+    gates = 3 if op == "GRU" else 4
+    node = helper.make_node(op, ["t", "w", "r", "b"], ["y"], hidden_size=5, direction="bidirectional")
+    weights = {"w": f(2, 5 * gates, 6), "r": f(2, 5 * gates, 5), "b": f(2, 10 * gates)}
+    x = f(3, 4, 6)
+    agree(model([helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0, 2]), node], [info("x", x, ["B", "T", 6])], ["y"], weights), {"x": x})
