@@ -368,4 +368,5 @@ def test_recurrent_ops_read_rows_of_transposed_inputs(op: str) -> None:
     node = helper.make_node(op, ["t", "w", "r", "b"], ["y"], hidden_size=5, direction="bidirectional")
     weights = {"w": f(2, 5 * gates, 6), "r": f(2, 5 * gates, 5), "b": f(2, 10 * gates)}
     x = f(3, 4, 6)
-    agree(model([helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0, 2]), node], [info("x", x, ["B", "T", 6])], ["y"], weights), {"x": x})
+    nodes = [helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0, 2]), node]
+    agree(model(nodes, [info("x", x, ["B", "T", 6])], ["y"], weights), {"x": x})
