@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tilewright.core.records import _deferred as deferred
+from tilewright.core.records import dataclass
 
 
 def classes(dataclass: Any) -> tuple[Any, ...]:
@@ -72,7 +73,7 @@ def test_a_class_without_objects_has_its_fields_and_is_frozen_from_the_first_one
         made[0]()
 
 
-@deferred(frozen=True)
+@dataclass(frozen=True)
 class Sent:
     x: int
     y: int = 1
@@ -84,7 +85,7 @@ def test_an_object_that_no_init_made_compares_and_prints() -> None:
     assert found == pickle.loads(data) and hash(found) == hash((3, 1)) and repr(found) == "Same(x=3, y=1)"
 
 
-@deferred(frozen=True)
+@dataclass(frozen=True)
 class Same:
     x: int
     y: int = 1

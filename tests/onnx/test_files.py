@@ -370,3 +370,20 @@ def test_recurrent_ops_read_rows_of_transposed_inputs(op: str) -> None:
     x = f(3, 4, 6)
     nodes = [helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0, 2]), node]
     agree(model(nodes, [info("x", x, ["B", "T", 6])], ["y"], weights), {"x": x})
+
+
+@pytest.mark.parametrize("limit", [1, 5])
+def test_a_loop_that_counts_for_itself_and_stacks_is_compiled(limit: int) -> None:
+    """TensorFlow's loops over time: the number of rounds is in no input of the Loop."""
+    n = helper.make_node
+    body = helper.make_graph(
+        [n("Add", ["t", "one"], ["next"]), n("Less", ["next", "limit"], ["go"]), n("Gather", ["x", "t"], ["row"]),
+         n("Add", ["h", "row"], ["sum"]), n("Tanh", ["sum"], ["new"]), n("Identity", ["new"], ["out"])], "body",
+        [info("i", np.array(0)), info("c", np.array(True)), info("t", np.array(0)), info("h", f(3))],
+        [info("go", np.array(True)), info("next", np.array(0)), info("new", f(3)), info("out", f(3))])  # fmt: skip
+    nodes = [n("Loop", ["most", "yes", "zero", "h0"], ["last", "h1", "y"], body=body)]
+    weights = {"most": np.array(2**63 - 1), "yes": np.array(True), "zero": np.array(0), "one": np.array(1), "limit": np.array(limit)}
+    x, h = f(5, 3), f(3)
+    proto = model(nodes, [info("x", x), info("h0", h)], ["y", "h1"], weights)
+    assert hasattr(tw.compile(proto), "interface")  # one segment
+    agree(proto, {"x": x, "h0": h})
