@@ -81,8 +81,9 @@ def reversed_(c: Context, x: Value, lengths: Value | None) -> Value:
 class Step:
     """One direction: what is computed before the loop, and the loop's body."""
 
-    def __init__(self, c: Context, x: Value, product: Callable[[Value], Value], hidden: Any, bias: Value | None, gates: int) -> None:
-        """`product` is that of the inputs of all steps with their weights."""
+    def __init__(self, c: Context, x: Value, product: Callable[[Value], Value], hidden: Any, bias: Value | None, gates: int,
+                 order: Callable[[Value], Value]) -> None:
+        """`product` is that of the inputs of all steps with their weights, `order` puts its rows into the order of the steps."""
         self.c = c
         steps, batch, width = x.shape
         turned = isinstance(x.op, O.Transpose) and x.op.perm == (1, 0, 2)  # rows of [B, T] are one matrix, those of [T, B] are not
@@ -92,7 +93,7 @@ class Step:
             made = F.add(made, F.slice_(bias, 0, 0, gates * hidden))
             self.rb = F.slice_(bias, 0, gates * hidden, gates * hidden)
         made = F.reshape(made, (batch, steps, gates * hidden) if turned else (steps, batch, gates * hidden))
-        self.xs = F.transpose(made, (1, 0, 2)) if turned else made
+        self.xs = order(F.transpose(made, (1, 0, 2)) if turned else made)
         self.hidden, self.steps, self.batch = hidden, steps, batch
 
     def run(self, carries: Sequence[Value], captured: Sequence[Value], lengths: Value | None,
@@ -139,8 +140,8 @@ def _part(gates: Value, k: int, hidden: Any) -> Value:
 
 
 def _run(c: Context, x: Value, w: Value, lengths: Value | None, direction: str, layout: int, states: Sequence[Value | None],
-         one: Callable[[Value, int, list[Value | None]], tuple[list[Value], Value]]) -> tuple[Value, list[Value]]:
-    """All directions: Y and the last states. `one(x, k, states)` runs direction k forwards."""
+         one: Callable[[Value, int, list[Value | None], Callable[[Value], Value]], tuple[list[Value], Value]]) -> tuple[Value, list[Value]]:
+    """All directions: Y and the last states. `one(x, k, states, order)` runs direction k, whose steps are the rows of order(x)."""
     if layout:
         x = F.transpose(x, (1, 0, 2))
         states = [None if s is None else F.transpose(s, (1, 0, 2)) for s in states]
@@ -148,9 +149,9 @@ def _run(c: Context, x: Value, w: Value, lengths: Value | None, direction: str, 
     rows, finals = [], []
     for k in range(count):
         back = direction == "reverse" or k == 1
-        xs = reversed_(c, x, lengths) if back else x
-        last, ys = one(xs, k, [pick(s, k) for s in states])
-        ys = reversed_(c, ys, lengths) if back else ys
+        order: Callable[[Value], Value] = (lambda v: reversed_(c, v, lengths)) if back else (lambda v: v)
+        last, ys = one(x, k, [pick(s, k) for s in states], order)
+        ys = order(ys)
         rows.append(F.reshape(ys, (ys.shape[0], 1, *ys.shape[1:])))
         finals.append([F.reshape(v, (1, *v.shape)) for v in last])
     y = rows[0] if count == 1 else F.concat(rows, 1)
@@ -172,10 +173,10 @@ def rnn(c: Context, x: Value, w: Value, r: Value, bias: Value | None = None, len
     count = 2 if direction == "bidirectional" else 1
     acts = _activations(activations, activation_alpha, activation_beta, ("Tanh",), count)
 
-    def one(xs: Value, k: int, states: list[Value | None]) -> tuple[list[Value], Value]:
+    def one(xs: Value, k: int, states: list[Value | None], order: Callable[[Value], Value]) -> tuple[list[Value], Value]:
         wk, rk = pick(w, k), pick(r, k)
         assert wk is not None and rk is not None
-        step = Step(c, xs, _product(wk), rk.shape[-1], pick(bias, k), 1)
+        step = Step(c, xs, _product(wk), rk.shape[-1], pick(bias, k), 1, order)
 
         def body(g: Graph, carry: list[Value], row: Value, extra: list[Value]) -> list[Value]:
             total = F.add(row, F.matmul(carry[0], extra[0], transpose_b=True))
@@ -196,10 +197,10 @@ def gru(c: Context, x: Value, w: Value, r: Value, bias: Value | None = None, len
     count = 2 if direction == "bidirectional" else 1
     acts = _activations(activations, activation_alpha, activation_beta, ("Sigmoid", "Tanh"), count)
 
-    def one(xs: Value, k: int, states: list[Value | None]) -> tuple[list[Value], Value]:
+    def one(xs: Value, k: int, states: list[Value | None], order: Callable[[Value], Value]) -> tuple[list[Value], Value]:
         wk, rk = pick(w, k), pick(r, k)
         assert wk is not None and rk is not None
-        step = Step(c, xs, _product(wk), rk.shape[-1], pick(bias, k), 3)
+        step = Step(c, xs, _product(wk), rk.shape[-1], pick(bias, k), 3, order)
         n = step.hidden
         f, g_ = acts[k]
 
@@ -273,10 +274,10 @@ def _lstm(c: Context, x: Value, n: Any, products: Callable[[int], tuple[Any, lis
     count = 2 if direction == "bidirectional" else 1
     acts = _activations(activations, activation_alpha, activation_beta, ("Sigmoid", "Tanh", "Tanh"), count)
 
-    def one(xs: Value, k: int, states: list[Value | None]) -> tuple[list[Value], Value]:
+    def one(xs: Value, k: int, states: list[Value | None], order: Callable[[Value], Value]) -> tuple[list[Value], Value]:
         inward, captured, again = products(k)
         peep = pick(peepholes, k)
-        step = Step(c, xs, inward, n, pick(bias, k), 4)
+        step = Step(c, xs, inward, n, pick(bias, k), 4, order)
         f, g_, h_ = acts[k]
         if step.rb is not None:  # nothing stands between the two biases: they are one
             step.xs = F.add(step.xs, step.rb)
