@@ -26,7 +26,8 @@ from .frontend.gguf.writer import quantize_gguf as quantize_gguf
 from .lang.host import host_op as host_op, native_op as native_op
 from .lang.kernel import kernel as kernel
 from .llm.model import LLM as LLM, load_llm as load_llm
-from .onnx import export_onnx as export_onnx, from_onnx as from_onnx, load_onnx as load_onnx
+from .onnx import load_onnx as load_onnx
+from .onnx.functions import export_onnx as export_onnx, from_onnx as from_onnx
 from .quantization import quantize as quantize
 from .runtime.session import Session as Session
 from .core.dims import Expr as Expr

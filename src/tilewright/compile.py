@@ -15,7 +15,7 @@ from .build.ahead import Ahead
 from .core.collection import paused
 from .core.config import load as load_config
 from .core.dtypes import DType
-from .core.errors import CompileError, ConfigError
+from .core.errors import CompileError, ConfigError, UnsupportedError
 from .core.signature import Signature
 from .core.target_spec import REFERENCE, TargetSpec
 from .core.validation import Level, check_level, validate
@@ -27,6 +27,7 @@ from .runtime.session import Model, Session
 
 if TYPE_CHECKING:
     from .core.needs import Need
+    from .frontend.onnx.session import SegmentedSession
     from .passes.base import Log
 
 Progress = bool | Callable[[str], None] | None
@@ -161,6 +162,7 @@ def _compile_onnx(module: Any, *, dynamic: Any, dynamic_shapes: Any, dtype: DTyp
     if dynamic is not None or dynamic_shapes is not None:
         raise ConfigError("dynamic: an ONNX file names its symbolic sizes itself; leave it out")
     from .frontend.onnx import store
+    from .frontend.onnx.calls import load_model, save_model
     from .frontend.onnx.load import Source
 
     level = check_level(load_config().validation if validation is None else validation)
@@ -190,8 +192,24 @@ def _compile_onnx(module: Any, *, dynamic: Any, dynamic_shapes: Any, dtype: DTyp
         assert graph is not None
         return through_passes(graph, spec, level, dtype, disabled(passes))[0]
 
-    if key is not None and (stored := store.load(key, source, spec, optimised, otherwise, level=level, threads=threads)) is not None:
-        return stored
+    def load_segment(entry: str) -> Session | None:
+        def unknown() -> Graph:
+            raise UnsupportedError("onnx: a segment of a stored call has no graph; compile the model with TILEWRIGHT_CACHE_BYTES=0")
+
+        return store.load(entry, source, spec, unknown, otherwise, level=level, threads=threads)
+
+    def segmented() -> SegmentedSession:
+        from .frontend.onnx.session import SegmentedSession, import_onnx
+
+        return SegmentedSession(import_onnx(source, build_segment, name=name), key)
+
+    if key is not None:
+        stored = store.load(key, source, spec, optimised, otherwise, level=level, threads=threads)
+        if stored is not None:
+            return stored
+        calls = load_model(key, load_segment, segmented)
+        if calls is not None:
+            return calls  # type: ignore[return-value]
     from .frontend.onnx.session import SegmentedSession, import_onnx
 
     stages = Stages("tilewright", progress)
@@ -200,7 +218,9 @@ def _compile_onnx(module: Any, *, dynamic: Any, dynamic_shapes: Any, dtype: DTyp
             with stages.stage("import"):
                 found = import_onnx(source, build_segment, name=name)
             if found.graph is None:
-                return SegmentedSession(found)  # type: ignore[return-value]
+                if key is not None:
+                    save_model(key, found)
+                return SegmentedSession(found, key)  # type: ignore[return-value]
             session = build_segment(found.graph, found.signature)
             session.arguments = found.arguments
             if found.assumed:

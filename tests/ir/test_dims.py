@@ -44,3 +44,11 @@ def test_random_dims_have_the_values_of_integers() -> None:
     ((4 * S + 3) // 2, 2 * S + 1), (((S - 1) // 2 + 1 - 1) // 2 + 1, (S + 3) // 4)])
 def test_equal_quotients_are_one(one: Dim, other: Dim) -> None:
     assert one == other
+
+
+def test_larger_and_smaller_sizes_have_one_form_and_keep_their_bounds() -> None:
+    assert maximum(256 - S, 0) + S == maximum(S, 256) == maximum(256, S)
+    assert minimum(3 * S, S + T) == S + minimum(T, 2 * S)
+    assert bounds(maximum(256 - S, 0)) == (0, 255) and bounds(T - minimum(T, 4)) == (0, 5)
+    whole = 256 * floordiv(maximum(S, 256) + 255, 256)
+    assert whole + maximum(256 - S, 0) - maximum(256, S) + S == whole

@@ -340,3 +340,50 @@ def test_a_pipe_is_no_model(tmp_path: Path) -> None:
         tw.compile(tmp_path / "m.onnx")
     with pytest.raises(tw.CompileError, match=r"import_torch: could not read .*m\.pt2: it is no regular file"):
         tw.compile(tmp_path / "m.pt2")
+
+
+def test_channels_are_joined_from_parts_of_symbolic_sizes() -> None:
+    """The parts add up to a number that a convolution reads, and none of them is one."""
+    n = helper.make_node
+    nodes = [n("Conv", ["x", "u"], ["c"]), n("Shape", ["at"], ["k"]), n("Slice", ["c", "zero", "k", "one"], ["a"]),
+             n("Slice", ["c", "k", "end", "one"], ["b"]), n("Concat", ["b", "a"], ["j"], axis=1), n("Conv", ["j", "w"], ["y"])]
+    weights = {"u": f(16, 3, 3, 3), "w": f(8, 16, 3, 3), "zero": np.array([0]), "one": np.array([1]), "end": np.array([16])}
+    x = f(1, 3, 12, 12)
+    proto = model(nodes, [info("x", x, list(x.shape)), info("at", f(1), ["K"])], ["y"], weights)
+    session = tw.compile(proto)
+    for k in (1, 5, 16):
+        np.testing.assert_allclose(session(x, f(k)), peer(proto, {"x": x, "at": f(k)})[0], rtol=1e-4, atol=1e-4)
+
+
+def test_a_squeeze_without_axes_takes_the_sizes_of_each_call() -> None:
+    proto = model([helper.make_node("Squeeze", ["x"], ["y"])], [info("x", f(1, 1, 4), ["N", 1, "K"])], ["y"], {})
+    session = tw.compile(proto)
+    for shape in ((1, 1, 4), (3, 1, 4), (1, 1, 1)):
+        assert session(f(*shape)).shape == peer(proto, {"x": f(*shape)})[0].shape
+
+
+@pytest.mark.parametrize("op", ["GRU", "LSTM"])
+def test_recurrent_ops_read_rows_of_transposed_inputs(op: str) -> None:
+    gates = 3 if op == "GRU" else 4
+    node = helper.make_node(op, ["t", "w", "r", "b"], ["y"], hidden_size=5, direction="bidirectional")
+    weights = {"w": f(2, 5 * gates, 6), "r": f(2, 5 * gates, 5), "b": f(2, 10 * gates)}
+    x = f(3, 4, 6)
+    nodes = [helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0, 2]), node]
+    agree(model(nodes, [info("x", x, ["B", "T", 6])], ["y"], weights), {"x": x})
+
+
+@pytest.mark.parametrize("limit", [1, 5])
+def test_a_loop_that_counts_for_itself_and_stacks_is_compiled(limit: int) -> None:
+    """TensorFlow's loops over time: the number of rounds is in no input of the Loop."""
+    n = helper.make_node
+    body = helper.make_graph(
+        [n("Add", ["t", "one"], ["next"]), n("Less", ["next", "limit"], ["go"]), n("Gather", ["x", "t"], ["row"]),
+         n("Add", ["h", "row"], ["sum"]), n("Tanh", ["sum"], ["new"]), n("Identity", ["new"], ["out"])], "body",
+        [info("i", np.array(0)), info("c", np.array(True)), info("t", np.array(0)), info("h", f(3))],
+        [info("go", np.array(True)), info("next", np.array(0)), info("new", f(3)), info("out", f(3))])  # fmt: skip
+    nodes = [n("Loop", ["most", "yes", "zero", "h0"], ["last", "h1", "y"], body=body)]
+    weights = {"most": np.array(2**63 - 1), "yes": np.array(True), "zero": np.array(0), "one": np.array(1), "limit": np.array(limit)}
+    x, h = f(5, 3), f(3)
+    proto = model(nodes, [info("x", x), info("h0", h)], ["y", "h1"], weights)
+    assert hasattr(tw.compile(proto), "interface")  # one segment
+    agree(proto, {"x": x, "h0": h})

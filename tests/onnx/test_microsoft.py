@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.fresh import fresh_rng
-from tests.onnx.models import agree, one
+from tests.onnx.models import agree, helper, info, model, one
 
 MS = "com.microsoft"
 
@@ -173,3 +173,21 @@ def test_matmul_nbits_with_columns_in_another_order() -> None:
             init.CopyFrom(onnx.numpy_helper.from_array(np.zeros(k, np.int32), init.name))
     with pytest.raises(UnsupportedError, match="g_idx whose groups have not 16 columns"):
         tw.compile(model)
+
+
+@pytest.mark.parametrize(("direction", "kind"), [("forward", np.int8), ("bidirectional", np.uint8)])
+def test_an_lstm_that_quantizes_its_inputs_and_states(direction: str, kind: Any) -> None:
+    """One row: of several, ONNX Runtime quantizes the states of each thread's rows by themselves."""
+    n, width, sides = 8, 12, 1 if direction == "forward" else 2
+    signed = kind is np.int8
+    draw = i8 if signed else u8
+    shape = (sides,) if signed else (sides, 4 * n)
+    scale = (fresh_rng().random(shape) * 0.01 + 0.002).astype(np.float32)
+    zero = np.full(shape, 0 if signed else 121, kind)
+    weights = {"w": draw(sides, width, 4 * n), "r": draw(sides, n, 4 * n), "b": f(sides, 8 * n) / 8, "s": scale, "z": zero,
+               "p": f(sides, 3 * n) / 8}
+    names = ["x", "w", "r", "b", "", "h", "", "p", "s", "z", "s", "z"]
+    node = helper.make_node("DynamicQuantizeLSTM", names, ["y", "last", "cell"], domain=MS, direction=direction, hidden_size=n)
+    for h in (f(sides, 1, n) / 2, np.zeros((sides, 1, n), np.float32)):
+        x = f(5, 1, width)
+        agree(model([node], [info("x", x, ["T", 1, width]), info("h", h)], ["y", "last", "cell"], weights, domains=[MS]), {"x": x, "h": h})

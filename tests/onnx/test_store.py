@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 import tilewright as tw
 from tests.onnx.models import helper, info, model, numpy_helper, onnx, peer
 from tilewright.compile import compile_graph
-from tilewright.core.errors import FormatError
+from tilewright.core.errors import FormatError, InputError
 from tilewright.frontend.onnx import load, store
 from tilewright.frontend.onnx.load import Source
 from tilewright.frontend.onnx.store import initializers, key_of
@@ -81,6 +82,49 @@ def test_an_inference_session_from_the_cache_knows_its_arguments(compiles: list[
         assert [(i.name, i.type, i.shape) for i in (*s.get_inputs(), *s.get_outputs())] == [
             ("x", "tensor(float)", ["N", 8]), ("y", "tensor(float)", ["N", 2])]
     assert len(compiles) == 1 and np.array_equal(one.run(["y"], {"x": X})[0], two.run(None, {"x": X})[0])
+
+
+def cut(name: str) -> Any:
+    """A model whose second segment is planned for what the first one computes."""
+    n = helper.make_node
+    nodes = [n("MatMul", ["x", "w"], ["a"]), n("Greater", ["at", "zero"], ["big"]), n("Cast", ["big"], ["go"], to=7),
+             n("Add", ["go", "one"], ["ends"]), n("Slice", ["a", "zero", "ends", "one"], ["y"])]
+    weights = {"w": WEIGHTS["w"], "zero": np.array([0]), "one": np.array([1])}
+    return model(nodes, [info("x", X, [3, 8]), info("at", np.array([1]), [1])], [info("y", X, [3, None])], weights, producer_name=name)
+
+
+def test_a_call_of_several_segments_is_stored(compiles: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    proto = cut("segments")
+    data = proto.SerializeToString()
+    ends = [np.array([5]), np.array([-5])]
+    first = tw.compile(data)
+    want = [first(X, e) for e in ends]
+    for e, y in zip(ends, want, strict=True):
+        np.testing.assert_allclose(y, peer(proto, {"x": X, "at": e})[0], rtol=1e-5, atol=1e-5)
+    before = len(compiles)
+    again = tw.compile(data)
+    with monkeypatch.context() as patch:
+        patch.setattr(Source, "proto", property(lambda self: pytest.fail("the model was parsed")))
+        assert np.array_equal(again(X, ends[1]), want[1]) and repr(again) == repr(first)
+        assert again.arguments == first.arguments and len(compiles) == before
+    assert np.array_equal(again(X, ends[0]), want[0])  # elements that the stored segments were not planned for
+    with pytest.raises(InputError, match="must have shape"):
+        again(X[:1], ends[0])
+    assert "segment" in again.report()
+    again.close()
+    with pytest.raises(InputError, match="is closed"):
+        again(X, ends[0])
+
+
+def test_a_start_from_the_cache_loads_neither_the_compiler_nor_ml_dtypes(compiles: list[str], tmp_path: Path) -> None:
+    onnx.save(network("fresh"), tmp_path / "m.onnx")
+    np.save(tmp_path / "x.npy", X)
+    want = tw.onnx.InferenceSession(tmp_path / "m.onnx").run(None, {"x": X})[0]
+    code = ("import sys, numpy as np, tilewright as tw; s = tw.onnx.InferenceSession('F/m.onnx'); np.save('F/y.npy', s.run(None, "
+            "{'x': np.load('F/x.npy')})[0]); print([m for m in ('tilewright.ops', 'tilewright.passes', 'onnx', 'ml_dtypes', 'torch') "
+            "if m in sys.modules])").replace("F/", f"{tmp_path}/")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]" and np.array_equal(np.load(tmp_path / "y.npy"), want)
 
 
 def test_another_file_or_option_is_another_entry(compiles: list[str]) -> None:

@@ -3,9 +3,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 
+from ..core.records import dataclass
 from ..core.errors import CompileError
 from ..core.hashing import blake2b
 from ..core.target_spec import TargetSpec

@@ -10,12 +10,12 @@ import ctypes
 import os
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
 
+from ..core.records import dataclass
 from ..core.target_spec import TargetSpec
 from ..target.cpu.cache import CodeCache
 from ..target.cpu.host import host_target

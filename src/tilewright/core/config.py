@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import Field, field, fields
 from pathlib import Path
 from typing import Any, Literal, cast
 
 from .errors import ConfigError
+from .records import dataclass
 
 Validation = Literal["strict", "normal", "none"]
 CpuLevel = Literal["native", "baseline", "avx2", "avx512"]

@@ -1,13 +1,14 @@
 """Element types: one frozen object per dtype, with its NumPy form, size and kind."""
 from __future__ import annotations
 
-from dataclasses import dataclass
+import sys
+from functools import cache, cached_property
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from .errors import ParseError
+from .records import dataclass
 
 
 @dataclass(frozen=True, eq=False)
@@ -15,12 +16,18 @@ class DType:
     """An element type. Compare with `is` or `==`; print with its short name (`f32`)."""
 
     name: str
-    np: np.dtype[Any]
+    long_name: str  # NumPy's
     kind: str  # "b" bool, "i" signed, "u" unsigned, "f" float, "c" complex
+    itemsize: int
 
-    @property
-    def itemsize(self) -> int:
-        return self.np.itemsize
+    @cached_property
+    def np(self) -> np.dtype[Any]:
+        if self not in FOREIGN:
+            return np.dtype(self.long_name)
+        import ml_dtypes  # when it is needed: it takes 5 ms, a tenth of a start from the cache
+
+        found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, self.long_name))
+        return found
 
     @property
     def is_float(self) -> bool:
@@ -44,20 +51,32 @@ class DType:
         return dtype, (self.name,)
 
 
-bool_ = DType("bool", np.dtype(np.bool_), "b")
-i8, i16, i32, i64 = (DType(f"i{n}", np.dtype(f"int{n}"), "i") for n in (8, 16, 32, 64))
-u8, u16, u32, u64 = (DType(f"u{n}", np.dtype(f"uint{n}"), "u") for n in (8, 16, 32, 64))
-f16, f32, f64 = (DType(f"f{n}", np.dtype(f"float{n}"), "f") for n in (16, 32, 64))
-bf16 = DType("bf16", np.dtype(ml_dtypes.bfloat16), "f")
-f8e4m3 = DType("f8e4m3", np.dtype(ml_dtypes.float8_e4m3fn), "f")  # no infinities: what is too large becomes NaN
-f8e5m2 = DType("f8e5m2", np.dtype(ml_dtypes.float8_e5m2), "f")
-c64, c128 = (DType(f"c{n}", np.dtype(f"complex{n}"), "c") for n in (64, 128))
+bool_ = DType("bool", "bool", "b", 1)
+i8, i16, i32, i64 = (DType(f"i{n}", f"int{n}", "i", n // 8) for n in (8, 16, 32, 64))
+u8, u16, u32, u64 = (DType(f"u{n}", f"uint{n}", "u", n // 8) for n in (8, 16, 32, 64))
+f16, f32, f64 = (DType(f"f{n}", f"float{n}", "f", n // 8) for n in (16, 32, 64))
+bf16 = DType("bf16", "bfloat16", "f", 2)
+f8e4m3 = DType("f8e4m3", "float8_e4m3fn", "f", 1)  # no infinities: what is too large becomes NaN
+f8e5m2 = DType("f8e5m2", "float8_e5m2", "f", 1)
+c64, c128 = (DType(f"c{n}", f"complex{n}", "c", n // 8) for n in (64, 128))
 
 ALL: tuple[DType, ...] = (bool_, i8, i16, i32, i64, u8, u16, u32, u64, f8e4m3, f8e5m2, f16, bf16, f32, f64, c64, c128)
+FOREIGN = (bf16, f8e4m3, f8e5m2)  # NumPy has them through ml_dtypes
 SMALL = (f8e4m3, f8e5m2, f16, bf16)  # floats that are stored, and computed with in f32
 _BY_NAME = {d.name: d for d in ALL}
-_BY_NP = {d.np: d for d in ALL}
-_BY_LONG_NAME = {d.np.name: d for d in ALL}
+_BY_NP = {d.np: d for d in ALL if d not in FOREIGN}
+_BY_LONG_NAME = {d.long_name: d for d in ALL}
+
+
+@cache
+def _foreign() -> dict[np.dtype[Any], DType]:
+    return {d.np: d for d in FOREIGN}
+
+
+def of_numpy(d: np.dtype[Any]) -> DType | None:
+    """The DType of a dtype of NumPy in this machine's byte order; None for one that has no DType."""
+    found = _BY_NP.get(d)
+    return _foreign().get(d) if found is None and "ml_dtypes" in sys.modules else found
 
 
 def dtype(name: Any) -> DType:
@@ -68,7 +87,7 @@ def dtype(name: Any) -> DType:
     """
     if isinstance(name, DType):
         return name
-    if isinstance(name, np.dtype) and (known := _BY_NP.get(name)) is not None:
+    if isinstance(name, np.dtype) and (known := of_numpy(name)) is not None:
         return known
     if type(name).__module__ == "torch":  # torch.bfloat16: told by its text, so that torch need not be imported
         found = _BY_LONG_NAME.get(str(name).removeprefix("torch."))
@@ -76,7 +95,7 @@ def dtype(name: Any) -> DType:
         found = _BY_NAME.get(name) or _BY_LONG_NAME.get(name)
     else:
         try:
-            found = _BY_NP.get(np.dtype(name))
+            found = of_numpy(np.dtype(name))
         except TypeError:
             found = None
     if found is None:

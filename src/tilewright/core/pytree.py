@@ -9,11 +9,11 @@ from __future__ import annotations
 import sys
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 from .errors import FormatError, InputError
+from .records import dataclass
 
 
 @dataclass(frozen=True)

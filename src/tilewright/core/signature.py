@@ -6,7 +6,6 @@ A `Signature` is made by a frontend and used by a session. It is plain data: no 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -14,6 +13,7 @@ from .dims import Dim, Expr, evaluate
 from .errors import InputError
 from .exact import same
 from .pytree import Spec, matches, unflatten
+from .records import dataclass
 from .seeds import draw_seed
 
 

@@ -1,8 +1,9 @@
 """What a target can do: instruction set, register file, caches, cores. Templates and the emitter ask this and nothing else."""
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from .records import dataclass
 
 TargetKind = Literal["cpu", "cuda", "reference"]
 

@@ -13,7 +13,7 @@ from .errors import InputError
 from .torch_context import why_not
 
 Array = np.ndarray[Any, Any]
-FOREIGN = (dt.bf16, dt.f8e4m3, dt.f8e5m2)  # torch has them, NumPy only through ml_dtypes
+FOREIGN = dt.FOREIGN
 
 
 @cache
@@ -108,7 +108,7 @@ def numpy_to_tensor(array: Array) -> Any:
     """A torch tensor over the array's memory."""
     import torch
 
-    foreign = next((d for d in FOREIGN if array.dtype == d.np), None)
-    if foreign is not None:
+    foreign = dt.of_numpy(array.dtype)
+    if foreign in FOREIGN:
         return torch.from_numpy(array.view(f"i{foreign.itemsize}")).view(from_dtype()[foreign])
     return torch.from_numpy(array)

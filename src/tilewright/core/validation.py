@@ -6,11 +6,11 @@ before its first run). The checks live beside what they check; this module only 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Literal, TypeVar
 
 from .errors import ConfigError, VerifyError
+from .records import dataclass
 
 Level = Literal["strict", "normal", "none"]
 Phase = Literal["import", "passes", "plan", "execute"]

@@ -1,10 +1,9 @@
 """The type of a tensor value: dtype and (possibly symbolic) shape. Layout is not in the type."""
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ..core.dims import Dim, Shape, product
 from ..core.dtypes import DType
+from ..core.records import dataclass
 
 
 @dataclass(frozen=True)

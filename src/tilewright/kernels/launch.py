@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Literal
 
 from ..core.dims import Dim
+from ..core.records import dataclass
 from ..tile.ir import Kernel
 
 if TYPE_CHECKING:

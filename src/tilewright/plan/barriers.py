@@ -7,9 +7,9 @@ Barriers are placed as late as possible, which gives the fewest.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from ..core.records import dataclass
 from ..kernels.launch import Alternating, Buffer, Launch, Loop, Pointer, Sliding
 
 SERIAL_NS = 2000.0  # below this estimated time on one core a launch is not worth a barrier

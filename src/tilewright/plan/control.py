@@ -7,10 +7,10 @@ its `end`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from ..core.dims import Dim
+from ..core.records import dataclass
 from ..kernels.launch import Branch, Buffer, Item, Launch, Loop, Pointer, Program, flatten, parts, roots
 from .barriers import Access
 

@@ -6,7 +6,8 @@ smallest result wins; the sum of live sizes at the fullest step is a bound that 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from ..core.records import dataclass
 
 ALIGNMENT = 64
 EXACT_LIMIT = 12  # items for which the branch and bound search runs

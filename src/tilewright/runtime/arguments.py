@@ -6,7 +6,7 @@ This is the slow, complete way: it says what is wrong, copies what is not contig
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from ..core import dtypes as dt
 from ..core.dims import UNBOUNDED, Dim, Expr, Symbol, evaluate, symbols
 from ..core.dtypes import DType
 from ..core.errors import InputError
+from ..core.records import dataclass
 from ..core.tensors import FOREIGN, Array, from_dtype, is_masked, is_tensor, numpy_to_tensor, tensor_to_numpy, torch_dtypes
 from ..core.torch_context import why_not
 from ..ir.types import TensorType
@@ -185,8 +186,7 @@ def refuse_masked(name: str, type_: TensorType, array: Any) -> None:
 
 
 def _admit_array(name: str, type_: TensorType, array: Array, bound: Bound) -> tuple[int, ...]:
-    known = {d.np: d for d in dt.ALL}
-    dtype = known.get(array.dtype.newbyteorder("="))
+    dtype = dt.of_numpy(array.dtype.newbyteorder("="))
     _check_type(name, type_, dtype, str(dtype if dtype is not None else array.dtype), array.shape, widening=True)
     if not (array.flags.c_contiguous and array.flags.aligned and array.dtype == type_.dtype.np):
         array = np.array(array, dtype=type_.dtype.np, order="C")

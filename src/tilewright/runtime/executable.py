@@ -6,7 +6,6 @@ addresses at each call. All values of one shape come from one generated function
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from ..core.dims import Dim, Symbol, evaluate, symbols
 from ..core.errors import ExecutionError, InputError, ShapeError, VerifyError
 from ..core.natives import address as native_address
 from ..core.needs import Need
+from ..core.records import dataclass
 from ..ir.types import TensorType
 from ..kernels.launch import Argument, ErrorWord, Launch, Native, Pointer, Program, Word
 from ..plan.barriers import is_serial, nanoseconds

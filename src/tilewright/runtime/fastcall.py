@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from functools import cache
 from math import prod
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 
 from ..core.dims import Dim, Expr, Symbol, symbols
 from ..core.dtypes import DType
+from ..core.records import dataclass
 from ..core.torch_context import allocator, modes
 from ..ir.types import TensorType
 from ..plan.values import dim_source

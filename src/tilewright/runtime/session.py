@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Self
@@ -19,6 +19,7 @@ from ..core.config import load
 from ..core.dims import evaluate
 from ..core.errors import ExecutionError, InputError, ShapeError, UnsupportedError
 from ..core.needs import Need
+from ..core.records import dataclass
 from ..core.signature import Signature, Slot
 from ..core.target_spec import TargetSpec
 from ..core.validation import Level, validate

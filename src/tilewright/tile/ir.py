@@ -7,10 +7,11 @@ elements held in registers; rank 0 is a scalar), views (pointer and strides of a
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from ..core.dtypes import DType
+from ..core.records import dataclass
 
 
 @dataclass(frozen=True)

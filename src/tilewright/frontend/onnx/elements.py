@@ -5,7 +5,6 @@ as their codes in `u8`; a code is read through a table of its 16 or 256 values, 
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -15,6 +14,7 @@ import numpy as np
 from ...core import dtypes as dt
 from ...core.dtypes import DType
 from ...core.errors import UnsupportedError
+from ...core.records import dataclass
 
 Array = np.ndarray[Any, Any]
 

@@ -1,7 +1,7 @@
 """Control flow: `If`, `Loop` and `Scan` as ops of ours where types allow, and run by the host over compiled bodies where they do not."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,12 @@ from ...core.errors import ShapeError, TilewrightError, UnsupportedError
 from ...ir.graph import Graph, Value
 from ...ir.types import TensorType
 from ...ops import functions as F
+from .content import Contents
 from .importer import Builder, Nothing, Strings
 from .model import Item, Sub, items_of
 from .registry import Context, NeedsData, NeedsHost, axis_of, host, op
 
+COUNTER, MOST_ROUNDS = 64, 4096  # elements of a counter, and rounds that are counted while the graph is made
 
 class Body:
     """A subgraph as a graph of its own; what it reads of the graphs around it is captured."""
@@ -130,6 +132,8 @@ def loop(c: Context, trip: Value | None, cond: Value | None, *carried: Any, body
             if isinstance(count, int):
                 count = max(count, 0)
             return _loop_as_scan(c, made, count, carried)
+        if scans and (rounds := _rounds(c, made, trip, carried)) is not None:
+            return _loop_as_scan(c, made, rounds, carried)
     if scans:
         raise NeedsHost("it stops when data says so and stacks what each round gives")
     made = Body(builder, body, (TensorType(dt.i64, ()), TensorType(dt.bool_, ()), *types))
@@ -137,6 +141,32 @@ def loop(c: Context, trip: Value | None, cond: Value | None, *carried: Any, body
     if [v.type for v in outs[1:]] != types:
         raise NeedsHost("it carries values that change their types")
     return _loop_as_while(c, made, outs, trip, cond, carried)
+
+
+def _rounds(c: Context, body: Body, trip: Value | None, carried: Sequence[Value]) -> int | None:
+    """How often a loop runs whose condition comes from counters alone, as TensorFlow's loops over time have it; None for any other."""
+    number, *inputs = body.graph.inputs[: len(carried) + 1]
+
+    def told(pairs: Iterable[tuple[Value, Any]]) -> dict[Value, Any]:
+        return {v: a for v, a in pairs if a is not None and a.dtype != object and a.size <= COUNTER}
+
+    limit = None if trip is None else c.known(trip)
+    if trip is not None and (limit is None or limit.dtype == object):
+        return None
+    most = MOST_ROUNDS if limit is None else min(MOST_ROUNDS, max(int(limit.reshape(-1)[0]), 0))
+    captured = told((inner, c.known(outer)) for outer, inner in body.captured.items())
+    state = told((v, c.known(x)) for v, x in zip(inputs, carried, strict=True))
+    for i in range(most):
+        contents = Contents()
+        for v, a in (*captured.items(), *state.items(), (number, np.asarray(i, np.int64))):
+            contents.tell(v, a)
+        go = contents.of(body.outputs[0])
+        if go is None or go.dtype == object:
+            return None
+        if not np.all(go):
+            return i + 1
+        state = told((v, contents.of(x)) for v, x in zip(inputs, body.outputs[1:], strict=False) if v in state)
+    return most if most < MOST_ROUNDS else None
 
 
 def _loop_as_scan(c: Context, body: Body, count: Dim, carried: Sequence[Value]) -> tuple[Value, ...]:

@@ -17,7 +17,6 @@ import numpy as np
 
 from ...core.errors import FormatError, MissingFileError, UnsupportedError
 from ...core.files import open_file
-from .elements import STRING, elem
 
 LARGEST = 1 << 40  # elements of one tensor
 SMALL = 1 << 20  # bytes of a file that is read at once
@@ -138,6 +137,8 @@ class Source:
 
     def array(self, tensor: Any) -> Any:
         """The elements of a TensorProto as NumPy holds them (strings as objects)."""
+        from .elements import STRING, elem
+
         onnx = onnx_library()
         count = 1
         for n in tensor.dims:
@@ -179,6 +180,8 @@ class Source:
         return np.asarray(self._maps[path])
 
     def _external(self, tensor: Any, count: int) -> Any:
+        from .elements import elem
+
         entries = {e.key: e.value for e in tensor.external_data}
         location = entries.get("location", "")
         path = self.path_of(location, tensor.name)

@@ -154,9 +154,9 @@ def linear_classifier(c: Context, x: Value, *, coefficients: Any, intercepts: An
                       classlabels_strings: Any = None, multi_class: int = 0, post_transform: str = "NONE") -> Any:
     wide = _matrix(F.cast(x, dt.f32))
     names = classlabels_strings if classlabels_strings else classlabels_ints
-    features = wide.shape[1]
-    rows = len(coefficients) // int(features)
-    w = np.array(coefficients, np.float32).reshape(rows, -1)
+    features = int(wide.shape[1])
+    rows = len(intercepts) if intercepts else len(coefficients) // features
+    w = np.array(coefficients, np.float32)[: rows * features].reshape(rows, features)  # ONNX Runtime leaves further ones unread
     scores = F.matmul(wide, c.constant(w, "coefficients"), transpose_b=True)
     scores = scores if intercepts is None else F.add(scores, c.constant(np.array(intercepts, np.float32)))
     if rows == 1 and len(names) == 2:

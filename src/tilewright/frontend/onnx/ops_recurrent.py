@@ -12,6 +12,7 @@ from ...core.errors import UnsupportedError
 from ...ir.graph import Graph, Value
 from ...ops import formulas
 from ...ops import functions as F
+from .ops_cast import dynamic_quantize
 from .registry import Context, emit, op
 
 Activation = Callable[[Value], Value]
@@ -80,17 +81,19 @@ def reversed_(c: Context, x: Value, lengths: Value | None) -> Value:
 class Step:
     """One direction: what is computed before the loop, and the loop's body."""
 
-    def __init__(self, c: Context, x: Value, w: Value, r: Value, bias: Value | None, gates: int) -> None:
+    def __init__(self, c: Context, x: Value, product: Callable[[Value], Value], hidden: Any, bias: Value | None, gates: int,
+                 order: Callable[[Value], Value]) -> None:
+        """`product` is that of the inputs of all steps with their weights, `order` puts its rows into the order of the steps."""
         self.c = c
-        hidden = r.shape[-1]
         steps, batch, width = x.shape
-        rows = F.reshape(x, (steps * batch, width))
-        made = F.matmul(rows, w, transpose_b=True)
+        turned = isinstance(x.op, O.Transpose) and x.op.perm == (1, 0, 2)  # rows of [B, T] are one matrix, those of [T, B] are not
+        made = product(F.reshape(x.node.operands[0] if turned else x, (steps * batch, width)))
         self.rb: Value | None = None
         if bias is not None:
             made = F.add(made, F.slice_(bias, 0, 0, gates * hidden))
             self.rb = F.slice_(bias, 0, gates * hidden, gates * hidden)
-        self.xs = F.reshape(made, (steps, batch, gates * hidden))
+        made = F.reshape(made, (batch, steps, gates * hidden) if turned else (steps, batch, gates * hidden))
+        self.xs = order(F.transpose(made, (1, 0, 2)) if turned else made)
         self.hidden, self.steps, self.batch = hidden, steps, batch
 
     def run(self, carries: Sequence[Value], captured: Sequence[Value], lengths: Value | None,
@@ -124,6 +127,10 @@ class Step:
         return list(made[:n]), made[n]
 
 
+def _product(w: Value) -> Callable[[Value], Value]:
+    return lambda rows: F.matmul(rows, w, transpose_b=True)
+
+
 def _clipped(x: Value, clip: float | None) -> Value:
     return x if clip is None else F.minimum(F.maximum(x, -clip), clip)
 
@@ -133,8 +140,8 @@ def _part(gates: Value, k: int, hidden: Any) -> Value:
 
 
 def _run(c: Context, x: Value, w: Value, lengths: Value | None, direction: str, layout: int, states: Sequence[Value | None],
-         one: Callable[[Value, int, list[Value | None]], tuple[list[Value], Value]]) -> tuple[Value, list[Value]]:
-    """All directions: Y and the last states. `one(x, k, states)` runs direction k forwards."""
+         one: Callable[[Value, int, list[Value | None], Callable[[Value], Value]], tuple[list[Value], Value]]) -> tuple[Value, list[Value]]:
+    """All directions: Y and the last states. `one(x, k, states, order)` runs direction k, whose steps are the rows of order(x)."""
     if layout:
         x = F.transpose(x, (1, 0, 2))
         states = [None if s is None else F.transpose(s, (1, 0, 2)) for s in states]
@@ -142,9 +149,9 @@ def _run(c: Context, x: Value, w: Value, lengths: Value | None, direction: str, 
     rows, finals = [], []
     for k in range(count):
         back = direction == "reverse" or k == 1
-        xs = reversed_(c, x, lengths) if back else x
-        last, ys = one(xs, k, [pick(s, k) for s in states])
-        ys = reversed_(c, ys, lengths) if back else ys
+        order: Callable[[Value], Value] = (lambda v: reversed_(c, v, lengths)) if back else (lambda v: v)
+        last, ys = one(x, k, [pick(s, k) for s in states], order)
+        ys = order(ys)
         rows.append(F.reshape(ys, (ys.shape[0], 1, *ys.shape[1:])))
         finals.append([F.reshape(v, (1, *v.shape)) for v in last])
     y = rows[0] if count == 1 else F.concat(rows, 1)
@@ -166,10 +173,10 @@ def rnn(c: Context, x: Value, w: Value, r: Value, bias: Value | None = None, len
     count = 2 if direction == "bidirectional" else 1
     acts = _activations(activations, activation_alpha, activation_beta, ("Tanh",), count)
 
-    def one(xs: Value, k: int, states: list[Value | None]) -> tuple[list[Value], Value]:
+    def one(xs: Value, k: int, states: list[Value | None], order: Callable[[Value], Value]) -> tuple[list[Value], Value]:
         wk, rk = pick(w, k), pick(r, k)
         assert wk is not None and rk is not None
-        step = Step(c, xs, wk, rk, pick(bias, k), 1)
+        step = Step(c, xs, _product(wk), rk.shape[-1], pick(bias, k), 1, order)
 
         def body(g: Graph, carry: list[Value], row: Value, extra: list[Value]) -> list[Value]:
             total = F.add(row, F.matmul(carry[0], extra[0], transpose_b=True))
@@ -190,10 +197,10 @@ def gru(c: Context, x: Value, w: Value, r: Value, bias: Value | None = None, len
     count = 2 if direction == "bidirectional" else 1
     acts = _activations(activations, activation_alpha, activation_beta, ("Sigmoid", "Tanh"), count)
 
-    def one(xs: Value, k: int, states: list[Value | None]) -> tuple[list[Value], Value]:
+    def one(xs: Value, k: int, states: list[Value | None], order: Callable[[Value], Value]) -> tuple[list[Value], Value]:
         wk, rk = pick(w, k), pick(r, k)
         assert wk is not None and rk is not None
-        step = Step(c, xs, wk, rk, pick(bias, k), 3)
+        step = Step(c, xs, _product(wk), rk.shape[-1], pick(bias, k), 3, order)
         n = step.hidden
         f, g_ = acts[k]
 
@@ -224,27 +231,63 @@ def gru(c: Context, x: Value, w: Value, r: Value, bias: Value | None = None, len
 
 @op("LSTM")
 def lstm(c: Context, x: Value, w: Value, r: Value, bias: Value | None = None, lengths: Value | None = None, h0: Value | None = None,
-         c0: Value | None = None, peepholes: Value | None = None, *, hidden_size: int = 0, activations: Any = None,
-         activation_alpha: Any = None, activation_beta: Any = None, clip: float | None = None, direction: str = "forward",
-         input_forget: int = 0, layout: int = 0, output_sequence: int = 0) -> Any:
+         c0: Value | None = None, peepholes: Value | None = None, **attrs: Any) -> Any:
+    def products(k: int) -> tuple[Any, list[Value], Any]:
+        wk, rk = pick(w, k), pick(r, k)
+        assert wk is not None and rk is not None
+        return _product(wk), [rk], lambda h, extra: F.matmul(h, extra[0], transpose_b=True)
+
+    return _lstm(c, x, r.shape[-1], products, bias, lengths, [h0, c0], peepholes, **attrs)
+
+
+@op("DynamicQuantizeLSTM", domain="com.microsoft")
+def dynamic_quantize_lstm(c: Context, x: Value, w: Value, r: Value, bias: Value | None, lengths: Value | None, h0: Value | None,
+                          c0: Value | None, peepholes: Value | None, sw: Value, zw: Value, sr: Value, zr: Value, **attrs: Any) -> Any:
+    """Weights are [directions, K, 4 * hidden] in 8 bits; inputs, and the state before each step, are quantized as they come."""
+    def integers(weights: Value, scale: Value, zero: Value, k: int) -> list[Value]:
+        """Weights, their sums by columns, scales and zero points of direction k."""
+        found, zeros = (np.asarray(c.array(v, "a weight"))[k].astype(np.int32) for v in (weights, zero))
+        moved = 128 if weights.dtype is dt.u8 else 0
+        found, zeros = found - moved, zeros - moved
+        return [c.constant(found.astype(np.int8), "weights"), c.constant(found.sum(0, dtype=np.int32), "columns"),
+                c.constant(np.broadcast_to(c.array(scale, "a scale")[k], found.shape[1:]).astype(np.float32), "scales"),
+                c.constant(np.broadcast_to(zeros, found.shape[1:]).astype(np.int32), "zeros")]
+
+    def product(values: Value, w: Value, columns: Value, scales: Value, zeros: Value) -> Value:
+        quantized, scale, zero = dynamic_quantize(c, values)
+        total = F.sub(O.IntMatmul()(quantized, w), F.mul(F.cast(zero, dt.i32), columns))
+        rows = F.sub(F.sum_(F.cast(quantized, dt.i32), (1,), keepdims=True), F.mul(F.cast(zero, dt.i32), int(w.shape[0])))
+        return F.mul(F.cast(F.sub(total, F.mul(rows, zeros)), dt.f32), F.mul(scale, scales))
+
+    def products(k: int) -> tuple[Any, list[Value], Any]:
+        own, again = integers(w, sw, zw, k), integers(r, sr, zr, k)
+        return lambda rows: product(rows, *own), again, lambda h, extra: product(h, *extra[:4])
+
+    return _lstm(c, x, r.shape[1], products, bias, lengths, [h0, c0], peepholes, **attrs)
+
+
+def _lstm(c: Context, x: Value, n: Any, products: Callable[[int], tuple[Any, list[Value], Any]], bias: Value | None, lengths: Value | None,
+          first: list[Value | None], peepholes: Value | None, *, hidden_size: int = 0, activations: Any = None,
+          activation_alpha: Any = None, activation_beta: Any = None, clip: float | None = None, direction: str = "forward",
+          input_forget: int = 0, layout: int = 0, output_sequence: int = 0) -> Any:
+    """`products(k)`: the product of the inputs in direction k, what that of the states captures, and it: a function of both."""
     count = 2 if direction == "bidirectional" else 1
     acts = _activations(activations, activation_alpha, activation_beta, ("Sigmoid", "Tanh", "Tanh"), count)
 
-    def one(xs: Value, k: int, states: list[Value | None]) -> tuple[list[Value], Value]:
-        wk, rk, peep = pick(w, k), pick(r, k), pick(peepholes, k)
-        assert wk is not None and rk is not None
-        step = Step(c, xs, wk, rk, pick(bias, k), 4)
-        n = step.hidden
+    def one(xs: Value, k: int, states: list[Value | None], order: Callable[[Value], Value]) -> tuple[list[Value], Value]:
+        inward, captured, again = products(k)
+        peep = pick(peepholes, k)
+        step = Step(c, xs, inward, n, pick(bias, k), 4, order)
         f, g_, h_ = acts[k]
         if step.rb is not None:  # nothing stands between the two biases: they are one
             step.xs = F.add(step.xs, step.rb)
 
         def body(g: Graph, carry: list[Value], row: Value, extra: list[Value]) -> list[Value]:
             h, cell = carry
-            gates = F.add(row, F.matmul(h, extra[0], transpose_b=True))
+            gates = F.add(row, again(h, extra))
 
             def seen(gate: Value, at: int, of: Value) -> Value:
-                gate = gate if len(extra) < 2 else F.add(gate, F.mul(F.slice_(extra[1], 0, at * n, n), of))
+                gate = gate if peep is None else F.add(gate, F.mul(F.slice_(extra[-1], 0, at * n, n), of))
                 return f(_clipped(gate, clip))
 
             add = seen(_part(gates, 0, n), 0, cell)
@@ -254,9 +297,9 @@ def lstm(c: Context, x: Value, w: Value, r: Value, bias: Value | None = None, le
             show = seen(_part(gates, 1, n), 1, cell)
             return [F.mul(show, h_(cell)), cell]
 
-        return step.run([_first(c, s, step, x) for s in states], [rk] if peep is None else [rk, peep], lengths, body)
+        return step.run([_first(c, s, step, x) for s in states], captured if peep is None else [*captured, peep], lengths, body)
 
-    y, (h, cell) = _run(c, x, w, lengths, direction, layout, [h0, c0], one)
+    y, (h, cell) = _run(c, x, x, lengths, direction, layout, first, one)
     return y, h, cell
 
 

@@ -114,6 +114,8 @@ def squeeze(c: Context, x: Value, axes: Value | None = None) -> Value:
 
 
 def _squeezed(x: Value, axes: Any) -> Value:
+    if axes is None:
+        static([d for d in x.shape if bounds(d)[0] <= 1 <= bounds(d)[1]], "a size that may be 1 and is squeezed then")
     gone = {a for a, d in enumerate(x.shape) if d == 1} if axes is None else set(axes_of(axes, len(x.shape)))
     for a in gone:
         if isinstance(x.shape[a], int) and x.shape[a] != 1:

@@ -191,10 +191,12 @@ class Program:
 
     # --- running
 
-    def run(self, env: dict[str, Any]) -> list[Any]:
-        """The graph's outputs; env holds its inputs and whatever its nodes capture."""
+    def run(self, env: dict[str, Any], stages: list[Stage] | None = None) -> list[Any]:
+        """The graph's outputs; env holds its inputs and whatever its nodes capture. `stages` receives what the call went through."""
         stage = self.start
         while True:
+            if stages is not None:
+                stages.append(stage)
             if stage.segment is not None:
                 stage.segment(env)
             env.update(stage.known)

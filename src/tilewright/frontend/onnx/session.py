@@ -15,12 +15,14 @@ from ...core.tensors import is_tensor, tensor_to_numpy
 from ...ir.graph import Graph
 from . import families as _families  # noqa: F401  fills the tables
 from .assume import Assumed, assumptions
+from .calls import save_call
 from .elements import elem, type_text
 from .load import Source
 from .model import Frame, require_all
 from .program import Program, Segment, Stage, Tensor, declared, input_names
 
 ROUNDS = 8  # nodes that may ask for something
+CALLS = 8  # of one session that are stored, each through other segments
 
 
 @dataclass
@@ -143,7 +145,9 @@ class SegmentedSession:
     """A model as compiled segments with steps of the host between them: called like a session, with NumPy arrays. One result comes as it
     is, several as a tuple; a sequence is a list, and comes in a tuple also where it is the only result."""
 
-    def __init__(self, imported: Imported) -> None:
+    def __init__(self, imported: Imported, key: str | None = None) -> None:
+        self._imported, self._key = imported, key  # under which calls are stored
+        self._stored: set[Any] = set()  # ids of the stages of stored calls
         self._program, self._names = imported.program, imported.names
         self._source = imported.source
         self.arguments = imported.arguments
@@ -166,10 +170,14 @@ class SegmentedSession:
             if n not in env:
                 raise InputError(f"session: argument {n!r} is missing; takes ({', '.join(names)})")
             env[n] = self._taken(n, env[n])
+        given, stages = dict(env), list[Stage]()
         try:
-            out = self._program.run(env)
+            out = self._program.run(env, stages)
         except STRANGE as e:
             raise FormatError(f"onnx: {self.name} is not as the standard has it: {type(e).__name__}: {e}") from e
+        if self._key is not None and len(self._stored) < CALLS and (last := id(stages[-1])) not in self._stored:
+            self._stored.add(last)
+            save_call(self._key, self._imported, given, stages, env)
         return out[0] if len(out) == 1 and not isinstance(out[0], list) else tuple(out)
 
     def _taken(self, name: str, value: Any) -> Any:

@@ -3,7 +3,7 @@ compiler.
 
 The key covers the file's bytes, what the caller asked for, the machine and the source of this package. Weights that lie in the file (or in
 its external data) as kernels' constants have them stay there: an entry says where, and holds what passes made of others. Models whose
-entries would be large, and those that are several segments, are imported anew at each start.
+entries would be large are imported anew at each start; those that are several segments have an entry for each call (`calls.py`).
 """
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ import numpy as np
 from ...build.code import link
 from ...build.packing import pack_constants
 from ...core.config import load as load_config
+from ...core.dims import DimRows
 from ...core.dtypes import dtype
 from ...core.errors import STRANGE, FormatError, TilewrightError
 from ...core.hashing import blake2b
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from ...ir.graph import Graph
     from .session import Imported
 
-VERSION = 4
+VERSION = 5
 SETTLED_NS = 2_000_000_000  # since the last change of a file
 SHARE = 8  # an entry takes at most this part of the cache
 FORMS = ("plain", "panels", "words", "taps", "folded", "filters")  # that are packed without kernels of their own
@@ -89,9 +90,11 @@ def save(key: str, session: Session, imported: Imported) -> None:
     if sum(map(len, blobs)) > cache.limit // SHARE:
         return
     files = [[name, (s := (source.folder / name).stat()).st_size, s.st_mtime_ns] for name in source.locations] if source.folder else []
+    rows = DimRows()
     header: Data = {
         "interface": interface_data(session.interface), "signature": signature_data(model.signature), "name": model.name,
-        "program": program_data(executable.program, executable.code.symbols), "constants": constants, "passes": model.passes,
+        "program": program_data(executable.program, executable.code.symbols, rows), "dims": rows.rows, "constants": constants,
+        "passes": model.passes,
         "objects": list(executable.code.objects), "files": files, "arguments": imported.arguments, "notes": model.notes,
         "assumed": session.otherwise is not None,
     }
@@ -106,10 +109,14 @@ class Later:
         self._make, self._lock = make, threading.Lock()
         self._made: Callable[..., Any] | None = None
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    @property
+    def made(self) -> Any:
         with self._lock:
             self._made = self._made or self._make()
-        return self._made(*args, **kwargs)
+        return self._made
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.made(*args, **kwargs)
 
 
 def load(key: str, source: Source, target: TargetSpec, graph: Callable[[], Graph], otherwise: Callable[[], Callable[..., Any]], *,
@@ -135,6 +142,7 @@ def _session(data: memoryview, source: Source, target: TargetSpec, graph: Callab
         if [found.st_size, found.st_mtime_ns] != [size, changed]:
             raise FormatError(f"onnx: the file {name} has changed")
     interface, reader = read_interface(header["interface"])
+    reader.table(header["dims"])
     pieces = _Pieces(source, blobs)
     constants = [_Weight(str(e["name"]), read_packed(e["packed"]), e, pieces) for e in header["constants"]]
     program, symbols = read_program(header["program"], constants, reader)

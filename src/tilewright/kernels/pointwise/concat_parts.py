@@ -92,15 +92,16 @@ def _plain(n: Node) -> bool:
 def _channels(graph: Graph, channels_last: Mapping[Value, Layout]) -> dict[Value, Part]:
     found: dict[Value, Part] = {}
     for n in graph.nodes:
-        if not isinstance(n.op, Concat) or n.op.axis != 1 or n.value not in channels_last or not isinstance(n.value.shape[1], int):
+        if not isinstance(n.op, Concat) or n.op.axis != 1 or n.value not in channels_last:
+            continue
+        if not all(isinstance(v.shape[1], int) for v in n.operands):
             continue
         pieces: dict[Value, list[tuple[int, int]]] = {}  # where a value would begin, and how many of its channels are joined there
         start = 0
         for v in n.operands:
             root, chain = behind_views(v)
             plain = channels_last.get(root)
-            layout, size = seen_through(chain, plain), v.shape[1]
-            assert isinstance(size, int)
+            layout, size = seen_through(chain, plain), int(v.shape[1])
             if plain is not None and layout is not None and layout.strides == plain.strides and isinstance(layout.offset, int):
                 pieces.setdefault(root, []).append((start - layout.offset, size))
             start += size

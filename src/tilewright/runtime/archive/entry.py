@@ -2,6 +2,7 @@
 beside it is: the folder is the user's own."""
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -12,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ... import __version__
 from ...core.hashing import blake2b
 from ...core.target_spec import TargetSpec
 
@@ -47,21 +49,24 @@ def target_text(target: TargetSpec) -> str:
 
 @functools.cache
 def package_state() -> str:
-    """The state of this package's own files: sizes and times, since reading them all would take longer than the rest."""
+    """The state of this package's own files: sizes and times, since reading them all would take longer than the rest. Of an installed
+    release it is that of the list which the installer wrote."""
     root = str(Path(__file__).parents[2])
-    found = sorted((path[len(root):], (s := os.stat(path)).st_size, s.st_mtime_ns) for path in _files(root))
-    return blake2b(repr(found).encode(), digest_size=10).hexdigest()
+    with contextlib.suppress(OSError):
+        return repr(((s := os.stat(f"{root}-{__version__}.dist-info/RECORD")).st_size, s.st_mtime_ns))
+    return blake2b(repr(sorted(_files(root, len(root)))).encode(), digest_size=10).hexdigest()
 
 
-def _files(folder: str) -> list[str]:
-    paths: list[str] = []
+def _files(folder: str, root: int) -> list[tuple[str, int, int]]:
+    found: list[tuple[str, int, int]] = []
     with os.scandir(folder) as entries:
         for e in entries:
             if e.name.endswith(".py"):
-                paths.append(e.path)
-            elif e.is_dir() and e.name != "__pycache__":
-                paths += _files(e.path)
-    return paths
+                s = e.stat()
+                found.append((e.path[root:], s.st_size, s.st_mtime_ns))
+            elif e.name != "__pycache__" and e.is_dir():
+                found += _files(e.path, root)
+    return found
 
 
 def packed_tiles(tiles: Mapping[str, str]) -> bytes:

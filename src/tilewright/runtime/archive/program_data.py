@@ -1,21 +1,21 @@
 """Programs, interfaces and signatures as plain data (for JSON), and back. Whatever cannot be right is a FormatError.
 
-A dim is an int or its text. Buffers are numbered: inputs, outputs, constants, temps, in this order. Kernels are named by the
-symbol of their object code; their tile IR is not stored.
+A dim is an int or its text (in the code cache, the number of a row of one table). Buffers are numbered: inputs, outputs, constants, temps,
+in this order. Kernels are named by the symbol of their object code; their tile IR is not stored.
 """
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, get_args
 
 import numpy as np
 
-from ...core.dims import Dim, Expr, Symbol, parse_dim, sym
+from ...core.dims import Dim, DimRows, Expr, Symbol, parse_dim, read_rows, sym
 from ...core.dtypes import dtype, u64
 from ...core.errors import STRANGE, FormatError, ParseError
 from ...core.pytree import SCALARS, Spec
+from ...core.records import dataclass
 from ...core.signature import Fixed, Signature, Size, Slot
 from ...ir.types import TensorType
 from ...kernels.launch import (
@@ -58,11 +58,14 @@ def dim_data(d: Dim) -> int | str:
 
 
 class Reader:
-    """Reads dims of one file; equal texts are parsed once."""
+    """Reads dims of one file; equal texts are parsed once. `#3` is a row of its table, where it has one."""
 
     def __init__(self, symbols: Sequence[Symbol]) -> None:
         self.known: dict[str, Expr] = {s.name: sym(s.name, s.lo, s.hi) for s in symbols}
         self.seen: dict[str, Dim] = {}
+
+    def table(self, rows: Sequence[Any]) -> None:
+        self.seen.update((f"#{k}", e) for k, e in enumerate(read_rows(rows, self.known)))
 
     def dim(self, value: Any) -> Dim:
         if type(value) is int:
@@ -180,8 +183,11 @@ def read_signature(data: Data, reader: Reader, interface: Interface) -> Signatur
     return Signature(params, in_spec, out_spec, inputs, outputs, names, updates, seeded)
 
 
-def program_data(program: Program, symbols: Sequence[str]) -> Data:
-    """`symbols` names the object code of every launch and, after it, of each of its variants."""
+def program_data(program: Program, symbols: Sequence[str], rows: DimRows | None = None) -> Data:
+    """`symbols` names the object code of every launch and, after it, of each of its variants. With `rows` dims are numbers of rows."""
+    def dim(d: Dim) -> int | str:
+        return dim_data(d) if isinstance(d, int) or rows is None else f"#{rows.number(d)}"
+
     groups = (program.inputs, program.outputs, [c.buffer for c in program.constants], program.temps)
     number = {b: i for i, b in enumerate(dict.fromkeys(b for g in groups for b in g))}  # a state is input and output
     plain = [b for launch in program.launches for b in (*launch.reads, *launch.writes) if b.kind != "window"]
@@ -191,26 +197,26 @@ def program_data(program: Program, symbols: Sequence[str]) -> Data:
 
     def argument(a: Argument) -> list[Any]:
         if isinstance(a, Pointer):
-            return ["p", number[a.buffer], dim_data(a.offset), dim_data(a.extent)]
+            return ["p", number[a.buffer], dim(a.offset), dim(a.extent)]
         if isinstance(a, Native):
             return ["n", a.name]
-        return ["w", dim_data(a.value)] if isinstance(a, Word) else ["e"]
+        return ["w", dim(a.value)] if isinstance(a, Word) else ["e"]
 
     names = iter(symbols)
 
     def way(x: Launch | Variant) -> Data:
-        return {"code": next(names), "args": [argument(a) for a in x.arguments], "grid": dim_data(x.grid), "scratch": dim_data(x.scratch)}
+        return {"code": next(names), "args": [argument(a) for a in x.arguments], "grid": dim(x.grid), "scratch": dim(x.scratch)}
 
     launches = [
         {**way(x), "name": x.name, "reads": [number[b] for b in x.reads], "writes": [number[b] for b in x.writes],
-         "inplace": [[number[a], number[b]] for a, b in x.inplace], "flops": dim_data(x.flops), "bytes": dim_data(x.bytes),
+         "inplace": [[number[a], number[b]] for a, b in x.inplace], "flops": dim(x.flops), "bytes": dim(x.bytes),
          "serial": x.serial, "note": x.note, "streams": x.streams, "shared": x.shared,
-         "sites": [[s.op, s.place, None if s.size is None else dim_data(s.size)] for s in x.sites],
-         "variants": [{**way(v), "when": [dim_data(v.value), v.lo, v.hi]} for v in x.variants]}
+         "sites": [[s.op, s.place, None if s.size is None else dim(s.size)] for s in x.sites],
+         "variants": [{**way(v), "when": [dim(v.value), v.lo, v.hi]} for v in x.variants]}
         for x in program.launches
     ]
-    return {"buffers": [[b.name, b.kind, dim_data(b.nbytes), b.index] for b in number if b.kind != "window"], "launches": launches,
-            "outputs": [number[b] for b in program.outputs], "control": control_data(program, number, dim_data)}
+    return {"buffers": [[b.name, b.kind, dim(b.nbytes), b.index] for b in number if b.kind != "window"], "launches": launches,
+            "outputs": [number[b] for b in program.outputs], "control": control_data(program, number, dim)}
 
 
 def read_program(data: Data, constants: Sequence[Any], reader: Reader,

@@ -42,7 +42,7 @@ def _strange(name: str, type_: TensorType, value: Any) -> InputError:
 
 
 def _numpy_dtype(array: Any) -> dt.DType | None:
-    return {d.np: d for d in dt.ALL}.get(array.dtype.newbyteorder("="))
+    return dt.of_numpy(array.dtype.newbyteorder("="))
 
 
 def _give_back(arrays: Sequence[Any], stream: int) -> None:
@@ -238,7 +238,7 @@ def look(value: Any, stream: int) -> tuple[dlpack.Seen, Any] | None:
     if told.get("stream"):
         gpu.enter()  # a jitted function looks at its arguments before a session has entered
         cuda_launch.follow(stream or LEGACY, int(told["stream"]))
-    dtype = {d.np: d for d in dt.ALL}.get(plain)
+    dtype = dt.of_numpy(plain)
     shown = str(dtype) if dtype is not None else str(plain)
     return dlpack.Seen(told["data"][0], tuple(told["shape"]), steps, dtype, (CUDA, 0), shown), value
 

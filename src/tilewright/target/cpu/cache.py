@@ -14,13 +14,13 @@ import re
 import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from ...core.config import Config, load, user_folder
 from ...core.errors import FileError
 from ...core.files import remove_leftovers, write_file
 from ...core.hashing import blake2b
+from ...core.records import dataclass
 from ...core.target_spec import TargetSpec
 from .jit import DEFAULT_OPT, OptLevel, compile_many, llvm_version, pass_options
 

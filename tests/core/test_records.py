@@ -1,0 +1,91 @@
+"""Dataclasses that are made when a class is first used are those of the standard library."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import pickle
+from dataclasses import FrozenInstanceError, field, fields, replace
+from typing import Any
+
+import pytest
+
+from tilewright.core.records import _deferred as deferred
+from tilewright.core.records import dataclass
+
+
+def classes(dataclass: Any) -> tuple[Any, ...]:
+    @dataclass(frozen=True)
+    class Point:
+        x: int
+        y: float = field(default=2.0, repr=False)
+        note: str = field(default="", compare=False)
+
+    @dataclass
+    class Open:
+        a: list[int] = field(default_factory=list)
+
+    @dataclass(eq=False)
+    class Named:
+        name: str
+
+        def __repr__(self) -> str:
+            return f"<{self.name}>"
+
+    @dataclass(frozen=True)
+    class Wide(Point):
+        z: int = 0
+
+    class Plain(Wide):
+        pass
+
+    @dataclass(frozen=True)
+    class Own:
+        x: float
+
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Own) and round(self.x) == round(other.x)
+
+    return Point, Open, Named, Wide, Plain, Own
+
+
+def seen(made: tuple[Any, ...]) -> list[Any]:
+    Point, Open, Named, Wide, Plain, Own = made
+    a, b = Point(1), Point(1, note="other")
+    return [repr(a).rpartition(".")[2], a == b, hash(a) == hash(b), a == Point(2), a == Wide(1), Wide(1) == Wide(1, z=3),
+            Plain(1) == Plain(1), hash(Plain(1)) == hash(Wide(1)), repr(Plain(1, z=4)).rpartition(".")[2],
+            Open().a == [] and Open() == Open(), Open.__hash__,
+            repr(Named("n")), Named("n") == Named("n"), Own(1.1) == Own(1.2), hash(Own(1.5)) == hash(Own(1.5)),
+            [f.name for f in fields(Wide)], Point.__match_args__, repr(replace(a, x=7)).rpartition(".")[2],
+            copy.copy(Wide(3, z=1)) == Wide(3, z=1), dataclasses.is_dataclass(Own), dataclasses.asdict(Plain(1))]
+
+
+def test_they_behave_as_those_of_the_standard_library() -> None:
+    assert seen(classes(deferred)) == seen(classes(dataclasses.dataclass))
+
+
+def test_a_class_without_objects_has_its_fields_and_is_frozen_from_the_first_one_on() -> None:
+    made = classes(deferred)
+    assert [f.name for f in fields(made[3])] == ["x", "y", "note", "z"]
+    with pytest.raises(FrozenInstanceError):
+        made[3](1).x = 2
+    with pytest.raises(TypeError, match="missing 1 required positional argument"):
+        made[0]()
+
+
+@dataclass(frozen=True)
+class Sent:
+    x: int
+    y: int = 1
+
+
+def test_an_object_that_no_init_made_compares_and_prints() -> None:
+    data = pickle.dumps(Sent(3)).replace(b"Sent", b"Same")
+    found = pickle.loads(data)
+    assert found == pickle.loads(data) and hash(found) == hash((3, 1)) and repr(found) == "Same(x=3, y=1)"
+
+
+@dataclass(frozen=True)
+class Same:
+    x: int
+    y: int = 1
