@@ -1,4 +1,4 @@
-"""The backend's calls of sessions on a GPU: graphs of tensors of the host, compiled for the emulated GPU, which finds them in its memory."""
+"""The backend's calls of sessions on a GPU: graphs over tensors of the host, which the emulated GPU finds in its memory."""
 from __future__ import annotations
 
 import copy
@@ -139,6 +139,7 @@ def test_tensors_of_the_host_in_a_graph_of_the_gpu(gpu: FakeDriver) -> None:
 
 
 def test_a_target_elsewhere(gpu: FakeDriver) -> None:
+    compiled = torch.compile(lambda x: x + 1, backend="tilewright", options={"target": "cpu"})
     with pytest.warns(UserWarning, match="target cpu cannot read tensors on the device cuda"):
-        compiled = torch.compile(lambda x: x + 1, backend="tilewright", options={"target": "cpu"})
-        assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 2.0))
+        y = compiled(torch.ones(2))
+    assert torch.equal(y, torch.full((2,), 2.0))
