@@ -216,7 +216,7 @@ def measure(name: str, module: nn.Module, inputs: tuple[Any, ...], train: bool, 
         calls["inductor"]()
         ready["inductor"] = time.perf_counter() - start
     with alone():
-        row["seconds"] = interleaved(calls, args.seconds, 10 if on_gpu else 1)
+        row["seconds"] = interleaved(calls, args.seconds, 5 if on_gpu else 1)
     row["ready"] = ready
     return row
 
@@ -266,12 +266,12 @@ def main() -> None:
         overhead()
         return
     models: dict[str, Any] = {}
+    if args.full:
+        models |= full_models()
     if args.zoo:
         import zoo
 
         models |= zoo.models(args.device == "cuda")
-    if args.full:
-        models |= full_models()
     models = {k: v for k, v in (models or own_models()).items() if (args.only or k) == k and any(w in k for w in args.words or [""])}
     if args.jobs:
         in_processes(list(models), args)
