@@ -140,9 +140,9 @@ def step(call: Callable[..., Any], module: nn.Module, inputs: tuple[Any, ...], t
 
 
 def in_training(module: nn.Module) -> nn.Module:
-    """Without dropout, so that results can be compared."""
+    """Without dropout, so that results can be compared. (LeViT keeps what it computes from its biases outside of training.)"""
     for m in module.eval().modules():
-        m.training = isinstance(m, (nn.modules.batchnorm._BatchNorm, nn.RNNBase))
+        m.training = isinstance(m, (nn.modules.batchnorm._BatchNorm, nn.RNNBase)) or hasattr(m, "attention_bias_cache")
     return module
 
 
