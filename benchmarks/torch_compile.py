@@ -4,19 +4,30 @@
     python benchmarks/torch_compile.py                       inference of the models below
     python benchmarks/torch_compile.py --train               training steps (forward, backward; the optimizer is not timed)
     python benchmarks/torch_compile.py --zoo bert unet       models of zoo.py whose name contains one of the words
+    python benchmarks/torch_compile.py --full --train        BERT-base, GPT-2, ViT-S and ResNet-18 as they are
+    python benchmarks/torch_compile.py --device cuda --both --jobs 12    inference and a training step under autocast in bf16, in processes
     python benchmarks/torch_compile.py --overhead            what a call costs beyond its session's
 
-A row shows how far our result is from eager's. `ratio` is a peer's time over ours: above 1 we are faster. `splits` are parts that
-PyTorch runs. inductor needs a C++ compiler; without one leave it out with --peers eager.
+`error` is the distance from eager PyTorch in f32 (on a GPU without TF32), behind it eager's own under autocast. `ratio` is a peer's time
+over ours: above 1 we are faster. `splits` are parts that PyTorch runs. In a training step dropout is off and batch norms are in training
+mode (--mode eval: as in inference). inductor needs a C++ compiler; without one leave it out with --peers eager.
 """
 from __future__ import annotations
 
 import argparse
+import fcntl
 import gc
+import os
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
+import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -86,15 +97,39 @@ def own_models() -> dict[str, Callable[[], tuple[nn.Module, tuple[Any, ...]]]]:
     }
 
 
+def full_models() -> dict[str, Callable[[], tuple[nn.Module, tuple[Any, ...]]]]:
+    """What the training step is to be measured on."""
+    import transformers as T
+    from zoo import First
+
+    ids = lambda b, s: (torch.randint(0, 30000, (b, s)),)
+    vit = {"hidden_size": 384, "num_attention_heads": 6, "intermediate_size": 1536}
+    return {
+        "bert-base 8x128": lambda: (First(T.BertModel(T.BertConfig(), add_pooling_layer=False)), ids(8, 128)),
+        "gpt-2 4x256": lambda: (First(T.GPT2LMHeadModel(T.GPT2Config()), use_cache=False), ids(4, 256)),
+        "vit-s 16": lambda: (First(T.ViTModel(T.ViTConfig(**vit), add_pooling_layer=False)), (torch.randn(16, 3, 224, 224),)),
+        "resnet-18 16": lambda: (resnet(), (torch.randn(16, 3, 224, 224),)),
+    }
+
+
 class Turned(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.transpose(1, 2)
 
 
-def step(call: Callable[..., Any], module: nn.Module, inputs: tuple[Any, ...]) -> Callable[[], Any]:
+def step(call: Callable[..., Any], module: nn.Module, inputs: tuple[Any, ...], train: bool, half: bool) -> Callable[[], Any]:
+    """The result of a call, or loss and gradients of a training step."""
+    weights: list[torch.Tensor] = []
+    device = inputs[0].device.type
+
     def run() -> Any:
-        out = call(*inputs).float()
-        loss = (out * torch.cos(torch.arange(out.numel())).reshape(out.shape)).mean()  # the mean of squares behind a norm has no gradient
+        with torch.autocast(device, torch.bfloat16, enabled=half):
+            out = call(*inputs)
+        if not train:
+            return out
+        if not weights:  # the mean of squares behind a norm has no gradient
+            weights.append(torch.cos(torch.arange(out.numel(), device=device)).reshape(out.shape))
+        loss = (out.float() * weights[0]).mean()
         loss.backward()
         found = [p.grad for p in module.parameters()]
         for p in module.parameters():
@@ -104,57 +139,85 @@ def step(call: Callable[..., Any], module: nn.Module, inputs: tuple[Any, ...]) -
     return run
 
 
+def in_training(module: nn.Module) -> nn.Module:
+    """Without dropout, so that results can be compared. (LeViT keeps what it computes from its biases outside of training.)"""
+    for m in module.eval().modules():
+        m.training = isinstance(m, (nn.modules.batchnorm._BatchNorm, nn.RNNBase)) or hasattr(m, "attention_bias_cache")
+    return module
+
+
 def distance(a: Any, b: Any) -> float:
     """The largest relative distance of two results; gradients that vanish count against the largest."""
     if isinstance(a, torch.Tensor):
+        a, b = a.float(), b.float()
         return float((a - b).norm() / (b.norm() + 1e-12)) if b.norm() else float((a - b).norm())
     if isinstance(a, tuple) and len(a) == 2 and isinstance(a[1], list):
-        top = max((float(g.norm()) for g in b[1] if g is not None), default=1.0)
-        return max(distance(a[0], b[0]), *(float((x - y).norm()) / (float(y.norm()) + 1e-4 * top)
-                                           for x, y in zip(a[1], b[1], strict=True) if y is not None))
+        every = float(torch.stack([y.norm() for y in b[1] if y is not None]).norm())  # small gradients count as a part of all
+        apart = torch.stack([(x.float() - y.float()).norm() for x, y in zip(a[1], b[1], strict=True) if y is not None])
+        return float(apart.norm()) / every
     return max(distance(x, y) for x, y in zip(a, b, strict=True))
 
 
-def interleaved(calls: dict[str, Callable[[], Any]], seconds: float) -> dict[str, float]:
-    """Seconds a call: the least of many, all contenders in turn."""
+def interleaved(calls: dict[str, Callable[[], Any]], seconds: float, batch: int = 1) -> dict[str, float]:
+    """Seconds a call: the least of many, all contenders in turn; on a GPU of `batch` calls and a wait."""
     best = dict.fromkeys(calls, float("inf"))
     end = time.perf_counter() + seconds * len(calls)
     rounds = 0
     while rounds < 5 or (time.perf_counter() < end and rounds < 2000):
         for name, call in calls.items():
             start = time.perf_counter()
-            call()
-            best[name] = min(best[name], time.perf_counter() - start)
+            for _ in range(batch):
+                call()
+            if batch > 1:
+                torch.cuda.synchronize()
+            best[name] = min(best[name], (time.perf_counter() - start) / batch)
         rounds += 1
     return best
 
 
-def measure(name: str, module: nn.Module, inputs: tuple[Any, ...], args: argparse.Namespace) -> dict[str, Any]:
-    module.train(args.train and args.mode == "train")
+@contextmanager
+def alone() -> Iterator[None]:
+    """One process at a time."""
+    with open(os.path.join(tempfile.gettempdir(), "torch_compile.lock"), "w") as f:
+        fcntl.flock(f, fcntl.LOCK_EX)
+        yield
+
+
+def measure(name: str, module: nn.Module, inputs: tuple[Any, ...], train: bool, args: argparse.Namespace) -> dict[str, Any]:
+    on_gpu = args.device == "cuda"
+    module = module.to(args.device)
+    inputs = tuple(x.to(args.device) for x in inputs)
+    (in_training if train and args.mode == "train" else nn.Module.eval)(module)
     torch._dynamo.reset()
-    eager = step(module, module, inputs) if args.train else lambda: module(*inputs)
-    want = eager()
+    make = lambda call, half=on_gpu: step(call, module, inputs, train, half)
+    torch.backends.cudnn.allow_tf32 = not on_gpu
+    exact, eager = make(module, False)(), make(module)
+    torch.backends.cudnn.allow_tf32 = True
     start = time.perf_counter()
     ours = torch.compile(module, backend=backend, options={"freeze": args.freeze})
-    calls: dict[str, Callable[[], Any]] = {}
+    calls: dict[str, Callable[[], Any]] = {"tilewright": make(ours)}
     with watching() as found:
-        calls["tilewright"] = step(ours, module, inputs) if args.train else lambda: ours(*inputs)
         got = calls["tilewright"]()
+        if on_gpu:
+            torch.cuda.synchronize()
     ready = {"tilewright": time.perf_counter() - start}
-    row: dict[str, Any] = {"name": name, "error": distance(got, want), "graphs": len(found), "splits": sum(c.splits for c in found)}
-    row["refused"] = sorted({str(n.target) for c in found for n in c.refusals})
+    again = calls["tilewright"]()
+    row: dict[str, Any] = {"name": name, "error": max(distance(got, exact), distance(again, exact))}
+    row |= {"eager error": distance(eager(), exact), "graphs": len(found), "splits": sum(c.splits for c in found)}
+    row["refused"] = sorted({f"{n.target} ({r.reason[:120]})" for c in found for n, r in c.refusals.items()})
     if "eager" in args.peers:
         calls["eager"] = eager
-    if "tw.compile" in args.peers and not args.train:
+    if "tw.compile" in args.peers and not train and not on_gpu:
         session = tw.compile(module, inputs)
         calls["tw.compile"] = lambda: session(*inputs)
     if "inductor" in args.peers:
         start = time.perf_counter()
-        other = torch.compile(module, options={"freezing": True} if args.freeze else None)
-        calls["inductor"] = step(other, module, inputs) if args.train else lambda: other(*inputs)
+        calls["inductor"] = make(torch.compile(module, options={"freezing": True} if args.freeze else None))
         calls["inductor"]()
         ready["inductor"] = time.perf_counter() - start
-    row["seconds"], row["ready"] = interleaved(calls, args.seconds), ready
+    with alone():
+        row["seconds"] = interleaved(calls, args.seconds, 5 if on_gpu else 1)
+    row["ready"] = ready
     return row
 
 
@@ -185,44 +248,80 @@ def overhead_of(module: nn.Module, x: torch.Tensor, freeze: bool) -> None:
 def main() -> None:
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("words", nargs="*")
+    ap.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     ap.add_argument("--train", action="store_true")
-    ap.add_argument("--mode", choices=("eval", "train"), default="eval", help="of the module in a training step: dropout and batch norm")
+    ap.add_argument("--both", action="store_true", help="inference, then a training step")
+    ap.add_argument("--mode", choices=("eval", "train"), default="train", help="of batch norms in a training step")
     ap.add_argument("--freeze", action="store_true", help="weights as constants, for ours and for inductor")
     ap.add_argument("--zoo", action="store_true", help="the models of zoo.py whose name contains one of the words")
+    ap.add_argument("--full", action="store_true", help="BERT-base, GPT-2, ViT-S, ResNet-18")
     ap.add_argument("--peers", default="eager,inductor,tw.compile")
     ap.add_argument("--seconds", type=float, default=1.0)
+    ap.add_argument("--jobs", type=int, default=0, help="every model in a process of its own, so many at a time")
+    ap.add_argument("--only", help="the model of this name")
+    ap.add_argument("--limit", type=float, default=600, help="seconds of such a process")
     ap.add_argument("--overhead", action="store_true")
     args = ap.parse_args()
-    args.peers = args.peers.split(",")
-    warnings.simplefilter("ignore")
-    warnings.simplefilter("always", SplitWarning)
     if args.overhead:
         overhead()
         return
+    models: dict[str, Any] = {}
+    if args.full:
+        models |= full_models()
     if args.zoo:
         import zoo
 
-        models = zoo.models(False)
-    else:
-        models = own_models()
+        models |= zoo.models(args.device == "cuda")
+    models = {k: v for k, v in (models or own_models()).items() if (args.only or k) == k and any(w in k for w in args.words or [""])}
+    if args.jobs:
+        in_processes(list(models), args)
+        return
+    args.peers = args.peers.split(",")
+    warnings.simplefilter("ignore")
+    warnings.simplefilter("always", SplitWarning)
     ratios: dict[str, list[float]] = {}
     for name, build in models.items():
-        if args.words and not any(w in name for w in args.words):
-            continue
-        torch.manual_seed(0)
-        gc.collect()
-        module, inputs = build()
-        with torch.enable_grad() if args.train else torch.no_grad():
-            row = measure(name, module.eval(), inputs, args)
-        ours = row["seconds"].pop("tilewright")
-        shown = "  ".join(f"{k} {t / ours:5.2f}" for k, t in row["seconds"].items())
-        for k, t in row["seconds"].items():
-            ratios.setdefault(k, []).append(t / ours)
-        ready = " ".join(f"{k} {s:.1f}" for k, s in row["ready"].items())
-        print(f"{name:24s} {ours * 1e3:9.3f} ms  ratio to {shown}  error {row['error']:.0e}  graphs {row['graphs']} splits {row['splits']} "
-              f"{' '.join(row['refused'])} first call s: {ready}", flush=True)
+        for train in (False, True) if args.both else (args.train,):
+            torch.manual_seed(0)
+            gc.collect()
+            try:
+                with torch.enable_grad() if train else torch.no_grad():
+                    row = measure(name, *build(), train, args)
+            except Exception:  # the others are measured
+                last = " | ".join(traceback.format_exc().splitlines()[-6:])[:900]
+                print(f"{name:20s} {'train' if train else 'infer'} FAILED {last}", flush=True)
+                continue
+            show(row, train, ratios)
     for k, found in ratios.items():
         print(f"{k}: geometric mean {statistics.geometric_mean(found):.2f}, lowest {min(found):.2f}, {sum(r < 1 for r in found)} behind")
+
+
+def show(row: dict[str, Any], train: bool, ratios: dict[str, list[float]]) -> None:
+    ours = row["seconds"].pop("tilewright")
+    shown = "  ".join(f"{k} {t / ours:5.2f}" for k, t in row["seconds"].items())
+    for k, t in row["seconds"].items():
+        ratios.setdefault(k, []).append(t / ours)
+    ready = " ".join(f"{k} {s:.1f}" for k, s in row["ready"].items())
+    print(f"{row['name']:20s} {'train' if train else 'infer'} {ours * 1e3:9.3f} ms  ratio to {shown}  error {row['error']:.1e} "
+          f"({row['eager error']:.1e})  graphs {row['graphs']} splits {row['splits']} {' '.join(row['refused'])} first call s: {ready}",
+          flush=True)
+
+
+def in_processes(names: list[str], args: argparse.Namespace) -> None:
+    """Compiles run side by side, timings one after the other."""
+
+    def one(name: str) -> None:
+        try:
+            command = [sys.executable, *sys.argv, "--jobs", "0", "--only", name]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=args.limit)
+            lines = [x for x in done.stdout.splitlines() if " ms " in x or "FAILED" in x]
+            print("\n".join(lines) or f"{name:20s} FAILED {done.stderr[-700:]}", flush=True)
+        except subprocess.TimeoutExpired as e:
+            out = (e.stdout or b"").decode(errors="replace")
+            print(f"{out}{name:20s} FAILED within {args.limit} s", flush=True)
+
+    with ThreadPoolExecutor(args.jobs) as pool:
+        list(pool.map(one, names))
 
 
 if __name__ == "__main__":

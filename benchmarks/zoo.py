@@ -176,8 +176,8 @@ class GraphAttention(nn.Module):
         for value, score in zip(self.values, self.scores, strict=True):
             h = value(x)
             weight = F.leaky_relu(score(torch.cat([h[source], h[target]], -1))).clamp(-8, 8).exp()
-            total = torch.zeros_like(h[:, :1]).index_add(0, target, weight)
-            x = x + F.elu(torch.zeros_like(h).index_add(0, target, h[source] * weight) / (total + 1e-6))
+            total, messages = weight.new_zeros(len(h), 1).index_add(0, target, weight), h[source] * weight
+            x = x + F.elu(messages.new_zeros(h.shape).index_add(0, target, messages) / (total + 1e-6))
         return self.out(x)
 
 

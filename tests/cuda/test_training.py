@@ -9,8 +9,10 @@ import pytest
 import torch
 import torch.nn.functional as tf
 
+import tilewright as tw
 import tilewright.ops as o
 import tilewright.ops.functions as F
+from tests.cuda.fake_driver import fake_gpu
 from tests.cuda.launching import Emulated, graph
 from tilewright.core.dtypes import DType, bf16, f16, f32, i64
 
@@ -180,3 +182,20 @@ def test_batch_norm_in_training(dtype: DType, rng: np.random.Generator) -> None:
     y = tf.batch_norm(leaves[0], None, None, leaves[1], None, training=True)
     for got, want in zip(made(x, w, g), torch.autograd.grad(y, leaves, wide(g).detach()), strict=True):
         close(got, want.numpy(), dtype)
+
+
+def test_a_result_on_an_operand_of_a_kernel_of_several_results(rng: np.random.Generator) -> None:
+    """The first result takes the memory of an operand that only the second one needs: everything is read before anything is written."""
+
+    def build(a: Any, c: Any, x: Any) -> Any:
+        sums, wide = o.CumSum(axis=0)(a), o.Cast(dtype=f32)(x)
+        total = o.Add()(sums, o.Mul()(wide, c))
+        return o.CumSum(axis=0)(total), o.CumSum(axis=0)(wide)
+
+    a, c, x = floats(rng, f32, 24, 40), floats(rng, f32, 24, 40), floats(rng, bf16, 24, 40)
+    with fake_gpu():
+        session: Any = tw.compile(graph(build, (f32, a.shape), (f32, c.shape), (bf16, x.shape)), target="cuda")
+        first, second = (y.numpy() for y in session(a, c, x))
+    total = np.cumsum(a.astype(np.float64), 0) + x.astype(np.float64) * c
+    close(first, np.cumsum(total, 0), f32)
+    close(second, np.cumsum(x.astype(np.float64), 0), f32)

@@ -143,6 +143,8 @@ class Compiler:
             if not fragment.graph.outputs:
                 return Step(_passing(fragment), True, nodes, fragment=fragment), ""
             graph, spec = fragment.graph, target_spec(o.target or fragment.device, o.precision, pytorch=True)
+            if spec.kind != fragment.device and (spec.kind, fragment.device) != ("reference", "cpu"):
+                return None, f"target {spec.kind} cannot read tensors on the device {fragment.device}"
             level = check_level(load_config().validation if o.validation is None else o.validation)
             session = compile_graph(graph, graph_signature(graph), spec, level=level, disable=disabled(o.passes), threads=o.threads)
             return Step(make_call(fragment, session), True, nodes, session=session, fragment=fragment), ""

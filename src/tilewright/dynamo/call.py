@@ -1,15 +1,17 @@
 """The call of a fragment: one generated function from a list of arguments to a list of results.
 
 torch's guards have checked what comes from the caller, so the function reads pointers and sizes, allocates, runs and returns. Tensors that
-torch's own kernels made between two fragments may have other strides than their fakes; those are checked.
+torch's own kernels made between two fragments may have other strides than their fakes; those are checked. On a GPU the function gives the
+addresses to the session, which starts its work on torch's current stream.
 """
 from __future__ import annotations
 
-import math
+import operator
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any
 
-from ..core.dims import Dim
+from ..core.dims import Dim, evaluate
 from ..core.errors import ExecutionError, UnsupportedError
 from ..core.seeds import draw_seed
 from ..core.tensors import from_dtype
@@ -19,7 +21,7 @@ from ..runtime.arguments import solve
 from ..runtime.fastcall import GENERATED
 from ..runtime.outputs import is_recycled, recycler
 from ..runtime.session import FREE, Session
-from .fragment import COMPARED, Argument, Fixed, Fragment, Laid, Result, Size, Slot, ViewOf
+from .fragment import COMPARED, Argument, Fetched, Fixed, Fragment, Laid, Result, Size, Slot, Source, ViewOf
 
 Call = Callable[[list[Any]], list[Any]]
 _HOLDS = {text: fn for fn, text in COMPARED.items()}
@@ -32,8 +34,8 @@ def _tuple(dims: Sequence[Dim], names: dict[str, str]) -> str:
 class Writer:
     """The text of the function, and the names that it uses."""
 
-    def __init__(self, fragment: Fragment, session: Session) -> None:
-        self.fragment, self.session = fragment, session
+    def __init__(self, fragment: Fragment, session: Any) -> None:
+        self.fragment, self.session, self.on_gpu = fragment, session, fragment.device == "cuda"
         self.names = {name: f"s{k}" for k, name in enumerate(sorted({s.name for s in (*session.interface.symbols, *fragment.shown())}))}
         self.lines: list[str] = []
         self.scope: dict[str, Any] = {}
@@ -81,7 +83,7 @@ class Writer:
         for s in self.fragment.sources:
             a = f"a{s.arg}"
             if s.layout is None:
-                self.lines.append(f"c{s.arg} = {a}.contiguous()")
+                self.lines.append(f"c{s.arg} = {a}.contiguous()" + (".to(device)" if s.away else ""))
                 self.signs(s.arg)
             elif s.trusted:
                 continue
@@ -102,13 +104,13 @@ class Writer:
         found = []
         for k, (t, type_) in enumerate(zip(self.fragment.targets, self.session.interface.outputs, strict=True)):
             if t.donor is not None:
-                found.append(f"a{self.fragment.sources[t.donor].arg}.data_ptr()")
+                found.append(f"p[{t.donor}]" if self.on_gpu else f"a{self.fragment.sources[t.donor].arg}.data_ptr()")
                 continue
             static = all(isinstance(d, int) for d in (*t.shape, *t.strides))
             shape = f"Y{k}" if static else _tuple(t.shape, self.names)
             strides = f"S{k}" if static else _tuple(t.strides, self.names)
             self.scope |= {f"Y{k}": t.shape, f"S{k}": t.strides, f"E{k}": from_dtype()[type_.dtype]}
-            if is_recycled(type_):
+            if is_recycled(type_) and not self.on_gpu:
                 stored = tuple(d for d in type_.shape if isinstance(d, int))
                 self.scope[f"R{k}"] = recycler(type_, stored, True)
                 self.lines.append(f"y{k} = R{k}()" + ("" if stored == t.shape else f".as_strided(Y{k}, S{k})"))
@@ -130,40 +132,66 @@ class Writer:
             self.scope[key] = r.value
             return key
         base = self.result(r.base)
+        if isinstance(r, Fetched):
+            return f"{base}.cpu()"
         if isinstance(r, Laid):
             return f"laid({base}, {r.shape!r}, {r.strides!r})"
         start = f"{base}.storage_offset() + " if isinstance(r.base, Argument) else ""
         shape, strides = _tuple(r.shape, self.names), _tuple(r.strides, self.names)
         return f"{base}.as_strided({shape}, {strides}, {start}{dim_source(r.offset, self.names)})"
 
-    def text(self) -> str:
+    def run_on_cpu(self, pointers: list[str]) -> None:
         f, session, add = self.fragment, self.session, self.lines.append
-        executable = session.executable
-        assert executable is not None
+        if session.shared:
+            add("stale()")
+        count = len(f.sources) + f.seeded + len(f.targets)
+        pointers = pointers + (["seed.ctypes.data"] if f.seeded else []) + self.outputs()
+        if not pointers:
+            return
+        add("try: w = take()")
+        add("except IndexError: w = grow()")
+        add(f"w.io[:{count}] = ({', '.join(pointers)},)")
+        key = self.key()
+        add(f"if todo: check(w, {key})")
+        add(f"status = run({f'w.job({key})' if session.interface.symbols else 'w.fixed'})")
+        add("if status: settle(status, w)")
+        if session.executable.error_launches:
+            add(f"if {' or '.join(f'w.errors.item({4 * e})' for e in range(len(session.executable.error_launches)))}: fail(w)")
+        add("if len(free) < most: give(w)")
+
+    def run_on_gpu(self, pointers: list[str]) -> None:
+        """Kernels read 16 bytes at a time: what lies between is copied first, and what the program wrote there copied back."""
+        f, add = self.fragment, self.lines.append
+        add(f"p = [{', '.join(pointers)}]")
+        if pointers:
+            tensors = "args" if self.together else f"({''.join(f'{self.holder(s)}, ' for s in f.sources)})"
+            add(f"moved = aligned(p, {tensors}) if joined(either, p) & 15 else ()")
+        if f.seeded:
+            add("p.append(seed.data_ptr())")
+        outputs = self.outputs()
+        add(f"start([*p, {', '.join(outputs)}], dict(zip(symbols, {self.key()})), stream(0))")
+        for donor in [t.donor for t in f.targets if t.donor is not None]:
+            add(f"if moved and {donor} in moved: put_back({self.holder(f.sources[donor])}, moved[{donor}])")
+
+    def key(self) -> str:
+        return "(" + "".join(f"{self.names[s.name]}, " for s in self.session.interface.symbols) + ")"
+
+    @staticmethod
+    def holder(source: Source) -> str:
+        """The variable of the tensor whose memory a graph input is."""
+        return f"{'a' if source.trusted and source.layout is not None else 'c'}{source.arg}"
+
+    def text(self) -> str:
+        f, add = self.fragment, self.lines.append
+        if self.on_gpu:
+            add("if current(): return elsewhere(call, args)")  # the thread has turned to another GPU, where new memory would lie
         self.arguments()
         self.symbols()
         self.inputs()
         if f.seeded:
-            add("seed = draw(())")
-        if session.shared:
-            add("stale()")
-        pointers = [f"{'a' if s.trusted and s.layout is not None else 'c'}{s.arg}.data_ptr()" for s in f.sources]
-        count = len(pointers) + f.seeded + len(f.targets)
-        if self.together:
-            pointers = ["*map(address, args)"]
-        pointers += ["seed.ctypes.data"] if f.seeded else []
-        pointers += self.outputs()
-        if pointers:
-            add("try: w = take()")
-            add("except IndexError: w = grow()")
-            add(f"w.io[:{count}] = ({', '.join(pointers)},)")
-            key = "(" + "".join(f"{self.names[s.name]}, " for s in session.interface.symbols) + ")"
-            add(f"if todo: check(w, {key})")
-            add(f"status = run({f'w.job({key})' if session.interface.symbols else 'w.fixed'})")
-            add("if status: settle(status, w)")
-            if executable.error_launches:
-                add(f"if {' or '.join(f'w.errors.item({4 * e})' for e in range(len(executable.error_launches)))}: fail(w)")
-            add("if len(free) < most: give(w)")
+            add("seed = draw(device)")
+        pointers = ["*map(address, args)"] if self.together else [f"{self.holder(s)}.data_ptr()" for s in f.sources]
+        (self.run_on_gpu if self.on_gpu else self.run_on_cpu)(pointers)
         for name, (k, most) in f.counts.items():
             known = self.names.setdefault(name, f"s{len(self.names)}")
             add(f"{known} = y{k}.item()")
@@ -177,31 +205,73 @@ class Writer:
 
 def make_call(fragment: Fragment, session: Any) -> Call:
     """The function for a session of `fragment.graph`."""
-    if not isinstance(session, Session) or session.executable is None:
+    if session.executable is None:
         return Plain(fragment, session)
+    import torch
+
     writer = Writer(fragment, session)
     text = writer.text()
+    names = writer.scope | {"laid": laid, "store": store, "exceeded": exceeded, "draw": _draw, "address": torch._C.TensorBase.data_ptr}
+    names |= _gpu_scope(session) if writer.on_gpu else _cpu_scope(session)
+    names |= {"elsewhere": _elsewhere, "joined": reduce, "either": operator.or_, "aligned": _aligned, "put_back": _put_back,
+              "symbols": [s.name for s in session.interface.symbols]} if writer.on_gpu else {}
+    exec(compile(text, GENERATED, "exec"), names)
+    found: Call = names["call"] if writer.on_gpu else names.pop("call")
+    return found
+
+
+def _cpu_scope(session: Session) -> dict[str, Any]:
     todo = [True]
 
     def check(workspace: Any, key: tuple[int, ...]) -> None:
         session._check(workspace, key)
         todo.clear()
 
+    free = session._free
+    return {"free": free, "take": free.pop, "give": free.append, "most": FREE, "run": session.pool.run, "grow": session.grow,
+            "settle": session.settle, "fail": session.fail, "stale": session._check_weights, "alloc": allocator()[0], "todo": todo,
+            "check": check, "device": None}
+
+
+def _gpu_scope(session: Any) -> dict[str, Any]:
+    import torch
+    from torch._C._dynamo.guards import _empty_strided_cuda  # type: ignore[attr-defined]
+
+    return {"alloc": _empty_strided_cuda, "start": session.start, "stream": torch._C._cuda_getCurrentRawStream,
+            "current": torch._C._cuda_getDevice, "device": torch.device("cuda", 0)}
+
+
+def _draw(device: Any) -> Any:
+    """A seed from torch's generator, in memory."""
     import torch
 
-    free, address = session._free, torch._C.TensorBase.data_ptr
-    names = writer.scope | {"free": free, "take": free.pop, "give": free.append, "most": FREE, "run": session.pool.run, "draw": _draw,
-                            "grow": session.grow, "settle": session.settle, "fail": session.fail, "stale": session._check_weights,
-                            "alloc": allocator()[0], "laid": laid, "store": store, "exceeded": exceeded, "todo": todo, "check": check,
-                            "address": address}
-    exec(compile(text, GENERATED, "exec"), names)
-    found: Call = names.pop("call")
-    return found
+    return draw_seed(()) if device is None else torch.empty((), dtype=torch.int64).random_().to(device)
 
 
-def _draw(_: Any) -> Any:
-    """A seed from torch's generator, in memory."""
-    return draw_seed(())
+def _elsewhere(call: Call, args: list[Any]) -> list[Any]:
+    import torch
+
+    with torch.cuda.device(0):
+        return call(args)
+
+
+def _memory(x: Any) -> Any:
+    """All elements that a tensor spans, as they lie in memory."""
+    return x.as_strided((1 + sum(s * (n - 1) for n, s in zip(x.shape, x.stride(), strict=True)),), (1,))
+
+
+def _aligned(addresses: list[int], tensors: Sequence[Any]) -> dict[int, Any]:
+    """Copies of what is not aligned, by its number; `addresses` has theirs then."""
+    moved = {}
+    for i, x in enumerate(tensors):
+        if addresses[i] & 15:
+            moved[i] = _memory(x.detach()).clone()
+            addresses[i] = moved[i].data_ptr()
+    return moved
+
+
+def _put_back(x: Any, memory: Any) -> None:
+    store(_memory(x), memory)
 
 
 def laid(tensor: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
@@ -224,47 +294,32 @@ def store(target: Any, value: Any) -> None:
 
 
 class Plain:
-    """The same for sessions without a program on the CPU: through their own calls."""
+    """The same for sessions without a program: through their own calls."""
 
     def __init__(self, fragment: Fragment, session: Any) -> None:
         self.fragment, self.session = fragment, session
-        on_gpu = fragment.device == "cuda"
-        self.direct = [on_gpu and s.trusted and s.layout is not None and s.layout.plain for s in fragment.sources]
-        self.static = not session.interface.symbols and not fragment.shown() and not fragment.counts
-        self.places: list[bool] = []  # of each target: whether the session's output lies in memory as torch wants it
-        if self.static and fragment.targets:
-            for t, type_ in zip(fragment.targets, session.interface.outputs, strict=True):
-                steps = [math.prod(type_.shape[i + 1:]) for i in range(len(type_.shape))]
-                own = all(a == b for n, a, b in zip(t.shape, t.strides, steps, strict=True) if n != 1)
-                self.places.append(t.shape == type_.shape and own)
 
     def given(self, args: list[Any]) -> list[Any]:
         """The session's inputs: what lies in the arguments' memory."""
         inputs = []
-        for s, direct in zip(self.fragment.sources, self.direct, strict=True):
-            x = args[s.arg]
-            if not direct:
-                x = x.detach().resolve_conj().resolve_neg()
-                if s.layout is not None:
-                    for a in s.layout.broadcast:
-                        x = x.narrow(a, 0, 1)
-                    x = x.permute(s.layout.order)
-                x = x.contiguous()
-            inputs.append(x)
+        for s in self.fragment.sources:
+            x = args[s.arg].detach().resolve_conj().resolve_neg()
+            if s.layout is not None:
+                for a in s.layout.broadcast:
+                    x = x.narrow(a, 0, 1)
+                x = x.permute(s.layout.order)
+            inputs.append(x.contiguous())
         return inputs
 
     def __call__(self, args: list[Any]) -> list[Any]:
         import torch
 
-        from ..core.dims import evaluate
-
         f, interface = self.fragment, self.session.interface
         env = {name: int(args[i]) for name, i in f.sizes.items()}
         inputs = self.given(args)
         if f.seeded:
-            like = next((x for x in inputs), None)
-            inputs.append(draw_seed([like] if like is not None else []))
-        for type_, x in () if self.static else zip(interface.inputs, inputs, strict=True):
+            inputs.append(draw_seed(inputs[:1]))
+        for type_, x in zip(interface.inputs, inputs, strict=True):
             for d, n in zip(type_.shape, x.shape, strict=True):
                 found = None if isinstance(d, int) else solve(d, int(n))
                 if found is not None and found[1] is not None:
@@ -273,10 +328,7 @@ class Plain:
         outs = self.session.run_with(needed, *inputs)
         outs = list(outs) if isinstance(outs, (tuple, list)) else [outs]
         made: list[Any] = []
-        for k, (t, y) in enumerate(zip(f.targets, outs, strict=True)):
-            if self.places and self.places[k] and t.donor is None:
-                made.append(y)
-                continue
+        for t, y in zip(f.targets, outs, strict=True):
             shape, strides = (tuple(evaluate(d, env) for d in dims) for dims in (t.shape, t.strides))
             y = y.as_strided(shape, strides)
             if t.donor is not None:
@@ -303,6 +355,8 @@ class Plain:
             if isinstance(r, Size):
                 return evaluate(r.dim, env)
             base = result(r.base)
+            if isinstance(r, Fetched):
+                return base
             if isinstance(r, Laid):
                 return laid(base, r.shape, r.strides)
             start = base.storage_offset() if isinstance(r.base, Argument) else 0

@@ -127,9 +127,15 @@ class _timed:
                 step.run = run
 
     def _clocked(self, step: Any, run: Any) -> Any:
+        import torch
+
+        done = torch.cuda.synchronize if torch.cuda.is_available() and torch.cuda.is_initialized() else lambda: None
+
         def clocked(args: list[Any]) -> Any:
+            done()
             start = time.perf_counter()
             out = run(args)
+            done()
             self.steps[step] = self.steps.get(step, 0.0) + time.perf_counter() - start
             return out
 

@@ -37,6 +37,7 @@ class Source:
     strides: tuple[Dim, ...]
     layout: Layout | None
     trusted: bool  # a parameter, whose type and strides dynamo guards
+    away: bool = False  # on the CPU, where the graph runs on a GPU
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,13 @@ class Laid:
 
 
 @dataclass(frozen=True)
+class Fetched:
+    """A result: a copy of a graph output of a GPU on the CPU."""
+
+    base: Slot
+
+
+@dataclass(frozen=True)
 class Fixed:
     value: Any
 
@@ -92,7 +100,7 @@ class Size:
 
 
 COMPARED = {operator.ge: ">=", operator.le: "<=", operator.gt: ">", operator.lt: "<", operator.eq: "==", operator.ne: "!="}
-Result = Argument | Slot | ViewOf | Laid | Fixed | Size
+Result = Argument | Slot | ViewOf | Laid | Fetched | Fixed | Size
 
 
 @dataclass(eq=False)
@@ -222,7 +230,7 @@ class Reader:
         self.env = _shape_env(module)
         self.ranges = dict(getattr(self.env, "var_to_range", {}) or {})
         self.symbols, self.exact = Symbols(self.ranges), Symbols(self.ranges)
-        self.fragment = Fragment(self.graph, len(self.holes))
+        self.fragment = Fragment(self.graph, len(self.holes), device=_device(module))
 
     def read(self) -> tuple[Fragment, dict[Any, Refusal]]:
         """The fragment; where nodes are refused it is of no use."""
@@ -269,14 +277,17 @@ class Reader:
             dtype = dtype_of(fake.dtype)
         except UnsupportedError:
             return Poison()
-        if fake.device.type != "cpu":
-            self.fragment.device = fake.device.type
         shape, strides = self.symbols.shape(fake.shape), self.symbols.shape(fake.stride())
         signed = fake.is_conj() or fake.is_neg()  # the signs are not in the memory: the call resolves them
-        layout = None if signed else layout_of(shape, strides, self._hint)
+        away = self._away(fake)
+        layout = None if signed or away else layout_of(shape, strides, self._hint)
         stored = self.graph.input(TensorType(dtype, shape if layout is None else layout.memory(shape)), hole.name)
-        self.fragment.sources.append(Source(i, shape, strides, layout, i < self.trusted))
+        self.fragment.sources.append(Source(i, shape, strides, layout, i < self.trusted, away))
         return stored if layout is None else layout.logical(self.graph, stored, shape)
+
+    def _away(self, fake: Any) -> bool:
+        """Whether a tensor is on the CPU where the graph runs on a GPU."""
+        return fake.device.type == "cpu" and self.fragment.device != "cpu"
 
     def _hint(self, dim: Dim) -> int | None:
         if isinstance(dim, int):
@@ -396,7 +407,8 @@ class Reader:
         fake, whole = node.meta["val"], root.meta.get("val")
         if self.bounded.padded(fake):
             return self._rows(walk, values, node, slots)
-        if root is not node and (roots.count(root) > 1 or root.op == "placeholder" or self._no_smaller(fake, whole)):
+        away = root.op != "placeholder" and self._away(fake)
+        if root is not node and not away and (roots.count(root) > 1 or root.op == "placeholder" or self._no_smaller(fake, whole)):
             base: Slot | Argument | None = None
             if root.op == "placeholder":
                 if root not in walk.updates:
@@ -412,6 +424,8 @@ class Reader:
                 what = value.what if isinstance(value, Missing) else f"a result of kind {type(value).__name__}"
                 raise UnsupportedError(what)
             slots[node] = self._slot(node, value)
+        if away:
+            return Fetched(slots[node])
         gaps = root is node and layout_of(self.symbols.shape(fake.shape), self.symbols.shape(fake.stride()), self._hint) is None
         return Laid(slots[node], tuple(fake.shape), tuple(fake.stride())) if gaps and _apart(fake) else slots[node]
 
@@ -436,6 +450,19 @@ class Reader:
     def _dense(self, fake: Any) -> bool:
         found = layout_of(self.symbols.shape(fake.shape), self.symbols.shape(fake.stride()), self._hint)
         return found is not None and not found.broadcast
+
+
+def _device(module: Any) -> str:
+    """Where the graph runs: on the GPU that any of its tensors lies on."""
+    import torch
+
+    found = {m.device for n in module.graph.nodes for m in _tensors(n.meta.get("val")) if isinstance(m, torch.Tensor)}
+    others = sorted({d.type if not d.index else str(d) for d in found} - {"cpu", "meta"})
+    return ", ".join(others) or "cpu"
+
+
+def _tensors(meta: Any) -> Sequence[Any]:
+    return meta if isinstance(meta, (tuple, list)) else (meta,)
 
 
 def _base(node: Any) -> Any:

@@ -132,6 +132,18 @@ class CudaSession(Compiled):
                 self._fast = self._ways[memory.kind]
         return self.model.signature.unflatten(as_given(leaves, outs), bound.env)
 
+    def start(self, addresses: list[int], env: dict[str, int], stream: int) -> None:
+        """A call over addresses that the caller vouches for: inputs, then outputs, aligned; a donated input is the output that takes its
+        memory."""
+        from . import driver as gpu
+
+        self._open()
+        gpu.enter()
+        if env:
+            self.interface.check(env)
+        self._raise_errors()
+        self._run(env, addresses, stream)
+
     def _run(self, env: dict[str, int], addresses: list[int], stream: int) -> None:
         with self._lock:
             if stream or self._stream != stream:

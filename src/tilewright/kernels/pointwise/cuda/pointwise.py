@@ -126,8 +126,10 @@ class CudaPointwise(Pointwise):
         evaluate = evaluator(region)(b, region, leaf, ramp=ramp, checks=bool(checks))
         if checks:
             checks.emit(evaluate, (*position, start), tile, None if limit is None else limit[0])
-        for v, view, r in zip(region.body.outputs, outs, region.results, strict=True):
-            b.store(view, (*position, start), narrow(b, b.broadcast(evaluate(v), (tile,)), r.type.dtype), limit=limit)
+        results = zip(region.body.outputs, region.results, strict=True)  # all are computed first: one may lie on an operand of another
+        stored = [narrow(b, b.broadcast(evaluate(v), (tile,)), r.type.dtype) for v, r in results]
+        for view, x in zip(outs, stored, strict=True):
+            b.store(view, (*position, start), x, limit=limit)
         pairs = [
             (o.buffer, r.buffer)
             for o, lay in zip(operands, layouts, strict=False)
