@@ -318,7 +318,7 @@ class ReduceKernel:
             x = self.values(place, left)
             if left is not None:
                 x = b.select(b.cmp("lt", b.iota((self.tile,), 0), b.from_index(left)), x, other)
-            return [b.binary(COMBINE[fn], carried[0], x)]
+            return [b.binary(COMBINE[fn], x, carried[0])]
 
         return b.reduce(fn, self.over_rows([b.full((self.tile,), other, self.dtype)], body)[0])
 
@@ -334,7 +334,7 @@ class ReduceKernel:
             with b.loop(low + first if last else low, high, self.tile if last else 1, [state]) as loop:
                 here = [*prefix, loop.index]
                 state = loop.carried[0]
-                loop.next(b.binary(COMBINE[fn], state, self.values(here, None)) if last else nest(here, first, state))
+                loop.next(b.binary(COMBINE[fn], self.values(here, None), state) if last else nest(here, first, state))
             found: Tile = loop.results[0]
             return found
 
@@ -345,7 +345,7 @@ class ReduceKernel:
                 for v in self.full.values():  # a few columns are too short for the hardware to foresee the next
                     for k in range(0, self.width, 64 // v.type.dtype.itemsize):
                         b.prefetch(v, (*self.at[:-1], self.at[-1] + k, *place[:-1], place[-1] + AHEAD), locality=2)
-                return b.binary(COMBINE[fn], state, self.values(place, None))
+                return b.binary(COMBINE[fn], self.values(place, None), state)
 
             return self._each_place(b.full((self.width,), other, self.dtype), best)
         parts = b.scratch(self.dtype, (self.tile, self.width))
