@@ -137,9 +137,10 @@ class ReduceKernel:
         self._bind()
 
     def _spreads(self, length: Dim) -> bool:
-        """One matrix, large, of many rows: its leading axes are reduced."""
+        """One matrix, large, of many rows: its leading axes are reduced, or all but one."""
         size = product(self.shape)
-        if not self.columns or self.axes != tuple(range(len(self.axes))) or not isinstance(size, int):
+        leading = self.axes == tuple(range(len(self.axes))) or all(self.shape[a] == 1 for a in self.kept[:-1])
+        if not self.columns or not leading or not isinstance(size, int):
             return False
         return size * self.dtype.itemsize >= SPREAD and at_least(length, SPREAD_ROWS * self.tile)
 
@@ -334,6 +335,8 @@ class ReduceKernel:
             with b.loop(low + first if last else low, high, self.tile if last else 1, [state]) as loop:
                 here = [*prefix, loop.index]
                 state = loop.carried[0]
+                if last and self.spread:
+                    self._foresee(here, 2 * self.tile)
                 loop.next(b.binary(COMBINE[fn], self.values(here, None), state) if last else nest(here, first, state))
             found: Tile = loop.results[0]
             return found
@@ -342,9 +345,7 @@ class ReduceKernel:
             return nest([], self.chunk, b.full((self.width,), other, self.dtype))
         if fn not in ("sum", "prod"):  # the order does not matter: one register block is enough
             def best(place: list[Ix | int], state: Tile) -> Tile:
-                for v in self.full.values():  # a few columns are too short for the hardware to foresee the next
-                    for k in range(0, self.width, 64 // v.type.dtype.itemsize):
-                        b.prefetch(v, (*self.at[:-1], self.at[-1] + k, *place[:-1], place[-1] + AHEAD), locality=2)
+                self._foresee(place, AHEAD)
                 return b.binary(COMBINE[fn], self.values(place, None), state)
 
             return self._each_place(b.full((self.width,), other, self.dtype), best)
@@ -358,6 +359,12 @@ class ReduceKernel:
                 b.store(parts, (loop.index, 0), pair)
             half //= 2
         return b.load(parts, (0, 0), (self.width,))
+
+    def _foresee(self, place: list[Ix | int], ahead: int) -> None:
+        """Ask for what lies some rows ahead: a few columns are too short for the hardware to foresee the next."""
+        for v in self.full.values():
+            for k in range(0, self.width if v.type.strides[len(self.outer) - 1] == 1 else 0, 64 // v.type.dtype.itemsize):
+                self.b.prefetch(v, (*self.at[:-1], self.at[-1] + k, *place[:-1], place[-1] + ahead), locality=2)
 
     def _each_place(self, start: Tile, step: Callable[[list[Ix | int], Tile], Tile]) -> Tile:
         b = self.b
