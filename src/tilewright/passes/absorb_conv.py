@@ -1,7 +1,8 @@
-"""Batch norm with known statistics is a scale and a shift a channel; the scale goes into the weights of the convolution before it."""
+"""What goes into a convolution: zeros around its operand become its padding. Batch norm with known statistics is a scale and a shift a
+channel; the scale goes into the weights of the convolution before it."""
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from .. import ops as o
 from ..core.dtypes import DType
 from ..ir.graph import Value
-from ..ir.rewrite import Match, P, Rule, Such, X, rule
+from ..ir.rewrite import Match, P, Rule, Such, X, Y, rule
 from .base import Pass
 
 C = Such("c", lambda v: isinstance(v.op, o.Constant))
@@ -85,10 +86,22 @@ def two_conv_biases(c: Value, d: Value, conv: Any, m: Match) -> Value | None:
     return None if bias is None else o.Add()(y, bias)
 
 
+@rule(P(o.Conv, P(o.Pad, X, name="pad", once=True), Y, name="conv"))
+def padded_conv(x: Value, y: Value, pad: Any, conv: Any) -> Value | None:
+    """Zeros around the spatial axes are the convolution's own padding: those of "same" padding in other frameworks, for instance."""
+    pairs = tuple(zip(pad.op.lo, pad.op.hi, strict=True))
+    zeros = pad.op.value == 0 and not np.signbit(pad.op.value)
+    if conv.op.transposed or not zeros or pairs[:2] != ((0, 0), (0, 0)) or not all(isinstance(d, int) for p in pairs for d in p):
+        return None
+    padding = tuple((a + lo, b + hi) for (a, b), (lo, hi) in zip(conv.op.padding, pairs[2:], strict=True))
+    return replace(conv.op, padding=padding)(x, y, name=conv.name, place=conv.place)
+
+
 @dataclass(frozen=True)
 class AbsorbIntoConv(Pass):
     """Before: canonical graph.
-    After: no batch norm with constant statistics; one after a convolution (with or without bias) is in its weights and one addition."""
+    After: zeros around the operand of a convolution are its padding. There is no batch norm with constant statistics; one after a
+    convolution (with or without bias) is in its weights and one addition."""
 
     name: ClassVar[str] = "absorb-into-conv"
-    rules: ClassVar[tuple[Rule, ...]] = (batch_norm, scaled_conv, scaled_conv_bias, two_conv_biases)
+    rules: ClassVar[tuple[Rule, ...]] = (padded_conv, batch_norm, scaled_conv, scaled_conv_bias, two_conv_biases)
