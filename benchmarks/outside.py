@@ -292,7 +292,34 @@ def models(large: bool) -> dict[str, Build]:
     mixtral = {"hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 4,
                "num_local_experts": 8, "num_experts_per_tok": 2, "vocab_size": 16000, "use_cache": False}
     nodes, edges = size(2000, 50000), size(16000, 400000)
+    small = {"hidden_size": 384, "num_attention_heads": 6, "intermediate_size": 1536}
+    deberta = {**small, "num_hidden_layers": 3, "vocab_size": 1000, "relative_attention": True, "pos_att_type": ["p2c", "c2p"],
+               "position_buckets": 256, "norm_rel_ebd": "layer_norm", "share_att_key": True}
+    whisper = {"d_model": 384, "encoder_layers": 2, "encoder_attention_heads": 6, "encoder_ffn_dim": 1536}
+    yolos = {"hidden_size": 192, "num_hidden_layers": 4, "num_attention_heads": 3, "intermediate_size": 768, "image_size": [320, 320],
+             "num_detection_tokens": 50}
+    regnet = {"embedding_size": 32, "hidden_sizes": [48, 120, 336, 888], "depths": [1, 2, 4, 1], "groups_width": 24}
+
+    def spread(model: nn.Module, n: int = 224) -> tuple[nn.Module, tuple[Any, ...]]:
+        """Batch norms with statistics of their own: the activations of an untrained network would vanish."""
+        from benchmarks.quantized import spread_norms
+
+        spread_norms(model, lambda: torch.randn(1, 3, n, n))
+        return First(model), (torch.randn(size(1, 16), 3, n, n),)
+
     return {
+        "hf regnet": lambda: spread(T.RegNetModel(T.RegNetConfig(**regnet))),
+        "hf convnextv2": lambda: spread(T.ConvNextV2Model(T.ConvNextV2Config(depths=[2, 2, 3, 2]))),
+        "hf mobilenetv1": lambda: spread(T.MobileNetV1Model(T.MobileNetV1Config())),
+        "hf mobilenetv2": lambda: spread(T.MobileNetV2Model(T.MobileNetV2Config())),
+        "hf swin": lambda: spread(T.SwinModel(T.SwinConfig(depths=[2, 2, 2, 2]))),
+        "hf segformer": lambda: spread(T.SegformerModel(T.SegformerConfig()), 256),
+        "hf yolos": lambda: spread(T.YolosModel(T.YolosConfig(**yolos)), 320),
+        "hf clip vision": lambda: spread(T.CLIPVisionModel(T.CLIPVisionConfig(num_hidden_layers=3))),
+        "hf whisper encoder": lambda: (First(T.models.whisper.modeling_whisper.WhisperEncoder(T.WhisperConfig(**whisper))),
+                                       (torch.randn(size(1, 4), 80, 3000),)),
+        "hf t5 encoder": lambda: (First(T.T5EncoderModel(T.T5Config(num_layers=3))), ids(size(1, 16), 128)),
+        "hf deberta": lambda: (First(T.DebertaV2Model(T.DebertaV2Config(**deberta))), ids(size(1, 16), 128)),
         "swin": lambda: (Swin(), image(32)),
         "convnext": lambda: (ConvNeXt(), image(32)),
         "detr decoder": lambda: (Queries(), (torch.randn(size(1, 16), 512, 25, 34),)),

@@ -13,6 +13,7 @@ from .check import check
 
 T = torch.Tensor
 ids = torch.tensor([[0, 2, 2, 1], [1, 0, 0, 3], [2, 2, 2, 2]])
+EDGE = torch.tensor([[0.1, -0.3, float("nan")], [float("inf"), -float("inf"), 0.0]])
 
 
 def f(*shape: int) -> T:
@@ -48,6 +49,11 @@ ROWS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "pdist": (lambda x: torch.pdist(x, 3.0), (f(5, 3),)),
     "prelu of a number": (F.prelu, (-f().abs(), torch.tensor([0.3]))),
     "ormqr": (lambda a, t, x: torch.ormqr(a, t, x, transpose=True), (*torch.geqrf(f(5, 3)), f(5, 2))),
+    "searchsorted, many edges": (lambda e, x: torch.searchsorted(e, x, right=True), (f(257).sort()[0].round(decimals=1), EDGE)),
+    "searchsorted, rows of many edges": (torch.searchsorted, (torch.randint(-50, 50, (2, 3, 512)).sort()[0],
+                                                              torch.randint(-55, 55, (2, 3, 36)))),
+    "bucketize, many edges": (lambda x, e: torch.bucketize(x, e, out_int32=True), (EDGE, f(1000).sort()[0].round(decimals=1))),
+    "histc": (lambda x: torch.histc(x, 5, -1, 1), (torch.tensor([float("nan"), 0.0, 1.0, -1.0, 2.0, -0.3, -2.0]),)),
     "rrelu": (lambda x: F.rrelu(x, 0.1, 0.3), (f(6),)),
 }
 

@@ -148,17 +148,18 @@ def conv(k: Kit) -> Value:
     return o.Conv(stride=(1,), padding=((1, 1),), dilation=(1,))(k.x(k.b, 2, k.s + 1), k.weights(3, 2, 3))
 
 
-def padded_conv(k: Kit, value: float, channels: int = 0) -> Value:
-    around = o.Pad(lo=(0, channels, 0), hi=(0, 0, 2), value=value)(k.x(k.b, 2, k.s + 1))
-    return o.Conv(stride=(2,), padding=((1, 0),), dilation=(1,))(around, k.weights(3, 2 + channels, 3))
-
-
 def column(k: Kit, *numbers: float) -> Value:
     return k.c(np.array(numbers)[:, None])
 
 
+def padded(k: Kit, value: float, lo: tuple[int, ...], hi: tuple[int, ...]) -> Value:
+    x = o.Pad(lo=lo, hi=hi, value=value)(k.x(2, 2, 5))
+    return o.Conv(stride=(2,), padding=((0, 1),), dilation=(1,))(x, k.c(np.ones((3, x.shape[1], 2))))
+
+
 CONV: dict[str, list[Probe]] = {
-    "padded_conv": [lambda k: padded_conv(k, 0.0), lambda k: padded_conv(k, 1.0), lambda k: padded_conv(k, 0.0, channels=1)],
+    "padded_conv": [lambda k: padded(k, 0.0, (0, 0, 1), (0, 0, 2)), lambda k: padded(k, 1.0, (0, 0, 1), (0, 0, 2)),
+                    lambda k: padded(k, -0.0, (0, 0, 1), (0, 0, 2)), lambda k: padded(k, 0.0, (0, 1, 1), (0, 0, 2))],
     "batch_norm": [lambda k: norm(k, [1.0, 0.3, 2.0], 1e-3), lambda k: norm(k, [1.0, 0.0, 2.0], 0.0),
                    lambda k: norm(k, [1.0, INF, 2.0], 1e-3),
                    lambda k: norm(k, [1.0, 0.3, 2.0], 1e-3, [0.5, 0.0, -1.0]),

@@ -1,4 +1,5 @@
-"""Batch norm with known statistics is a scale and a shift a channel; the scale goes into the weights of the convolution before it."""
+"""What goes into a convolution: zeros around its operand become its padding. Batch norm with known statistics is a scale and a shift a
+channel; the scale goes into the weights of the convolution before it."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
@@ -85,14 +86,14 @@ def two_conv_biases(c: Value, d: Value, conv: Any, m: Match) -> Value | None:
     return None if bias is None else o.Add()(y, bias)
 
 
-@rule(P(o.Conv, P(o.Pad, X, name="pad"), Y, name="conv"))
+@rule(P(o.Conv, P(o.Pad, X, name="pad", once=True), Y, name="conv"))
 def padded_conv(x: Value, y: Value, pad: Any, conv: Any) -> Value | None:
-    """Zeros around the pixels are the convolution's own padding."""
-    ends = list(zip(pad.op.lo, pad.op.hi, strict=True))
-    known = all(isinstance(d, int) for end in ends for d in end)
-    if conv.op.transposed or pad.op.value != 0 or not known or any(end != (0, 0) for end in ends[:2]):
+    """Zeros around the spatial axes are the convolution's own padding: those of "same" padding in other frameworks, for instance."""
+    pairs = tuple(zip(pad.op.lo, pad.op.hi, strict=True))
+    zeros = pad.op.value == 0 and not np.signbit(pad.op.value)
+    if conv.op.transposed or not zeros or pairs[:2] != ((0, 0), (0, 0)) or not all(isinstance(d, int) for p in pairs for d in p):
         return None
-    padding = tuple((a + lo, b + hi) for (a, b), (lo, hi) in zip(conv.op.padding, ends[2:], strict=True))
+    padding = tuple((a + lo, b + hi) for (a, b), (lo, hi) in zip(conv.op.padding, pairs[2:], strict=True))
     made: Value = replace(conv.op, padding=padding)(x, y, name=conv.name, place=conv.place)
     return made
 
@@ -100,8 +101,8 @@ def padded_conv(x: Value, y: Value, pad: Any, conv: Any) -> Value | None:
 @dataclass(frozen=True)
 class AbsorbIntoConv(Pass):
     """Before: canonical graph.
-    After: no batch norm with constant statistics; one after a convolution (with or without bias) is in its weights and one addition.
-    Zeros that pad the pixels of a convolution are its own."""
+    After: zeros around the operand of a convolution are its padding. There is no batch norm with constant statistics; one after a
+    convolution (with or without bias) is in its weights and one addition."""
 
     name: ClassVar[str] = "absorb-into-conv"
-    rules: ClassVar[tuple[Rule, ...]] = (batch_norm, scaled_conv, scaled_conv_bias, two_conv_biases, padded_conv)
+    rules: ClassVar[tuple[Rule, ...]] = (padded_conv, batch_norm, scaled_conv, scaled_conv_bias, two_conv_biases)

@@ -22,7 +22,7 @@ from ..region import Region, narrow, widen
 from ..template import Reason, Template, alone
 from .gather import report_index
 
-STRIP, NARROW = 64, 16  # columns of a program: many, and few where there would be too few programs
+STRIPS = (256, 64, 16)  # columns of a program, of 32 bits each: as many as leave two programs for every core
 
 
 class ScatterAddTemplate(Template):
@@ -55,7 +55,8 @@ class ScatterAddTemplate(Template):
         count = call.word("count", product(ids.type.shape))
         inner = call.word("n", after[-1]) if after else None
         few = after and bounds(product((*before, *after)))[1]
-        strip = NARROW if few and few < 2 * STRIP * target.cores else STRIP
+        wide = max(x.type.dtype.itemsize, 4) // 4  # words of an element
+        strip = next((s // wide for s in STRIPS if not few or few * wide >= 2 * s * target.cores), STRIPS[-1])
         strips: Ix | int = 1 if inner is None else b.ceildiv(inner, strip)
         at = unravel(b, b.pid // strips, outer)
         lead, rest = at[: len(before)], at[len(before) :]

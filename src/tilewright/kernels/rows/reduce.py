@@ -137,9 +137,10 @@ class ReduceKernel:
         self._bind()
 
     def _spreads(self, length: Dim) -> bool:
-        """One matrix, large, of many rows: its leading axes are reduced."""
+        """One matrix, large, of many rows: its leading axes are reduced, or all but one."""
         size = product(self.shape)
-        if not self.columns or self.axes != tuple(range(len(self.axes))) or not isinstance(size, int):
+        leading = self.axes == tuple(range(len(self.axes))) or all(self.shape[a] == 1 for a in self.kept[:-1])
+        if not self.columns or not leading or not isinstance(size, int):
             return False
         return size * self.dtype.itemsize >= SPREAD and at_least(length, SPREAD_ROWS * self.tile)
 
@@ -318,7 +319,7 @@ class ReduceKernel:
             x = self.values(place, left)
             if left is not None:
                 x = b.select(b.cmp("lt", b.iota((self.tile,), 0), b.from_index(left)), x, other)
-            return [b.binary(COMBINE[fn], carried[0], x)]
+            return [b.binary(COMBINE[fn], x, carried[0])]
 
         return b.reduce(fn, self.over_rows([b.full((self.tile,), other, self.dtype)], body)[0])
 
@@ -334,7 +335,9 @@ class ReduceKernel:
             with b.loop(low + first if last else low, high, self.tile if last else 1, [state]) as loop:
                 here = [*prefix, loop.index]
                 state = loop.carried[0]
-                loop.next(b.binary(COMBINE[fn], state, self.values(here, None)) if last else nest(here, first, state))
+                if last and self.spread:
+                    self._foresee(here, 2 * self.tile)
+                loop.next(b.binary(COMBINE[fn], self.values(here, None), state) if last else nest(here, first, state))
             found: Tile = loop.results[0]
             return found
 
@@ -342,10 +345,8 @@ class ReduceKernel:
             return nest([], self.chunk, b.full((self.width,), other, self.dtype))
         if fn not in ("sum", "prod"):  # the order does not matter: one register block is enough
             def best(place: list[Ix | int], state: Tile) -> Tile:
-                for v in self.full.values():  # a few columns are too short for the hardware to foresee the next
-                    for k in range(0, self.width, 64 // v.type.dtype.itemsize):
-                        b.prefetch(v, (*self.at[:-1], self.at[-1] + k, *place[:-1], place[-1] + AHEAD), locality=2)
-                return b.binary(COMBINE[fn], state, self.values(place, None))
+                self._foresee(place, AHEAD)
+                return b.binary(COMBINE[fn], self.values(place, None), state)
 
             return self._each_place(b.full((self.width,), other, self.dtype), best)
         parts = b.scratch(self.dtype, (self.tile, self.width))
@@ -358,6 +359,12 @@ class ReduceKernel:
                 b.store(parts, (loop.index, 0), pair)
             half //= 2
         return b.load(parts, (0, 0), (self.width,))
+
+    def _foresee(self, place: list[Ix | int], ahead: int) -> None:
+        """Ask for what lies some rows ahead: a few columns are too short for the hardware to foresee the next."""
+        for v in self.full.values():
+            for k in range(0, self.width if v.type.strides[len(self.outer) - 1] == 1 else 0, 64 // v.type.dtype.itemsize):
+                self.b.prefetch(v, (*self.at[:-1], self.at[-1] + k, *place[:-1], place[-1] + ahead), locality=2)
 
     def _each_place(self, start: Tile, step: Callable[[list[Ix | int], Tile], Tile]) -> Tile:
         b = self.b

@@ -276,8 +276,8 @@ class RowKernel:
         b = self.b
 
         def body(evaluate: Evaluator, at: list[Ix | int], left: Ix | int | None, carried: list[Tile]) -> list[Tile]:
-            x = value(self.source(evaluate, at, left, first))
-            return [b.binary(COMBINE[fn], carried[0], self.inside(left, x, other))]
+            x = value(self.source(evaluate, at, left, first))  # first: what a maximum asks about NaN stays off the chain of results
+            return [b.binary(COMBINE[fn], self.inside(left, x, other), carried[0])]
 
         start = b.full((self.tile,), other, self.dtype)
         return b.reduce(fn, self.sweep([start], body)[0])

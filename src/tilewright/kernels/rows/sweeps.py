@@ -90,7 +90,7 @@ class SweepKernel(RowKernel):
 
         def body(evaluate: Evaluator, at: list[Ix | int], left: Ix | int | None, carried: list[Tile]) -> list[Tile]:
             tiles = [b.broadcast(evaluate(n.operands[0]), (self.tile,)) for n in nodes]
-            return [b.binary(COMBINE[fn], c, self.inside(left, x, other))
+            return [b.binary(COMBINE[fn], self.inside(left, x, other), c)
                     for fn, c, x, other in zip(fns, carried, tiles, start, strict=True)]
 
         parts = self.sweep([b.full((self.tile,), x, dtype) for x, dtype in zip(start, dtypes, strict=True)], body)

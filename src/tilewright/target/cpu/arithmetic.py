@@ -108,7 +108,11 @@ def _extreme(f: FunctionText, fn: str, dtype: DType, ty: str, a: str, b: str) ->
         sign = "u" if dtype.kind == "u" else "s"
         return f.intrinsic(f"llvm.{sign}{fn}.{_m(ty)}", ty, [(ty, a), (ty, b)])
     best = f.select(ty, f.fcmp("ogt" if fn == "max" else "olt", ty, a, b), a, b)
-    return f.select(ty, f.fcmp("uno", ty, a, a), a, best) if a.startswith("%") else best
+    if not a.startswith("%"):
+        return best
+    if b.startswith("%"):  # LLVM would join both selections in one of two comparisons, three instructions where the fence leaves two
+        best = f.intrinsic(f"llvm.arithmetic.fence.{_m(ty)}", ty, [(ty, best)])
+    return f.select(ty, f.fcmp("uno", ty, a, a), a, best)
 
 
 def _remainder(f: FunctionText, ty: str, a: str, b: str) -> str:

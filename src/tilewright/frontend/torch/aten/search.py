@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from .... import ops as O
 from ....core import dtypes as dt
 from ....core.dims import Dim, product
 from ....core.errors import UnsupportedError
 from ....ir.graph import Value
+from ....ops.index.counting import counted
 from .reduce import reduce
 from .registry import Context, aten, axis_of
 
@@ -21,22 +20,31 @@ def _size(d: Dim, what: str) -> int:
     return d
 
 
-def _before(c: Context, sorted_: Value, values: Value, right: bool) -> Value:
-    """How many elements of the last axis of `sorted_` stand before each of `values` (which has one axis more, of size 1)."""
-    late = c.emit(O.Greater() if right else O.GreaterEqual(), sorted_, values)
-    early = c.cast(c.emit(O.LogicalNot(), late), c.dtype)  # a NaN in `values` comes after everything
-    return c.emit(O.Sum(axes=(len(late.shape) - 1,), keepdims=False), early)
+COUNTED = 256  # edges that are all compared; in more of them each value is searched by halves
 
 
-def _search(c: Context, rows: Value, values: Any, right: bool) -> Value:
-    """Positions at which `values` would be inserted: one row for all of them, or rows of the same batch."""
+def _places(c: Context, rows: Value, values: Any, right: bool) -> Value:
+    """How many elements of sorted rows stand before each value: one row for all of them, or rows of the same batch."""
     dtype = c.result_dtype(0, 1) if isinstance(values, Value) else rows.dtype
-    wanted = c.value(values, dtype)
-    rows = c.cast(rows, dtype)
-    spread = c.reshape(wanted, (*wanted.shape, 1))
-    if len(rows.shape) > 1:
-        rows = c.reshape(rows, (*rows.shape[:-1], 1, rows.shape[-1]))
-    return c.reshape(_before(c, rows, spread, right), c.shape)
+    wanted, rows = c.value(values, dtype), c.cast(rows, dtype)
+    axis, n = len(rows.shape) - 1, rows.shape[-1]
+
+    def early(edges: Value, x: Value) -> Value:  # a NaN among the values comes after everything
+        return c.emit(O.LogicalNot(), c.emit(O.Greater() if right else O.GreaterEqual(), edges, x))
+
+    if not isinstance(n, int) or n <= COUNTED:
+        edges = c.reshape(rows, (*rows.shape[:-1], 1, n)) if axis else rows
+        before = c.cast(early(edges, c.reshape(wanted, (*wanted.shape, 1))), c.dtype)
+        return c.reshape(c.emit(O.Sum(axes=(len(before.shape) - 1,), keepdims=False), before), c.shape)
+    found, lookup = c.expand(c.scalar(0, dt.i32), wanted.shape), O.GatherAlongAxis(axis=axis) if axis else O.Gather(axis=0)
+    step = 1 << n.bit_length()
+    while step > 1:
+        step //= 2
+        there = c.emit(O.Add(), found, c.scalar(step, dt.i32))
+        edge = c.emit(lookup, rows, c.emit(O.Minimum(), c.emit(O.Sub(), there, c.scalar(1, dt.i32)), c.scalar(n - 1, dt.i32)))
+        here = c.emit(O.LogicalAnd(), early(edge, wanted), c.emit(O.LessEqual(), there, c.scalar(n, dt.i32)))
+        found = c.emit(O.Where(), here, there, found)
+    return c.reshape(c.cast(found, c.dtype), c.shape)
 
 
 @aten("searchsorted.Tensor", "searchsorted.Scalar")
@@ -44,18 +52,14 @@ def searchsorted(c: Context, rows: Value, values: Any, *, out_int32: bool = Fals
                  sorter: Value | None = None) -> Value:
     if sorter is not None:
         rows = c.emit(O.GatherAlongAxis(axis=len(rows.shape) - 1), rows, sorter)
-    return _search(c, rows, values, bool(right) or side == "right")
+    return _places(c, rows, values, bool(right) or side == "right")
 
 
 @aten("bucketize.Tensor", "bucketize.Scalar")
 def bucketize(c: Context, values: Any, boundaries: Value, *, out_int32: bool = False, right: bool = False) -> Value:
     if len(boundaries.shape) != 1:
         raise UnsupportedError(f"bucketize needs boundaries of one axis, got {boundaries.type}")
-    dtype = boundaries.dtype
-    if isinstance(values, Value):
-        dtype = c.result_dtype(0, 1)
-    wanted = c.value(values, dtype)
-    return c.reshape(_before(c, c.cast(boundaries, dtype), c.reshape(wanted, (*wanted.shape, 1)), bool(right)), c.shape)
+    return _places(c, boundaries, values, bool(right))
 
 
 # --- running extremes -----------------------------------------------------------------------------------------------------------------
@@ -163,9 +167,8 @@ def histc(c: Context, x: Value, bins: int = 100, min: Any = 0, max: Any = 0) -> 
     share = c.emit(O.Div(), c.emit(O.Sub(), wide, low), c.emit(O.Sub(), high, low))
     place = c.emit(O.Minimum(), c.emit(O.Floor(), c.emit(O.Mul(), share, c.scalar(float(bins), dt.f64))), c.scalar(float(bins - 1), dt.f64))
     inside = c.emit(O.LogicalAnd(), c.emit(O.GreaterEqual(), wide, low), c.emit(O.LessEqual(), wide, high))
-    numbers = c.constant(np.arange(bins, dtype=np.float64), "bins")
-    hit = c.emit(O.Equal(), c.reshape(c.emit(O.Where(), inside, place, c.scalar(-1.0, dt.f64)), (n, 1)), numbers)
-    return c.emit(O.Sum(axes=(0,), keepdims=False), c.cast(hit, x.dtype))
+    where = c.cast(c.emit(O.Where(), inside, place, c.scalar(0.0, dt.f64)), dt.i64)
+    return c.cast(counted(where, inside, bins, None, dt.compute_dtype(x.dtype)), x.dtype)
 
 
 @aten("mode.default")
