@@ -51,6 +51,9 @@ class Array:
     It works with Python's operators, slices and NumPy's functions. Views (`x.T`, `x[::-1]`, `x.reshape(...)` where the memory lies right)
     share memory; writing (`x[0] = 1`, `x += y`) copies first when the memory is shared.
 
+    Threads: any number may use one Array, make views of it and write those. Writing the Array itself while another thread uses it needs a
+    lock of yours: who comes first is open, and a large result may hold elements of before and after.
+
     >>> x = wrap(np.arange(4.0, dtype=np.float32))
     >>> y = x[::-1]
     >>> y[0] = 9
