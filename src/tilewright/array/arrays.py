@@ -16,7 +16,7 @@ import numpy as np
 
 from ..core import dtypes as dt
 from ..core.errors import ArgumentError, AxisError, ParseError
-from ..core.tensors import HasArray, HasDlpack
+from ..core.tensors import HasArray, HasDlpack, is_masked, is_tensor
 from ..runtime.outputs import new_array
 
 Fn = Callable[..., Any]
@@ -569,14 +569,23 @@ def index(key: Any) -> Any:
 def _part(k: Any) -> Any:
     if type(k) is Array:
         return ready(k)
+    if is_masked(k) or is_tensor(k):
+        return given(k, "index")
     if type(k) is list:
         made = np.asarray(plain(k))
         return made.astype(np.intp) if not made.size else made
     return k
 
 
-def given(value: Any) -> Any:
-    return ready(value) if type(value) is Array else plain(value)
+def given(value: Any, what: str = "setitem") -> Any:
+    """What an Array is written with, or indexed by, for NumPy's header."""
+    if type(value) is Array:
+        return ready(value)
+    if isinstance(value, (int, float, complex, list, tuple)):
+        return plain(value)
+    from .api.base import header
+
+    return header(value, what)
 
 
 def fitting(value: Any, dtype: np.dtype[Any]) -> Any:
