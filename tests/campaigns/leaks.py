@@ -173,7 +173,7 @@ def torch(_: Path) -> Any:
     return step
 
 
-WORK = {"arrays": arrays, "kernels": kernels, "onnx": onnx, "torch": torch, "compiles": compiles, "calls": calls, "shapes": shapes, "eager_shapes": eager_shapes, "loads": loads, "generations": generations,
-        "saves": saves}  # fmt: skip
+WORK = {"compiles": compiles, "calls": calls, "shapes": shapes, "eager_shapes": eager_shapes, "loads": loads, "generations": generations,
+        "saves": saves, "arrays": arrays, "kernels": kernels, "onnx": onnx, "torch": torch}  # fmt: skip
 CAMPAIGN = Campaign(draw=small, check=check, quick=5, seconds=60.0, growth=64.0 * MB, keep=("what", "share"))
 FULL = Campaign(draw=full, check=check, quick=1, seconds=900.0, growth=64.0 * MB, keep=("what", "share"))

@@ -150,7 +150,8 @@ class KernelFunction:
 
     `f.debug(...)` runs it in the interpreter, `f.tile_ir(...)` is the text of what it becomes. Inside `tw.jit` it is an op like any other.
 
-    Threads: any number may call one kernel at once; what is new to several of them may be compiled by each. `out=` is for one call at a time.
+    Threads: any number may call one kernel at once; what is new to several of them may be compiled by each. `out=` is for one call at a
+    time.
     """
 
     def __init__(self, definition: Definition) -> None:
