@@ -221,6 +221,8 @@ class Array:
         if not hasattr(self, "_a") and self.device != "cpu":
             device_calls().put(self, key, value)
             return
+        from .updates import fitting, given
+
         # The value is read before the memory is made ours: it may be a view of it.
         v = fitting(given(value), ready(self).dtype)
         try:
@@ -277,7 +279,7 @@ class Array:
         return map(wrap, map(np.asarray, ready(self))) if self.device == "cpu" else (self[i] for i in range(len(self)))
 
     def __contains__(self, value: Any) -> bool:
-        return bool((ready(self) == given(value)).any()) if self.device == "cpu" else bool((self == value).any())
+        return bool((ready(self) == plain(value)).any()) if self.device == "cpu" else bool((self == value).any())
 
     def _scalar(self, what: str) -> np.ndarray[Any, Any]:
         a = host(self)
@@ -570,32 +572,13 @@ def _part(k: Any) -> Any:
     if type(k) is Array:
         return ready(k)
     if is_masked(k) or is_tensor(k):
-        return given(k, "index")
+        from .api.base import header
+
+        return header(k, "index")
     if type(k) is list:
         made = np.asarray(plain(k))
         return made.astype(np.intp) if not made.size else made
     return k
-
-
-def given(value: Any, what: str = "setitem") -> Any:
-    """What an Array is written with, or indexed by, for NumPy's header."""
-    if type(value) is Array:
-        return ready(value)
-    if isinstance(value, (int, float, complex, list, tuple)):
-        return plain(value)
-    from .api.base import header
-
-    return header(value, what)
-
-
-def fitting(value: Any, dtype: np.dtype[Any]) -> Any:
-    """What is assigned must not be of a higher kind: floats do not go into integers by themselves."""
-    order = "buifc"
-    kind = np.asarray(value).dtype.kind
-    mine = dtype.kind if dtype.kind != "V" else "f"
-    if kind in order and (order.index(kind) > order.index(mine)) and not {kind, mine} <= {"u", "i"}:
-        raise TypeError(f"setitem: cannot put {np.asarray(value).dtype} into {dtype}; use .astype first")
-    return value
 
 
 def _ints(shape: Any) -> tuple[int, ...]:
