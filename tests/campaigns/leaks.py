@@ -25,7 +25,7 @@ from tilewright.ops.base import single
 from .engine.campaign import MB, Campaign
 
 COUNTS = {"compiles": 1000, "calls": 100_000, "shapes": 1000, "eager_shapes": 1000, "loads": 30, "generations": 10_000, "saves": 300,
-          "arrays": 20_000, "kernels": 300, "onnx": 100, "torch": 30}  # fmt: skip
+          "arrays": 20_000, "kernels": 300, "onnx": 100}  # fmt: skip
 SLACK = 6 * MB  # what allocators and caches of a fixed size may still take after the warm-up
 
 
@@ -162,18 +162,7 @@ def onnx(_: Path) -> Any:
     return step
 
 
-def torch(_: Path) -> Any:
-    """Compiles by torch.compile, forgotten again by its reset."""
-    import torch as t
-
-    def step(i: int) -> None:
-        t.compile(lambda x: t.relu(x) * i, backend="tilewright")(t.ones(3, 4))
-        t._dynamo.reset()
-
-    return step
-
-
 WORK = {"compiles": compiles, "calls": calls, "shapes": shapes, "eager_shapes": eager_shapes, "loads": loads, "generations": generations,
-        "saves": saves, "arrays": arrays, "kernels": kernels, "onnx": onnx, "torch": torch}  # fmt: skip
+        "saves": saves, "arrays": arrays, "kernels": kernels, "onnx": onnx}  # fmt: skip
 CAMPAIGN = Campaign(draw=small, check=check, quick=5, seconds=60.0, growth=64.0 * MB, keep=("what", "share"))
 FULL = Campaign(draw=full, check=check, quick=1, seconds=900.0, growth=64.0 * MB, keep=("what", "share"))
