@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import tilewright as tw
-from tilewright.core.errors import ArgumentError, FileError, FormatError, InputError, ParseError
+from tilewright.core.errors import ArgumentError, FileError, FormatError, InputError
 
 
 class Capsule:
@@ -71,10 +71,14 @@ def test_strange_numpy_arrays() -> None:
     assert tw.exp(tw.asarray(np.frombuffer(b"\0" * 13, "u1")[1:].view("f4"))).tolist() == [1, 1, 1]  # not aligned
     for bad in (np.array([1, None], object), np.zeros(3, [("a", "f4"), ("b", "i4")]), np.array(["a"]), np.array(["2020-01-01"], "M8[D]"),
                 np.zeros(2, "V4"), None, [2**70]):
-        with pytest.raises(ParseError, match=r"asarray: dtype: .* is not one of bool i8"):
+        with pytest.raises(ArgumentError, match=r"asarray: elements of .* is not one of bool i8"):
             tw.asarray(bad)
     with pytest.raises(ArgumentError, match="a masked array would lose its mask"):
         tw.asarray(np.ma.masked_array([1.0, 2.0], [0, 1]))  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="a masked array would lose its mask"):
+        tw.asarray([np.ma.masked_array([1.0, 2.0], [0, 1]), [3.0, 4.0]])
+    with pytest.raises(ArgumentError, match="a masked array would lose its mask"):
+        tw.arange(3)[np.ma.masked_array([1, 2], [0, 1])]
 
 
 def test_buffers_keep_their_dtype_and_memory() -> None:

@@ -1,6 +1,6 @@
 """Resident memory stays flat: compiles, calls, shapes, loads of a model, generations, each repeated after a warm-up.
 
-`python -m tests.campaigns leaks:FULL` repeats each as often as docs/security.md says; the short form does a part of it.
+`python -m tests.campaigns leaks:FULL` repeats each as often as `COUNTS` says; the short form does a part of it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 import tilewright as tw
+from tilewright import lang as tl
 from tilewright.core import dtypes as dt
 from tilewright.core.dims import sym
 from tilewright.ir.types import TensorType
@@ -23,7 +24,8 @@ from tilewright.ops.base import single
 
 from .engine.campaign import MB, Campaign
 
-COUNTS = {"compiles": 1000, "calls": 100_000, "shapes": 1000, "eager_shapes": 1000, "loads": 30, "generations": 10_000, "saves": 300}
+COUNTS = {"compiles": 1000, "calls": 100_000, "shapes": 1000, "eager_shapes": 1000, "loads": 30, "generations": 10_000, "saves": 300,
+          "arrays": 20_000, "kernels": 300, "onnx": 100}  # fmt: skip
 SLACK = 6 * MB  # what allocators and caches of a fixed size may still take after the warm-up
 
 
@@ -119,7 +121,48 @@ def saves(folder: Path) -> Any:
     return step
 
 
+def arrays(_: Path) -> Any:
+    x = tw.asarray(np.ones((6, 7), np.float32))
+
+    def step(i: int) -> None:
+        y = x[i % 6 :].T
+        y[0] = i
+        y += tw.exp(x[i % 6, :, None])
+        y[y > 2] = 0
+        y.reshape(-1)[::-1].sum().item()
+
+    return step
+
+
+def kernels(_: Path) -> Any:
+    """New kernels of users: each a function of its own, with sizes of its own."""
+
+    def step(i: int) -> None:
+        @tw.kernel("f32[N] -> f32[N]", grid=lambda N: tl.cdiv(N, 64))
+        def scaled(x, y, *, scale=1.0):  # type: ignore[no-untyped-def]
+            at = tl.program_id(0)
+            y.partition(64)[at] = x.partition(64)[at] * scale
+
+        scaled(np.ones(1 + i % 300, np.float32), scale=float(i))
+
+    return step
+
+
+def onnx(_: Path) -> Any:
+    from onnx import TensorProto, helper, numpy_helper
+
+    shape, weight = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [3, 4]) for n in "xy"], np.ones((4, 4), np.float32)
+
+    def step(i: int) -> None:
+        graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", shape[:1], shape[1:],
+                                  [numpy_helper.from_array(weight * i, "w")])
+        data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+        tw.onnx.InferenceSession(data).run(None, {"x": np.ones((3, 4), np.float32)})
+
+    return step
+
+
 WORK = {"compiles": compiles, "calls": calls, "shapes": shapes, "eager_shapes": eager_shapes, "loads": loads, "generations": generations,
-        "saves": saves}  # fmt: skip
+        "saves": saves, "arrays": arrays, "kernels": kernels, "onnx": onnx}  # fmt: skip
 CAMPAIGN = Campaign(draw=small, check=check, quick=5, seconds=60.0, growth=64.0 * MB, keep=("what", "share"))
 FULL = Campaign(draw=full, check=check, quick=1, seconds=900.0, growth=64.0 * MB, keep=("what", "share"))

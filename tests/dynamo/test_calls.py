@@ -1,7 +1,6 @@
-"""Calls of compiled functions: dynamic sizes, graph breaks, modes of torch, threads, data-dependent sizes."""
+"""Calls of compiled functions: dynamic sizes, graph breaks, modes of torch, data-dependent sizes."""
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -136,27 +135,6 @@ def test_inference_mode_and_no_grad() -> None:
 def test_default_device() -> None:
     with torch.device("cpu"):
         assert_same(compiled(lambda x: x * torch.arange(3.0))(torch.ones(3)), torch.arange(3.0))
-
-
-def test_threads() -> None:
-    module = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32))
-    call, wrong = compiled(module), []
-    with torch.no_grad():
-        call(torch.randn(4, 32))
-
-    def work() -> None:
-        with torch.no_grad():
-            for _ in range(30):
-                x = torch.randn(4, 32)
-                if float((call(x) - module(x)).abs().max()) > 1e-5:
-                    wrong.append(x)
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    assert not wrong
 
 
 def test_subclasses() -> None:

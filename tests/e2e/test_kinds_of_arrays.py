@@ -6,12 +6,14 @@ wrappers, zeros that were never written), or in another order of bytes.
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -107,12 +109,40 @@ def session() -> tw.Session:
 
 
 twice = tw.jit(lambda x: x + x)
+
+
+@tw.kernel("f32[N] -> f32[N]", grid=1)
+def copied(x, y):  # type: ignore[no-untyped-def]
+    y.partition(4)[0] = x.partition(4)[0]
+
+
+@functools.cache
+def identity() -> Any:
+    """An ONNX session."""
+    value = [onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [3]) for n in "xy"]
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Identity", ["x"], ["y"])], "g", value[:1], value[1:])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    return tw.onnx.InferenceSession(model.SerializeToString())
+
+
+def written(x: Any) -> Any:
+    found = tw.zeros(3)
+    found[:] = x
+    return found
+
+
 DOORS: dict[str, Callable[[Any], Any]] = {
     "jit": lambda x: twice(x) / 2,
     "function": lambda x: tw.mul(x, 1.0),
     "constant": lambda x: tw.jit(lambda y: tw.add(x, y))(np.zeros(3, np.float32)),
     "grad": lambda x: tw.grad(lambda y: (y * y).sum())(x) / 2,
     "scan": lambda x: tw.scan(lambda c, y: (c, y), np.float32(0), x)[1],
+    "Array": tw.asarray,
+    "operand of an Array": lambda x: tw.zeros(3) + x,
+    "written to an Array": written,
+    "update of an Array": lambda x: tw.zeros(3).at[:].add(x),
+    "kernel": copied,
+    "onnx": lambda x: identity().run(None, {"x": x})[0],
 }
 
 

@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import tilewright as tw
 from tests.lang.examples import example
 from tilewright import lang as tl
+from tilewright.core.errors import InputError
 
 X = np.zeros(10, np.float32)
 
@@ -222,7 +224,7 @@ def test_arguments() -> None:
         add(X, X, SIZE=3)
     with pytest.raises(tw.InputError, match=r"a constant must be hashable, got BLOCK=\[1\]"):
         add(X, X, BLOCK=[1])
-    with pytest.raises(tw.InputError, match=r"kernel vector_add: x must be an array of numbers, got list of dtype"):
+    with pytest.raises(tw.InputError, match=r"kernel vector_add: x: elements of <U1 cannot be used"):
         add(["a"], X)
     with pytest.raises(tw.InputError, match=r"x must have bools, integers or floats, got c64\[3\]; pass its real and its imaginary part"):
         add(np.zeros(3, np.complex64), X)
@@ -357,3 +359,36 @@ def test_numbers_that_do_not_fit() -> None:
     for block, text in ((0, "ZeroDivisionError"), ("x", "TypeError"), (1.5, "TypeError")):
         with pytest.raises(tw.InputError, match=rf"kernel <lambda>: the grid cannot be computed for N=.*, B={block} \({text}"):
             blocks(X, B=block)
+
+
+@pytest.mark.parametrize("out, says", [
+    (lambda: np.ma.masked_array(np.zeros(10, np.float32)), "out= is a masked array"),
+    (lambda: torch._neg_view(torch.zeros(10)), "out= is a negative view"),
+    (lambda: torch.zeros(10, requires_grad=True), "out= requires grad"),
+    (lambda: torch.zeros(1).expand(10), "several elements of out y lie at one place in memory"),
+    (lambda: torch.zeros(10, device="meta"), "a tensor on meta"),
+])  # fmt: skip
+def test_memory_that_is_not_what_it_holds(out: Any, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        made(doubled)(X, out=out())
+
+
+def doubled(x, y):
+    y.partition(16)[0] = x.partition(16)[0] * 2
+
+
+def neighbours(x, y):
+    y.store(tl.program_id(0), x.load(tl.program_id(0), 1) + x.load(tl.program_id(0) + 1, 1))
+
+
+@pytest.mark.parametrize("of", [lambda a: a[:-1], lambda a: a[1:], lambda a: a[:0:-1], lambda a: a[-2::-1]])
+def test_results_in_the_memory_of_an_argument(of: Any) -> None:
+    """Programs read elements that others write: the results are those of memory apart."""
+    kernel = made(neighbours, "f32[N] -> f32[N - 1]", lambda N: N - 1)
+    a = np.arange(300, dtype=np.float32) ** 2
+    want = a[:-1] + a[1:]
+    assert kernel(a, out=of(a)) is not None
+    np.testing.assert_array_equal(of(a), want)
+    t = torch.arange(300.0) ** 2
+    kernel(t, out=t[1:])
+    np.testing.assert_array_equal(t[1:].numpy(), want)

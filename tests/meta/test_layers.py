@@ -41,9 +41,7 @@ def layer_of(name: str) -> int:
 def imports(tree: ast.Module, path: Path) -> Iterator[tuple[str, int, bool]]:
     """(first-level name inside the package, line, at module level and executed) for each import of our own package."""
     package = path.relative_to(PACKAGE).parts[:-1]
-    deferred = {id(n) for outer in ast.walk(tree) if _defers(outer) for n in ast.walk(outer)}
-    for node in ast.walk(tree):
-        eager = id(node) not in deferred
+    for node, eager in walk(tree):
         if isinstance(node, ast.ImportFrom):
             if node.level:
                 base = package[: len(package) - node.level + 1]
@@ -63,6 +61,16 @@ def imports(tree: ast.Module, path: Path) -> Iterator[tuple[str, int, bool]]:
             for alias in node.names:
                 if alias.name.split(".")[0] == "tilewright":
                     yield (alias.name.split(".") + [""])[1], node.lineno, eager
+
+
+def walk(tree: ast.AST) -> Iterator[tuple[ast.AST, bool]]:
+    """Every node, and whether it is executed when the module is imported."""
+    left = [(tree, True)]
+    while left:
+        node, eager = left.pop()
+        yield node, eager
+        inside = eager and not _defers(node)
+        left += [(n, inside) for n in ast.iter_child_nodes(node)]
 
 
 def _defers(node: ast.AST) -> bool:
@@ -120,9 +128,7 @@ def test_the_check_sees_a_wrong_import(file: str, source: str, bad: int) -> None
 def test_heavy_packages_are_imported_inside_functions() -> None:
     found = []
     for path, source in modules():
-        tree = ast.parse(source)
-        deferred = {id(n) for outer in ast.walk(tree) if _defers(outer) for n in ast.walk(outer)}
-        for node in ast.walk(tree):
+        for node, eager in walk(ast.parse(source)):
             names = (
                 [a.name for a in node.names]
                 if isinstance(node, ast.Import)
@@ -130,6 +136,6 @@ def test_heavy_packages_are_imported_inside_functions() -> None:
                 if isinstance(node, ast.ImportFrom) and not node.level
                 else []
             )
-            if id(node) not in deferred and any(n.split(".")[0] in HEAVY for n in names):
+            if eager and any(n.split(".")[0] in HEAVY for n in names):
                 found.append(f"{path.relative_to(PACKAGE)}:{getattr(node, 'lineno', 0)}")
     assert not found, f"imported at module level: {found}"

@@ -193,6 +193,14 @@ def test_functions_of_the_model() -> None:
     agree(proto, {"x": f(3)})
 
 
+@pytest.mark.parametrize("op", ["Sign", "Relu", "Round", "Abs", "Neg", "Sigmoid", "Softplus", "Erf", "IsNaN", "LeakyRelu"])
+def test_numbers_at_the_edges(op: str) -> None:
+    x = np.array([1, -2, 0.0, -0.0, np.inf, -np.inf, np.nan, 2.5, -0.5], np.float32)
+    proto, inputs = one(op, [x])
+    (want,) = peer(proto, inputs)
+    np.testing.assert_allclose(tw.compile(proto)(x), want, rtol=1e-6)
+
+
 # --- bad input --------------------------------------------------------------------------------------------------------------------------
 
 

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
 
 import tilewright as tw
+import tilewright.lang as tl
 from tests.cuda.fake_driver import FakeDriver, fake_gpu
 from tests.cuda.launching import graph
 from tests.fresh import fresh_rng
@@ -170,6 +172,132 @@ def test_an_optimizer() -> None:
 
     with shaken(seeds(1)[0]):
         together([functools.partial(work, s) for s in chosen])
+
+
+def test_arrays() -> None:
+    """Threads read one Array, write views of it, which are copies from then on, and make Arrays of their own, small and on all cores."""
+    host = fresh_rng().integers(-50, 50, (600, 500)).astype(np.float32)
+    shared = tw.asarray(host)
+    before, total = host.copy(), host.sum(dtype=np.float64)
+
+    def work(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        for _ in range(12):
+            i, k = int(rng.integers(500)), int(rng.integers(1, 90))
+            view = shared[i : i + k].T
+            view[0, :] = 7.0 * seed
+            mine = before[i : i + k].T.copy()
+            mine[0, :] = np.float32(7.0 * seed)
+            np.testing.assert_array_equal(view, mine)
+            view += 1
+            np.testing.assert_array_equal(view.sum(axis=0), (mine + 1).sum(0))
+            np.testing.assert_array_equal(shared * 2 - shared, before)  # large enough for all threads
+            assert float(shared.sum(dtype="float64")) == total
+            np.testing.assert_array_equal(shared[:, i % 500], before[:, i % 500])
+
+    with shaken(seeds(1)[0]):
+        together([functools.partial(work, s) for s in range(4)])
+    np.testing.assert_array_equal(shared, before)
+
+
+def test_one_array_written_by_many() -> None:
+    """Without a lock of the user's the order is open: every element is somebody's, and nobody's memory but this Array's is touched."""
+    shared = tw.zeros((64, 33), "int64")
+    beside = [tw.full((64, 33), k, "int64") for k in range(8)]
+
+    def work(seed: int) -> None:
+        rng = random.Random(seed)
+        for _ in range(60):
+            i = rng.randrange(64)
+            shared[i] = seed % 5
+            shared[i, ::2] = shared[rng.randrange(64), ::2]
+            shared[shared > 3] = 1
+            assert shared.shape == (64, 33) and shared[i].copy().size == 33
+
+    with shaken(seeds(1)[0]):
+        together([functools.partial(work, s) for s in seeds(5)])
+    assert set(np.unique(shared.numpy()).tolist()) <= set(range(5))
+    assert all((b == k).all() for k, b in enumerate(beside))
+
+
+@tw.kernel("f32[M, 8] -> f32[M, 8], f32[M]", grid=lambda M: tl.cdiv(M, 4))
+def scaled_rows(x, y, sums, *, scale=1.0):  # type: ignore[no-untyped-def]
+    i = tl.program_id(0)
+    rows = x.load((i * 4, 0), (4, 8)) * scale
+    y.store((i * 4, 0), rows)
+    sums.partition(4)[i] = rows.sum(1).reshape((4,))
+
+
+def test_kernels_of_users() -> None:
+    """Sizes, layouts and constants that are new to every thread at once, as calls of their own and inside jitted functions."""
+    jitted = tw.jit(lambda x: scaled_rows(x + 1, scale=2.0)[1])
+
+    def work(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        for _ in range(12):
+            x = rng.integers(-9, 9, (int(rng.integers(1, 9)), 8)).astype(np.float32)
+            given, scale = (np.asfortranarray(x) if rng.random() < 0.3 else x), float(rng.integers(1, 4))
+            y, sums = scaled_rows(given, scale=scale)
+            np.testing.assert_array_equal(y, x * scale)
+            np.testing.assert_array_equal(sums, (x * scale).sum(1))
+            np.testing.assert_array_equal(jitted(x), ((x + 1) * 2).sum(1))
+
+    with shaken(seeds(1)[0]):
+        together([functools.partial(work, s) for s in seeds(5)])
+
+
+def test_an_onnx_session() -> None:
+    """`run` with all outputs, with some, with a mistake; a binding a thread; sizes that change."""
+    helper, kind = onnx.helper, onnx.TensorProto.FLOAT
+    matrix = fresh_rng().integers(-3, 3, (6, 5)).astype(np.float32)
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"]), helper.make_node("Relu", ["y"], ["z"])]
+    made = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", kind, ["n", 6])],
+                             [helper.make_tensor_value_info(k, kind, ["n", 5]) for k in "yz"], [onnx.numpy_helper.from_array(matrix, "w")])
+    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    session = tw.onnx.InferenceSession(model.SerializeToString())
+
+    def work(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        binding = session.io_binding()
+        for _ in range(25):
+            x = rng.integers(-9, 9, (int(rng.integers(1, 40)), 6)).astype(np.float32)
+            if rng.random() < 0.2:
+                with pytest.raises(InputError, match="onnx: the model has no input 'X'"):
+                    session.run(None, {"X": x})
+            y, z = session.run(None, {"x": x})
+            np.testing.assert_array_equal(y, x @ matrix)
+            np.testing.assert_array_equal(z, np.maximum(x @ matrix, 0))
+            binding.bind_cpu_input("x", x)
+            session.run_with_iobinding(binding)
+            np.testing.assert_array_equal(binding.copy_outputs_to_cpu()[1], z)
+
+    with shaken(seeds(1)[0]):
+        together([functools.partial(work, s) for s in seeds(5)])
+
+
+def test_a_torch_compiled_module() -> None:
+    """Forward and backward passes of one compiled module on tensors of each thread's own; gradients of inputs, since those of weights add
+    up in an order that PyTorch leaves open."""
+    module = Model()
+    call = torch.compile(module, backend="tilewright", dynamic=True)
+
+    def both(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        mine = x.clone().requires_grad_()
+        (found,) = torch.autograd.grad(torch.stack([y.square().sum() for y in call(mine)]).sum(), mine)
+        with torch.no_grad():
+            return call(x)[0], found
+
+    inputs = [torch.randn(n, 12) for n in (5, 3, 40, 7)]
+    want = [both(x) for x in inputs]
+
+    def work(seed: int) -> None:
+        rng = random.Random(seed)
+        for _ in range(5):
+            k = rng.randrange(len(inputs))
+            assert all(torch.equal(a, b) for a, b in zip(both(inputs[k]), want[k], strict=True))
+
+    with shaken(seeds(1)[0]):
+        together([functools.partial(work, s) for s in seeds(4)])
 
 
 @pytest.fixture

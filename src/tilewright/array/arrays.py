@@ -16,7 +16,7 @@ import numpy as np
 
 from ..core import dtypes as dt
 from ..core.errors import ArgumentError, AxisError, ParseError
-from ..core.tensors import HasArray, HasDlpack
+from ..core.tensors import HasArray, HasDlpack, is_masked, is_tensor
 from ..runtime.outputs import new_array
 
 Fn = Callable[..., Any]
@@ -50,6 +50,9 @@ class Array:
 
     It works with Python's operators, slices and NumPy's functions. Views (`x.T`, `x[::-1]`, `x.reshape(...)` where the memory lies right)
     share memory; writing (`x[0] = 1`, `x += y`) copies first when the memory is shared.
+
+    Threads: any number may use one Array, make views of it and write those. Writing the Array itself while another thread uses it needs a
+    lock of yours: who comes first is open, and a large result may hold elements of before and after.
 
     >>> x = wrap(np.arange(4.0, dtype=np.float32))
     >>> y = x[::-1]
@@ -218,6 +221,8 @@ class Array:
         if not hasattr(self, "_a") and self.device != "cpu":
             device_calls().put(self, key, value)
             return
+        from .updates import fitting, given
+
         # The value is read before the memory is made ours: it may be a view of it.
         v = fitting(given(value), ready(self).dtype)
         try:
@@ -274,7 +279,7 @@ class Array:
         return map(wrap, map(np.asarray, ready(self))) if self.device == "cpu" else (self[i] for i in range(len(self)))
 
     def __contains__(self, value: Any) -> bool:
-        return bool((ready(self) == given(value)).any()) if self.device == "cpu" else bool((self == value).any())
+        return bool((ready(self) == plain(value)).any()) if self.device == "cpu" else bool((self == value).any())
 
     def _scalar(self, what: str) -> np.ndarray[Any, Any]:
         a = host(self)
@@ -566,24 +571,14 @@ def index(key: Any) -> Any:
 def _part(k: Any) -> Any:
     if type(k) is Array:
         return ready(k)
+    if is_masked(k) or is_tensor(k):
+        from .api.base import header
+
+        return header(k, "index")
     if type(k) is list:
         made = np.asarray(plain(k))
         return made.astype(np.intp) if not made.size else made
     return k
-
-
-def given(value: Any) -> Any:
-    return ready(value) if type(value) is Array else plain(value)
-
-
-def fitting(value: Any, dtype: np.dtype[Any]) -> Any:
-    """What is assigned must not be of a higher kind: floats do not go into integers by themselves."""
-    order = "buifc"
-    kind = np.asarray(value).dtype.kind
-    mine = dtype.kind if dtype.kind != "V" else "f"
-    if kind in order and (order.index(kind) > order.index(mine)) and not {kind, mine} <= {"u", "i"}:
-        raise TypeError(f"setitem: cannot put {np.asarray(value).dtype} into {dtype}; use .astype first")
-    return value
 
 
 def _ints(shape: Any) -> tuple[int, ...]:

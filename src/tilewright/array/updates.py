@@ -5,7 +5,28 @@ from typing import Any
 
 import numpy as np
 
-from .arrays import Array, fitting, given, index, ready, wrap
+from .arrays import Array, index, plain, ready, wrap
+
+
+def given(value: Any) -> Any:
+    """What an Array is written with, for NumPy's header."""
+    if type(value) is Array:
+        return ready(value)
+    if isinstance(value, (int, float, complex, list, tuple)):
+        return plain(value)
+    from .api.base import header
+
+    return header(value, "setitem")
+
+
+def fitting(value: Any, dtype: np.dtype[Any]) -> Any:
+    """What is assigned must not be of a higher kind: floats do not go into integers by themselves."""
+    order = "buifc"
+    kind = np.asarray(value).dtype.kind
+    mine = dtype.kind if dtype.kind != "V" else "f"
+    if kind in order and (order.index(kind) > order.index(mine)) and not {kind, mine} <= {"u", "i"}:
+        raise TypeError(f"setitem: cannot put {np.asarray(value).dtype} into {dtype}; use .astype first")
+    return value
 
 
 class At:

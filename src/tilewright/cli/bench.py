@@ -1,8 +1,7 @@
 """Time an ONNX file beside ONNX Runtime and OpenVINO, where they are installed, on random inputs of the declared shapes.
 
     tilewright bench model.onnx
-
-Our own workloads, single ops and passes are timed by benchmarks/bench.py of the repository.
+    tilewright bench ops --wide      in a checkout: our own workloads, single ops and passes, which benchmarks/bench.py times
 """
 
 from __future__ import annotations
@@ -10,7 +9,11 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import subprocess
+import sys
 import time
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import ConfigError, UnsupportedError
@@ -22,6 +25,14 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 NUMPY = {"float": "float32", "double": "float64", "bool": "bool"}
+
+
+def of_repository(argv: Sequence[str]) -> int | None:
+    """The exit code of the checkout's own benchmarks where the words ask for them, or None."""
+    script = Path(__file__).resolve().parents[3] / "benchmarks" / "bench.py"
+    if not argv or {"-h", "--help"} & set(argv) or any(word.endswith(".onnx") for word in argv) or not script.exists():
+        return None
+    return subprocess.run([sys.executable, str(script), *argv], check=False).returncode
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

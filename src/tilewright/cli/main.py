@@ -61,7 +61,10 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
-    args = parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    if words[:1] == ["bench"] and (code := _module("bench").of_repository(words[1:])) is not None:
+        return cast(int, code)
+    args = parser().parse_args(words)
     module = _module(args.command)
     if not faulthandler.is_enabled():
         faulthandler.enable(2)  # a crash in native code then names its kernel, see runtime/crash.py

@@ -234,7 +234,10 @@ def _warn(made: Compiled) -> None:
 
 def tilewright(module: Any, inputs: Sequence[Any], *, mode: str | None = None, options: Mapping[str, Any] | None = None,
                **unknown: Any) -> Callable[..., Any]:
-    """The backend: what `torch.compile(model, backend="tilewright", options={...})` calls with every graph."""
+    """The backend: what `torch.compile(model, backend="tilewright", options={...})` calls with every graph.
+
+    Threads: any number may call a compiled function at once, forward and backward, with the bits of one call after the other. Compiles
+    take turns (PyTorch's lock)."""
     import torch
     from torch._dynamo.backends.common import aot_autograd
 

@@ -38,25 +38,30 @@ class _Return(Exception):
         self.value = value
 
 
-@functools.cache
 def source_of(fn: types.FunctionType) -> ast.FunctionDef | ast.Lambda:
     """The syntax tree of a function, with the line numbers of its file."""
+    return _tree(fn.__code__)
+
+
+@functools.lru_cache(1024)  # by code: functions that a loop defines anew share it, and are not kept
+def _tree(code: types.CodeType) -> ast.FunctionDef | ast.Lambda:
+    name = code.co_name
     try:
-        lines, first = inspect.getsourcelines(fn)
+        lines, first = inspect.getsourcelines(code)
         tree = ast.parse(textwrap.dedent("".join(lines)))
     except (OSError, TypeError, SyntaxError):
-        raise CompileError(f"{fn.__name__}: the source text of the function is not there; define it with def in a file or in a notebook"
+        raise CompileError(f"{name}: the source text of the function is not there; define it with def in a file or in a notebook"
                            ) from None
     ast.increment_lineno(tree, first - 1)
-    names = fn.__code__.co_varnames[: fn.__code__.co_argcount + fn.__code__.co_kwonlyargcount]
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     found: list[ast.FunctionDef | ast.Lambda] = []
     for n in ast.walk(tree):
-        if isinstance(n, ast.FunctionDef if fn.__name__ != "<lambda>" else ast.Lambda):
-            named = getattr(n, "name", "<lambda>") == fn.__name__
+        if isinstance(n, ast.FunctionDef if name != "<lambda>" else ast.Lambda):
+            named = getattr(n, "name", "<lambda>") == name
             if named and tuple(a.arg for a in (*n.args.posonlyargs, *n.args.args, *n.args.kwonlyargs)) == names:
                 found.append(n)
-    if not found or (len(found) > 1 and fn.__name__ == "<lambda>"):
-        raise CompileError(f"{fn.__name__}: which function of its line this is cannot be told; write it with def")
+    if not found or (len(found) > 1 and name == "<lambda>"):
+        raise CompileError(f"{name}: which function of its line this is cannot be told; write it with def")
     return found[0]
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ..array.api.base import header
 from ..array.arrays import Array as OurArray
 from ..array.arrays import own, plain
 from ..array.gpu import is_on_gpu
@@ -24,7 +25,7 @@ from ..core.errors import CompileError, ExecutionError, InputError, UnsupportedE
 from ..core.exact import key_of
 from ..core.hashing import blake2b
 from ..core.target_spec import TargetSpec
-from ..core.tensors import is_tensor, numpy_to_tensor, tensor_to_numpy
+from ..core.tensors import is_masked, is_tensor, numpy_to_tensor, tensor_to_numpy, unfit
 from ..ir.types import TensorType
 from ..kernels.launch import Launch, Word
 from ..kernels.region import Region
@@ -96,6 +97,9 @@ class KernelFunction:
     """A kernel as a function: `f(*arrays, **constants)` gives its results, `out=` takes the memory for them.
 
     `f.debug(...)` runs it in the interpreter, `f.tile_ir(...)` is the text of what it becomes. Inside `tw.jit` it is an op like any other.
+
+    Threads: any number may call one kernel at once; what is new to several of them may be compiled by each. `out=` is for one call at a
+    time.
     """
 
     def __init__(self, definition: Definition) -> None:
@@ -181,6 +185,8 @@ class KernelFunction:
                 raise InputError(f"kernel {d.name}: out {name} is read-only memory; pass an array that may be written")
             if not _fits(a):
                 raise InputError(f"kernel {d.name}: out {name} must have native, aligned elements")
+            if any(s == 0 and n > 1 for s, n in zip(a.strides, a.shape, strict=True)):
+                raise InputError(f"kernel {d.name}: several elements of out {name} lie at one place in memory; pass an array of its own")
             found.append(a)
         return found
 
@@ -197,6 +203,11 @@ class KernelFunction:
             self._plans[key] = known
         kernel, plan, types = known
         results = self._results(types, given)
+        if given is not None and any(np.may_share_memory(a, b) for i, a in enumerate(results) for b in (*arrays, *results[i + 1 :])):
+            made = self(*args, **constants)  # programs would read what others have written
+            for a, b in zip(results, made if isinstance(made, tuple) else (made,), strict=True):
+                a[...] = tensor_to_numpy(b) if is_tensor(b) else b
+            return out
         kernel.run(plan, [*arrays, *results])
         return self._returned(results, args, out)
 
@@ -378,8 +389,15 @@ def _memory(x: Any) -> Array:
     """An array over the memory of what was given for `out`."""
     if type(x) is OurArray:
         return own(x)
-    if isinstance(x, np.ndarray) or is_tensor(x):
-        return x if isinstance(x, np.ndarray) else tensor_to_numpy(x)
+    if is_masked(x):
+        raise InputError("kernel: out= is a masked array, whose mask no kernel knows; pass its data")
+    if is_tensor(x):
+        if unfit(x) is None and (x.is_neg() or x.is_conj() or x.requires_grad):
+            what = "requires grad" if x.requires_grad else f"is a {'negative' if x.is_neg() else 'conjugate'} view"
+            raise InputError(f"kernel: out= {what}, so that its memory is not what it holds; pass a plain tensor")
+        return tensor_to_numpy(x, "kernel: out=")
+    if isinstance(x, np.ndarray):
+        return x
     try:
         return np.asarray(x, copy=False)
     except (TypeError, ValueError):  # its elements would be copied, and the results lost
@@ -392,15 +410,7 @@ def _array(x: Any, what: str, number: str | None) -> Array:
             return np.array(x, dtype_of(number).np)
         except OverflowError:
             raise InputError(f"{what} must be a number that {number} holds, got {x}") from None
-    if is_tensor(x):
-        a = tensor_to_numpy(x, what)
-    else:
-        try:
-            a = np.asarray(x) if hasattr(x, "__array__") or not hasattr(x, "__dlpack__") else np.from_dlpack(x)
-        except (TypeError, ValueError, BufferError) as e:
-            raise InputError(f"{what} must be an array, got a {type(x).__name__} ({e})") from None
-    if a.dtype.kind in "OUSMm":
-        raise InputError(f"{what} must be an array of numbers, got {type(x).__name__} of dtype {a.dtype}")
+    a = header(x, what)
     return a if _fits(a) and type(a) is np.ndarray else np.array(a, a.dtype.newbyteorder("="), order="C")
 
 

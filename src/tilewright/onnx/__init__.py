@@ -130,7 +130,9 @@ class IOBinding:
 
 
 class InferenceSession:
-    """A compiled model with the interface of `onnxruntime.InferenceSession`. `session` is the Tilewright session behind it."""
+    """A compiled model with the interface of `onnxruntime.InferenceSession`. `session` is the Tilewright session behind it.
+
+    Threads: any number may call `run` at once, with the bits of one call after the other. A binding (`io_binding`) is one thread's."""
 
     def __init__(self, path_or_bytes: Model, sess_options: SessionOptions | None = None, providers: Any = None,
                  provider_options: Any = None, **_: Any) -> None:

@@ -57,7 +57,14 @@ def _native(a: Header, what: str) -> Header:
         a = a.view(np.ndarray)
     if not a.dtype.isnative:
         a = a.astype(a.dtype.newbyteorder("="))
-    known(a.dtype, what)
+    return _usable(a, what)
+
+
+def _usable(a: Header, what: str) -> Header:
+    try:
+        dt.dtype(a.dtype)
+    except ParseError as e:
+        raise ArgumentError(f"{what}: elements of {a.dtype} cannot be used ({e})") from None
     return a
 
 
@@ -87,7 +94,7 @@ def _listed(x: Any, dtype: np.dtype[Any] | None, what: str) -> Header:
     except RecursionError:
         raise ArgumentError(f"{what}: a list holds lists of numbers, got a {type(x).__name__} that holds itself, or too many in one another"
                             ) from None
-    except (ValueError, TypeError) as e:
+    except (ValueError, TypeError, RuntimeError) as e:  # the last of torch, for views of other signs
         given = repr(x) if len(repr(x)) < 60 else f"a {type(x).__name__}"
         raise ArgumentError(f"{what}: an operand must be an array or a number, or lists of numbers that make one, got {given} ({e})"
                             ) from None
@@ -97,13 +104,14 @@ def _listed(x: Any, dtype: np.dtype[Any] | None, what: str) -> Header:
             made = made.astype(DEFAULT[kind])
         elif not made.size and not strong:
             made = made.astype(FLOAT)
-    known(made.dtype, what)
-    return made
+    return _usable(made, what)
 
 
 def _strong(x: Any) -> bool:
     if isinstance(x, (list, tuple)):
-        return any(map(_strong, x))
+        return any(list(map(_strong, x)))
+    if is_masked(x):
+        raise TypeError("a masked array would lose its mask")
     return isinstance(x, (np.ndarray, np.generic)) or hasattr(x, "__array__")
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...core.errors import ArgumentError
+from ...core.tensors import is_tensor
 from ...runtime.outputs import new_array
 from ...transform.trace import Functions, Tracer, python_type
 from ..arrays import Array, ready, shown, wrap
@@ -50,6 +51,8 @@ def is_on_device(x: Any) -> bool:
         return x.device != "cpu"
     if isinstance(x, (np.ndarray, np.generic, list, tuple, int, float, complex)):
         return False
+    if is_tensor(x):
+        return bool(x.is_cuda)
     if hasattr(x, "__dlpack_device__"):
         return int(x.__dlpack_device__()[0]) == 2
     return hasattr(x, "__cuda_array_interface__")

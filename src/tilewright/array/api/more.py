@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from ...transform.trace import Functions
-from ..arrays import Array, fitting, wrap
+from ..arrays import Array, wrap
 from ..machine import tight
+from ..updates import fitting
 from . import files, shapes
 from .base import give, header, numbers
 

@@ -18,11 +18,12 @@ from ...runtime.cuda.array import DeviceArray
 from .. import lazy
 from ..api import elementwise as E
 from ..api.base import common, weak_dtype
-from ..arrays import Array, fitting, plain, shown
+from ..arrays import Array, plain, shown
 from ..gpu import is_on_gpu
 from ..machine import MADE_OF
 from ..operators import check_dtype
 from ..trees import rewrapped
+from ..updates import fitting
 from . import composed, reductions
 from . import elementwise as kernels
 from . import lazy as later

@@ -48,7 +48,7 @@ def _unary(name: str) -> Any:
 for _onnx, _ours in (("Acos", "acos"), ("Acosh", "acosh"), ("Asin", "asin"), ("Asinh", "asinh"), ("Atan", "atan"), ("Atanh", "atanh"),
                      ("Cos", "cos"), ("Cosh", "cosh"), ("Erf", "erf"), ("Exp", "exp"), ("Log", "log"),
                      ("Neg", "neg"), ("Not", "logical_not"), ("BitwiseNot", "bitwise_not"), ("Reciprocal", "reciprocal"),
-                     ("Sigmoid", "sigmoid"), ("Sign", "sign"), ("Sin", "sin"), ("Sinh", "sinh"), ("Sqrt", "sqrt"),
+                     ("Sigmoid", "sigmoid"), ("Sin", "sin"), ("Sinh", "sinh"), ("Sqrt", "sqrt"),
                      ("Tan", "tan"), ("Tanh", "tanh"), ("Mish", "mish"), ("HardSwish", "hardswish")):
     op(_onnx)(_unary(_ours))
 
@@ -59,6 +59,13 @@ def rounded(c: Context, x: Value, *, consumed_inputs: Any = None) -> Value:
     if name == "abs" and x.dtype.kind == "u":
         return x
     return F.one(name, x)
+
+
+@op("Sign")
+def sign(c: Context, x: Value) -> Value:
+    """NaN stays NaN, as in NumPy; our op gives 0, as PyTorch does."""
+    made = F.one("sign", x)
+    return F.where(F.one("is_nan", x), x, made) if x.dtype.kind == "f" else made
 
 
 @op("Softplus")
