@@ -235,6 +235,26 @@ def test_a_spatial_mean_takes_what_is_fused_before_it() -> None:
     assert_close(Emulated(g)(*arrays)[0], reference(g, arrays)[0], f32)
 
 
+@pytest.mark.parametrize("dtype", [f32, bf16], ids=str)
+def test_few_long_rows_are_reduced_by_all_blocks(dtype: DType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of an odd length and of whole vectors, over several axes, with arithmetic before and behind the reduction."""
+    monkeypatch.setattr("tilewright.kernels.rows.cuda.long_sums.LONG", 100)
+    monkeypatch.setattr("tilewright.kernels.rows.cuda.long_sums.CHUNKS", 3)
+
+    def build(x: Any, y: Any, z: Any) -> Any:
+        far = o.Sqrt()(o.Mean(axes=(0, 1), keepdims=False)(o.Square()(o.Sub()(x, y))))
+        sizes = o.Sum(axes=(1, 2), keepdims=False)(o.Abs()(z))
+        return far, o.Max(axes=(1, 2), keepdims=True)(z), sizes, o.Min(axes=(1,), keepdims=False)(x)
+
+    rng, shapes = fresh_rng(), ((3, 1003), (3, 1003), (2, 40, 64))
+    g = graph(build, *((dtype, s) for s in shapes))
+    arrays = [rng.standard_normal(s).astype(dtype.np) for s in shapes]
+    e = Emulated(g)
+    assert sum(v.kernel.name.startswith("long_sums_row") for v in e.program.launches) == 4
+    for got, want, v in zip(e(*arrays), reference(g, arrays), g.outputs, strict=True):
+        assert_close(got, want, v.dtype)
+
+
 def test_one_number_added_at_every_second_index() -> None:
     """Updates that are expanded and indices with a stride, as counts of neighbours are written, are sorted too."""
     rng = fresh_rng()
