@@ -12,6 +12,7 @@ import pytest
 import tilewright.ops as o
 from tests.cuda.launching import Emulated, graph, reference
 from tests.fresh import fresh_rng
+from tilewright.core.dims import evaluate
 from tilewright.core.dtypes import DType, bf16, f16, f32, f64, i32, i64
 from tilewright.kernels.conv.cuda.tiled import TiledConv
 from tilewright.kernels.cuda import templates
@@ -234,6 +235,26 @@ def test_a_spatial_mean_takes_what_is_fused_before_it() -> None:
     assert_close(Emulated(g)(*arrays)[0], reference(g, arrays)[0], f32)
 
 
+@pytest.mark.parametrize("dtype", [f32, bf16], ids=str)
+def test_few_long_rows_are_reduced_by_all_blocks(dtype: DType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of an odd length and of whole vectors, over several axes, with arithmetic before and behind the reduction."""
+    monkeypatch.setattr("tilewright.kernels.rows.cuda.long_sums.LONG", 100)
+    monkeypatch.setattr("tilewright.kernels.rows.cuda.long_sums.CHUNKS", 3)
+
+    def build(x: Any, y: Any, z: Any) -> Any:
+        far = o.Sqrt()(o.Mean(axes=(0, 1), keepdims=False)(o.Square()(o.Sub()(x, y))))
+        sizes = o.Sum(axes=(1, 2), keepdims=False)(o.Abs()(z))
+        return far, o.Max(axes=(1, 2), keepdims=True)(z), sizes, o.Min(axes=(1,), keepdims=False)(x)
+
+    rng, shapes = fresh_rng(), ((3, 1003), (3, 1003), (2, 40, 64))
+    g = graph(build, *((dtype, s) for s in shapes))
+    arrays = [rng.standard_normal(s).astype(dtype.np) for s in shapes]
+    e = Emulated(g)
+    assert sum(v.kernel.name.startswith("long_sums_row") for v in e.program.launches) == 4
+    for got, want, v in zip(e(*arrays), reference(g, arrays), g.outputs, strict=True):
+        assert_close(got, want, v.dtype)
+
+
 def test_one_number_added_at_every_second_index() -> None:
     """Updates that are expanded and indices with a stride, as counts of neighbours are written, are sorted too."""
     rng = fresh_rng()
@@ -272,6 +293,31 @@ def test_rows_at_indices_of_which_most_are_one(count: int, shape: tuple[int, ...
     assert_close(e(*arrays)[0], reference(g, arrays)[0], dtype)
     levels = [n for n in (launch.kernel.name for launch in e.program.launches) if n.startswith(("scatter_chunks", "scatter_segments"))]
     assert len(levels) == (1 if count <= 32 else 2 if count <= 384 else 3), levels
+
+
+def test_launches_that_find_anything_in_their_buffers_stay_inside_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A profile repeats every launch by itself: what the launches before it leave is not there then."""
+    monkeypatch.setattr("tilewright.kernels.index.cuda.scatter.LAST", 8)
+
+    def build(x: Any, i: Any, u: Any, w: Any, ends: Any) -> Any:
+        return (o.ScatterAdd()(x, i, u), *o.Sort(axis=0)(i), o.GroupedGemm()(u, w, ends))
+
+    rng = fresh_rng()
+    g = graph(build, (bf16, (40, 64)), (i64, (300,)), (bf16, (300, 64)), (bf16, (3, 64, 64)), (i32, (3,)))
+    arrays = [rng.standard_normal(tuple(map(int, v.type.shape))).astype(v.dtype.np) for v in g.inputs]
+    e = Emulated(g, "sm_80")
+
+    class Garbage(Emulated):
+        def _launch(self, launch: Any, memory: Any, env: Any, error: int) -> None:
+            for buffer in self.program.temps:
+                block, at = self.heap.find(memory[buffer], 1)
+                size = evaluate(buffer.nbytes, env)
+                block[at : at + size] = rng.integers(0, 256, size) if self.launched % 2 else 0xFF
+            super()._launch(launch, memory, env, error)
+
+    e.__class__ = Garbage
+    e(*arrays)
+    assert {"scatter_chunks", "radix", "sort", "grouped_matmul"} <= {v.kernel.name.rpartition("_")[0] for v in e.program.launches}
 
 
 def test_scatters_with_equal_indices_sort_them_once() -> None:

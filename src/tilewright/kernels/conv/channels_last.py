@@ -51,7 +51,7 @@ def channels_last_layouts(graph: Graph, target: TargetSpec) -> dict[Value, Layou
     if target.kind == "cuda":
         from .cuda.channels_last import follows, wants
     else:
-        wants, follows = is_conv, lambda n: isinstance(n.op, (*FOLLOWS, GatherSum))
+        wants, follows = is_conv, is_follower
     found: dict[Value, Layout] = {}
     for node in graph.nodes:
         anchors = [n for n in node.op.body.nodes if n.op.traits.anchor] if isinstance(node.op, Fused) else [node]
@@ -65,6 +65,10 @@ def channels_last_layouts(graph: Graph, target: TargetSpec) -> dict[Value, Layou
 
 def is_conv(node: Node) -> bool:
     return isinstance(node.op, (Conv, IntConv, WinogradConv))
+
+
+def is_follower(node: Node) -> bool:
+    return isinstance(node.op, (*FOLLOWS, GatherSum))
 
 
 def _lies_last(v: Value, found: Mapping[Value, Layout]) -> bool:

@@ -43,6 +43,7 @@ from ..quant.cuda.qgemm import CudaQGemm
 from ..rows.cuda.columns import CudaColumns
 from ..rows.cuda.cross_entropy import CudaCrossEntropy
 from ..rows.cuda.long_norm import LongNorm
+from ..rows.cuda.long_sums import CudaLongSums
 from ..rows.cuda.norm_backward import CudaNormBackward
 from ..rows.cuda.rows import CudaRows
 from ..rows.rows import Rows
@@ -99,6 +100,7 @@ CUDA_TEMPLATES: list[Template] = [
     CudaWeightedGather(),
     CudaCrossEntropy(),
     LongNorm(),
+    CudaLongSums(),
     CudaRows(),
     CudaPointwise(),
     CudaRope(),

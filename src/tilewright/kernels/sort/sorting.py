@@ -113,6 +113,10 @@ class Sorter:
         with b.if_(b.compare("lt", place, self.job.keep)):
             store()
 
+    def index_of(self, words: Tile) -> Tile:
+        """The indices in words. A launch that is measured by itself may find any words: none of them may lead out of the row."""
+        return self.b.binary("min", index_of(self.b, words), self.b.from_index(self.n - 1, u64))
+
     def words(self, at: Sequence[Ix | int], to: View, lead: Sequence[Ix | int], start: Ix | int, stop: Ix | int, *, upper: bool) -> None:
         """Words of the elements start..stop-1; `upper` takes their order and indices from the words that stand there."""
         b = self.b
@@ -120,7 +124,7 @@ class Sorter:
         def tile(i: Ix | int, left: Ix | int | None) -> None:
             limit = None if left is None else (left,)
             if upper:
-                index = index_of(b, b.load(to, (*lead, i), (TILE,), limit=limit))
+                index = self.index_of(b.load(to, (*lead, i), (TILE,), limit=limit))
                 key = high_half(b, self.key(b.gather(self.x, (*at, 0), len(at), index)))
             else:
                 index = b.iota((TILE,), 0, u64) + b.from_index(i, u64)

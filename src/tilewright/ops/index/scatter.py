@@ -213,6 +213,7 @@ class IndexOrder(Composite):
         return TensorType(dt.i64, (ids.numel,))
 
     def ref(self, ids: Any) -> Any:
+        assert isinstance(self.rows, int)
         check_indices(self.name, ids, self.rows, 0)
         return np.sort(ids.reshape(-1).astype(np.int64) << 32 | np.arange(ids.size))
 

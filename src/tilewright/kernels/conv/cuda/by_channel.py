@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 
-from ....core.dims import Dim, ceildiv, product
+from ....core.dims import Dim, bounds, ceildiv, divisible, product
 from ....core.dtypes import compute_dtype
 from ....ir.layout import Layout
 from ....tile.builder import Ix, KernelBuilder, Tile
@@ -21,11 +21,13 @@ from ...pointwise.pointwise import unravel
 from ...region import Operand, Region, widen
 from ...template import region_bytes, region_flops
 
-PIXELS = (8, 7, 4)  # of a program, along the innermost axis: the first that divides it where windows overlap, else the last (measured)
+PIXELS = (8, 7)  # of a program, along the innermost axis: the first that divides it where windows overlap, else 4 (measured) …
+FULL = 1 << 14  # … and 2 or 1 where there would be fewer threads
+MANY = 16  # pixels of a row that are loaded before the first is used
 BLOCK = 128  # threads
 
-# (taps of the outer axes, pixels by place, the states of the program's results) -> those states
-Row = Callable[[tuple[Ix | int, ...], dict[int, Tile], list[Tile]], list[Tile]]
+# (taps of the outer axes, the pixel at a place, the states of the program's results) -> those states
+Row = Callable[[tuple[Ix | int, ...], Callable[[int], Tile], list[Tile]], list[Tile]]
 
 
 class Windows:
@@ -42,13 +44,14 @@ class Windows:
         source, outs = x.layout.permute(self.order), [r.layout.permute(self.order) for r in results]
         channels, out = shape[1], shape[2:]
         width = out[-1]
-        wanted = [p for p in PIXELS if isinstance(width, int) and width % p == 0 and stride[-1] == 1]
-        self.per = min(wanted[0] if wanted else PIXELS[-1], width) if isinstance(width, int) else PIXELS[-1]
         self.vector = vector_width([o.type.dtype.itemsize for o in (x, *results)], channels, [source, *outs, *others])
         self.threads = min(BLOCK, group(channels, self.vector)[0])
         if isinstance(channels, int):
             lanes = -(-channels // self.vector)
             self.threads = next((t for t in (32, 16, 8, 4, 2) if -(-lanes // t) * t <= lanes * 9 / 8), self.threads)
+        most, rows = bounds(width)[1], bounds(product((shape[0], *out[:-1])) * ceildiv(channels, self.vector))[1]
+        options = [*(p for p in PIXELS if stride[-1] == 1 and divisible(width, p)), 4, 2]
+        self.per = next((p for p in options if p <= most and rows * -(-most // p) >= FULL), 1)
         self.tile = tile = self.threads * self.vector
         self.x = call.view("x", x.type.dtype, x.buffer, source)
         places = enumerate(zip(results, outs, strict=True))
@@ -84,9 +87,12 @@ class Windows:
     def _rows(self, axis: int, at: tuple[Ix | int, ...], taps: tuple[Ix | int, ...], states: list[Tile], row: Row) -> list[Tile]:
         b = self.b
         if axis == self.n - 1:
-            pixels = {i: widen(b, b.load(self.x, (self.image, *at, q, self.start), (self.tile,), limit=self.limits[i], other=self.fill))
-                      for i, q in self.spots.items()}  # fmt: skip
-            return row(taps, pixels, list(states))
+            def pixel(i: int) -> Tile:
+                where = (self.image, *at, self.spots[i], self.start)
+                return widen(b, b.load(self.x, where, (self.tile,), limit=self.limits[i], other=self.fill))
+
+            few = {i: pixel(i) for i in self.spots} if len(self.spots) <= MANY else None
+            return row(taps, pixel if few is None else few.__getitem__, list(states))
         dilation = self.dilation[axis]
         begin = self.begin(axis, self.rows[axis])
         low, high = (b.ceildiv(q, dilation) for q in (0 - begin, self.sizes[axis] - begin))

@@ -5,6 +5,7 @@ before the first run where they are constants. The region's elementwise consumer
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 from ....core.target_spec import TargetSpec
@@ -91,11 +92,14 @@ def depthwise_launch(region: Region, node: Node, x: Operand, w: Operand, results
     factors = at.call.view("w", w.type.dtype, w.buffer, weights)
     ins = {v: at.call.view(f"e{i}", read[v].type.dtype, read[v].buffer, lay) for i, (v, lay) in enumerate(leaves.items())}
 
-    def row(taps: tuple[Ix | int, ...], pixels: dict[int, Tile], sums: list[Tile]) -> list[Tile]:
-        along = [widen(b, b.load(factors, (*taps, t, at.start), (tile,), limit=at.edge)) for t in range(kernel[-1])]
+    def row(taps: tuple[Ix | int, ...], pixel: Callable[[int], Tile], sums: list[Tile]) -> list[Tile]:
+        along: dict[int, Tile] = {}
         for i, pairs in at.reads.items():
+            x = pixel(i)
             for o, t in pairs:
-                sums[o] = b.fma(pixels[i], along[t], sums[o])
+                if t not in along:
+                    along[t] = widen(b, b.load(factors, (*taps, t, at.start), (tile,), limit=at.edge))
+                sums[o] = b.fma(x, along[t], sums[o])
         return sums
 
     shared: dict[Value, Tile] = {}  # what the epilogue reads of channels only

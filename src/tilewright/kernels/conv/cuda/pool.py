@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ....core.target_spec import TargetSpec
@@ -41,10 +42,11 @@ def channels_last_pool(region: Region) -> Launch:
     at = Windows(op.name, region, x, [y], op.kernel, op.stride, op.padding, dilation, fill=fill)
     b, join = at.b, "add" if mean else "max"
 
-    def row(taps: tuple[Ix | int, ...], pixels: dict[int, Tile], states: list[Tile]) -> list[Tile]:
+    def row(taps: tuple[Ix | int, ...], pixel: Callable[[int], Tile], states: list[Tile]) -> list[Tile]:
         for i, pairs in at.reads.items():
+            x = pixel(i)
             for o, _ in pairs:
-                states[o] = b.binary(join, states[o], pixels[i])
+                states[o] = b.binary(join, states[o], x)
         return states
 
     for total, (spot, limit) in zip(at.fold(row), at.places(), strict=True):

@@ -29,7 +29,7 @@ from ...sort.keys import RADIX, index_of, word
 from ...template import Template
 from ..gather import report_index
 
-AT_ONCE = 8  # rows whose loads are in flight together
+AT_ONCE = (8, 4)  # rows whose loads are in flight together: of few threads, and of more (measured)
 CHUNK = 32  # of the order; twice as many where there is so much to add that all SMs are busy
 MUCH = 1 << 25
 LAST = 1024  # rows that chunks may leave: one program for each segment takes them
@@ -111,6 +111,7 @@ class _Level:
         while self.vector * item > 8 and self.vector * WARP > width:
             self.vector //= 2
         self.lanes = min(WARP, 1 << (-(-width // self.vector) - 1).bit_length())
+        self.at_once = AT_ONCE[self.lanes > 4]
         self.left: _Level
 
     def _begin(self, what: str, lanes: int) -> Ix | int:
@@ -166,7 +167,7 @@ class _Level:
     def chunks(self, chunk: int | None) -> Launch:
         """A program for each chunk of the order; None: one for all of it."""
         program = self._begin("scatter_chunks", self.lanes)
-        b, each = self.b, chunk or AT_ONCE * -(-bounds(self.count)[1] // AT_ONCE)
+        b, each = self.b, chunk or self.at_once * -(-bounds(self.count)[1] // self.at_once)
         grid = ceildiv(self.count, each) if chunk else 1
         first = program * each
         stop = b.minimum(first + each, self.last + 1)
@@ -176,13 +177,13 @@ class _Level:
             behind = b.select(b.compare("le", stop, self.last), self._row(self._word(b.minimum(stop, self.last))), none)
             begun = b.cmp("eq", before, self._row(self._word(first)))
             leave = self._left(2 * grid, program)
-        ahead = [self._word(b.minimum(first + u, stop - 1)) for u in range(AT_ONCE)]
-        with b.loop(first, stop, AT_ONCE, [none, b.full((self.strip,), 0, self.wide), no, *ahead]) as loop:
+        ahead = [self._word(b.minimum(first + u, stop - 1)) for u in range(self.at_once)]
+        with b.loop(first, stop, self.at_once, [none, b.full((self.strip,), 0, self.wide), no, *ahead]) as loop:
             current, total, number, *words = loop.carried  # the row of the segment, what it has so far, and which of the chunk it is
-            ahead = [self._word(b.minimum(loop.index + AT_ONCE + u, stop - 1)) for u in range(AT_ONCE)]
+            ahead = [self._word(b.minimum(loop.index + self.at_once + u, stop - 1)) for u in range(self.at_once)]
             rows, tiles = [self._row(w) for w in words], [self._load(w) for w in words]
             if self.mode in NEUTRAL:  # what is behind the last place counts for nothing
-                inside = [b.compare("lt", loop.index + u, stop) for u in range(AT_ONCE)]
+                inside = [b.compare("lt", loop.index + u, stop) for u in range(self.at_once)]
                 tiles = [b.select(i, t, self._neutral(t)) for i, t in zip(inside, tiles, strict=True)]
             changes = [b.cmp("ne", row, before_) for row, before_ in zip(rows, [current, *rows], strict=False)]
             with b.if_(b.cmp("ne", rows[-1], current)):  # rows rise: a segment ends here
@@ -254,9 +255,9 @@ class _Level:
                 alike = b.cast(b.cmp("eq", self._row(words), row), i32)
                 loop.next(loop.carried[0] + b.reshape(b.reduce("sum", alike), ()))
             stop = b.minimum(place + b.to_index(loop.results[0]), self.last + 1)
-            with b.loop(place + 1, stop, AT_ONCE, [self._load(self._word(place))]) as loop:
+            with b.loop(place + 1, stop, self.at_once, [self._load(self._word(place))]) as loop:
                 total = loop.carried[0]
-                words = [self._word(b.minimum(loop.index + u, stop - 1)) for u in range(AT_ONCE)]
+                words = [self._word(b.minimum(loop.index + u, stop - 1)) for u in range(self.at_once)]
                 for u, tile in enumerate([self._load(w) for w in words]):
                     inside = b.compare("lt", loop.index + u, stop)
                     total = b.select(inside, self._join(total, tile), total)

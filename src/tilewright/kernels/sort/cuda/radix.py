@@ -29,7 +29,7 @@ from ...pointwise.pointwise import unravel
 from ...region import Region
 from ...scan.cuda.running import sums_before
 from ...template import Reason, Template, alone
-from ..keys import RADIX, index_of
+from ..keys import RADIX
 from ..sorting import RANKED, TILE, Job, Sorter, rounds_of, sort_launches
 
 THREADS = 256  # of a block, and buckets of a pass
@@ -108,7 +108,7 @@ def radix_launches(job: Job) -> list[Launch]:
     stop = b.minimum(start + STEP, s.n if job.keep is None else b.minimum(s.n, job.keep))
     with b.loop(start, stop, TILE) as loop:
         limit = (stop - loop.index,)
-        index = index_of(b, b.load(view, (row, loop.index), (TILE,), limit=limit))
+        index = s.index_of(b.load(view, (row, loop.index), (TILE,), limit=limit))
         for o, v in s.outs:
             x = b.gather(s.x, (*at, 0), len(at), index) if o is job.values else b.cast(index, o.type.dtype)
             b.store(v, (*at, loop.index), x, limit=limit)
