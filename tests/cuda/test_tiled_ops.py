@@ -409,7 +409,8 @@ def test_memories_lie_in_registers_of_warps(depth: int, wide: int, delta: bool) 
     rng, q, v = fresh_rng(), (1, 1, 6, depth), (1, 2, 6, wide)
     shapes = (q, q, v, (1, 2, 6), (1, 2, 6), (1, 2, depth, wide))
     arrays = [(rng.standard_normal(s) * (depth**-0.5 if s == q else 1) - (s == (1, 2, 6))).astype(np.float32) for s in shapes]
-    op = o.REGISTRY["gated_delta_rule"](scale=0.5, delta=delta)
+    rule: Any = o.REGISTRY["gated_delta_rule"]
+    op = rule(scale=0.5, delta=delta)
     g = graph(lambda *x: op(*x), *((f32, s) for s in shapes))
     run = Emulated(g)
     assert [type(x.kernel) for x in run.program.launches] == [TiledKernel]

@@ -29,7 +29,8 @@ class OrderScatters(Pass):
                 graph.copy_into(new, env, [n])
                 continue
             new.place = n.place
-            env[n.value] = self.ordered(n.op, *(env[v] for v in n.operands), n)  # type: ignore[arg-type]
+            x, ids, updates = (env[v] for v in n.operands)
+            env[n.value] = self.ordered(n, x, ids, updates)
             new.place = ""
             log.hit(n.op.name)
         new.take_ends(graph, env)
@@ -43,7 +44,9 @@ class OrderScatters(Pass):
         width = product([d for i, d in enumerate(x) if i != n.op.axis])
         return min(least) > 0 and max(most) <= MOST and isinstance(width, int) and width > 0
 
-    def ordered(self, op: ScatterRows, x: Value, ids: Value, updates: Value, n: Node) -> Value:
+    def ordered(self, n: Node, x: Value, ids: Value, updates: Value) -> Value:
+        op = n.op
+        assert isinstance(op, ScatterRows)
         axis, k, mode = op.axis, len(ids.shape), op.mode if isinstance(op, Scatter) else "add"
         rest = [i for i in range(len(x.shape)) if i != axis]
         rows = F.transpose(x, [axis, *rest])

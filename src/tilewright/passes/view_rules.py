@@ -259,7 +259,7 @@ def transpose_behind_epilogue(root: Any, m: Match) -> Value | None:
     if root.types[0].shape != turned[0].shape or any(v is not turned[0] and len(v.shape) > 1 for v in root.operands):
         return None
     made: Value = root.op(*(v.node.operands[0] if v is turned[0] else v for v in root.operands), name=root.name, place=root.place)
-    out: Value = o.Transpose(perm=turned[0].node.op.perm)(made)  # type: ignore[attr-defined]
+    out: Value = o.Transpose(perm=turned[0].node.op.perm)(made)
     return out
 
 

@@ -10,7 +10,7 @@ of the result has one writer in a launch. One chunk leaves nothing. Rows of any 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 
 from ....core.dims import Dim, bounds, ceildiv
 from ....core.dtypes import DType, compute_dtype, i32, u64
@@ -210,14 +210,16 @@ class _Level:
             loop.next(current, total, number, *ahead)
         current, total, number, *_ = loop.results
         with b.if_(self._inside(current)):
+            closed: AbstractContextManager[None] = nullcontext()
             if chunk:
                 leads = b.cmp("eq", number, yes)
-                open_ = b.binary("or", b.binary("and", leads, begun), b.cmp("eq", behind, current))
-                rest = b.select(open_, total, self._neutral(total))
+                goes_on = b.binary("or", b.binary("and", leads, begun), b.cmp("eq", behind, current))
+                rest = b.select(goes_on, total, self._neutral(total))
                 with b.if_(leads):
                     leave(0, current, rest)
                 leave(1, current, b.select(leads, self._neutral(total), rest))
-            with b.if_(b.cmp("eq", b.cast(open_, i32), no)) if chunk else nullcontext():
+                closed = b.if_(b.cmp("eq", b.cast(goes_on, i32), no))
+            with closed:
                 self._put(current, total)
         return self._finish(grid, f"chunks of {each} in order" if chunk else "one chunk")
 
@@ -257,8 +259,8 @@ class _Level:
             stop = b.minimum(place + b.to_index(loop.results[0]), self.last + 1)
             with b.loop(place + 1, stop, self.at_once, [self._load(self._word(place))]) as loop:
                 total = loop.carried[0]
-                words = [self._word(b.minimum(loop.index + u, stop - 1)) for u in range(self.at_once)]
-                for u, tile in enumerate([self._load(w) for w in words]):
+                next_ = [self._word(b.minimum(loop.index + u, stop - 1)) for u in range(self.at_once)]
+                for u, tile in enumerate([self._load(w) for w in next_]):
                     inside = b.compare("lt", loop.index + u, stop)
                     total = b.select(inside, self._join(total, tile), total)
                 loop.next(total)

@@ -59,10 +59,10 @@ class TiledGrouped(Template):
         m, n, k = call.word("m", shape[0]), call.word("n", shape[1]), call.word("k", x.type.shape[1])
         across = call.word("across", ceildiv(shape[1], c.columns))
         place, column = b.pid // across, b.pid % across * c.columns
-        group, first, height = (b.to_index(b.load(table, (place, i), ())) for i in range(ENTRY))
+        group, start, rows_of = (b.to_index(b.load(table, (place, i), ())) for i in range(ENTRY))
         # A launch that is measured by itself may find anything in the table: nothing in it may lead out of bounds.
-        first = b.minimum(b.maximum(first, 0), m - 1)
-        height = b.minimum(height, m - first)
+        first = b.minimum(b.maximum(start, 0), m - 1)
+        height = b.minimum(rows_of, m - first)
         own = b.minimum(b.maximum(group, 0), call.word("groups", matrices.shape[0]) - 1)
         deep = k * b.minimum(group + 1, 1)  # nothing is added up for rows of no group
         side = MatmulKernel._edge(shape[1], c.columns, n - column)
