@@ -76,9 +76,9 @@ def test_strange_numpy_arrays() -> None:
     with pytest.raises(ArgumentError, match="a masked array would lose its mask"):
         tw.asarray(np.ma.masked_array([1.0, 2.0], [0, 1]))  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="a masked array would lose its mask"):
-        tw.asarray([np.ma.masked_array([1.0, 2.0], [0, 1]), [3.0, 4.0]])
+        tw.asarray([np.ma.masked_array([1.0, 2.0], [False, True]), [3.0, 4.0]])
     with pytest.raises(ArgumentError, match="a masked array would lose its mask"):
-        tw.arange(3)[np.ma.masked_array([1, 2], [0, 1])]
+        tw.arange(3)[np.ma.masked_array([1, 2], [False, True])]
 
 
 def test_buffers_keep_their_dtype_and_memory() -> None:

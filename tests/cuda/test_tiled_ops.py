@@ -425,7 +425,7 @@ def test_states_lie_in_registers_of_warps(d: int, n: int, gated: bool) -> None:
     shapes = (row, row, (d, n), (2, 5, n), (2, 5, n), (d,), *((row,) if gated else ()), (2, d, n))
     arrays = [rng.standard_normal(s).astype(np.float32) for s in shapes]
     arrays[1], arrays[2] = abs(arrays[1]), -abs(arrays[2])
-    op = o.REGISTRY["selective_scan"](gated=gated)
+    op: Any = o.SelectiveScan(gated=gated)
     g = graph(lambda *x: op(*x), *((f32, s) for s in shapes))
     run = Emulated(g)
     assert [type(x.kernel) for x in run.program.launches] == [TiledKernel]

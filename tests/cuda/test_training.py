@@ -96,7 +96,8 @@ def test_gradients_of_convolution_weights(case: tuple[Any, ...], rng: np.random.
     chip, dtype, batch, channels, sizes, results, taps, stride, padding, dilation, groups, note = case
     conv = o.Conv(stride=stride, padding=tuple((p, p) for p in padding), dilation=dilation, groups=groups)
     x, w = floats(rng, dtype, batch, channels, *sizes), floats(rng, dtype, results, channels // groups, *taps)
-    leaves, op = [wide(x), wide(w)], (tf.conv1d, tf.conv2d, tf.conv3d)[len(sizes) - 1]
+    leaves = [wide(x), wide(w)]
+    op: Any = (tf.conv1d, tf.conv2d, tf.conv3d)[len(sizes) - 1]
     y = op(*leaves, stride=stride, padding=padding, dilation=dilation, groups=groups)
     g = floats(rng, dtype, *y.shape)
 
@@ -121,7 +122,8 @@ DEPTHWISE: list[tuple[Any, ...]] = [
 def test_gradients_of_depthwise_weights(case: tuple[Any, ...], rng: np.random.Generator) -> None:
     dtype, batch, channels, sizes, taps, stride, dilation, launches = case
     x, w = floats(rng, dtype, batch, channels, *sizes), floats(rng, dtype, channels, 1, *taps)
-    leaves, op = [wide(x), wide(w)], (tf.conv1d, tf.conv2d, tf.conv3d)[len(sizes) - 1]
+    leaves = [wide(x), wide(w)]
+    op: Any = (tf.conv1d, tf.conv2d, tf.conv3d)[len(sizes) - 1]
     y = op(*leaves, stride=stride, dilation=dilation, groups=channels)
     g = floats(rng, dtype, *y.shape)
     made = Emulated(graph(lambda *v: o.TapProducts(kernel=taps, stride=stride, dilation=dilation)(*v), (dtype, x.shape), (dtype, g.shape)))

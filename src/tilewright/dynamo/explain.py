@@ -129,7 +129,8 @@ class _timed:
     def _clocked(self, step: Any, run: Any) -> Any:
         import torch
 
-        done = torch.cuda.synchronize if torch.cuda.is_available() and torch.cuda.is_initialized() else lambda: None
+        cuda: Any = torch.cuda
+        done = cuda.synchronize if cuda.is_available() and cuda.is_initialized() else lambda: None
 
         def clocked(args: list[Any]) -> Any:
             done()

@@ -103,6 +103,7 @@ from .rows.norms import (
     BatchNorm as BatchNorm, GroupNorm as GroupNorm, LayerNorm as LayerNorm,
     LogSoftmax as LogSoftmax, RmsNorm as RmsNorm, Softmax as Softmax
 )
+from .rows.pool_backward import MaxPoolBackward as MaxPoolBackward
 from .rows.pool_indices import MaxPoolIndices as MaxPoolIndices
 from .rows.pooling import AvgPool as AvgPool, MaxPool as MaxPool, Pool as Pool
 from .rows.reductions import (
