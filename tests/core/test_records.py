@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import dataclasses
 import pickle
+import sys
+import threading
 from dataclasses import FrozenInstanceError, field, fields, replace
 from typing import Any
 
@@ -89,3 +91,26 @@ def test_an_object_that_no_init_made_compares_and_prints() -> None:
 class Same:
     x: int
     y: int = 1
+
+
+def test_threads_that_use_a_class_first_at_once() -> None:
+    interval, problems = sys.getswitchinterval(), list[Exception]()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(60):
+            point, opened, *_ = classes(deferred)
+
+            def use(point: Any = point, opened: Any = opened) -> None:
+                try:
+                    assert point(1) == point(1, 2.0) and replace(opened(), a=[1]).a == [1]
+                except Exception as e:  # shown below
+                    problems.append(e)
+
+            threads = [threading.Thread(target=use) for _ in range(6)]
+            for t in threads:
+                t.start()
+            for t in threads:
+                t.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert problems == []

@@ -5,8 +5,8 @@ own, and classes without objects need none at all. `field`, `fields` and `replac
 from __future__ import annotations
 
 import threading
+from dataclasses import MISSING, field, fields
 from dataclasses import dataclass as standard
-from dataclasses import fields
 from operator import attrgetter
 from reprlib import recursive_repr
 from typing import TYPE_CHECKING, Any
@@ -43,12 +43,25 @@ class _Later:
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         with _LOCK:
-            if vars(self._cls).get(self._name) is self:
-                for name in ("__init__", "__dataclass_fields__", "__match_args__"):
-                    delattr(self._cls, name)
-                standard(frozen=self._frozen, eq=False, repr=False)(self._cls)
+            if isinstance(vars(self._cls)["__init__"], _Later):
+                _make(self._cls, self._frozen)
         made = vars(self._cls)[self._name]
         return made.__get__(instance, owner) if self._name == "__init__" else made
+
+
+def _make(cls: Any, frozen: bool) -> None:
+    """Everything but `__init__` first, and nothing is ever missing in between: other threads that make an object wait for the lock."""
+    cls.__doc__ = cls.__doc__ or cls.__name__  # or the library would write one from `__init__`
+    standard(frozen=frozen, eq=False, repr=False, init=False)(cls)
+    alike: dict[str, Any] = {"__annotations__": {}, "__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__name__}
+    for f in fields(cls):
+        alike["__annotations__"][f.name] = f.type
+        given: Any = {"default": f.default} if f.default is not MISSING else {"default_factory": f.default_factory}
+        alike[f.name] = field(init=f.init, kw_only=bool(f.kw_only), **given)
+    if hasattr(cls, "__post_init__"):
+        alike["__post_init__"] = None
+    cls.__match_args__ = tuple(f.name for f in fields(cls) if f.init and not f.kw_only)
+    cls.__init__ = vars(standard(frozen=frozen, eq=False, repr=False)(type(cls.__name__, (), alike)))["__init__"]
 
 
 def _methods(cls: Any) -> tuple[Any, Any, Any]:

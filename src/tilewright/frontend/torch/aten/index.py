@@ -107,6 +107,17 @@ def embedding_renorm(c: Context, weight: Value, ids: Value, max_norm: float, nor
     return c.emit(O.Where(), over, scaled, weight)
 
 
+@aten("take_along_dim.default")
+def take_along_dim(c: Context, x: Value, indices: Value, dim: int | None = None) -> Any:
+    """PyTorch's own decomposition would count every index from the end once, and hide those that are out of range."""
+    if dim is None:
+        return NotImplemented
+    axis = axis_of(dim, len(x.shape))
+    shape = c.shape
+    wide = c.expand(x, (*shape[:axis], x.shape[axis], *shape[axis + 1 :]))
+    return c.emit(O.GatherAlongAxis(axis=axis), wide, c.expand(nonnegative(c, indices, x.shape[axis]), shape))
+
+
 def nonnegative(c: Context, ids: Value, size: Any) -> Value:
     """ids with negative ones counted from the end, as torch's indexing does; nothing is added when they provably are not. Those that are
     out of range either way stay, so that the error shows what the user gave."""
