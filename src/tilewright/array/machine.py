@@ -200,9 +200,10 @@ def _expression(text: str) -> Callable[..., Any]:
     """The function of i0, i1, ... that an expression of functions names."""
     import ast
 
+    from ..core.syntax import parse_python
     from ..transform.lib import function
 
-    tree = ast.parse(re.sub(r"\)(\w+)", r", '\1')", text).replace("(, ", "("), mode="eval").body
+    tree = parse_python(re.sub(r"\)(\w+)", r", '\1')", text).replace("(, ", "("), mode="eval").body
 
     def value(node: ast.expr, given: tuple[Any, ...]) -> Any:
         if isinstance(node, ast.Name):

@@ -14,6 +14,7 @@ from typing import Any
 
 from .errors import ParseError, SizeError
 from .records import dataclass
+from .syntax import parse_python
 
 UNBOUNDED = 1 << 62
 
@@ -461,7 +462,7 @@ def parse_dim(text: str, known: Mapping[str, Expr]) -> Dim:
     True
     """
     try:
-        tree = ast.parse(text, mode="eval").body
+        tree = parse_python(text, mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError) as e:  # the last two: brackets in brackets
         raise ParseError(f"dim: cannot read {text!r:.60}") from e
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from ..core.dtypes import DType, i64
 from ..core.errors import CompileError, TilewrightError
+from ..core.syntax import parse_python
 from ..target.cpu.host import host_target
 from ..tile.builder import Ix, Tile
 from ..tile.builder import View as RawView
@@ -48,7 +49,7 @@ def _tree(code: types.CodeType) -> ast.FunctionDef | ast.Lambda:
     name = code.co_name
     try:
         lines, first = inspect.getsourcelines(code)
-        tree = ast.parse(textwrap.dedent("".join(lines)))
+        tree = parse_python(textwrap.dedent("".join(lines)))
     except (OSError, TypeError, SyntaxError):
         raise CompileError(f"{name}: the source text of the function is not there; define it with def in a file or in a notebook"
                            ) from None

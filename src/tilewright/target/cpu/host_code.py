@@ -21,6 +21,7 @@ import textwrap
 from collections.abc import Collection, Mapping, Sequence
 
 from ...core.errors import CompileError
+from ...core.syntax import parse_python
 
 _BINARY = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.FloorDiv: "sdiv", ast.Mod: "srem", ast.BitAnd: "and", ast.BitOr: "or",
            ast.BitXor: "xor", ast.LShift: "shl", ast.RShift: "ashr"}
@@ -254,7 +255,7 @@ def compile_host(source: str, constants: Mapping[str, int], blocks: Mapping[str,
                  given: Collection[str] = ()) -> tuple[str, list[str]]:
     """The LLVM text of all functions in a source, and the external functions it calls. `blocks` are exported words, zero at first; `given`
     names functions that the caller writes as LLVM text."""
-    tree = ast.parse(textwrap.dedent(source))
+    tree = parse_python(textwrap.dedent(source))
     nodes = [n for n in tree.body if isinstance(n, ast.FunctionDef)]
     functions = {n.name: len(n.args.args) for n in nodes}
     externals: dict[str, int] = {}
