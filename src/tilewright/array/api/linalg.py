@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -49,21 +49,21 @@ def _matrix_rank(a: Header, rtol: Any) -> Any:
 rows.enter(FUNCTIONS, {
     "cholesky(x, /, *, upper: bool = False)": ("The Cholesky factor of positive definite matrices.", np.linalg.cholesky),
     "det(x, /)": ("Determinants.", np.linalg.det),
-    "eig(x, /) -> Any": ("Eigenvalues and eigenvectors in columns of square matrices, complex always.", _complex(np.linalg.eig)),
+    "eig(x, /) -> NamedTuple": ("Eigenvalues and eigenvectors in columns of square matrices, complex always.", _complex(np.linalg.eig)),
     "eigvals(x, /)": ("Eigenvalues of square matrices, complex always.", _complex(np.linalg.eigvals)),
-    "eigh(x, /) -> Any": ("Eigenvalues, ascending, and eigenvectors in columns of symmetric or Hermitian matrices.", np.linalg.eigh),
+    "eigh(x, /) -> NamedTuple": ("Eigenvalues, ascending, and eigenvectors in columns of symmetric or Hermitian matrices.", np.linalg.eigh),
     "eigvalsh(x, /)": ("Eigenvalues of symmetric or Hermitian matrices.", np.linalg.eigvalsh),
     "inv(x, /)": ("Inverses of square matrices.", np.linalg.inv),
     "matrix_power(x, n: int, /)":
         ("A square matrix times itself, n times; negative powers are those of the inverse.", np.linalg.matrix_power),
-    "slogdet(x, /) -> Any": ("The sign and the logarithm of the magnitude of determinants.", np.linalg.slogdet),
+    "slogdet(x, /) -> NamedTuple": ("The sign and the logarithm of the magnitude of determinants.", np.linalg.slogdet),
 }, lambda what, x: [_matrix(x, what, True)])
 rows.enter(FUNCTIONS, {
     "matrix_norm(x, /, *, keepdims: bool = False, ord: Any = 'fro')":
         ("A norm of the matrices in the last two axes.", np.linalg.matrix_norm),
     "matrix_rank(x, /, *, rtol: Any = None)": ("How many singular values are above a tolerance.", _matrix_rank),
     "pinv(x, /, *, rtol: Any = None)": ("Pseudo-inverses.", lambda a, rtol: np.linalg.pinv(a, _tolerance(a, rtol)).astype(a.dtype)),
-    "svd(x, /, *, full_matrices: bool = True) -> Any": ("The singular value decomposition U S Vh.", np.linalg.svd),
+    "svd(x, /, *, full_matrices: bool = True) -> NamedTuple": ("The singular value decomposition U S Vh.", np.linalg.svd),
     "svdvals(x, /)": ("Singular values, in descending order.", np.linalg.svdvals),
 }, lambda what, x: [_matrix(x, what)])
 rows.enter(FUNCTIONS, {
@@ -74,11 +74,11 @@ rows.enter(FUNCTIONS, {
 
 
 @public
-def qr(x: Any, /, *, mode: str = "reduced") -> Any:
+def qr(x: Any, /, *, mode: str = "reduced") -> NamedTuple:
     """Orthonormal and triangular factors."""
     if mode not in ("reduced", "complete"):
         raise ArgumentError(f"qr: mode is 'reduced' or 'complete', got {mode!r}")
-    return rows.attempt("qr", np.linalg.qr, _matrix(x, "qr"), mode)
+    return rows.attempt("qr", np.linalg.qr, _matrix(x, "qr"), mode)  # type: ignore[no-any-return]
 
 
 @public

@@ -17,9 +17,9 @@ rows.enter(FUNCTIONS, {
     "argwhere(x, /)": "The indices of the elements that are not zero, one row each.",
     "flatnonzero(x, /)": "The positions of the elements that are not zero.",
     "isin(x1, x2, /, *, invert: bool = False)": "Whether each element of x1 is among those of x2.",
-    "unique_all(x, /) -> Any": "(values, indices, inverse_indices, counts): the distinct elements in order. NaNs are distinct.",
-    "unique_counts(x, /) -> Any": "(values, counts).",
-    "unique_inverse(x, /) -> Any": "(values, inverse_indices).",
+    "unique_all(x, /) -> NamedTuple": "(values, indices, inverse_indices, counts): the distinct elements in order. NaNs are distinct.",
+    "unique_counts(x, /) -> NamedTuple": "(values, counts).",
+    "unique_inverse(x, /) -> NamedTuple": "(values, inverse_indices).",
     "unique_values(x, /)": ("The distinct elements in order.", partial(np.unique, equal_nan=False)),
     "unique(x, /, return_index: bool = False, return_inverse: bool = False, return_counts: bool = False, axis: int | None = None) -> Any":
         "NumPy's unique.",

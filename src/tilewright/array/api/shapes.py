@@ -39,7 +39,7 @@ rows.enter(FUNCTIONS, {
     "broadcast_to(x, /, shape: Any)": "x repeated along new axes and axes of size 1: a view.",
     "fliplr(x)": "Axis 1 reversed: a view.",
     "flipud(x)": "Axis 0 reversed: a view.",
-    "rot90(x, k: int = 1, axes: Any = (0,1))": "A rotation by a right angle, k times, in the plane of two axes: a view.",
+    "rot90(x, k: int = 1, axes: tuple[int,int] = (0,1))": "A rotation by a right angle, k times, in the plane of two axes: a view.",
     "split(x, /, parts: Any, axis: int = 0) -> list[Array]": "Equal parts (an int) or parts that end at these indices: views.",
     "array_split(x, /, parts: Any, axis: int = 0) -> list[Array]": "As `split`; the parts need not be equal.",
     "roll(x, /, shift: Any, *, axis: Any = None)": "Elements shifted along axes; what leaves at one end comes in at the other.",

@@ -8,18 +8,13 @@ import numpy as np
 
 from ... import ops as O
 from ...core import dtypes as dt
-from ...core.dims import Dim, Expr, ceildiv, product
+from ...core.dims import Expr, product
 from ...core.dtypes import compute_dtype
-from ...core.errors import ShapeError, UnsupportedError
+from ...core.errors import UnsupportedError
 from ...ir.graph import Value
 from ...ops import functions as F
 from ...ops.index.strided_add import fold
-from .registry import Context, Unequal, axis_of, emit, limited, op, static
-
-
-@op("MatMul")
-def matmul(c: Context, a: Value, b: Value) -> Value:
-    return product_of(a, b)
+from .registry import Context, Unequal, axis_of, emit, limited, op, rows, static
 
 
 def product_of(a: Value, b: Value) -> Value:
@@ -251,7 +246,7 @@ def channelwise(v: Value, rank: int) -> Value:
 
 @op("BatchNormalization")
 def batch_norm(c: Context, x: Value, scale: Value, bias: Value, mean: Value, var: Value, *, epsilon: float = 1e-5, momentum: float = 0.9,
-               training_mode: int = 0, spatial: int = 1, is_test: int = 1, consumed_inputs: Any = None) -> Any:
+               training_mode: int = 0, spatial: int = 1, is_test: int = 1) -> Any:
     if not spatial:
         raise UnsupportedError("BatchNormalization with spatial=0 is not supported")
     if c.version < 7 and not is_test:
@@ -281,7 +276,7 @@ def _c(v: Value, x: Value, wide: Any) -> Value:
 
 
 @op("InstanceNormalization")
-def instance_norm(c: Context, x: Value, scale: Value, bias: Value, *, epsilon: float = 1e-5, consumed_inputs: Any = None) -> Value:
+def instance_norm(c: Context, x: Value, scale: Value, bias: Value, *, epsilon: float = 1e-5) -> Value:
     channels = x.shape[1]
     source = x.node.operands[0] if isinstance(x.op, O.Reshape) else None
     grouped = source is not None and len(x.shape) == 3 and len(source.shape) >= 3 and source.shape[0] == x.shape[0]
@@ -359,7 +354,7 @@ def lrn(c: Context, x: Value, *, size: int, alpha: float = 1e-4, beta: float = 0
 
 
 @op("Dropout", until=11)
-def dropout1(c: Context, x: Value, *, ratio: float = 0.5, is_test: int = 1, consumed_inputs: Any = None) -> Any:
+def dropout1(c: Context, x: Value, *, ratio: float = 0.5, is_test: int = 1) -> Any:
     ones = c.full(x.shape, True, dt.bool_)
     return x, ones if c.version >= 10 else F.cast(ones, x.dtype)
 
@@ -379,4 +374,6 @@ def dropout(c: Context, x: Value, ratio: Value | None = None, training: Value | 
     return F.where(keep, F.mul(x, 1 / (1 - rate)), 0.0), keep
 
 
-__all__ = ["Dim", "Expr", "ShapeError", "ceildiv"]
+rows({
+    "MatMul": lambda c, a, b: product_of(a, b),
+})
