@@ -227,8 +227,7 @@ def product(graph: Graph, layer: Layer, x: Value, observer: str) -> Value:
     op: Any = layer.node.op
     if layer.kind == "linear":
         op = o.Matmul(transpose_b=True, alpha=op.alpha)
-    out: Value = op(x, w, name=layer.node.name, place=layer.node.place)
-    return out
+    return o.emit(op, x, w, name=layer.node.name, place=layer.node.place)
 
 
 def weights_of(layer: Layer) -> Array:
@@ -240,8 +239,7 @@ def as_quantized(graph: Graph, x: Value, scheme: Scheme) -> Value:
     assert scheme.scale is not None
     scale, zero = graph.constant(np.float32(scheme.scale), "scale"), graph.constant(np.int32(scheme.zero), "zero")
     quantized = o.Quantize(dtype=u8)(smoothed(graph, x, scheme), scale, zero)
-    out: Value = o.Dequantize()(quantized, scale, zero)
-    return out
+    return o.emit(o.Dequantize(), quantized, scale, zero)
 
 
 def smoothed(graph: Graph, x: Value, scheme: Scheme) -> Value:

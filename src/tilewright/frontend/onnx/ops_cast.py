@@ -160,8 +160,7 @@ def dequantize(c: Context, x: Value, scale: Value, zero: Value | None = None, *,
     have = c.elem(x)
     to = elem_number(output_dtype).held if output_dtype else scale_dtype(c, scale)
     if (numbers := affine(c, scale, zero, have)) is not None and to is dt.f32:
-        out: Value = O.Dequantize()(x, *numbers)
-        return out
+        return F.emit(O.Dequantize(), x, *numbers)
     factor = wide_scale(c, scale)
     s = spread(c, factor, x, axis, block_size)
     if have.kind == "coded" or have.held.is_float:

@@ -11,7 +11,7 @@ from ...core.dims import Dim, product
 from ...core.errors import UnsupportedError
 from ...ir.graph import Value
 from ...ops import functions as F
-from .registry import Context, NeedsHost, axis_of, emit, nonnegative, op, static
+from .registry import Context, NeedsHost, axis_of, nonnegative, op, static
 
 
 @op("Gather")
@@ -23,7 +23,7 @@ def gather(c: Context, x: Value, ids: Value, *, axis: int = 0) -> Value:
 @op("GatherElements")
 def gather_elements(c: Context, x: Value, ids: Value, *, axis: int = 0) -> Value:
     at = axis_of(axis, len(x.shape))
-    return emit(O.GatherAlongAxis(axis=at), x, nonnegative(c, ids, x.shape[at]))
+    return F.emit(O.GatherAlongAxis(axis=at), x, nonnegative(c, ids, x.shape[at]))
 
 
 @op("GatherND")
@@ -67,7 +67,7 @@ def scatter_elements(c: Context, x: Value, ids: Value, updates: Value, *, axis: 
     if mode in ("set", "add"):
         if x.dtype.is_bool and mode == "add":
             raise UnsupportedError("adding bools")
-        return emit(O.ScatterAlong(axis=at, mode=mode), x, ids, updates)
+        return F.emit(O.ScatterAlong(axis=at, mode=mode), x, ids, updates)
     # Products and extremes go through rows of single elements.
     flat = _along_as_flat(c, F.cast(ids, dt.i64), at, x.shape)
     n = product(x.shape)
@@ -114,7 +114,7 @@ def tensor_scatter(c: Context, cache: Value, update: Value, starts: Value | None
     places = F.add(first, steps)
     if mode == "circular":
         places = F.one("remainder", places, c.scalar(size, dt.i64))
-    return emit(O.ScatterAlong(axis=at, mode="set"), cache, F.expand(places, update.shape), update)
+    return F.emit(O.ScatterAlong(axis=at, mode="set"), cache, F.expand(places, update.shape), update)
 
 
 @op("OneHot")

@@ -26,7 +26,7 @@ from .ops_cast import (
 from .ops_math import bit_shift as _bit_shift
 from .ops_nn import average_pool, conv, gemm, layer_norm, product_of, rms_norm
 from .ops_shape import trilu as _trilu
-from .registry import MICROSOFT, Context, axis_of, emit, op, rows, static
+from .registry import MICROSOFT, Context, axis_of, op, rows, static
 
 ACTIVATIONS = {"Relu": "relu", "Tanh": "tanh", "Sigmoid": "sigmoid"}
 
@@ -155,7 +155,7 @@ def attend(c: Context, q: Value, k: Value, v: Value, *, scale: float | None, cau
         attrs["window"] = window
     if hidden is not None and mask is not None:
         attrs["hidden"] = hidden
-    return emit(O.Attention(**attrs), q, k, v, *extras)
+    return F.emit(O.Attention(**attrs), q, k, v, *extras)
 
 
 def _key_mask(c: Context, mask: Value, length: Dim) -> Value:
@@ -250,7 +250,7 @@ def rotate(c: Context, x: Value, cos: Value, sin: Value, positions: Value, *, in
     b, _, s, h = x.shape
     n_rot = width or 2 * int(static((cos.shape[-1],), "the width of a rotation")[0])
     rows = [F.reshape(F.gather(t, positions, 0), (b, 1, s, t.shape[-1])) for t in (cos, sin)]
-    return emit(O.Rope(interleaved=interleaved, n_rot=None if n_rot == h else n_rot), x, *(F.cast(r, x.dtype) for r in rows))
+    return F.emit(O.Rope(interleaved=interleaved, n_rot=None if n_rot == h else n_rot), x, *(F.cast(r, x.dtype) for r in rows))
 
 
 @op("GroupQueryAttention", domain=MICROSOFT)

@@ -14,7 +14,7 @@ from ...core.errors import UnsupportedError
 from ...ir.graph import Value
 from ...ops import functions as F
 from ...ops.index.strided_add import fold
-from .registry import Context, Unequal, axis_of, emit, limited, op, rows, static
+from .registry import Context, Unequal, axis_of, limited, op, rows, static
 
 
 def product_of(a: Value, b: Value) -> Value:
@@ -201,7 +201,7 @@ def average_pool(c: Context, x: Value, *, kernel_shape: Any, auto_pad: str = "NO
     stride, dil = tuple(strides or (1,) * n), tuple(dilations or (1,) * n)
     padding = pads_of(x, kernel, stride, dil, pads, auto_pad)
     if _simple(padding, kernel, dil) and not ceil_mode and all(e == 1 for e in dil):
-        return emit(O.AvgPool(kernel=kernel, stride=stride, padding=padding, count_include_pad=bool(count_include_pad)), x)
+        return F.emit(O.AvgPool(kernel=kernel, stride=stride, padding=padding, count_include_pad=bool(count_include_pad)), x)
     more = _ceil_padded(x, kernel, stride, dil, padding) if ceil_mode else [0] * n
     wide = tuple((lo, hi + m) for (lo, hi), m in zip(padding, more, strict=True))
     total = _reduce(_taps(x, kernel, stride, dil, wide, 0.0), "add")
@@ -284,8 +284,8 @@ def instance_norm(c: Context, x: Value, scale: Value, bias: Value, *, epsilon: f
         # Groups of channels as channels: how files write a norm over groups.
         whole = source.shape[1]
         if isinstance(whole, int) and isinstance(channels, int) and whole % channels == 0:
-            return F.reshape(emit(O.GroupNorm(groups=channels, eps=epsilon), source), x.shape)
-    return emit(O.GroupNorm(groups=channels, eps=epsilon, affine="both"), x, scale, bias)
+            return F.reshape(F.emit(O.GroupNorm(groups=channels, eps=epsilon), source), x.shape)
+    return F.emit(O.GroupNorm(groups=channels, eps=epsilon, affine="both"), x, scale, bias)
 
 
 def _is_neutral(c: Context, scale: Value, bias: Value) -> bool:
@@ -295,7 +295,7 @@ def _is_neutral(c: Context, scale: Value, bias: Value) -> bool:
 
 @op("GroupNormalization", since=21)
 def group_norm(c: Context, x: Value, scale: Value, bias: Value, *, num_groups: int, epsilon: float = 1e-5, stash_type: int = 1) -> Value:
-    return emit(O.GroupNorm(groups=num_groups, eps=epsilon, affine="both"), x, scale, bias)
+    return F.emit(O.GroupNorm(groups=num_groups, eps=epsilon, affine="both"), x, scale, bias)
 
 
 @op("LayerNormalization")
@@ -320,7 +320,7 @@ def rms_norm(c: Context, x: Value, scale: Value, *, axis: int = -1, epsilon: flo
     at = axis_of(axis, len(x.shape))
     n = len(x.shape) - at
     if scale.shape == x.shape[at:] and scale.dtype is x.dtype:
-        return emit(O.RmsNorm(eps=epsilon, naxes=n, affine="weight"), x, scale)
+        return F.emit(O.RmsNorm(eps=epsilon, naxes=n, affine="weight"), x, scale)
     wide = compute_dtype(x.dtype)
     y = O.RmsNorm(eps=epsilon, naxes=n)(F.cast(x, wide))
     return F.mul(F.cast(y, scale.dtype), scale)

@@ -8,7 +8,7 @@ from ...core import dtypes as dt
 from ...core.dtypes import compute_dtype
 from ...ir.graph import Value
 from ...ops import functions as F
-from .registry import Context, axes_of, axis_of, emit, op
+from .registry import Context, axes_of, axis_of, op
 
 
 def _plain(name: str) -> Any:
@@ -93,8 +93,8 @@ def arg_extreme(c: Context, x: Value, *, axis: int = 0, keepdims: int = 1, selec
     at = axis_of(axis, len(x.shape))
     make = O.ArgMax if c.node.op_type == "ArgMax" else O.ArgMin
     if not select_last_index:
-        return emit(make(axis=at, keepdims=bool(keepdims)), x)
-    found = emit(make(axis=at, keepdims=bool(keepdims)), F.flip(x, (at,)))
+        return F.emit(make(axis=at, keepdims=bool(keepdims)), x)
+    found = F.emit(make(axis=at, keepdims=bool(keepdims)), F.flip(x, (at,)))
     return F.sub(c.scalar(x.shape[at] - 1, dt.i64), found)
 
 

@@ -11,7 +11,7 @@ from ...core.dims import Dim, Expr, at_least, bounds, ceildiv, maximum, minimum,
 from ...core.errors import ShapeError, UnsupportedError
 from ...ir.graph import Value
 from ...ops import functions as F
-from .registry import Context, Unequal, axes_of, axis_of, elem_number, emit, limited, op, rows, static
+from .registry import Context, Unequal, axes_of, axis_of, elem_number, limited, op, rows, static
 
 
 @op("Shape")
@@ -361,7 +361,7 @@ def reverse_sequence(c: Context, x: Value, lengths: Value, *, batch_axis: int = 
     t = F.iota(c.graph, tuple(n if a == time_axis else 1 for a in range(len(x.shape))), time_axis, dt.i64)
     count = F.reshape(F.cast(lengths, dt.i64), tuple(x.shape[a] if a == batch_axis else 1 for a in range(len(x.shape))))
     at = F.where(F.less(t, count), F.sub(F.sub(count, 1), t), t)
-    return emit(O.GatherAlongAxis(axis=time_axis), x, F.expand(at, x.shape))
+    return F.emit(O.GatherAlongAxis(axis=time_axis), x, F.expand(at, x.shape))
 
 
 @op("CenterCropPad")

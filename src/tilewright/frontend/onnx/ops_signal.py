@@ -115,4 +115,3 @@ def mel_weights(c: Context, bins: Value, size: Value, rate: Value, low: Value, h
         if right != middle:
             out[middle:right, i] = (right - np.arange(middle, right)) / (right - middle)
     return c.constant(out.astype(elem_number(output_datatype).np))
-

@@ -67,10 +67,10 @@ def op(*names: str, since: int = 1, until: int = NEWEST, domain: str = "") -> Ca
     return _enter(TABLE, names, since, until, domain)
 
 
-def rows(table: dict[str, Handler], domain: str = "") -> None:
-    """Register functions of one line for every opset: the ops, separated by spaces, and what is built."""
+def rows(table: dict[str, Handler], domain: str = "", enter: Callable[..., Callable[[Handler], Handler]] = op) -> None:
+    """Register functions of one line for every opset: the ops, separated by spaces, and what is built (or, with `host`, what runs)."""
     for names, fn in table.items():
-        op(*names.split(), domain=domain)(fn)
+        enter(*names.split(), domain=domain)(fn)
 
 
 def host(*names: str, since: int = 1, until: int = NEWEST, domain: str = "") -> Callable[[H], H]:
@@ -275,11 +275,5 @@ def nonnegative(c: Context, ids: Value, size: Dim) -> Value:
         root, moves = ids, []
     out = F.where(F.less(root, 0), F.add(root, c.scalar(size, ids.dtype)), root)  # tables that share a tensor of indices share this
     for move, more in reversed(moves):
-        out = emit(move, out, *more)
+        out = F.emit(move, out, *more)
     return out
-
-
-def emit(made: Op, *values: Value) -> Value:
-    """One op with one result."""
-    found: Value = made(*values)
-    return found
