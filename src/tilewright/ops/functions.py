@@ -18,8 +18,8 @@ from .base import REGISTRY, Op
 
 __all__ = [  # noqa: RUF022 - in the order below
     "scalar", "apply", "one", "emit", "add", "sub", "mul", "div", "pow_", "maximum", "minimum", "greater", "greater_equal", "less",
-    "less_equal", "equal", "logical_and", "logical_or", "logical_not", "where", "neg", "abs_", "exp", "expm1", "log", "log1p", "sqrt", "rsqrt",
-    "square", "tanh", "erf", "sigmoid", "relu", "silu", "gelu", "softplus", "cast", "reshape", "transpose", "expand", "slice_",
+    "less_equal", "equal", "logical_and", "logical_or", "logical_not", "where", "neg", "abs_", "exp", "expm1", "log", "log1p", "sqrt",
+    "rsqrt", "square", "tanh", "erf", "sigmoid", "relu", "silu", "gelu", "softplus", "cast", "reshape", "transpose", "expand", "slice_",
     "split", "concat", "matmul", "sum_", "mean", "max_", "softmax", "gather", "iota", "dim_value", "full", "zeros", "sum_to", "flip", "pad",
     "broadcast_batch", "count", "extent", "scatter_add",
 ]
