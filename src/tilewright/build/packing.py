@@ -114,7 +114,6 @@ def unpack_taps(storage: Array, shape: Sequence[int], packed: Packed) -> Array:
         found[:, :, f :: packed.width] = storage[:, :count, :across, f, :channels].transpose(0, 3, 1, 2)
     return found.reshape(tuple(shape))
 
-Array = np.ndarray[Any, Any]
 ALIGNMENT = 64
 IN_PLACE_ALIGNMENT = 16  # what a plain constant needs to be used where it lies
 SPLIT_BYTES = 4 << 20  # a packing task for a thread
