@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.build.packing import packed_shape
-from tilewright.build.tap_packing import pack_taps
+from tilewright.build.packing import pack_taps, packed_shape
 from tilewright.core.dims import Dim, evaluate
 from tilewright.core.natives import address as native_address
 from tilewright.core.target_spec import TargetSpec

@@ -11,7 +11,7 @@ from torch import nn
 
 import tilewright as tw
 from tilewright.core.errors import ConfigError, InputError, UnsupportedError
-from tilewright.quantization.observers import Seen, affine, bounds, symmetric
+from tilewright.quantization.quantize import Seen, affine, bounds, symmetric
 
 
 class Block(nn.Module):

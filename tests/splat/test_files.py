@@ -16,8 +16,7 @@ import pytest
 import tilewright as tw
 from tests.fresh import fresh_rng
 from tilewright.core.errors import FormatError, InputError, MissingFileError
-from tilewright.splat.colmap import read_colmap
-from tilewright.splat.data import read_transforms, shrink
+from tilewright.splat.data import read_colmap, read_transforms, shrink
 from tilewright.splat.files import read_ply, read_splat, read_spz, write_ply, write_splat, write_spz
 from tilewright.splat.images import _png
 

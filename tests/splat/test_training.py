@@ -108,7 +108,7 @@ def test_points_become_gaussians_as_wide_as_their_gaps() -> None:
 def test_vectors_turn_as_matrices_do() -> None:
     rng = fresh_rng()
     q, v = rng.normal(size=(5, 4)), rng.normal(size=(5, 3))
-    from tilewright.splat.colmap import rotation
+    from tilewright.splat.data import rotation
 
     np.testing.assert_allclose(rotated(q, v), np.stack([rotation(a) @ b for a, b in zip(q, v, strict=True)]), atol=1e-12)
 

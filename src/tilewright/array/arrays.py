@@ -548,17 +548,26 @@ def shown(a: Any) -> str:
     return f"{name}[{','.join(map(str, a.shape))}]"
 
 
+def mapped(fn: Callable[[Any], Any], tree: Any) -> Any:
+    """fn of everything in nested lists, tuples, named tuples and dicts."""
+    if type(tree) is Array or type(tree) is np.ndarray:  # most often
+        return fn(tree)
+    if type(tree) in (list, tuple):
+        return type(tree)([mapped(fn, x) for x in tree])
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return type(tree)(*(mapped(fn, x) for x in tree))
+    return {k: mapped(fn, v) for k, v in tree.items()} if type(tree) is dict else fn(tree)
+
+
+def _plain(x: Any) -> Any:
+    if type(x) is not Array:
+        return x
+    return x.__array__() if hasattr(x, "_a") or x.device == "cpu" else device_calls().device_array(x)
+
+
 def plain(tree: Any) -> Any:
     """Arrays in nested lists, tuples and dicts as NumPy arrays of the same memory; those on a GPU as `DeviceArray`s."""
-    if type(tree) is Array:
-        return tree.__array__() if hasattr(tree, "_a") or tree.device == "cpu" else device_calls().device_array(tree)
-    if type(tree) in (list, tuple):
-        return type(tree)(map(plain, tree))
-    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        return type(tree)(*map(plain, tree))
-    if type(tree) is dict:
-        return {k: plain(v) for k, v in tree.items()}
-    return tree
+    return mapped(_plain, tree)
 
 
 def index(key: Any) -> Any:

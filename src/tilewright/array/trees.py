@@ -7,7 +7,7 @@ import numpy as np
 
 from ..core.errors import ArgumentError
 from ..core.pytree import flatten
-from .arrays import Array, device_calls, own, ready, shown, wrapped
+from .arrays import Array, device_calls, mapped, own, ready, shown, wrapped
 
 
 def check_devices(tree: Any, what: str) -> None:
@@ -22,36 +22,25 @@ def check_devices(tree: Any, what: str) -> None:
 
 def unwrapped(tree: Any) -> Any:
     """As `plain`, of results that nobody else holds: the memory may be written."""
-    if type(tree) is Array:
-        return ready(tree)
-    if type(tree) in (list, tuple):
-        return type(tree)(map(unwrapped, tree))
-    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        return type(tree)(*map(unwrapped, tree))
-    return tree
+    return mapped(lambda x: ready(x) if type(x) is Array else x, tree)
 
 
 def own_tree(tree: Any) -> Any:
     """As `plain`, with memory that may be written."""
-    if type(tree) is Array:
-        return own(tree) if tree.device == "cpu" else device_calls().device_array(tree, own=True)
-    if type(tree) in (list, tuple):
-        return type(tree)(map(own_tree, tree))
-    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        return type(tree)(*map(own_tree, tree))
-    return {k: own_tree(v) for k, v in tree.items()} if type(tree) is dict else tree
+    def owned(x: Any) -> Any:
+        if type(x) is not Array:
+            return x
+        return own(x) if x.device == "cpu" else device_calls().device_array(x, own=True)
+
+    return mapped(owned, tree)
+
+
+def _rewrapped(x: Any) -> Any:
+    if isinstance(x, (np.ndarray, np.generic)):
+        return wrapped(x)
+    return device_calls().of_device_array(x) if type(x).__name__ == "DeviceArray" else x
 
 
 def rewrapped(tree: Any) -> Any:
     """The opposite of `plain`."""
-    if isinstance(tree, (np.ndarray, np.generic)):
-        return wrapped(tree)
-    if type(tree).__name__ == "DeviceArray":
-        return device_calls().of_device_array(tree)
-    if type(tree) in (list, tuple):
-        return type(tree)(map(rewrapped, tree))
-    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        return type(tree)(*map(rewrapped, tree))
-    if type(tree) is dict:
-        return {k: rewrapped(v) for k, v in tree.items()}
-    return tree
+    return mapped(_rewrapped, tree)

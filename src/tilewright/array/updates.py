@@ -38,37 +38,38 @@ class At:
         self._x, self._key = x, key
 
     def __getitem__(self, key: Any) -> At:
-        return At(self._x, index(key))
+        return type(self)(self._x, index(key))
 
-    def _changed(self, ufunc: Any, value: Any) -> Array:
+    def _changed(self, name: str, value: Any) -> Array:
+        """`name` is the function of the old element and the value; without one the value takes the element's place."""
         made = ready(self._x).copy()
         value = fitting(given(value), made.dtype)
-        if ufunc is None:
-            made[self._key] = value
+        if name:
+            getattr(np, name).at(made, self._key, np.asarray(value, made.dtype))
         else:
-            ufunc.at(made, self._key, np.asarray(value, made.dtype))
+            made[self._key] = value
         return wrap(made)
 
     def set(self, value: Any) -> Array:
-        return self._changed(None, value)
+        return self._changed("", value)
 
     def get(self) -> Array:
         return self._x[self._key]
 
     def add(self, value: Any) -> Array:
-        return self._changed(np.add, value)
+        return self._changed("add", value)
 
     def subtract(self, value: Any) -> Array:
-        return self._changed(np.subtract, value)
+        return self._changed("subtract", value)
 
     def multiply(self, value: Any) -> Array:
-        return self._changed(np.multiply, value)
+        return self._changed("multiply", value)
 
     def divide(self, value: Any) -> Array:
-        return self._changed(np.divide, value)
+        return self._changed("divide", value)
 
     def min(self, value: Any) -> Array:
-        return self._changed(np.minimum, value)
+        return self._changed("minimum", value)
 
     def max(self, value: Any) -> Array:
-        return self._changed(np.maximum, value)
+        return self._changed("maximum", value)

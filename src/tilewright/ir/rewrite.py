@@ -112,10 +112,12 @@ class Rule:
 def rule(pattern: P, *, changes: Changes = "nothing") -> Callable[[Callable[..., Replacement]], Rule]:
     """Make the decorated function a rule; its name is what the log shows."""
 
-    def make(fn: Callable[..., Replacement]) -> Rule:
-        return Rule(fn.__name__, pattern, fn, tuple(inspect.signature(fn).parameters), changes)
+    return lambda fn: rules(fn, changes=changes, **{fn.__name__: pattern})[0]
 
-    return make
+
+def rules(fn: Callable[..., Replacement], *, changes: Changes = "nothing", **patterns: P) -> list[Rule]:
+    """A rule for each pattern, of that name: several spellings of one thing."""
+    return [Rule(name, pattern, fn, tuple(inspect.signature(fn).parameters), changes) for name, pattern in patterns.items()]
 
 
 @dataclass

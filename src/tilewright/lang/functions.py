@@ -15,6 +15,12 @@ from ..tile.builder import Ix, Tile
 from .context import current
 from .values import View, need_shape, shown
 
+__all__ = [
+    "arange", "broadcast_to", "by_target", "cast", "cdiv", "ceil", "cos", "cumsum", "erf", "exp", "exp2", "expm1", "floor", "fma", "full",
+    "index", "isinf", "isnan", "join", "lanes", "log", "log1p", "log2", "maximum", "minimum", "mma", "num_programs", "prod", "program_id",
+    "reciprocal", "registers", "reshape", "rsqrt", "scratch", "sigmoid", "sign", "sin", "sqrt", "static_range", "tan", "tanh", "token",
+    "transpose", "trunc", "where", "zeros",
+]
 F = TypeVar("F", bound=Callable[..., Any])
 INTRINSICS: set[Any] = set()
 

@@ -232,8 +232,7 @@ class Decoder:
     def head_norm(self, x: Value, name: str) -> Value:
         if name + ".weight" not in self.weights:
             return x
-        out: Value = o.RmsNorm(eps=self.config.norm_eps, affine="weight")(x, self.vector(name + ".weight", self.config.head_dim))
-        return out
+        return o.emit(o.RmsNorm(eps=self.config.norm_eps, affine="weight"), x, self.vector(name + ".weight", self.config.head_dim))
 
     def rotate(self, x: Value, rope: RopeConfig, start: Dim) -> Value:
         if rope not in self._tables:
@@ -241,8 +240,7 @@ class Decoder:
             self._tables[rope] = self.graph.constant(cos, "cos"), self.graph.constant(sin, "sin")
         rows = x.shape[2]
         cos_rows, sin_rows = (o.slice_(t, 0, start, rows) for t in self._tables[rope])
-        out: Value = o.Rope(n_rot=None if rope.dims == self.config.head_dim else rope.dims)(x, cos_rows, sin_rows)
-        return out
+        return o.emit(o.Rope(n_rot=None if rope.dims == self.config.head_dim else rope.dims), x, cos_rows, sin_rows)
 
     def feed_forward(self, name: str, h: Value, kind: str = "") -> Value:
         c = self.config
@@ -311,10 +309,8 @@ class Decoder:
         c = self.config
         scale = self.vector(name + ".weight", c.width)
         if c.norm == "layer":
-            layered: Value = o.LayerNorm(eps=c.norm_eps, affine="both")(x, scale, self.vector(name + ".bias", c.width), name=name)
-            return layered
-        out: Value = o.RmsNorm(eps=c.norm_eps, affine="weight")(x, scale, name=name)
-        return out
+            return o.emit(o.LayerNorm(eps=c.norm_eps, affine="both"), x, scale, self.vector(name + ".bias", c.width), name=name)
+        return o.emit(o.RmsNorm(eps=c.norm_eps, affine="weight"), x, scale, name=name)
 
     def linear(self, name: str, x: Value, n: int) -> Value:
         k = x.shape[-1]
@@ -332,5 +328,4 @@ class Decoder:
         assert isinstance(k, int)
         w = self.weights.matrix(name + ".weight", n, k, self.config.experts)
         op = o.QExperts(format=w.format, n=n, k=k, experts=w.experts)
-        out: Value = op(x, self.constant(w.data), chosen, *self.books(w.format), name=name)
-        return out
+        return o.emit(op, x, self.constant(w.data), chosen, *self.books(w.format), name=name)

@@ -144,15 +144,15 @@ from .views import (
 )
 from .functions import (
     abs_ as abs_, add as add, apply as apply, broadcast_batch as broadcast_batch,
-    cast as cast, concat as concat, count as count, dim_value as dim_value, div as div, equal as equal,
-    erf as erf, exp as exp, expand as expand, expm1 as expm1, extent as extent, flip as flip, full as full,
-    gather as gather, gelu as gelu, greater as greater, greater_equal as greater_equal, iota as iota,
-    less as less, less_equal as less_equal, log as log, log1p as log1p, logical_and as logical_and,
-    logical_not as logical_not, logical_or as logical_or, matmul as matmul, max_ as max_, maximum as maximum,
-    mean as mean, minimum as minimum, mul as mul, neg as neg, one as one, pad as pad, pow_ as pow_,
-    relu as relu, reshape as reshape, rsqrt as rsqrt, scalar as scalar, scatter_add as scatter_add,
-    sigmoid as sigmoid, silu as silu, slice_ as slice_, softmax as softmax, softplus as softplus,
-    split as split, sqrt as sqrt, square as square, sub as sub, sum_ as sum_, sum_to as sum_to, tanh as tanh,
-    transpose as transpose, where as where, zeros as zeros
+    cast as cast, concat as concat, count as count, dim_value as dim_value, div as div, emit as emit,
+    equal as equal, erf as erf, exp as exp, expand as expand, expm1 as expm1, extent as extent, flip as flip,
+    full as full, gather as gather, gelu as gelu, greater as greater, greater_equal as greater_equal,
+    iota as iota, less as less, less_equal as less_equal, log as log, log1p as log1p,
+    logical_and as logical_and, logical_not as logical_not, logical_or as logical_or, matmul as matmul,
+    max_ as max_, maximum as maximum, mean as mean, minimum as minimum, mul as mul, neg as neg, one as one,
+    pad as pad, pow_ as pow_, relu as relu, reshape as reshape, rsqrt as rsqrt, scalar as scalar,
+    scatter_add as scatter_add, sigmoid as sigmoid, silu as silu, slice_ as slice_, softmax as softmax,
+    softplus as softplus, split as split, sqrt as sqrt, square as square, sub as sub, sum_ as sum_,
+    sum_to as sum_to, tanh as tanh, transpose as transpose, where as where, zeros as zeros
 )
 Any = Any_

@@ -104,7 +104,7 @@ class Op:
     complex: ClassVar[str] = ""  # how complex operands are computed: both "parts" alike, or by a "rule" of `ops/complex`
     whole: ClassVar[bool] = False  # a composite that kernels compute without taking it apart
     work: ClassVar[int | None] = None  # arithmetic operations an element of operand 0, where `flops` is that
-    cases: ClassVar[bool] = False  # leading axes of its only operand are cases, and a batch is one more: `batch` follows
+    cases: ClassVar[bool] = False  # a batch is one more axis in front of every operand, behind which its `axis` or `axes` count
     by_heads: ClassVar[bool] = False  # its result lies as a projection behind it reads it, head by head
     arity: ClassVar[tuple[int, int | None] | None] = None  # fewest and most operands; `register` reads it off `infer`
     unsupported: ClassVar[dict[str, NotSupported]] = {}  # rule name -> why this op has none
@@ -184,7 +184,10 @@ class Op:
     def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
         """The op for `size` cases at once: a batched input has a new axis in front, every output gets one."""
         if self.cases:
-            made = self(inputs[0])
+            from .functions import broadcast_batch
+
+            new = {k: v + 1 if k == "axis" else tuple(a + 1 for a in v) for k, v in self.attrs().items() if k in ("axis", "axes")}
+            made = dataclasses.replace(self, **new)(*(broadcast_batch(v, b, size) for v, b in zip(inputs, batched, strict=True)))
             return made if isinstance(made, tuple) else (made,)
         raise UnsupportedError(f"{self.name}: cannot be batched{self._why('batch')}")
 

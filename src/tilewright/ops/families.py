@@ -5,7 +5,6 @@ reduction states axes. Type shorthands (`f32(2, 3)`) keep samples readable.
 """
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, ClassVar
@@ -216,11 +215,7 @@ class Reduction(Op):
     traits = Traits(reduction=True)
     fusion = "reduction"
     work = 1
-
-    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
-        attrs = self.attrs()
-        shifted = {"axes": behind(attrs["axes"])} if "axes" in attrs else {"axis": attrs["axis"] + 1}
-        return values_of(dataclasses.replace(self, **shifted)(*inputs))
+    cases = True
 
 
 class Contraction(Op):

@@ -14,12 +14,12 @@ from ..core import dtypes as dt
 from ..core.dims import Dim, product
 from ..core.dtypes import DType
 from ..ir.graph import Graph, Value
-from .base import REGISTRY
+from .base import REGISTRY, Op
 
 __all__ = [  # noqa: RUF022 - in the order below
-    "scalar", "apply", "one", "add", "sub", "mul", "div", "pow_", "maximum", "minimum", "greater", "greater_equal", "less", "less_equal",
-    "equal", "logical_and", "logical_or", "logical_not", "where", "neg", "abs_", "exp", "expm1", "log", "log1p", "sqrt", "rsqrt",
-    "square", "tanh", "erf", "sigmoid", "relu", "silu", "gelu", "softplus", "cast", "reshape", "transpose", "expand", "slice_",
+    "scalar", "apply", "one", "emit", "add", "sub", "mul", "div", "pow_", "maximum", "minimum", "greater", "greater_equal", "less",
+    "less_equal", "equal", "logical_and", "logical_or", "logical_not", "where", "neg", "abs_", "exp", "expm1", "log", "log1p", "sqrt",
+    "rsqrt", "square", "tanh", "erf", "sigmoid", "relu", "silu", "gelu", "softplus", "cast", "reshape", "transpose", "expand", "slice_",
     "split", "concat", "matmul", "sum_", "mean", "max_", "softmax", "gather", "iota", "dim_value", "full", "zeros", "sum_to", "flip", "pad",
     "broadcast_batch", "count", "extent", "scatter_add",
 ]
@@ -45,6 +45,11 @@ def one(name: str, *operands: Operand, **attrs: Any) -> Value:
     value = apply(name, *operands, **attrs)
     assert isinstance(value, Value)
     return value
+
+
+def emit(op: Op, *operands: Value, name: str | None = None, place: str = "") -> Value:
+    """Append an op with one output to the graph of its operands."""
+    return operands[0].node.graph.add(op, *operands, name=name, place=place).value
 
 
 def _named(names: str) -> Iterator[Callable[..., Value]]:

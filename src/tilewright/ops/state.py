@@ -25,6 +25,7 @@ class UpdateSlice(General):
     axis: int
     start: Dim = 0
     work = 0
+    cases = True
     samples = [S(f32(5, 3), f32(2, 3), axis=0, start=1), S(f32(2, 7, 3), f32(2, 4, 3), axis=1, start=3), S(f16(3, 4), f32(3, 4), axis=1),
                S(f32(16, 2), f32(N, 2), axis=0), S(f32(28, 2), f32(N, 2), axis=0, start=M), S(bf16(4), bf16(1), axis=0, start=3),
                S(i64(4), i64(0), axis=0, start=4), S(f32(4, 0), f32(1, 0), axis=0)]
@@ -63,7 +64,3 @@ class UpdateSlice(General):
     def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
         tc, tn = (F.zeros(x) if t is None else t for x, t in zip(inputs, tangents, strict=True))
         return (self(tc, tn),)
-
-    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
-        cache, new = (F.broadcast_batch(v, b, size) for v, b in zip(inputs, batched, strict=True))
-        return (UpdateSlice(axis=self.axis + 1, start=self.start)(cache, new),)

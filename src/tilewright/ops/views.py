@@ -28,7 +28,6 @@ from .families import (
     require_axis,
     require_broadcasts_to,
     show_shape,
-    values_of,
 )
 
 
@@ -188,6 +187,7 @@ class Flip(View):
 
     complex = "parts"
     axes: tuple[int, ...]
+    cases = True
     samples = [S(f32(3, 4), axes=(0,)), S(f32(3, 4), axes=(0, 1)), S(f32(M), axes=(0,)), S(f32(2), axes=()), S(f32(0, 2), axes=(1,))]
     errors = [E(f32(3), axes=(1,), match=r"axes must be distinct, ascending and in 0..0, got axes=\(1,\)"),
               E(f32(3, 3), axes=(1, 1), match="axes must be distinct")]
@@ -207,9 +207,6 @@ class Flip(View):
     def transposed(self, x: Value, g: Value) -> Value:
         return self(g)  # type: ignore[no-any-return]
 
-    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
-        return (Flip(axes=behind(self.axes))(inputs[0]),)
-
 
 @register
 class Split(View):
@@ -218,6 +215,7 @@ class Split(View):
     complex = "parts"
     axis: int
     sizes: tuple[Dim, ...]
+    cases = True
     samples = [S(f32(2, 6), axis=1, sizes=(1, 2, 3)), S(f32(4), axis=0, sizes=(4, 0)), S(f32(N, 4), axis=1, sizes=(2, 2)),
                S(f32(3 * N, 2), axis=0, sizes=(N, 2 * N)), S(f32(3), axis=0, sizes=(3,))]
     errors = [E(f32(6), axis=0, sizes=(2, 3), match=r"sizes must add up to 6, got sizes=\(2, 3\)"),
@@ -248,9 +246,6 @@ class Split(View):
         parts = [F.zeros(v) if g is None else g for v, g in zip(outputs, cotangents, strict=True)]
         return (F.concat(parts, self.axis),)
 
-    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
-        return values_of(Split(axis=self.axis + 1, sizes=self.sizes)(inputs[0]))
-
 
 @register
 class Strided(View):
@@ -260,6 +255,7 @@ class Strided(View):
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     offset: int = 0
+    cases = True
     samples = [S(f32(2, 30), shape=(7, 5), strides=(4, 1)), S(f32(10), shape=(2, 2, 3), strides=(1, 3, 2), offset=1),
                S(f64(3, 8), shape=(8,), strides=(1,)), S(bf16(12), shape=(0, 5), strides=(4, 3)), S(i64(5), shape=(), strides=(), offset=3),
                S(f32(N, 6), shape=(3, 2), strides=(2, 1))]
@@ -299,6 +295,3 @@ class Strided(View):
             raise UnsupportedError(f"strided: its transpose needs a static size of the axis, got {size}")
         wide = F.cast(g, compute_dtype(g.dtype))  # places that repeat are summed
         return F.cast(F.one("strided_add", wide, size=size, strides=self.strides, offset=self.offset), g.dtype)
-
-    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
-        return (self(inputs[0]),)

@@ -94,8 +94,7 @@ def padded_conv(x: Value, y: Value, pad: Any, conv: Any) -> Value | None:
     if conv.op.transposed or not zeros or pairs[:2] != ((0, 0), (0, 0)) or not all(isinstance(d, int) for p in pairs for d in p):
         return None
     padding = tuple((a + lo, b + hi) for (a, b), (lo, hi) in zip(conv.op.padding, pairs[2:], strict=True))
-    made: Value = replace(conv.op, padding=padding)(x, y, name=conv.name, place=conv.place)
-    return made
+    return o.emit(replace(conv.op, padding=padding), x, y, name=conv.name, place=conv.place)
 
 
 @dataclass(frozen=True)

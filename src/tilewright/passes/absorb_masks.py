@@ -132,8 +132,7 @@ def absorb(attention: Any, forms: Forms) -> Value | None:
     new = dataclasses.replace(op, causal=at.causal, offset=at.offset, window=at.window,
                               has_mask=mask is not None, has_bias=bias is not None,
                               hidden=op.hidden if op.has_mask and mask is not None else -math.inf)
-    out: Value = new(q, k, v, *(x for x in (mask, bias) if x is not None))
-    return out
+    return o.emit(new, q, k, v, *(x for x in (mask, bias) if x is not None))
 
 
 @rule(P(o.Attention, name="attention"), changes="hidden")
@@ -147,8 +146,7 @@ def unexpanded_mask(attention: Any) -> Value | None:
     q, k, v, *more = attention.operands
     if not any(isinstance(x.op, o.Expand) for x in more):
         return None
-    out: Value = attention.op(q, k, v, *(x.node.operands[0] if isinstance(x.op, o.Expand) else x for x in more))
-    return out
+    return o.emit(attention.op, q, k, v, *(x.node.operands[0] if isinstance(x.op, o.Expand) else x for x in more))
 
 
 @dataclass(frozen=True)

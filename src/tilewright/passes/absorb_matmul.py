@@ -21,16 +21,14 @@ C = Such("c", lambda v: scalar(v) is not None)
 def transposed_left(x: Value, y: Value, inner: Any, root: Any) -> Value | None:
     if not swaps_last_two(inner.op.perm):
         return None
-    out: Value = dataclasses.replace(root.op, transpose_a=not root.op.transpose_a)(x, y)
-    return out
+    return o.emit(dataclasses.replace(root.op, transpose_a=not root.op.transpose_a), x, y)
 
 
 @rule(P(o.Matmul, X, P(o.Transpose, Y, name="inner"), name="root"))
 def transposed_right(x: Value, y: Value, inner: Any, root: Any) -> Value | None:
     if not swaps_last_two(inner.op.perm):
         return None
-    out: Value = dataclasses.replace(root.op, transpose_b=not root.op.transpose_b)(x, y)
-    return out
+    return o.emit(dataclasses.replace(root.op, transpose_b=not root.op.transpose_b), x, y)
 
 
 @rule(P(o.Transpose, P(o.Matmul, Such("weight", lambda v: isinstance(v.op, o.Constant)), Y, name="inner", once=True), name="view"),
@@ -40,8 +38,7 @@ def transposed_product(weight: Value, y: Value, inner: Any, view: Any) -> Value 
     if not swaps_last_two(view.op.perm) or weight.type.ndim != 2 or y.type.ndim != len(view.op.perm) or isinstance(y.op, o.Constant):
         return None
     op = inner.op
-    out: Value = dataclasses.replace(op, transpose_a=not op.transpose_b, transpose_b=not op.transpose_a)(y, weight)
-    return out
+    return o.emit(dataclasses.replace(op, transpose_a=not op.transpose_b, transpose_b=not op.transpose_a), y, weight)
 
 
 MOVES = (2.0**-16, 2.0**16)  # factors that a product may be multiplied with instead of its operand
@@ -67,8 +64,7 @@ def scaled(matmul: Node, by: float | None, x: Value, y: Value) -> Value | None:
     op: Any = matmul.op
     if by is None or not normal(op.alpha * by, matmul.types[0].dtype):
         return None
-    out: Value = dataclasses.replace(op, alpha=op.alpha * by)(x, y)
-    return out
+    return o.emit(dataclasses.replace(op, alpha=op.alpha * by), x, y)
 
 
 @rule(P((o.Mul, o.Div), P(o.Matmul, X, Y, name="inner", once=True), C, name="root"), changes="rounding")
@@ -100,8 +96,7 @@ def widened_operands(x: Value, y: Value, root: Any) -> Value | None:
     integers = x.dtype in (dt.i8, dt.u8) and y.dtype is dt.i8 and root.types[0].dtype is dt.i32
     if not (floats or integers) or root.op.dtype is not None:
         return None
-    out: Value = dataclasses.replace(root.op, dtype=root.types[0].dtype)(x, y)
-    return out
+    return o.emit(dataclasses.replace(root.op, dtype=root.types[0].dtype), x, y)
 
 
 @dataclass(frozen=True)

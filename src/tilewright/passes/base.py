@@ -129,8 +129,7 @@ def constant(graph: Graph, number: float | int | bool, dtype: DType) -> Value:
 def swapped(x: Value) -> Value:
     """x with its last two axes exchanged, as a view."""
     n = len(x.shape)
-    out: Value = o.Transpose(perm=(*range(n - 2), n - 1, n - 2))(x)
-    return out
+    return o.emit(o.Transpose(perm=(*range(n - 2), n - 1, n - 2)), x)
 
 
 def swaps_last_two(perm: tuple[int, ...]) -> bool:

@@ -54,8 +54,7 @@ def rows_of(x: Value, axis: int, form: Linear, shape: tuple[Dim, ...]) -> Value 
         return None
     starts = tuple(form.const if k == axis else 0 for k in range(len(x.shape)))
     sizes = tuple(size if k == axis else n for k, n in enumerate(x.shape))
-    out: Value = o.Slice(starts=starts, sizes=sizes, steps=tuple(step if k == axis else 1 for k in range(len(x.shape))))(x)
-    return out
+    return o.emit(o.Slice(starts=starts, sizes=sizes, steps=tuple(step if k == axis else 1 for k in range(len(x.shape)))), x)
 
 
 FOLDABLE = tuple(c for c in o.REGISTRY.values() if not issubclass(c, SOURCES) and not issubclass(c, o.Fused))

@@ -38,8 +38,8 @@ def table_of(v: Value) -> Table | None:
 def cut(graph: Graph, array: np.ndarray[Any, Any], axis: int, size: Dim, name: str) -> Value:
     at = axis + array.ndim
     sizes = tuple(size if k == at else n for k, n in enumerate(array.shape))
-    out: Value = o.Slice(starts=(0,) * array.ndim, sizes=sizes, steps=(1,) * array.ndim)(graph.constant(np.ascontiguousarray(array), name))
-    return out
+    whole = graph.constant(np.ascontiguousarray(array), name)
+    return o.emit(o.Slice(starts=(0,) * array.ndim, sizes=sizes, steps=(1,) * array.ndim), whole)
 
 
 @rule(P(o.Iota, name="root"))

@@ -53,8 +53,7 @@ def reshape_after_epilogue(root: Any, m: Match) -> Value | None:
             else:
                 break
         if len(operands) == len(root.operands):
-            out: Value = o.Reshape(shape=want)(root.op(*operands))
-            return out
+            return o.emit(o.Reshape(shape=want), root.op(*operands))
     return None
 
 
@@ -74,8 +73,7 @@ def gather_before_cast(root: Any) -> Value | None:
     x = wide.node.operands[0]
     if x.dtype.itemsize >= wide.dtype.itemsize:
         return None
-    out: Value = wide.op(root.op(x, ids))
-    return out
+    return o.emit(wide.op, root.op(x, ids))
 
 
 @rule(P(o.Gather, name="root"))
@@ -92,8 +90,7 @@ def gather_before_elementwise(root: Any) -> Value | None:
     if not isinstance(base.op, o.Constant) and not _fewer(root.types[0].shape, made.shape):
         return None
     rows = root.op(wide[0], ids)
-    out: Value = made.op(*(rows if v is wide[0] else v for v in made.node.operands))
-    return out
+    return o.emit(made.op, *(rows if v is wide[0] else v for v in made.node.operands))
 
 
 def _fewer(some: Any, all_: Any) -> bool:

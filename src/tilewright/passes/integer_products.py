@@ -160,8 +160,7 @@ class _Rewriter:
         kernel that computes them."""
         moves = isinstance(x.op, (o.MaxPool, o.Concat, o.Reshape, o.Transpose)) and x not in self.known
         if moves and len(self.users[x]) == 1 and x not in self.outputs:
-            made: Value = x.op(*(self.rounded(v, step, zero, dtype) for v in x.node.operands))
-            return made
+            return o.emit(x.op, *(self.rounded(v, step, zero, dtype) for v in x.node.operands))
         low, high = (0, 255) if dtype is u8 else (-128, 127)
         x = self.bare(x, (low - zero) * float(step), (high - zero) * float(step))
         y = F.apply("round", self.over(x, float(np.float32(1) / step)))

@@ -54,8 +54,7 @@ class LowerQuantized(Pass):
         data = w.op.data
         if op.format in FLOATS:
             numbers = o.Seen(data, TensorType(FLOATS[op.format], (op.n, op.k)))
-            out: Value = o.Matmul(transpose_b=True)(env[x], new.constant(numbers, data.name), name=n.name, place=n.place)
-            return out
+            return o.emit(o.Matmul(transpose_b=True), env[x], new.constant(numbers, data.name), name=n.name, place=n.place)
         if op.format not in (GPU_FORMATS if self.gpu else (*FORMATS, *(GROUPED if op.rounded else ()))):
             return None
         if self.gpu and bounds(product(x.shape[:-1]))[1] > FEW:

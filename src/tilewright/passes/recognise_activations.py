@@ -6,7 +6,7 @@ from typing import Any
 
 from .. import ops as o
 from ..ir.graph import Value
-from ..ir.rewrite import P, Rule, Such, X, rule
+from ..ir.rewrite import P, Such, X, rules
 from .base import close, is_number, scalar
 
 HALF = Such("half", lambda v: is_number(v, 0.5))
@@ -42,7 +42,7 @@ def polynomial(v: Value, x: Value, depth: int = 8) -> dict[int, float] | None:
     return out
 
 
-def _gelu(x: Value, inner: Any) -> Value | None:
+def gelu(x: Value, inner: Any) -> Value | None:
     found = polynomial(inner.operands[0], x)
     if found is None:
         return None
@@ -50,47 +50,14 @@ def _gelu(x: Value, inner: Any) -> Value | None:
     want = {1: math.sqrt(0.5)} if exact else {1: K, 3: K * 0.044715}
     if set(found) != set(want) or not all(close(found[k], want[k], x.dtype) for k in want):
         return None
-    out: Value = o.Gelu(approximate="none" if exact else "tanh")(x)
-    return out
+    return o.emit(o.Gelu(approximate="none" if exact else "tanh"), x)
 
 
-def _gelu_rules() -> list[Rule]:
-    bend = P(o.Add, P((o.Tanh, o.Erf), name="inner"), ONE)
-
-    @rule(P(o.Mul, P(o.Mul, X, HALF), bend), changes="rounding")
-    def gelu_half_first(x: Value, inner: Any) -> Value | None:
-        return _gelu(x, inner)
-
-    @rule(P(o.Mul, X, P(o.Mul, bend, HALF)), changes="rounding")
-    def gelu_half_inside(x: Value, inner: Any) -> Value | None:
-        return _gelu(x, inner)
-
-    @rule(P(o.Mul, P(o.Mul, X, bend), HALF), changes="rounding")
-    def gelu_half_last(x: Value, inner: Any) -> Value | None:
-        return _gelu(x, inner)
-
-    return [gelu_half_first, gelu_half_inside, gelu_half_last]
-
-
+BEND = P(o.Add, P((o.Tanh, o.Erf), name="inner"), ONE)
 DENOMINATOR = P(o.Add, P(o.Exp, P(o.Neg, X)), ONE)
-
-
-@rule(P(o.Reciprocal, DENOMINATOR), changes="rounding")
-def sigmoid(x: Value) -> Value:
-    out: Value = o.Sigmoid()(x)
-    return out
-
-
-@rule(P(o.Div, X, DENOMINATOR), changes="rounding")
-def silu_by_division(x: Value) -> Value:
-    out: Value = o.Silu()(x)
-    return out
-
-
-@rule(P(o.Mul, X, P(o.Sigmoid, X)), changes="rounding")
-def silu(x: Value) -> Value:
-    out: Value = o.Silu()(x)
-    return out
-
-
-RULES = [*_gelu_rules(), sigmoid, silu_by_division, silu]
+RULES = [
+    *rules(gelu, changes="rounding", gelu_half_first=P(o.Mul, P(o.Mul, X, HALF), BEND), gelu_half_inside=P(o.Mul, X, P(o.Mul, BEND, HALF)),
+           gelu_half_last=P(o.Mul, P(o.Mul, X, BEND), HALF)),
+    *rules(lambda x: o.emit(o.Sigmoid(), x), changes="rounding", sigmoid=P(o.Reciprocal, DENOMINATOR)),
+    *rules(lambda x: o.emit(o.Silu(), x), changes="rounding", silu_by_division=P(o.Div, X, DENOMINATOR), silu=P(o.Mul, X, P(o.Sigmoid, X))),
+]

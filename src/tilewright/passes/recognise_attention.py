@@ -180,8 +180,7 @@ def narrowed(x: Value, dtype: DType) -> Value | None:
         x = x.node.operands[0]
     if x.dtype == dtype or not lossless(x.dtype, dtype):
         return x if x.dtype == dtype else None
-    out: Value = o.Cast(dtype=dtype)(x)
-    return out
+    return o.emit(o.Cast(dtype=dtype), x)
 
 
 def repeated(v: Value) -> tuple[Value, int] | None:
@@ -208,8 +207,7 @@ def mask_under_bias(mask: Any, bias: Value, root: Any, m: Match) -> Value | None
         return None
     if s.shape != root.types[0].shape or not all(isinstance(n.op, (o.Softmax, o.Cast)) for n in m.users(root.value)):
         return None
-    out: Value = o.Add()(s, o.Where()(c, bias, o.Add()(bias, low)))
-    return out
+    return o.emit(o.Add(), s, o.Where()(c, bias, o.Add()(bias, low)))
 
 
 @rule(P(o.Attention, name="root"))
@@ -218,8 +216,7 @@ def grouped_heads(root: Any) -> Value | None:
     keys, values = repeated(k), repeated(v)
     if keys is None or values is None or keys[1] != values[1]:
         return None
-    out: Value = root.op(q, keys[0], values[0], *rest)
-    return out
+    return o.emit(root.op, q, keys[0], values[0], *rest)
 
 
 @rule(P(o.Attention, name="root"), changes="rounding")
@@ -231,8 +228,7 @@ def scaled_query(root: Any) -> Value | None:
         if by is not None and moves(by) and normal(root.op.scale * by, x.dtype):
             operands = [q, k, v, *rest]
             operands[at] = x.node.operands[0]
-            out: Value = dataclasses.replace(root.op, scale=root.op.scale * by)(*operands)
-            return out
+            return o.emit(dataclasses.replace(root.op, scale=root.op.scale * by), *operands)
     return None
 
 

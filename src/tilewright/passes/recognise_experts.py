@@ -33,8 +33,7 @@ def product_with_chosen_matrices(root: Any) -> Value | None:
     if rows.shape[0] != count:
         return None
     found: Value = o.GroupedMatmul(transpose_b=transposed)(o.Reshape(shape=(count, k))(rows), stack, ids, place=root.place)
-    out: Value = o.Reshape(shape=root.types[0].shape)(found)
-    return out
+    return o.emit(o.Reshape(shape=root.types[0].shape), found)
 
 
 RULES: list[Rule] = [product_with_chosen_matrices]

@@ -46,8 +46,7 @@ def half(v: Value, m: Match) -> Value | None:
         first, second = a[..., :h], a[..., h:]
         if a.nbytes > 64 << 20 or not (np.array_equal(first, second) and np.array_equal(np.signbit(first), np.signbit(second))):
             return None
-        cut: Value = o.Slice(starts=(0,) * a.ndim, sizes=(*a.shape[:-1], h), steps=(1,) * a.ndim)(v)
-        return cut
+        return o.emit(o.Slice(starts=(0,) * a.ndim, sizes=(*a.shape[:-1], h), steps=(1,) * a.ndim), v)
     if isinstance(op, o.Concat):
         return operands[0] if op.axis == last and len(operands) == 2 and operands[0] is operands[1] else None
     if isinstance(op, o.Reshape) and operands[0].shape and operands[0].shape[-1] == n:
@@ -141,8 +140,7 @@ def partial_rope(rotated: Any, rest: Value, root: Any) -> Value | None:
     if x.shape[-1] != width:
         zeros = (0,) * last
         whole = o.Slice(starts=(*zeros, start), sizes=root.types[0].shape, steps=(1,) * (last + 1))(x)
-    out: Value = dataclasses.replace(rotated.op, n_rot=n)(whole, *rotated.operands[1:])
-    return out
+    return o.emit(dataclasses.replace(rotated.op, n_rot=n), whole, *rotated.operands[1:])
 
 
 TURN = (P(o.Sub, P(o.Mul, Var("a"), COS), P(o.Mul, Var("b"), SIN)), P(o.Add, P(o.Mul, Var("b"), COS), P(o.Mul, Var("a"), SIN)))
@@ -158,8 +156,7 @@ def rope_of_halves(a: Value, b: Value, cos: Value, sin: Value, root: Any) -> Val
     whole: Value = x
     if x.shape != shape:
         whole = o.Slice(starts=(*(0,) * last, start), sizes=shape, steps=(1,) * (last + 1))(x)
-    out: Value = o.Rope()(whole, cos, sin)
-    return out
+    return o.emit(o.Rope(), whole, cos, sin)
 
 
 @rule(P(o.Reshape, P(o.Concat, P(o.Reshape, TURN[0]), P(o.Reshape, TURN[1]), name="pairs"), name="root"), changes="rounding")
@@ -171,8 +168,7 @@ def rope_of_pairs(a: Value, b: Value, cos: Value, sin: Value, pairs: Any, root: 
     stacked = pairs.types[0].shape
     if stacked != (*a.shape, 2) or pairs.op.axis != len(stacked) - 1 or first[0].shape != shape:
         return None
-    out: Value = o.Rope(interleaved=True)(first[0], cos, sin)
-    return out
+    return o.emit(o.Rope(interleaved=True), first[0], cos, sin)
 
 
 def lane_of(v: Value) -> tuple[Value, int] | None:

@@ -9,7 +9,7 @@ import numpy as np
 from .. import ops as o
 from ..core.dtypes import DType
 from ..ir.graph import Node, Value
-from ..ir.rewrite import Match, P, Such, X, Y, Z, rule
+from ..ir.rewrite import Match, P, Such, X, Y, Z, rule, rules
 from .base import DIGITS, constant, scalar
 
 C = Such("c", lambda v: scalar(v) is not None)
@@ -48,18 +48,12 @@ def positive(v: Value, depth: int = 8) -> bool:
     return isinstance(v.op, POSITIVE)
 
 
-@rule(P(o.Cast, X, name="root"))
-def cast_to_itself(x: Value, root: Node) -> Value | None:
-    return spread(root, x)
-
-
 @rule(P(o.Cast, P(o.Cast, X, name="inner"), name="outer"))
 def cast_of_cast(x: Value, inner: Any, outer: Any) -> Value | None:
     """The first of two casts goes when it loses nothing (and bool asks only: is it zero)."""
     if not lossless(x.dtype, inner.types[0].dtype):
         return None
-    out: Value = o.Cast(dtype=outer.op.dtype)(x)
-    return out
+    return o.emit(o.Cast(dtype=outer.op.dtype), x)
 
 
 @rule(P((o.Add, o.Sub), X, C, name="root"))
@@ -77,23 +71,6 @@ def times_one(x: Value, c: Value, root: Node) -> Value | None:
     return spread(root, x) if scalar(c) == 1 and not root.types[0].dtype.is_bool else None
 
 
-@rule(P(o.Neg, P(o.Neg, X)))
-def double_negation(x: Value) -> Value:
-    return x
-
-
-@rule(P(o.Add, X, P(o.Neg, Y)))
-def add_negative(x: Value, y: Value) -> Value:
-    out: Value = o.Sub()(x, y)
-    return out
-
-
-@rule(P(o.Sub, X, P(o.Neg, Y)))
-def subtract_negative(x: Value, y: Value) -> Value:
-    out: Value = o.Add()(x, y)
-    return out
-
-
 @rule(P(o.Sub, X, C, name="root"))
 def subtract_number(x: Value, c: Value, m: Match) -> Value | None:
     """x - c is x + (-c); unsigned numbers have no negatives."""
@@ -102,8 +79,7 @@ def subtract_number(x: Value, c: Value, m: Match) -> Value | None:
         return None
     if c.dtype.is_int and number == np.iinfo(c.dtype.np).min:  # has none either
         return None
-    out: Value = o.Add()(x, constant(m.graph, -number, c.dtype))
-    return out
+    return o.emit(o.Add(), x, constant(m.graph, -number, c.dtype))
 
 
 @rule(P(o.Div, X, C))
@@ -114,8 +90,7 @@ def divide_by_power_of_two(x: Value, c: Value, m: Match) -> Value | None:
     inverse = 1.0 / number
     if float(c.dtype.np.type(inverse)) != inverse or abs(inverse) < 2.0**-14:
         return None
-    out: Value = o.Mul()(x, constant(m.graph, inverse, c.dtype))
-    return out
+    return o.emit(o.Mul(), x, constant(m.graph, inverse, c.dtype))
 
 
 @rule(P((o.Add, o.Mul, o.Maximum, o.Minimum), name="root"))
@@ -125,8 +100,7 @@ def constant_on_the_right(root: Any) -> Value | None:
         return None
     if isinstance(root.op, (o.Maximum, o.Minimum)) and scalar(a) in (None, 0.0):  # of 0.0 and -0.0 they take the second
         return None
-    out: Value = root.op(b, a)
-    return out
+    return o.emit(root.op, b, a)
 
 
 @rule(P(o.Pow, X, C, name="root"), changes="rounding")
@@ -138,29 +112,25 @@ def small_power(x: Value, c: Value, root: Node) -> Value | None:
     if number == 1:
         return x
     if number == 3:
-        cube: Value = o.Mul()(o.Square()(x), x)
-        return cube
+        return o.emit(o.Mul(), o.Square()(x), x)
     table: dict[float, Any] = {2: o.Square, -1: o.Reciprocal} | ({0.5: o.Sqrt, -0.5: o.Rsqrt} if positive(x) else {})
     if number not in table:
         return None
-    out: Value = table[number]()(x)
-    return out
+    return o.emit(table[number](), x)
 
 
 @rule(P(o.Mul, X, X, name="root"))
 def times_itself(x: Value, root: Node) -> Value | None:
     if not x.dtype.is_float:
         return None
-    out: Value = o.Square()(x)
-    return out
+    return o.emit(o.Square(), x)
 
 
 @rule(P(o.Div, Such("c", lambda v: scalar(v) == 1), X, name="root"))
 def one_over(x: Value, root: Node) -> Value | None:
     if not x.dtype.is_float:
         return None
-    out: Value = o.Reciprocal()(x)
-    return out
+    return o.emit(o.Reciprocal(), x)
 
 
 @rule(P((o.BitwiseAnd, o.BitwiseOr, o.BitwiseXor, o.BitwiseNot), name="root"))
@@ -168,19 +138,13 @@ def bits_of_bools(root: Any) -> Value | None:
     if not root.types[0].dtype.is_bool:
         return None
     table: dict[type, Any] = {o.BitwiseAnd: o.LogicalAnd, o.BitwiseOr: o.LogicalOr, o.BitwiseXor: o.LogicalXor, o.BitwiseNot: o.LogicalNot}
-    out: Value = table[type(root.op)]()(*root.operands)
-    return out
+    return o.emit(table[type(root.op)](), *root.operands)
 
 
 @rule(P((o.LogicalAnd, o.LogicalOr), X, C, name="root"))
 def logic_with_constant(x: Value, c: Value, root: Any) -> Value | None:
     neutral = isinstance(root.op, o.LogicalAnd)
     return spread(root, x) if scalar(c) == neutral else None
-
-
-@rule(P(o.LogicalNot, P(o.LogicalNot, X)))
-def double_not(x: Value) -> Value:
-    return x
 
 
 @rule(P(o.Where, X, Y, Z, name="root"))
@@ -191,6 +155,9 @@ def decided_where(x: Value, y: Value, z: Value, root: Node) -> Value | None:
     return spread(root, y if known else z)
 
 
-RULES = [cast_to_itself, cast_of_cast, add_zero, times_one, double_negation, add_negative, subtract_negative, subtract_number,
-         divide_by_power_of_two, constant_on_the_right, small_power, times_itself, one_over, bits_of_bools,
-         logic_with_constant, double_not, decided_where]
+RULES = [
+    *rules(lambda x, root: spread(root, x), cast_to_itself=P(o.Cast, X, name="root")), cast_of_cast, add_zero, times_one,
+    *rules(lambda x: x, double_negation=P(o.Neg, P(o.Neg, X)), double_not=P(o.LogicalNot, P(o.LogicalNot, X))),
+    *rules(lambda x, y: o.emit(o.Sub(), x, y), add_negative=P(o.Add, X, P(o.Neg, Y))),
+    *rules(lambda x, y: o.emit(o.Add(), x, y), subtract_negative=P(o.Sub, X, P(o.Neg, Y))), subtract_number,
+    divide_by_power_of_two, constant_on_the_right, small_power, times_itself, one_over, bits_of_bools, logic_with_constant, decided_where]

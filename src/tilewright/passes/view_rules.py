@@ -6,14 +6,9 @@ from typing import Any
 
 from .. import ops as o
 from ..core.dims import Dim, Shape, floordiv
-from ..ir.graph import Node, Value
-from ..ir.rewrite import Match, P, Such, X, Y, rule
+from ..ir.graph import Value
+from ..ir.rewrite import Match, P, Such, X, Y, rule, rules
 from .base import constant, elementwise_classes, scalar
-
-
-@rule(P((o.Reshape, o.Expand), X, name="view"))
-def same_shape(x: Value, view: Node) -> Value | None:
-    return x if x.type == view.types[0] else None
 
 
 @rule(P(o.Transpose, X, name="view"))
@@ -34,21 +29,9 @@ def whole_slice(x: Value, view: Any) -> Value | None:
     return x if whole and all(k == 1 or n == 1 for k, n in zip(op.steps, op.sizes, strict=True)) else None
 
 
-@rule(P(o.Split, X, name="view"))
-def whole_split(x: Value, view: Any) -> Value | None:
-    return x if len(view.op.sizes) == 1 else None
-
-
-@rule(P(o.Reshape, P(o.Reshape, X), name="outer"))
-def reshape_of_reshape(x: Value, outer: Any) -> Value:
-    out: Value = outer.op(x)
-    return out
-
-
 @rule(P(o.Transpose, P(o.Transpose, X, name="inner"), name="outer"))
 def transpose_of_transpose(x: Value, inner: Any, outer: Any) -> Value:
-    out: Value = o.Transpose(perm=tuple(inner.op.perm[p] for p in outer.op.perm))(x)
-    return out
+    return o.emit(o.Transpose(perm=tuple(inner.op.perm[p] for p in outer.op.perm)), x)
 
 
 @rule(P(o.Reshape, P(o.Transpose, X, name="inner"), name="view"))
@@ -63,8 +46,7 @@ def ones_before_transpose(x: Value, inner: Any, view: Any) -> Value | None:
     for i, p in zip(places, order, strict=True):
         perm[i] = places[sorted(order).index(p)]
         shape[perm[i]] = x.shape[p]
-    out: Value = o.Transpose(perm=tuple(perm))(o.Reshape(shape=tuple(shape))(x))
-    return out
+    return o.emit(o.Transpose(perm=tuple(perm)), o.Reshape(shape=tuple(shape))(x))
 
 
 @rule(P(o.Reshape, P(o.Transpose, P(o.Reshape, X, name="merged"), name="inner"), name="view"))
@@ -79,8 +61,7 @@ def transpose_between_reshapes(x: Value, merged: Any, inner: Any, view: Any) -> 
         perm = tuple(first[p] + i for p in inner.op.perm for i in range(len(parts[p])))
         shape = tuple(d for axis in parts for d in axis)
         if view.types[0].shape == tuple(shape[p] for p in perm):
-            out: Value = o.Transpose(perm=perm)(o.Reshape(shape=shape)(x))
-            return out
+            return o.emit(o.Transpose(perm=perm), o.Reshape(shape=shape)(x))
     return None
 
 
@@ -109,19 +90,7 @@ def common_parts(a: Shape, b: Shape) -> list[list[Dim]] | None:
 def slice_of_slice(x: Value, inner: Any, outer: Any) -> Value:
     a, b = inner.op, outer.op
     starts = tuple(s + t * k for s, t, k in zip(a.starts, b.starts, a.steps, strict=True))
-    out: Value = o.Slice(starts=starts, sizes=b.sizes, steps=tuple(j * k for j, k in zip(a.steps, b.steps, strict=True)))(x)
-    return out
-
-
-@rule(P(o.Expand, P(o.Expand, X), name="outer"))
-def expand_of_expand(x: Value, outer: Any) -> Value:
-    out: Value = outer.op(x)
-    return out
-
-
-@rule(P(o.Flip, P(o.Flip, X, name="inner"), name="outer"))
-def flip_of_flip(x: Value, inner: Any, outer: Any) -> Value | None:
-    return x if inner.op.axes == outer.op.axes else None
+    return o.emit(o.Slice(starts=starts, sizes=b.sizes, steps=tuple(j * k for j, k in zip(a.steps, b.steps, strict=True))), x)
 
 
 REDUCTIONS = (o.Sum, o.Mean, o.Max, o.Min, o.Prod, o.Any, o.All, o.Var, o.LogSumExp)
@@ -133,8 +102,7 @@ def keep_dims(x: Value, inner: Any, view: Any) -> Value | None:
     kept = tuple(1 if k in inner.op.axes else n for k, n in enumerate(x.shape))
     if inner.op.keepdims or view.types[0].shape != kept:
         return None
-    out: Value = dataclasses.replace(inner.op, keepdims=True)(x)
-    return out
+    return o.emit(dataclasses.replace(inner.op, keepdims=True), x)
 
 
 def kept_tail(old: Shape, new: Shape) -> int:
@@ -182,8 +150,7 @@ def ones_before_elementwise(inner: Any, view: Any) -> Value | None:
     if any(v.shape not in ((), old) or strided(v) for v in inner.operands):
         return None
     operands = [o.Reshape(shape=new)(v) if v.shape else v for v in inner.operands]
-    out: Value = inner.op(*operands, name=inner.name, place=inner.place)
-    return out
+    return o.emit(inner.op, *operands, name=inner.name, place=inner.place)
 
 
 @rule(P(o.Reshape, P((o.LayerNorm, o.RmsNorm, o.Softmax), name="inner", once=True), name="view"))
@@ -195,8 +162,7 @@ def reshape_before_norm(inner: Any, view: Any) -> Value | None:
         return None
     if isinstance(op, o.Softmax):
         op = o.Softmax(axis=len(new) - rows)
-    out: Value = op(o.Reshape(shape=new)(inner.operands[0]), *inner.operands[1:], name=inner.name, place=inner.place)
-    return out
+    return o.emit(op, o.Reshape(shape=new)(inner.operands[0]), *inner.operands[1:], name=inner.name, place=inner.place)
 
 
 @rule(P(o.Reshape, P(o.Matmul, name="inner", once=True), name="view"), changes="rounding")
@@ -206,8 +172,7 @@ def reshape_before_matmul(inner: Any, view: Any) -> Value | None:
     new = view.types[0].shape
     if inner.op.transpose_a or len(w.shape) != 2 or len(new) < 2 or new[-1] != inner.types[0].shape[-1]:
         return None
-    out: Value = inner.op(o.Reshape(shape=(*new[:-1], x.shape[-1]))(x), w, name=inner.name, place=inner.place)
-    return out
+    return o.emit(inner.op, o.Reshape(shape=(*new[:-1], x.shape[-1]))(x), w, name=inner.name, place=inner.place)
 
 
 def reads_rows_apart(v: Value, m: Match) -> bool:
@@ -239,8 +204,7 @@ def transpose_behind_matmul(x: Value, y: Value, root: Any, m: Match) -> Value | 
     if isinstance(x.op, o.Reshape):
         rows = o.Reshape(shape=(*rows.shape[:lead], x.shape[-1]))(rows)
     made: Value = root.op(rows, y, name=root.name, place=root.place)
-    out: Value = o.Transpose(perm=(*(order.index(p) for p in perm[:lead]), lead))(made)
-    return out
+    return o.emit(o.Transpose(perm=(*(order.index(p) for p in perm[:lead]), lead)), made)
 
 
 def follows_matmul(v: Value, m: Match) -> bool:
@@ -259,8 +223,7 @@ def transpose_behind_epilogue(root: Any, m: Match) -> Value | None:
     if root.types[0].shape != turned[0].shape or any(v is not turned[0] and len(v.shape) > 1 for v in root.operands):
         return None
     made: Value = root.op(*(v.node.operands[0] if v is turned[0] else v for v in root.operands), name=root.name, place=root.place)
-    out: Value = o.Transpose(perm=turned[0].node.op.perm)(made)
-    return out
+    return o.emit(o.Transpose(perm=turned[0].node.op.perm), made)
 
 
 def narrowed(v: Value, ndim: int) -> Value | None:
@@ -281,8 +244,7 @@ def broadcast_itself(root: Any) -> Value | None:
             continue
         operands = (*root.operands[:k], x, *root.operands[k + 1 :])
         if broadcast(tuple(u.shape for u in operands)) == want:
-            out: Value = root.op(*operands)
-            return out
+            return o.emit(root.op, *operands)
     return None
 
 
@@ -293,8 +255,7 @@ def expand_after_elementwise(root: Any) -> Value | None:
     operands = tuple(v.node.operands[0] if isinstance(v.op, o.Expand) else v for v in root.operands)
     if not any(isinstance(v.op, o.Expand) for v in root.operands) or broadcast(tuple(v.shape for v in operands)) == want:
         return None
-    out: Value = o.Expand(shape=want)(root.op(*operands, name=root.name, place=root.place))
-    return out
+    return o.emit(o.Expand(shape=want), root.op(*operands, name=root.name, place=root.place))
 
 
 def broadcast(shapes: tuple[Shape, ...]) -> Shape:
@@ -313,12 +274,18 @@ def rank_zero_scalar(root: Any, m: Match) -> Value | None:
             rest = tuple(u.shape for j, u in enumerate(root.operands) if j != k)
             if broadcast(rest) == root.types[0].shape:
                 small = constant(m.graph, v.op.data.number, v.dtype)
-                out: Value = root.op(*(small if j == k else u for j, u in enumerate(root.operands)))
-                return out
+                return o.emit(root.op, *(small if j == k else u for j, u in enumerate(root.operands)))
     return None
 
 
-RULES = [same_shape, same_order, whole_slice, whole_split, reshape_of_reshape, transpose_of_transpose, ones_before_transpose,
-         transpose_between_reshapes, slice_of_slice, expand_of_expand, flip_of_flip, keep_dims, reshape_before_elementwise,
-         ones_before_elementwise, reshape_before_norm, reshape_before_matmul, transpose_behind_matmul, transpose_behind_epilogue,
-         broadcast_itself, expand_after_elementwise, rank_zero_scalar]
+RULES = [
+    *rules(lambda x, view: x if x.type == view.types[0] else None, same_shape=P((o.Reshape, o.Expand), X, name="view")), same_order,
+    whole_slice, *rules(lambda x, view: x if len(view.op.sizes) == 1 else None, whole_split=P(o.Split, X, name="view")),
+    *rules(lambda x, outer: o.emit(outer.op, x), reshape_of_reshape=P(o.Reshape, P(o.Reshape, X), name="outer"),
+           expand_of_expand=P(o.Expand, P(o.Expand, X), name="outer")),
+    transpose_of_transpose, ones_before_transpose, transpose_between_reshapes, slice_of_slice,
+    *rules(lambda x, inner, outer: x if inner.op.axes == outer.op.axes else None,
+           flip_of_flip=P(o.Flip, P(o.Flip, X, name="inner"), name="outer")),
+    keep_dims, reshape_before_elementwise,
+    ones_before_elementwise, reshape_before_norm, reshape_before_matmul, transpose_behind_matmul, transpose_behind_epilogue,
+    broadcast_itself, expand_after_elementwise, rank_zero_scalar]

@@ -5,6 +5,7 @@ of the inner graph, and whoever inlines that graph gives the outer value. So tra
 """
 from __future__ import annotations
 
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -262,18 +263,24 @@ def apply(op: Op, *operands: Any) -> Any:
     return made[0] if len(made) == 1 else made
 
 
-def built(fn: Callable[..., Any], *operands: Any, **options: Any) -> Any:
-    """Append a formula of graph values (`ops/formulas.py`) to the innermost trace, at the user's line."""
-    trace, place = current(), user_place()
+def built(fn: Callable[..., Any], *operands: Any, **attributes: Any) -> Any:
+    """Call a function of graph values on tracers; the nodes it adds have the user's line as their place."""
+    trace = current()
     values = [trace.lift(x) for x in operands]
-    before = len(trace.graph.nodes)
+    before, trace.graph.place = trace.graph.place, user_place()
+    count = len(trace.graph.nodes)
     try:
-        out = fn(*values, **options)
-    except ShapeError as e:
-        raise ShapeError(f"{e} ({place})") from None
-    for node in trace.graph.nodes[before:]:
-        node.place = node.place or (called_place(node.op) if node.op.faults else place)
-    return tuple(trace.wrap(v) for v in out) if isinstance(out, tuple) else trace.wrap(out)
+        out = fn(*values, **attributes)
+    except ShapeError as e:  # one that no node's type rule raised has no place yet
+        named = re.match(r"\w+: ", str(e)) or not fn.__name__.isidentifier()  # a rule of a function that is no op knows no name
+        text = str(e) if named else f"{fn.__name__}: {e}"
+        raise ShapeError(text if text.endswith(f"({trace.graph.place})") else f"{text} ({trace.graph.place})") from None
+    finally:
+        trace.graph.place = before
+    for node in trace.graph.nodes[count:]:
+        if node.op.faults:
+            node.place = called_place(node.op)
+    return trace.wrap(out) if isinstance(out, Value) else tuple(trace.wrap(v) for v in out)
 
 
 def is_array(x: Any) -> bool:

@@ -7,50 +7,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...core import dtypes as dt
-from ...core.errors import ArgumentError, ExecutionError
+from ...core.errors import ArgumentError
 from ...transform.trace import Functions
 from ..arrays import Array, shown
-from . import contractions, shapes
-from .base import Header, as_float, axes_of, give, header, numbers
+from . import contractions, rows, shapes
+from .base import Header, as_float, axes_of, give, header
 
 public = FUNCTIONS = Functions({n: contractions.FUNCTIONS[n] for n in ("matmul", "tensordot", "vecdot", "outer", "cross", "trace")})
 FUNCTIONS["matrix_transpose"] = shapes.FUNCTIONS["matrix_transpose"]
-
-
-class EighResult(NamedTuple):
-    """Eigenvalues in ascending order and eigenvectors in columns."""
-
-    eigenvalues: Array
-    eigenvectors: Array
-
-
-class EigResult(NamedTuple):
-    """Eigenvalues and eigenvectors in columns."""
-
-    eigenvalues: Array
-    eigenvectors: Array
-
-
-class QRResult(NamedTuple):
-    """An orthonormal and an upper triangular factor."""
-
-    Q: Array
-    R: Array
-
-
-class SVDResult(NamedTuple):
-    """The singular value decomposition U S Vh."""
-
-    U: Array
-    S: Array
-    Vh: Array
-
-
-class SlogdetResult(NamedTuple):
-    """The sign of a determinant and the logarithm of its magnitude."""
-
-    sign: Array
-    logabsdet: Array
 
 
 def _matrix(x: Any, what: str, square: bool = False) -> Header:
@@ -62,142 +26,81 @@ def _matrix(x: Any, what: str, square: bool = False) -> Header:
     return a
 
 
-def _run(what: str, fn: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    try:
-        with np.errstate(all="ignore"):
-            return fn(*args, **options)
-    except np.linalg.LinAlgError as e:
-        raise ExecutionError(f"{what}: {e}") from None
+def _complex(fn: Callable[..., Any]) -> Callable[[Header], Any]:
+    """fn with complex results always."""
+    def call(a: Header) -> Any:
+        made, wanted = fn(a), dt.complex_of(dt.dtype(a.dtype)).np
+        return type(made)(*(m.astype(wanted) for m in made)) if isinstance(made, tuple) else made.astype(wanted, copy=False)
+
+    return call
 
 
-@public
-def cholesky(x: Any, /, *, upper: bool = False) -> Array:
-    """The Cholesky factor of positive definite matrices."""
-    return give(_run("cholesky", np.linalg.cholesky, _matrix(x, "cholesky", True), upper=upper))
+def _tolerance(a: Header, rtol: Any) -> Any:
+    return max(a.shape[-2:]) * np.finfo(a.dtype).eps if rtol is None else header(rtol)
 
 
-@public
-def det(x: Any, /) -> Array:
-    """Determinants."""
-    return give(_run("det", np.linalg.det, _matrix(x, "det", True)))
-
-
-@public
-def diagonal(x: Any, /, *, offset: int = 0) -> Array:
-    """The diagonals of the last two axes: a view."""
-    a = header(x, "diagonal")
-    if a.ndim < 2:
-        raise ArgumentError(f"diagonal: needs two axes or more, got {shown(a)}")
-    return give(a.diagonal(offset, -2, -1))
-
-
-@public
-def eigh(x: Any, /) -> EighResult:
-    """Eigenvalues and eigenvectors of symmetric or Hermitian matrices."""
-    return EighResult(*map(give, _run("eigh", np.linalg.eigh, _matrix(x, "eigh", True))))
-
-
-@public
-def eigvalsh(x: Any, /) -> Array:
-    """Eigenvalues of symmetric or Hermitian matrices."""
-    return give(_run("eigvalsh", np.linalg.eigvalsh, _matrix(x, "eigvalsh", True)))
-
-
-@public
-def eig(x: Any, /) -> EigResult:
-    """Eigenvalues and eigenvectors of square matrices, complex always."""
-    a = _matrix(x, "eig", True)
-    wanted = dt.complex_of(dt.dtype(a.dtype)).np
-    values, vectors = _run("eig", np.linalg.eig, a)
-    return EigResult(give(values.astype(wanted, copy=False)), give(vectors.astype(wanted, copy=False)))
-
-
-@public
-def eigvals(x: Any, /) -> Array:
-    """Eigenvalues of square matrices, complex always."""
-    a = _matrix(x, "eigvals", True)
-    return give(_run("eigvals", np.linalg.eigvals, a).astype(dt.complex_of(dt.dtype(a.dtype)).np, copy=False))
-
-
-@public
-def inv(x: Any, /) -> Array:
-    """Inverses of square matrices."""
-    return give(_run("inv", np.linalg.inv, _matrix(x, "inv", True)))
-
-
-@public
-def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Array:  # noqa: A002
-    """A norm of the matrices in the last two axes."""
-    return give(np.asarray(_run("matrix_norm", np.linalg.norm, _matrix(x, "matrix_norm"), ord, (-2, -1), keepdims)))
-
-
-@public
-def matrix_power(x: Any, n: int, /) -> Array:
-    """A square matrix times itself, n times; negative powers are those of the inverse."""
-    return give(_run("matrix_power", np.linalg.matrix_power, _matrix(x, "matrix_power", True), n))
-
-
-@public
-def matrix_rank(x: Any, /, *, rtol: Any = None) -> Array:
-    """How many singular values are above a tolerance."""
-    a = _matrix(x, "matrix_rank")
-    s = _run("matrix_rank", np.linalg.svd, a, compute_uv=False)
+def _matrix_rank(a: Header, rtol: Any) -> Any:
+    s = np.linalg.svdvals(a)
     if not s.shape[-1]:
-        return give(np.zeros(a.shape[:-2], np.int64))
-    bound = max(a.shape[-2:]) * np.finfo(s.dtype).eps if rtol is None else header(rtol)
-    return give(np.count_nonzero(s > s.max(axis=-1, keepdims=True) * np.asarray(bound)[..., None], axis=-1))
+        return np.zeros(a.shape[:-2], np.int64)
+    return np.count_nonzero(s > s.max(axis=-1, keepdims=True) * np.asarray(_tolerance(a, rtol))[..., None], axis=-1)
+
+
+rows.enter(FUNCTIONS, {
+    "cholesky(x, /, *, upper: bool = False)": ("The Cholesky factor of positive definite matrices.", np.linalg.cholesky),
+    "det(x, /)": ("Determinants.", np.linalg.det),
+    "eig(x, /) -> NamedTuple": ("Eigenvalues and eigenvectors in columns of square matrices, complex always.", _complex(np.linalg.eig)),
+    "eigvals(x, /)": ("Eigenvalues of square matrices, complex always.", _complex(np.linalg.eigvals)),
+    "eigh(x, /) -> NamedTuple": ("Eigenvalues, ascending, and eigenvectors in columns of symmetric or Hermitian matrices.", np.linalg.eigh),
+    "eigvalsh(x, /)": ("Eigenvalues of symmetric or Hermitian matrices.", np.linalg.eigvalsh),
+    "inv(x, /)": ("Inverses of square matrices.", np.linalg.inv),
+    "matrix_power(x, n: int, /)":
+        ("A square matrix times itself, n times; negative powers are those of the inverse.", np.linalg.matrix_power),
+    "slogdet(x, /) -> NamedTuple": ("The sign and the logarithm of the magnitude of determinants.", np.linalg.slogdet),
+}, lambda what, x: [_matrix(x, what, True)])
+rows.enter(FUNCTIONS, {
+    "matrix_norm(x, /, *, keepdims: bool = False, ord: Any = 'fro')":
+        ("A norm of the matrices in the last two axes.", np.linalg.matrix_norm),
+    "matrix_rank(x, /, *, rtol: Any = None)": ("How many singular values are above a tolerance.", _matrix_rank),
+    "pinv(x, /, *, rtol: Any = None)": ("Pseudo-inverses.", lambda a, rtol: np.linalg.pinv(a, _tolerance(a, rtol)).astype(a.dtype)),
+    "svd(x, /, *, full_matrices: bool = True) -> NamedTuple": ("The singular value decomposition U S Vh.", np.linalg.svd),
+    "svdvals(x, /)": ("Singular values, in descending order.", np.linalg.svdvals),
+}, lambda what, x: [_matrix(x, what)])
+rows.enter(FUNCTIONS, {
+    "diagonal(x, /, *, offset: int = 0)": ("The diagonals of the last two axes: a view.", np.linalg.diagonal),
+    "norm(x, ord: Any = None, axis: Any = None, keepdims: bool = False)":
+        ("NumPy's norm of vectors and matrices.", lambda a, *rest: np.linalg.norm(as_float(a), *rest)),
+})
 
 
 @public
-def pinv(x: Any, /, *, rtol: Any = None) -> Array:
-    """Pseudo-inverses."""
-    a = _matrix(x, "pinv")
-    bound = max(a.shape[-2:]) * np.finfo(a.dtype).eps if rtol is None else header(rtol)
-    return give(_run("pinv", np.linalg.pinv, a, rcond=bound).astype(a.dtype, copy=False))
-
-
-@public
-def qr(x: Any, /, *, mode: str = "reduced") -> QRResult:
+def qr(x: Any, /, *, mode: str = "reduced") -> NamedTuple:
     """Orthonormal and triangular factors."""
     if mode not in ("reduced", "complete"):
         raise ArgumentError(f"qr: mode is 'reduced' or 'complete', got {mode!r}")
-    return QRResult(*map(give, _run("qr", np.linalg.qr, _matrix(x, "qr"), mode)))
-
-
-@public
-def slogdet(x: Any, /) -> SlogdetResult:
-    """The sign and the logarithm of the magnitude of determinants."""
-    return SlogdetResult(*map(give, _run("slogdet", np.linalg.slogdet, _matrix(x, "slogdet", True))))
-
-
-@public
-def solve(x1: Any, x2: Any, /) -> Array:
-    """The solution of x1 @ y = x2; an x2 of one axis is a vector."""
-    (a, b), _ = numbers(_matrix(x1, "solve", True), as_float(header(x2, "solve")), what="solve")
-    if b.shape[-1 if b.ndim == 1 else -2] != a.shape[-1]:
-        raise ArgumentError(f"solve: the sizes differ, got {shown(a)} and {shown(b)}")
-    if b.ndim == 1:
-        return give(_run("solve", np.linalg.solve, a, b[:, None])[..., 0])
-    return give(_run("solve", np.linalg.solve, a, b))
+    return rows.attempt("qr", np.linalg.qr, _matrix(x, "qr"), mode)  # type: ignore[no-any-return]
 
 
 @public
 def lstsq(x1: Any, x2: Any, /) -> tuple[Array, ...]:
     """The least squares solution, its residuals, the rank and the singular values."""
-    (a, b), _ = numbers(_matrix(x1, "lstsq"), as_float(header(x2, "lstsq")), what="lstsq")
-    return tuple(map(give, _run("lstsq", np.linalg.lstsq, a, b)))
+    return rows.attempt("lstsq", np.linalg.lstsq, *rows.of_one_dtype("lstsq", _matrix(x1, "lstsq"), as_float(header(x2, "lstsq"))))  # type: ignore[no-any-return]
 
 
 @public
-def svd(x: Any, /, *, full_matrices: bool = True) -> SVDResult:
-    """The singular value decomposition."""
-    return SVDResult(*map(give, _run("svd", np.linalg.svd, _matrix(x, "svd"), full_matrices)))
+def multi_dot(arrays: Any) -> Array:
+    """A chain of products in the best order."""
+    return rows.attempt("multi_dot", np.linalg.multi_dot, rows.of_one_dtype("multi_dot", *arrays))  # type: ignore[no-any-return]
 
 
 @public
-def svdvals(x: Any, /) -> Array:
-    """Singular values, in descending order."""
-    return give(_run("svdvals", np.linalg.svd, _matrix(x, "svdvals"), compute_uv=False))
+def solve(x1: Any, x2: Any, /) -> Array:
+    """The solution of x1 @ y = x2; an x2 of one axis is a vector."""
+    a, b = rows.of_one_dtype("solve", _matrix(x1, "solve", True), as_float(header(x2, "solve")))
+    if b.shape[-1 if b.ndim == 1 else -2] != a.shape[-1]:
+        raise ArgumentError(f"solve: the sizes differ, got {shown(a)} and {shown(b)}")
+    made = rows.attempt("solve", np.linalg.solve, a, b[:, None] if b.ndim == 1 else b)
+    return made[..., 0] if b.ndim == 1 else made  # type: ignore[no-any-return]
 
 
 @public
@@ -209,22 +112,7 @@ def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any
     flat = a.transpose(kept + axes).reshape(*(a.shape[i] for i in kept), -1)
     if not flat.shape[-1] and ord in (np.inf, -np.inf):
         raise ArgumentError(f"vector_norm: nothing has no largest element, got {shown(a)}")
-    if ord == 0:
-        made = np.count_nonzero(flat, axis=-1).astype(dt.real_of(dt.dtype(a.dtype)).np)
-    else:
-        made = _run("vector_norm", np.linalg.norm, flat, ord, -1)
+    with np.errstate(all="ignore"):
+        made = np.count_nonzero(flat, axis=-1) if ord == 0 else np.linalg.norm(flat, ord, -1)
     made = np.asarray(made, dt.real_of(dt.dtype(a.dtype)).np)
     return give(made.reshape([1 if i in axes else n for i, n in enumerate(a.shape)]) if keepdims else made)
-
-
-@public
-def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Array:  # noqa: A002
-    """NumPy's norm of vectors and matrices."""
-    return give(np.asarray(_run("norm", np.linalg.norm, as_float(header(x, "norm")), ord, axis, keepdims)))
-
-
-@public
-def multi_dot(arrays: Any) -> Array:
-    """A chain of products in the best order."""
-    found, _ = numbers(*arrays, what="multi_dot")
-    return give(np.linalg.multi_dot(found))

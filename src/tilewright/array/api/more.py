@@ -10,10 +10,21 @@ from ...transform.trace import Functions
 from ..arrays import Array, wrap
 from ..machine import tight
 from ..updates import fitting
-from . import files, shapes
-from .base import give, header, numbers
+from . import files, rows, shapes
+from .base import give, header
 
 public = FUNCTIONS = Functions()
+rows.enter(FUNCTIONS, {
+    "nan_to_num(x, /, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None)":
+        ("NaN and infinities replaced by numbers.", lambda a, nan, high, low: np.nan_to_num(a, nan=nan, posinf=high, neginf=low)),
+    "vander(x, n: int | None = None, increasing: bool = False)": "The Vandermonde matrix.",
+    "unravel_index(indices, shape: Any) -> tuple[Array, ...]": "The indices of positions in a shape.",
+    "polyval(p, x)": "A polynomial, its highest coefficient first, at x.",
+    "tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, ...]": "The indices of a lower triangle.",
+    "triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, ...]": "The indices of an upper triangle.",
+    "diag_indices(n: int, ndim: int = 2) -> tuple[Array, ...]":
+        "The indices of the main diagonal of an array of `ndim` axes of n elements.",
+})
 
 
 @public
@@ -48,18 +59,6 @@ def size(x: Any, /) -> int:
 
 
 @public
-def nan_to_num(x: Any, /, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Array:
-    """NaN and infinities replaced by numbers."""
-    return give(np.nan_to_num(header(x, "nan_to_num"), nan=nan, posinf=posinf, neginf=neginf))
-
-
-@public
-def vander(x: Any, n: int | None = None, increasing: bool = False) -> Array:
-    """The Vandermonde matrix."""
-    return give(np.vander(header(x, "vander"), n, increasing))
-
-
-@public
 def select(conditions: Any, choices: Any, default: Any = 0) -> Array:
     """Elements of the first choice whose condition holds."""
     return give(np.select([header(c) for c in conditions], [header(c) for c in choices], default))
@@ -72,39 +71,15 @@ def apply_along_axis(fn: Callable[..., Any], axis: int, x: Any) -> Array:
 
 
 @public
-def unravel_index(indices: Any, shape: Any) -> tuple[Array, ...]:
-    """The indices of positions in a shape."""
-    return tuple(give(np.asarray(i, np.int64)) for i in np.unravel_index(header(indices), shape))
-
-
-@public
 def ravel_multi_index(indices: Any, shape: Any) -> Array:
     """The positions of indices in a shape."""
     return give(np.asarray(np.ravel_multi_index(tuple(header(i) for i in indices), shape), np.int64))
 
 
 @public
-def polyval(p: Any, x: Any) -> Array:
-    """A polynomial, its highest coefficient first, at x."""
-    return give(np.polyval(header(p), header(x)))
-
-
-@public
-def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, ...]:
-    """The indices of a lower triangle."""
-    return tuple(map(give, np.tril_indices(n, k, m)))
-
-
-@public
-def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, ...]:
-    """The indices of an upper triangle."""
-    return tuple(map(give, np.triu_indices(n, k, m)))
-
-
-@public
 def append(x: Any, values: Any, axis: int | None = None) -> Array:
     """`values` behind x along an axis; with axis None, all elements one after the other."""
-    return shapes.concat([x, values], axis=axis)  # type: ignore[no-any-return]
+    return shapes.FUNCTIONS["concat"]([x, values], axis=axis)  # type: ignore[no-any-return]
 
 
 @public
@@ -125,40 +100,15 @@ def _positions(where: Any) -> Any:
 
 
 @public
-def partition(x: Any, kth: Any, axis: int | None = -1) -> Array:
-    """x with its kth smallest element in its sorted place, smaller ones before it and larger ones behind."""
-    return give(np.partition(header(x, "partition"), kth, axis))
-
-
-@public
-def argpartition(x: Any, kth: Any, axis: int | None = -1) -> Array:
-    """The indices that `partition` would put elements at."""
-    return give(np.argpartition(header(x, "argpartition"), kth, axis))
-
-
-@public
 def lexsort(keys: Any, axis: int = -1) -> Array:
     """The indices that sort by several keys; the last one counts most."""
     return give(np.lexsort([header(k, "lexsort") for k in keys], axis))
 
 
-@public
-def vdot(x1: Any, x2: Any, /) -> Array:
-    """The sum of products of all elements, the first ones conjugated."""
-    (a, b), _ = numbers(x1, x2, what="vdot")
-    return give(np.asarray(np.vdot(a, b), a.dtype))
-
-
-@public
-def diag_indices(n: int, ndim: int = 2) -> tuple[Array, ...]:
-    """The indices of the main diagonal of an array of `ndim` axes of n elements."""
-    return tuple(map(give, np.diag_indices(n, ndim)))
-
-
 def _split_like(name: str, axis: int) -> Callable[..., Any]:
     def call(x: Any, parts: Any) -> list[Array]:
         k = axis if name != "hsplit" or header(x, name).ndim > 1 else 0
-        return shapes.split(x, parts, k)  # type: ignore[no-any-return]
+        return shapes.FUNCTIONS["split"](x, parts, k)  # type: ignore[no-any-return]
 
     call.__name__, call.__doc__ = name, f"`split` along {'the second axis, of a vector the first' if axis == 1 else f'axis {axis}'}: views."
     return call

@@ -1,17 +1,36 @@
 """Sorting, searching, sets, indexing by arrays and counting. These run NumPy's algorithms over the Array's memory."""
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 from ...core.errors import ArgumentError, ExecutionError
 from ...transform.trace import Functions
 from ..arrays import Array, shown
-from .base import FLOAT, Header, axes_of, common, give, header
+from . import rows
+from .base import FLOAT, axes_of, common, give, header
 
 public = FUNCTIONS = Functions()
+rows.enter(FUNCTIONS, {
+    "argwhere(x, /)": "The indices of the elements that are not zero, one row each.",
+    "flatnonzero(x, /)": "The positions of the elements that are not zero.",
+    "isin(x1, x2, /, *, invert: bool = False)": "Whether each element of x1 is among those of x2.",
+    "unique_all(x, /) -> NamedTuple": "(values, indices, inverse_indices, counts): the distinct elements in order. NaNs are distinct.",
+    "unique_counts(x, /) -> NamedTuple": "(values, counts).",
+    "unique_inverse(x, /) -> NamedTuple": "(values, inverse_indices).",
+    "unique_values(x, /)": ("The distinct elements in order.", partial(np.unique, equal_nan=False)),
+    "unique(x, /, return_index: bool = False, return_inverse: bool = False, return_counts: bool = False, axis: int | None = None) -> Any":
+        "NumPy's unique.",
+    "digitize(x, bins, right: bool = False)": "The bin of each element.",
+    "extract(condition, x)": "The elements where a condition holds.",
+    "compress(condition, x, axis: int | None = None)": "The slices along an axis where a condition holds.",
+    "partition(x, kth: Any, axis: int | None = -1)":
+        "x with its kth smallest element in its sorted place, smaller ones before it and larger ones behind.",
+    "argpartition(x, kth: Any, axis: int | None = -1)": "The indices that `partition` would put elements at.",
+    **{f"{_name}(x1, x2, /)": f"NumPy's {_name} of two sets." for _name in ("intersect1d", "union1d", "setdiff1d", "setxor1d")},
+})
 
 
 @public
@@ -67,18 +86,6 @@ def nonzero(x: Any, /) -> tuple[Array, ...]:
 
 
 @public
-def argwhere(x: Any, /) -> Array:
-    """The indices of the elements that are not zero, one row each."""
-    return give(np.argwhere(header(x, "argwhere")).astype(np.int64, copy=False))
-
-
-@public
-def flatnonzero(x: Any, /) -> Array:
-    """The positions of the elements that are not zero."""
-    return give(np.flatnonzero(header(x, "flatnonzero")).astype(np.int64, copy=False))
-
-
-@public
 def take(x: Any, indices: Any, /, *, axis: int | None = None) -> Array:
     """Elements (or slices along an axis) by index. An index out of range is an ExecutionError."""
     a, i = header(x, "take"), header(indices, "take")
@@ -115,76 +122,6 @@ def put_along_axis(x: Any, indices: Any, values: Any, /, axis: int = -1) -> Arra
 
 
 @public
-def isin(x1: Any, x2: Any, /, *, invert: bool = False) -> Array:
-    """Whether each element of x1 is among those of x2."""
-    return give(np.asarray(np.isin(header(x1, "isin"), header(x2, "isin"), invert=invert), np.bool_))
-
-
-class UniqueAll(NamedTuple):
-    """What `unique_all` gives."""
-
-    values: Array
-    indices: Array
-    inverse_indices: Array
-    counts: Array
-
-
-class UniqueCounts(NamedTuple):
-    """What `unique_counts` gives."""
-
-    values: Array
-    counts: Array
-
-
-class UniqueInverse(NamedTuple):
-    """What `unique_inverse` gives."""
-
-    values: Array
-    inverse_indices: Array
-
-
-def _unique(x: Any) -> tuple[Header, Header, Header, Header]:
-    a = header(x, "unique")
-    values, indices, inverse, counts = np.unique(a, return_index=True, return_inverse=True, return_counts=True, equal_nan=False)
-    return values, indices.astype(np.int64), inverse.reshape(a.shape).astype(np.int64), counts.astype(np.int64)
-
-
-@public
-def unique_all(x: Any, /) -> UniqueAll:
-    """(values, indices, inverse_indices, counts): the distinct elements in order. NaNs are distinct."""
-    return UniqueAll(*map(give, _unique(x)))
-
-
-@public
-def unique_counts(x: Any, /) -> UniqueCounts:
-    """(values, counts)."""
-    values, _, _, counts = _unique(x)
-    return UniqueCounts(give(values), give(counts))
-
-
-@public
-def unique_inverse(x: Any, /) -> UniqueInverse:
-    """(values, inverse_indices)."""
-    values, _, inverse, _ = _unique(x)
-    return UniqueInverse(give(values), give(inverse))
-
-
-@public
-def unique_values(x: Any, /) -> Array:
-    """The distinct elements in order."""
-    return give(np.unique(header(x, "unique_values"), equal_nan=False))
-
-
-@public
-def unique(x: Any, /, return_index: bool = False, return_inverse: bool = False, return_counts: bool = False,
-           axis: int | None = None) -> Any:
-    """NumPy's unique."""
-    numpy: Any = np
-    made = numpy.unique(header(x, "unique"), return_index, return_inverse, return_counts, axis)
-    return tuple(map(give, made)) if isinstance(made, tuple) else give(made)
-
-
-@public
 def histogram(x: Any, bins: Any = 10, range: Any = None, *,  # noqa: A002
                weights: Any = None, density: bool = False) -> tuple[Array, Array]:
     """(counts, edges) of elements in bins."""
@@ -201,38 +138,8 @@ def bincount(x: Any, weights: Any = None, minlength: int = 0) -> Array:
 
 
 @public
-def digitize(x: Any, bins: Any, right: bool = False) -> Array:
-    """The bin of each element."""
-    return give(np.asarray(np.digitize(header(x), header(bins), right), np.int64))
-
-
-@public
 def interp(x: Any, xp: Any, fp: Any) -> Array:
     """Linear interpolation through the points (xp, fp)."""
     f = header(fp, "interp")
     dtype = f.dtype if f.dtype.kind == "f" else FLOAT
     return give(np.asarray(np.interp(header(x), header(xp), f), dtype))
-
-
-@public
-def extract(condition: Any, x: Any) -> Array:
-    """The elements where a condition holds."""
-    return give(np.extract(header(condition), header(x)))
-
-
-@public
-def compress(condition: Any, x: Any, axis: int | None = None) -> Array:
-    """The slices along an axis where a condition holds."""
-    return give(np.compress(header(condition), header(x), axis))
-
-
-def _sets(name: str) -> Callable[..., Any]:
-    def call(x1: Any, x2: Any, /) -> Array:
-        return give(getattr(np, name)(header(x1, name), header(x2, name)))
-
-    call.__name__, call.__doc__ = name, f"NumPy's {name} of two sets."
-    return call
-
-
-for _name in ("intersect1d", "union1d", "setdiff1d", "setxor1d"):
-    FUNCTIONS[_name] = _sets(_name)

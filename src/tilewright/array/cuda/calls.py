@@ -23,7 +23,7 @@ from ..gpu import is_on_gpu
 from ..machine import MADE_OF
 from ..operators import check_dtype
 from ..trees import rewrapped
-from ..updates import fitting
+from ..updates import At, fitting
 from . import composed, reductions
 from . import elementwise as kernels
 from . import lazy as later
@@ -426,54 +426,34 @@ def _scattered(x: Array, keys: list[Any], value: Array, mode: str) -> Array:
     return made
 
 
-class DeviceAt:
+MODES = {"add": "add", "multiply": "mul", "minimum": "min", "maximum": "max"}  # of scatters
+
+
+class DeviceAt(At):
     """What `x.at` gives of an Array on a GPU."""
 
-    __slots__ = ("_key", "_x")
-
-    def __init__(self, x: Array, key: Any = None) -> None:
-        self._x, self._key = x, key
+    __slots__ = ()
 
     def __getitem__(self, key: Any) -> DeviceAt:
         return DeviceAt(self._x, key)
 
-    def get(self) -> Array:
-        return self._x[self._key]
-
-    def _changed(self, name: str, value: Any, mode: str) -> Array:
+    def _changed(self, name: str, value: Any) -> Array:
         from ..functions import API
 
+        if not name:
+            made = self._x.view()
+            made[self._key] = value
+            return made
+        if name == "subtract" and isinstance(value, Array):
+            name, value = "add", -value
         keys, basic = _keys(self._x, self._key)
-        if not basic and mode:
-            return _scattered(self._x, keys, P.wrap(_value(self._x, value)), mode)
+        if not basic and name in MODES:
+            return _scattered(self._x, keys, P.wrap(_value(self._x, value)), MODES[name])
         if not basic:
             raise UnsupportedError(f"at: on a GPU rows named by index arrays have no {name}; use tw.scatter")
         made = self._x.copy()
         made[self._key] = API[name](made[self._key], value)
         return made
-
-    def set(self, value: Any) -> Array:
-        made = self._x.view()
-        made[self._key] = value
-        return made
-
-    def add(self, value: Any) -> Array:
-        return self._changed("add", value, "add")
-
-    def subtract(self, value: Any) -> Array:
-        return self._changed("subtract", value, "") if not isinstance(value, Array) else self._changed("add", -value, "add")
-
-    def multiply(self, value: Any) -> Array:
-        return self._changed("multiply", value, "mul")
-
-    def divide(self, value: Any) -> Array:
-        return self._changed("divide", value, "")
-
-    def min(self, value: Any) -> Array:
-        return self._changed("minimum", value, "min")
-
-    def max(self, value: Any) -> Array:
-        return self._changed("maximum", value, "max")
 
 
 # ---- creation

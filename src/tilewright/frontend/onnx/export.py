@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from ... import ops as O
 from ...core import dtypes as dt
 from ...core.dims import Dim, Expr
 from ...core.errors import UnsupportedError
@@ -429,6 +428,3 @@ def export_graph(graph: Graph, path: str | PathLike[str], *, opset: int = 20) ->
     model = h.make_model(made, opset_imports=[h.make_opsetid("", opset)], producer_name="tilewright")
     model.ir_version = min(model.ir_version, 10)
     write_file(path, model.SerializeToString(), subject="export_onnx")
-
-
-__all__ = ["O", "export_graph"]

@@ -16,7 +16,7 @@ from ...ops import functions as F
 from .content import Contents
 from .importer import Builder, Nothing, Strings
 from .model import Item, Sub, items_of
-from .registry import Context, NeedsData, NeedsHost, axis_of, host, op
+from .registry import Context, NeedsHost, axis_of, host, op
 
 COUNTER, MOST_ROUNDS = 64, 4096  # elements of a counter, and rounds that are counted while the graph is made
 
@@ -303,6 +303,3 @@ def sequence_map(step: Any, first: list[Any], *more: Any, body: Sub) -> Any:
     call = step.body(body)
     rows = [call(x, *(m[i] if isinstance(m, list) else m for m in more)) for i, x in enumerate(first)]
     return tuple([row[k] for row in rows] for k in range(len(body.graph.output)))
-
-
-__all__ = ["Body", "NeedsData", "compiled_if"]

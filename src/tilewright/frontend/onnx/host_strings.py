@@ -8,7 +8,7 @@ import numpy as np
 
 from ...core.errors import UnsupportedError
 from .elements import STRING, elem
-from .registry import host
+from .registry import host, rows
 
 
 def texts(x: Any) -> Any:
@@ -27,11 +27,6 @@ def _each(fn: Any, *arrays: Any) -> Any:
     for i in np.ndindex(out.shape):
         out[i] = fn(*(a[i] for a in wide))
     return out
-
-
-@host("StringConcat")
-def string_concat(step: Any, x: Any, y: Any) -> Any:
-    return _each(lambda a, b: a + b, texts(x), texts(y))
 
 
 @host("StringSplit")
@@ -73,21 +68,6 @@ def string_normalizer(step: Any, x: Any, *, case_change_action: str = "NONE", is
     return out.reshape(1, -1) if rows.ndim == 2 else out
 
 
-@host("Equal")
-def equal(step: Any, x: Any, y: Any) -> Any:
-    return _each(lambda a, b: a == b, texts(x), texts(y)).astype(bool)
-
-
-@host("Identity")
-def identity(step: Any, x: Any) -> Any:
-    return x
-
-
-@host("Constant")
-def constant(step: Any, *, value: Any = None, value_string: Any = None, value_strings: Any = None) -> Any:
-    return np.array(value_string if value_strings is None else value_strings, object) if value is None else value
-
-
 @host("Cast")
 def cast(step: Any, x: Any, *, to: int, saturate: int = 1, round_mode: str = "up") -> Any:
     """Numbers from and to text."""
@@ -127,51 +107,38 @@ def _text(v: Any) -> str:
     return f"{float(v):.8g}"
 
 
-def _moved(name: str) -> Any:
-    """Ops that only move elements, for strings."""
-    def fn(step: Any, x: Any, *rest: Any, **attrs: Any) -> Any:
-        a = np.asarray(x)
-        match name:
-            case "Reshape":
-                shape = [a.shape[i] if d == 0 and not attrs.get("allowzero") else int(d) for i, d in enumerate(rest[0])]
-                return a.reshape(shape)
-            case "Flatten":
-                at = attrs.get("axis", 1)
-                return a.reshape(int(np.prod(a.shape[:at])), -1)
-            case "Squeeze":
-                axes = attrs.get("axes") or (None if not rest or rest[0] is None else [int(v) for v in rest[0]])
-                return np.squeeze(a, None if axes is None else tuple(axes))
-            case "Unsqueeze":
-                axes = attrs.get("axes") or [int(v) for v in rest[0]]
-                return np.expand_dims(a, tuple(axes))
-            case "Transpose":
-                return np.transpose(a, attrs.get("perm"))
-            case "Expand":
-                return np.broadcast_to(a, np.broadcast_shapes(a.shape, tuple(int(v) for v in rest[0]))).copy()
-            case "Tile":
-                return np.tile(a, [int(v) for v in rest[0]])
-            case "Gather":
-                return np.take(a, rest[0], axis=attrs.get("axis", 0))
-            case "Concat":
-                return np.concatenate([a, *rest], axis=attrs["axis"])
-            case "Where":
-                return np.where(a, *rest)
-            case "Shape":
-                return np.array(a.shape, np.int64)[attrs.get("start", 0) : attrs.get("end")]
-            case "Size":
-                return np.array(a.size, np.int64)
-        raise AssertionError(name)
-
-    return fn
+def _ints(x: Any) -> list[int]:
+    return [int(v) for v in x]
 
 
-for _name in ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Expand", "Tile", "Gather", "Concat", "Where", "Shape", "Size"):
-    host(_name)(_moved(_name))
+def _reshaped(step: Any, x: Any, shape: Any, *, allowzero: int = 0) -> Any:
+    return np.reshape(x, [np.shape(x)[i] if d == 0 and not allowzero else int(d) for i, d in enumerate(shape)])
 
 
-@host("SequenceConstruct")
-def sequence_construct(step: Any, *xs: Any) -> Any:
-    return list(xs)
+rows({
+    "StringConcat": lambda step, x, y: _each(lambda a, b: a + b, texts(x), texts(y)),
+    "Equal": lambda step, x, y: _each(lambda a, b: a == b, texts(x), texts(y)).astype(bool),
+    "Identity": lambda step, x: x,
+    "Constant": lambda step, *, value=None, value_string=None, value_strings=None:
+        np.array(value_string if value_strings is None else value_strings, object) if value is None else value,
+    # Ops that only move elements, for strings.
+    "Reshape": _reshaped,
+    "Flatten": lambda step, x, *, axis=1: np.reshape(x, (int(np.prod(np.shape(x)[:axis])), -1)),
+    "Squeeze": lambda step, x, axes=None: np.squeeze(x, None if axes is None else tuple(_ints(axes))),
+    "Unsqueeze": lambda step, x, axes: np.expand_dims(x, tuple(_ints(axes))),
+    "Transpose": lambda step, x, *, perm=None: np.transpose(x, perm),
+    "Expand": lambda step, x, shape: np.broadcast_to(x, np.broadcast_shapes(np.shape(x), tuple(_ints(shape)))).copy(),
+    "Tile": lambda step, x, repeats: np.tile(x, _ints(repeats)),
+    "Gather": lambda step, x, ids, *, axis=0: np.take(x, ids, axis=axis),
+    "Concat": lambda step, *xs, axis: np.concatenate(xs, axis=axis),
+    "Where": lambda step, condition, x, y: np.where(condition, x, y),
+    "Shape": lambda step, x, *, start=0, end=None: np.array(np.shape(x), np.int64)[start:end],
+    "Size": lambda step, x: np.array(np.size(x), np.int64),
+    "SequenceConstruct": lambda step, *xs: list(xs),
+    "SequenceAt": lambda step, xs, position: xs[int(np.asarray(position).reshape(-1)[0])],
+    "SequenceLength": lambda step, xs: np.array(len(xs), np.int64),
+    "ConcatFromSequence": lambda step, xs, *, axis, new_axis=0: np.stack(xs, axis) if new_axis else np.concatenate(xs, axis),
+}, enter=host)
 
 
 @host("SequenceInsert")
@@ -179,21 +146,6 @@ def sequence_insert(step: Any, xs: Any, x: Any, position: Any = None) -> Any:
     at = len(xs) if position is None else int(np.asarray(position).reshape(-1)[0])
     at = at + len(xs) if at < 0 else at
     return [*xs[:at], x, *xs[at:]]
-
-
-@host("SequenceAt")
-def sequence_at(step: Any, xs: Any, position: Any) -> Any:
-    return xs[int(np.asarray(position).reshape(-1)[0])]
-
-
-@host("SequenceLength")
-def sequence_length(step: Any, xs: Any) -> Any:
-    return np.array(len(xs), np.int64)
-
-
-@host("ConcatFromSequence")
-def concat_from_sequence(step: Any, xs: Any, *, axis: int, new_axis: int = 0) -> Any:
-    return np.stack(xs, axis) if new_axis else np.concatenate(xs, axis)
 
 
 @host("TfIdfVectorizer")
@@ -230,4 +182,3 @@ def tf_idf(step: Any, x: Any, *, mode: str, min_gram_length: int, max_gram_lengt
         out = out * scale
     out = out.astype(np.float32)
     return out if batched else out[0]
-

@@ -327,5 +327,4 @@ def _has_strings(b: Binding) -> bool:
 
 def _attributes(item: Item) -> dict[str, Any]:
     """Attributes as keyword arguments; a name that is a word of Python gets an underscore."""
-    return {f"{k}_" if iskeyword(k) else k: v for k, v in item.attrs.items()}
-
+    return {f"{k}_" if iskeyword(k) else k: v for k, v in item.attrs.items() if k != "consumed_inputs"}

@@ -6,7 +6,7 @@ from typing import Any
 
 from ...ir.graph import Value
 from ...transform import lib as _lib  # noqa: F401  gives tracers their operators
-from ...transform.trace import Trace, Tracer, entered
+from ...transform.trace import Trace, entered
 from .registry import Context
 
 
@@ -17,6 +17,3 @@ def traced_call(c: Context, fn: Callable[..., Any], *values: Value) -> Any:
     with entered(trace):
         out = fn(*(trace.wrap(v) for v in values))
         return tuple(trace.lift(x) for x in out) if isinstance(out, tuple) else trace.lift(out)
-
-
-__all__ = ["Tracer", "traced_call"]

@@ -16,12 +16,7 @@ from ...core.errors import ShapeError, UnsupportedError
 from ...ir.graph import Value
 from ...ops import functions as F
 from .elements import Elem, decoding, encoding
-from .registry import Context, NeedsData, NeedsHost, axis_of, elem_number, op
-
-
-@op("Cast")
-def cast(c: Context, x: Value, *, to: int, saturate: int = 1, round_mode: str = "up") -> Value:
-    return convert(c, x, elem_number(to), saturate=bool(saturate), round_mode=round_mode)
+from .registry import Context, NeedsData, NeedsHost, axis_of, elem_number, op, rows
 
 
 @op("CastLike")
@@ -165,8 +160,7 @@ def dequantize(c: Context, x: Value, scale: Value, zero: Value | None = None, *,
     have = c.elem(x)
     to = elem_number(output_dtype).held if output_dtype else scale_dtype(c, scale)
     if (numbers := affine(c, scale, zero, have)) is not None and to is dt.f32:
-        out: Value = O.Dequantize()(x, *numbers)
-        return out
+        return F.emit(O.Dequantize(), x, *numbers)
     factor = wide_scale(c, scale)
     s = spread(c, factor, x, axis, block_size)
     if have.kind == "coded" or have.held.is_float:
@@ -286,11 +280,6 @@ def _wide_product(a: Value, b: Value) -> Value:
     return F.matmul(F.cast(a, dt.i32), F.cast(b, dt.i32))
 
 
-@op("MatMulInteger")
-def matmul_integer(c: Context, a: Value, b: Value, za: Value | None = None, zb: Value | None = None) -> Value:
-    return integer_matmul(c, a, b, za, zb)
-
-
 def integer_conv(c: Context, x: Value, w: Value, zx: Value | None, zw: Value | None, **attrs: Any) -> Value:
     """The convolution of (x - zx) with (w - zw) in i32."""
     from .ops_nn import pads_of
@@ -342,11 +331,6 @@ def integer_conv(c: Context, x: Value, w: Value, zx: Value | None, zw: Value | N
     return total
 
 
-@op("ConvInteger")
-def conv_integer(c: Context, x: Value, w: Value, zx: Value | None = None, zw: Value | None = None, **attrs: Any) -> Value:
-    return integer_conv(c, x, w, zx, zw, **attrs)
-
-
 def requantized(c: Context, total: Value, factor: Value, zero: Value | None, to: Elem) -> Value:
     """i32 sums times a factor, rounded to quantized values."""
     q = F.one("round", F.mul(F.cast(total, dt.f32), factor))
@@ -382,3 +366,10 @@ def _rows(s: Value) -> Value:
 
 def _columns(s: Value) -> Value:
     return F.reshape(s, ()) if s.shape in ((), (1,)) else s
+
+
+rows({
+    "Cast": lambda c, x, *, to, saturate=1, round_mode='up': convert(c, x, elem_number(to), saturate=bool(saturate), round_mode=round_mode),
+    "MatMulInteger": lambda c, a, b, za=None, zb=None: integer_matmul(c, a, b, za, zb),
+    "ConvInteger": lambda c, x, w, zx=None, zw=None, **attrs: integer_conv(c, x, w, zx, zw, **attrs),
+})

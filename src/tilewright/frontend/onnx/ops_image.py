@@ -16,7 +16,7 @@ from ...ops import functions as F
 from ...ops.index.weighted import grid_sample as sample_grid
 from ...ops.index.weighted import sample, spots
 from ...ops.rows.resize import cubic_weight
-from .registry import Context, NeedsData, axis_of, limited, op, static
+from .registry import Context, NeedsData, axis_of, limited, op, rows, static
 
 Array = np.ndarray[Any, Any]
 
@@ -227,14 +227,9 @@ def _symbolic_size(d: Expr, scale: float) -> Dim:
 
 
 @op("Resize", since=10, until=10)
-@op("Upsample", since=9)
-def resize10(c: Context, x: Value, scales: Value, *, mode: str = "nearest") -> Value:
+@op("Upsample", since=7)
+def resize10(c: Context, x: Value, scales: Any, *, mode: str = "nearest") -> Value:
     return _upsampled(c, x, [float(s) for s in c.array(scales, "the scales").reshape(-1)], mode)
-
-
-@op("Upsample", since=7, until=8)
-def upsample7(c: Context, x: Value, *, scales: Any, mode: str = "nearest") -> Value:
-    return _upsampled(c, x, [float(s) for s in scales], mode)
 
 
 @op("Upsample", until=6)
@@ -249,11 +244,6 @@ def _upsampled(c: Context, x: Value, scales: list[float], mode: str) -> Value:
 
 
 # --- sampling ------------------------------------------------------------------------------------------------------------------------
-
-
-@op("GridSample")
-def grid_sample(c: Context, x: Value, grid: Value, *, align_corners: int = 0, mode: str = "linear", padding_mode: str = "zeros") -> Value:
-    return sample_grid(x, grid, mode=mode.removeprefix("bi"), padding=padding_mode, align=bool(align_corners))
 
 
 @op("RoiAlign")
@@ -376,3 +366,9 @@ def deform_conv(c: Context, x: Value, w: Value, offset: Value, bias: Value | Non
     kernel = F.reshape(w, (group, oc // group, (ch // group) * taps))
     out = F.reshape(F.matmul(kernel, columns), (n, oc, oh, ow))
     return out if bias is None else F.add(out, F.reshape(bias, (oc, 1, 1)))
+
+
+rows({
+    "GridSample": lambda c, x, grid, *, align_corners=0, mode='linear', padding_mode='zeros':
+        sample_grid(x, grid, mode=mode.removeprefix("bi"), padding=padding_mode, align=bool(align_corners)),
+})

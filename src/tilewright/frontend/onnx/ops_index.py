@@ -8,10 +8,10 @@ import numpy as np
 from ... import ops as O
 from ...core import dtypes as dt
 from ...core.dims import Dim, product
-from ...core.errors import ShapeError, UnsupportedError
+from ...core.errors import UnsupportedError
 from ...ir.graph import Value
 from ...ops import functions as F
-from .registry import Context, axis_of, emit, nonnegative, op, static
+from .registry import Context, NeedsHost, axis_of, nonnegative, op, static
 
 
 @op("Gather")
@@ -23,7 +23,7 @@ def gather(c: Context, x: Value, ids: Value, *, axis: int = 0) -> Value:
 @op("GatherElements")
 def gather_elements(c: Context, x: Value, ids: Value, *, axis: int = 0) -> Value:
     at = axis_of(axis, len(x.shape))
-    return emit(O.GatherAlongAxis(axis=at), x, nonnegative(c, ids, x.shape[at]))
+    return F.emit(O.GatherAlongAxis(axis=at), x, nonnegative(c, ids, x.shape[at]))
 
 
 @op("GatherND")
@@ -67,7 +67,7 @@ def scatter_elements(c: Context, x: Value, ids: Value, updates: Value, *, axis: 
     if mode in ("set", "add"):
         if x.dtype.is_bool and mode == "add":
             raise UnsupportedError("adding bools")
-        return emit(O.ScatterAlong(axis=at, mode=mode), x, ids, updates)
+        return F.emit(O.ScatterAlong(axis=at, mode=mode), x, ids, updates)
     # Products and extremes go through rows of single elements.
     flat = _along_as_flat(c, F.cast(ids, dt.i64), at, x.shape)
     n = product(x.shape)
@@ -114,12 +114,12 @@ def tensor_scatter(c: Context, cache: Value, update: Value, starts: Value | None
     places = F.add(first, steps)
     if mode == "circular":
         places = F.one("remainder", places, c.scalar(size, dt.i64))
-    return emit(O.ScatterAlong(axis=at, mode="set"), cache, F.expand(places, update.shape), update)
+    return F.emit(O.ScatterAlong(axis=at, mode="set"), cache, F.expand(places, update.shape), update)
 
 
 @op("OneHot")
 def one_hot(c: Context, ids: Value, depth: Value, values: Value, *, axis: int = -1) -> Value:
-    n = c.dims(F.cast(depth, dt.i64), "the depth")[0] if c.known(depth) is not None else _depth(c, depth)
+    n = c.dims(F.cast(depth, dt.i64), "the depth")[0] if c.known(depth) is not None else int(c.scalar_of(depth, "the depth"))
     at = axis_of(axis, len(ids.shape) + 1)
     whole = nonnegative(c, F.cast(ids, dt.i64), n)
     spread = F.reshape(whole, (*ids.shape[:at], 1, *ids.shape[at:]))
@@ -128,23 +128,9 @@ def one_hot(c: Context, ids: Value, depth: Value, values: Value, *, axis: int = 
     return F.where(F.equal(spread, places), on, off)
 
 
-def _depth(c: Context, depth: Value) -> int:
-    return int(c.scalar_of(depth, "the depth"))
-
-
-@op("TopK", until=9)
-def top_k1(c: Context, x: Value, count: Value | None = None, *, axis: int = -1, k: int | None = None) -> Any:
-    return _top_k(c, x, k if count is None else int(c.scalar_of(count, "k")), axis, True)
-
-
-@op("TopK", since=10)
-def top_k(c: Context, x: Value, count: Value, *, axis: int = -1, largest: int = 1, sorted: int = 1) -> Any:  # noqa: A002
-    return _top_k(c, x, int(c.scalar_of(count, "k")), axis, bool(largest))
-
-
-def _top_k(c: Context, x: Value, k: int | None, axis: int, largest: bool) -> Any:
-    assert k is not None
-    return O.TopK(k=k, axis=axis_of(axis, len(x.shape)), largest=largest)(x)
+@op("TopK")
+def top_k(c: Context, x: Value, k: Any, *, axis: int = -1, largest: int = 1, sorted: int = 1) -> Any:  # noqa: A002
+    return O.TopK(k=int(c.scalar_of(k, "k")), axis=axis_of(axis, len(x.shape)), largest=bool(largest))(x)
 
 
 @op("MaxUnpool")
@@ -183,8 +169,6 @@ def _strides(shape: Any) -> list[int]:
 @op("Compress")
 def compress(c: Context, x: Value, condition: Value, *, axis: int | None = None) -> Value:
     """With a known condition a gather; otherwise the size depends on data and the host counts."""
-    from .registry import NeedsHost
-
     found = c.known(condition)
     if found is None or found.dtype == object:
         raise NeedsHost("the size of its result depends on data")
@@ -196,12 +180,7 @@ def compress(c: Context, x: Value, condition: Value, *, axis: int | None = None)
 
 @op("NonZero")
 def non_zero(c: Context, x: Value) -> Value:
-    from .registry import NeedsHost
-
     found = c.known(x)
     if found is None or found.dtype == object:
         raise NeedsHost("the size of its result depends on data")
     return c.constant(np.array(np.nonzero(found), np.int64))
-
-
-__all__ = ["ShapeError"]

@@ -9,11 +9,10 @@ import numpy as np
 from ... import ops as O
 from ...core import dtypes as dt
 from ...core.dims import at_least, floordiv, maximum, product
-from ...core.errors import UnsupportedError
 from ...ir.graph import Value
 from ...ops import formulas
 from ...ops import functions as F
-from .registry import Context, axis_of, op
+from .registry import Context, axis_of, op, rows
 
 
 def aligned(x: Value, y: Value, broadcast: int, axis: int | None) -> Value:
@@ -25,7 +24,7 @@ def aligned(x: Value, y: Value, broadcast: int, axis: int | None) -> Value:
 
 
 def _binary(name: str) -> Any:
-    def handler(c: Context, x: Value, y: Value, *, broadcast: int = 0, axis: int | None = None, consumed_inputs: Any = None) -> Value:
+    def handler(c: Context, x: Value, y: Value, *, broadcast: int = 0, axis: int | None = None) -> Value:
         return F.one(name, x, aligned(x, y, broadcast, axis))
 
     return handler
@@ -39,7 +38,7 @@ for _onnx, _ours in (("Add", "add"), ("Sub", "sub"), ("Mul", "mul"), ("And", "lo
 
 
 def _unary(name: str) -> Any:
-    def handler(c: Context, x: Value, *, consumed_inputs: Any = None) -> Value:
+    def handler(c: Context, x: Value) -> Value:
         return F.one(name, x)
 
     return handler
@@ -54,7 +53,7 @@ for _onnx, _ours in (("Acos", "acos"), ("Acosh", "acosh"), ("Asin", "asin"), ("A
 
 
 @op("Abs", "Ceil", "Floor", "Round", "IsNaN")
-def rounded(c: Context, x: Value, *, consumed_inputs: Any = None) -> Value:
+def rounded(c: Context, x: Value) -> Value:
     name = {"IsNaN": "is_nan"}.get(c.node.op_type, c.node.op_type.lower())
     if name == "abs" and x.dtype.kind == "u":
         return x
@@ -125,7 +124,7 @@ def power(c: Context, x: Value, y: Value, *, broadcast: int = 0, axis: int | Non
 
 
 def _many(name: str) -> Any:
-    def handler(c: Context, *xs: Value, consumed_inputs: Any = None) -> Value:
+    def handler(c: Context, *xs: Value) -> Value:
         return reduce(lambda a, b: F.one(name, a, b), xs) if len(xs) > 1 else xs[0]
 
     return handler
@@ -134,11 +133,6 @@ def _many(name: str) -> Any:
 op("Max")(_many("maximum"))
 op("Min")(_many("minimum"))
 op("Sum")(_many("add"))
-
-
-@op("Mean")
-def mean(c: Context, *xs: Value, consumed_inputs: Any = None) -> Value:
-    return F.div(reduce(F.add, xs), float(len(xs)))
 
 
 @op("BitShift")
@@ -156,69 +150,18 @@ def is_inf(c: Context, x: Value, *, detect_negative: int = 1, detect_positive: i
     return found
 
 
-@op("Where")
-def where(c: Context, condition: Value, x: Value, y: Value) -> Value:
-    return F.where(condition, x, y)
-
-
-@op("Clip", until=10)
-def clip6(c: Context, x: Value, *, min: float | None = None, max: float | None = None, consumed_inputs: Any = None) -> Value:  # noqa: A002
-    x = x if min is None else F.maximum(x, min)
-    return x if max is None else F.minimum(x, max)
-
-
-@op("Clip", since=11)
-def clip(c: Context, x: Value, low: Value | None = None, high: Value | None = None) -> Value:
-    x = x if low is None else F.maximum(x, F.reshape(low, ()))
-    return x if high is None else F.minimum(x, F.reshape(high, ()))
-
-
-@op("Relu")
-def relu(c: Context, x: Value, *, consumed_inputs: Any = None) -> Value:
-    return F.relu(x) if x.dtype.is_float else F.maximum(x, 0)
-
-
-@op("Elu")
-def elu(c: Context, x: Value, *, alpha: float = 1.0, consumed_inputs: Any = None) -> Value:
-    return F.one("elu", x, alpha=alpha)
-
-
-@op("Celu")
-def celu(c: Context, x: Value, *, alpha: float = 1.0) -> Value:
-    return formulas.celu(x, alpha)
-
-
-@op("Selu")
-def selu(c: Context, x: Value, *, alpha: float = 1.6732632423543772, gamma: float = 1.0507009873554805,
-         consumed_inputs: Any = None) -> Value:
-    return F.mul(F.one("elu", x, alpha=alpha), gamma)
-
-
-@op("LeakyRelu")
-def leaky_relu(c: Context, x: Value, *, alpha: float = 0.01, consumed_inputs: Any = None) -> Value:
-    return F.one("leaky_relu", x, slope=alpha)
+@op("Clip")
+def clip(c: Context, x: Value, min: Any = None, max: Any = None) -> Value:  # noqa: A002
+    low, high = (F.reshape(v, ()) if isinstance(v, Value) else v for v in (min, max))
+    x = x if low is None else F.maximum(x, low)
+    return x if high is None else F.minimum(x, high)
 
 
 @op("PRelu")
-def prelu(c: Context, x: Value, slope: Value, *, consumed_inputs: Any = None) -> Value:
+def prelu(c: Context, x: Value, slope: Value) -> Value:
     if c.version < 7 and len(slope.shape) == 1 and len(x.shape) > 1:
         slope = F.reshape(slope, (slope.shape[0], *(1,) * (len(x.shape) - 2)))
     return F.where(F.less(x, 0), F.mul(x, slope), x)
-
-
-@op("HardSigmoid")
-def hard_sigmoid(c: Context, x: Value, *, alpha: float = 0.2, beta: float = 0.5, consumed_inputs: Any = None) -> Value:
-    return F.minimum(F.maximum(F.add(F.mul(x, alpha), beta), 0.0), 1.0)
-
-
-@op("Softsign")
-def softsign(c: Context, x: Value) -> Value:
-    return formulas.softsign(x)
-
-
-@op("ThresholdedRelu")
-def thresholded_relu(c: Context, x: Value, *, alpha: float = 1.0) -> Value:
-    return F.where(F.greater(x, alpha), x, 0.0)
 
 
 @op("Shrink")
@@ -226,16 +169,6 @@ def shrink(c: Context, x: Value, *, bias: float = 0.0, lambd: float = 0.5) -> Va
     wide = x if x.dtype.kind in "f" else F.cast(x, dt.f64)
     low = F.where(F.less(wide, -lambd), F.add(wide, bias), 0.0)
     return F.cast(F.where(F.greater(wide, lambd), F.sub(wide, bias), low), x.dtype)
-
-
-@op("Swish")
-def swish(c: Context, x: Value, *, alpha: float = 1.0) -> Value:
-    return F.silu(x) if alpha == 1.0 else F.mul(x, F.sigmoid(F.mul(x, alpha)))
-
-
-@op("Gelu")
-def gelu(c: Context, x: Value, *, approximate: str = "none") -> Value:
-    return F.gelu(x, approximate=approximate)
 
 
 @op("Softmax", "LogSoftmax", since=13)
@@ -323,14 +256,24 @@ def _diagonals(c: Context, term: str, x: Value) -> tuple[str, Value]:
     return term, x
 
 
-@op("Det")
-def det(c: Context, x: Value) -> Value:
-    return F.one("det", x)
-
-
 @op("Scale", "Affine", until=6)
 def affine(c: Context, x: Value, *, scale: float = 1.0, alpha: float = 1.0, beta: float = 0.0) -> Value:
     return F.add(F.mul(x, scale * alpha), beta)
 
 
-__all__ = ["UnsupportedError", "aligned", "flattened"]
+rows({
+    "Mean": lambda c, *xs: F.div(reduce(F.add, xs), float(len(xs))),
+    "Where": lambda c, condition, x, y: F.where(condition, x, y),
+    "Relu": lambda c, x: F.relu(x) if x.dtype.is_float else F.maximum(x, 0),
+    "Elu": lambda c, x, *, alpha=1.0: F.one("elu", x, alpha=alpha),
+    "Celu": lambda c, x, *, alpha=1.0: formulas.celu(x, alpha),
+    "Selu": lambda c, x, *, alpha=1.6732632423543772, gamma=1.0507009873554805:
+        F.mul(F.one("elu", x, alpha=alpha), gamma),
+    "LeakyRelu": lambda c, x, *, alpha=0.01: F.one("leaky_relu", x, slope=alpha),
+    "HardSigmoid": lambda c, x, *, alpha=0.2, beta=0.5: F.minimum(F.maximum(F.add(F.mul(x, alpha), beta), 0.0), 1.0),
+    "Softsign": lambda c, x: formulas.softsign(x),
+    "ThresholdedRelu": lambda c, x, *, alpha=1.0: F.where(F.greater(x, alpha), x, 0.0),
+    "Swish": lambda c, x, *, alpha=1.0: F.silu(x) if alpha == 1.0 else F.mul(x, F.sigmoid(F.mul(x, alpha))),
+    "Gelu": lambda c, x, *, approximate="none": F.gelu(x, approximate=approximate),
+    "Det": lambda c, x: F.one("det", x),
+})

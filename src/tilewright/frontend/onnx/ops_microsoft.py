@@ -26,7 +26,7 @@ from .ops_cast import (
 from .ops_math import bit_shift as _bit_shift
 from .ops_nn import average_pool, conv, gemm, layer_norm, product_of, rms_norm
 from .ops_shape import trilu as _trilu
-from .registry import MICROSOFT, Context, axis_of, emit, op, static
+from .registry import MICROSOFT, Context, axis_of, op, rows, static
 
 ACTIVATIONS = {"Relu": "relu", "Tanh": "tanh", "Sigmoid": "sigmoid"}
 
@@ -71,31 +71,6 @@ def fused_gemm(c: Context, a: Value, b: Value, bias: Value | None = None, *, act
     return _activated(out, activation, [activation_alpha, activation_beta]) if activation else out
 
 
-@op("Gelu", domain=MICROSOFT)
-def gelu(c: Context, x: Value) -> Value:
-    return F.gelu(x)
-
-
-@op("BiasGelu", domain=MICROSOFT)
-def bias_gelu(c: Context, x: Value, bias: Value) -> Value:
-    return F.gelu(F.add(x, bias))
-
-
-@op("FastGelu", domain=MICROSOFT)
-def fast_gelu(c: Context, x: Value, bias: Value | None = None) -> Value:
-    return F.gelu(x if bias is None else F.add(x, bias), approximate="tanh")
-
-
-@op("QuickGelu", domain=MICROSOFT)
-def quick_gelu(c: Context, x: Value, *, alpha: float = 1.702) -> Value:
-    return F.mul(x, F.sigmoid(F.mul(x, alpha)))
-
-
-@op("Trilu", domain=MICROSOFT)
-def trilu(c: Context, x: Value, k: Value | None = None, *, upper: int = 1) -> Value:
-    return _trilu(c, x, k, upper=upper)
-
-
 # --- norms ---------------------------------------------------------------------------------------------------------------------------
 
 
@@ -107,11 +82,6 @@ def simplified_layer_norm(c: Context, x: Value, scale: Value, *, axis: int = -1,
         return y
     axes = tuple(range(axis_of(axis, len(x.shape)), len(x.shape)))
     return y, F.rsqrt(F.add(F.mean(F.square(F.cast(x, dt.f32)), axes, keepdims=True), epsilon))
-
-
-@op("LayerNormalization", domain=MICROSOFT)
-def ms_layer_norm(c: Context, x: Value, scale: Value, bias: Value | None = None, **attrs: Any) -> Any:
-    return layer_norm(c, x, scale, bias, **attrs)
 
 
 def _sum(*values: Value | None) -> Value:
@@ -185,7 +155,7 @@ def attend(c: Context, q: Value, k: Value, v: Value, *, scale: float | None, cau
         attrs["window"] = window
     if hidden is not None and mask is not None:
         attrs["hidden"] = hidden
-    return emit(O.Attention(**attrs), q, k, v, *extras)
+    return F.emit(O.Attention(**attrs), q, k, v, *extras)
 
 
 def _key_mask(c: Context, mask: Value, length: Dim) -> Value:
@@ -280,7 +250,7 @@ def rotate(c: Context, x: Value, cos: Value, sin: Value, positions: Value, *, in
     b, _, s, h = x.shape
     n_rot = width or 2 * int(static((cos.shape[-1],), "the width of a rotation")[0])
     rows = [F.reshape(F.gather(t, positions, 0), (b, 1, s, t.shape[-1])) for t in (cos, sin)]
-    return emit(O.Rope(interleaved=interleaved, n_rot=None if n_rot == h else n_rot), x, *(F.cast(r, x.dtype) for r in rows))
+    return F.emit(O.Rope(interleaved=interleaved, n_rot=None if n_rot == h else n_rot), x, *(F.cast(r, x.dtype) for r in rows))
 
 
 @op("GroupQueryAttention", domain=MICROSOFT)
@@ -475,12 +445,6 @@ op("QLinearAdd", domain=MICROSOFT)(_qbinary("add"))
 op("QLinearMul", domain=MICROSOFT)(_qbinary("mul"))
 
 
-@op("QLinearWhere", domain=MICROSOFT)
-def qlinear_where(c: Context, cond: Value, x: Value, sx: Value, zx: Value | None, y: Value, sy: Value, zy: Value | None, sz: Value,
-                  zz: Value | None = None) -> Value:
-    return _quantized(c, F.where(cond, *c.broadcast(_numbers(c, x, sx, zx), _numbers(c, y, sy, zy))), sz, zz, x)
-
-
 @op("QGemm", domain=MICROSOFT)
 def quantized_gemm(c: Context, a: Value, sa: Value, za: Value | None, b: Value, sb: Value, zb: Value | None, bias: Value | None = None,
                    sy: Value | None = None, zy: Value | None = None, *, alpha: float = 1.0, transA: int = 0, transB: int = 0) -> Value:
@@ -500,12 +464,6 @@ def qlinear_unary(c: Context, x: Value, sx: Value, zx: Value | None, sy: Value, 
     y = _numbers(c, x, sx, zx)
     y = F.sigmoid(y) if c.node.op_type == "QLinearSigmoid" else F.one("leaky_relu", y, slope=alpha)
     return _quantized(c, y, sy, zy, x)
-
-
-@op("QLinearSoftmax", domain=MICROSOFT)
-def qlinear_softmax(c: Context, x: Value, sx: Value, zx: Value | None, sy: Value, zy: Value | None = None, *, axis: int = -1,
-                    opset: int = 13) -> Value:
-    return _quantized(c, F.softmax(_numbers(c, x, sx, zx), axis_of(axis, len(x.shape))), sy, zy, x)
 
 
 @op("QLinearGlobalAveragePool", domain=MICROSOFT)
@@ -542,16 +500,6 @@ def ms_qlinear_conv(c: Context, *inputs: Value, channels_last: int = 0, **attrs:
     return qlinear_conv(c, *inputs, **attrs)
 
 
-@op("QuantizeLinear", domain=MICROSOFT)
-def ms_quantize(c: Context, x: Value, scale: Value, zero: Value | None = None, *, axis: int = 1, block_size: int = 0) -> Value:
-    return quantize(c, x, scale, zero, axis=axis, block_size=block_size)
-
-
-@op("DequantizeLinear", domain=MICROSOFT)
-def ms_dequantize(c: Context, x: Value, scale: Value, zero: Value | None = None, *, axis: int = 1, block_size: int = 0) -> Value:
-    return dequantize(c, x, scale, zero, axis=axis, block_size=block_size)
-
-
 @op("MatMulIntegerToFloat", domain=MICROSOFT)
 def matmul_integer_to_float(c: Context, a: Value, b: Value, sa: Value, sb: Value, za: Value | None = None, zb: Value | None = None,
                             bias: Value | None = None) -> Value:
@@ -566,6 +514,19 @@ def dynamic_quantize_matmul(c: Context, a: Value, b: Value, sb: Value, zb: Value
     return matmul_integer_to_float(c, quantized, b, scale, sb, zero, zb, bias)
 
 
-@op("BitShift", domain=MICROSOFT)
-def ms_bit_shift(c: Context, x: Value, y: Value, *, direction: str) -> Value:
-    return _bit_shift(c, x, y, direction=direction)
+rows({
+    "Gelu": lambda c, x: F.gelu(x),
+    "BiasGelu": lambda c, x, bias: F.gelu(F.add(x, bias)),
+    "FastGelu": lambda c, x, bias=None: F.gelu(x if bias is None else F.add(x, bias), approximate="tanh"),
+    "QuickGelu": lambda c, x, *, alpha=1.702: F.mul(x, F.sigmoid(F.mul(x, alpha))),
+    "Trilu": lambda c, x, k=None, *, upper=1: _trilu(c, x, k, upper=upper),
+    "LayerNormalization": lambda c, x, scale, bias=None, **attrs: layer_norm(c, x, scale, bias, **attrs),
+    "QLinearWhere": lambda c, cond, x, sx, zx, y, sy, zy, sz, zz=None:
+        _quantized(c, F.where(cond, *c.broadcast(_numbers(c, x, sx, zx), _numbers(c, y, sy, zy))), sz, zz, x),
+    "QLinearSoftmax": lambda c, x, sx, zx, sy, zy=None, *, axis=-1, opset=13:
+        _quantized(c, F.softmax(_numbers(c, x, sx, zx), axis_of(axis, len(x.shape))), sy, zy, x),
+    "QuantizeLinear": lambda c, x, scale, zero=None, *, axis=1, block_size=0: quantize(c, x, scale, zero, axis=axis, block_size=block_size),
+    "DequantizeLinear":
+        lambda c, x, scale, zero=None, *, axis=1, block_size=0: dequantize(c, x, scale, zero, axis=axis, block_size=block_size),
+    "BitShift": lambda c, x, y, *, direction: _bit_shift(c, x, y, direction=direction),
+}, domain=MICROSOFT)

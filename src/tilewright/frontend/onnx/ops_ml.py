@@ -13,7 +13,7 @@ from ...ir.graph import Graph, Value
 from ...ir.types import TensorType
 from ...ops import functions as F
 from .importer import Labels
-from .registry import ML, Context, NeedsHost, op, static
+from .registry import ML, Context, NeedsHost, op, rows
 
 
 @op("ArrayFeatureExtractor", domain=ML)
@@ -21,11 +21,6 @@ def array_feature_extractor(c: Context, x: Value, ids: Value) -> Value:
     flat = F.reshape(ids, (ids.type.numel,))
     out = F.gather(x, flat, len(x.shape) - 1)
     return F.reshape(out, (1, *out.shape)) if len(out.shape) == 1 else out
-
-
-@op("Binarizer", domain=ML)
-def binarizer(c: Context, x: Value, *, threshold: float = 0.0) -> Value:
-    return F.cast(F.greater(x, threshold), x.dtype)
 
 
 @op("Scaler", domain=ML)
@@ -504,4 +499,6 @@ def svm_classifier(c: Context, x: Value, *, coefficients: Any, support_vectors: 
     return labels(c, at, classlabels_ints, classlabels_strings), post(c, decisions, post_transform)
 
 
-__all__ = ["static"]
+rows({
+    "Binarizer": lambda c, x, *, threshold=0.0: F.cast(F.greater(x, threshold), x.dtype),
+}, domain=ML)

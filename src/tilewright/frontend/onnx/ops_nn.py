@@ -8,18 +8,13 @@ import numpy as np
 
 from ... import ops as O
 from ...core import dtypes as dt
-from ...core.dims import Dim, Expr, ceildiv, product
+from ...core.dims import Expr, product
 from ...core.dtypes import compute_dtype
-from ...core.errors import ShapeError, UnsupportedError
+from ...core.errors import UnsupportedError
 from ...ir.graph import Value
 from ...ops import functions as F
 from ...ops.index.strided_add import fold
-from .registry import Context, Unequal, axis_of, emit, limited, op, static
-
-
-@op("MatMul")
-def matmul(c: Context, a: Value, b: Value) -> Value:
-    return product_of(a, b)
+from .registry import Context, Unequal, axis_of, limited, op, rows, static
 
 
 def product_of(a: Value, b: Value) -> Value:
@@ -206,7 +201,7 @@ def average_pool(c: Context, x: Value, *, kernel_shape: Any, auto_pad: str = "NO
     stride, dil = tuple(strides or (1,) * n), tuple(dilations or (1,) * n)
     padding = pads_of(x, kernel, stride, dil, pads, auto_pad)
     if _simple(padding, kernel, dil) and not ceil_mode and all(e == 1 for e in dil):
-        return emit(O.AvgPool(kernel=kernel, stride=stride, padding=padding, count_include_pad=bool(count_include_pad)), x)
+        return F.emit(O.AvgPool(kernel=kernel, stride=stride, padding=padding, count_include_pad=bool(count_include_pad)), x)
     more = _ceil_padded(x, kernel, stride, dil, padding) if ceil_mode else [0] * n
     wide = tuple((lo, hi + m) for (lo, hi), m in zip(padding, more, strict=True))
     total = _reduce(_taps(x, kernel, stride, dil, wide, 0.0), "add")
@@ -251,7 +246,7 @@ def channelwise(v: Value, rank: int) -> Value:
 
 @op("BatchNormalization")
 def batch_norm(c: Context, x: Value, scale: Value, bias: Value, mean: Value, var: Value, *, epsilon: float = 1e-5, momentum: float = 0.9,
-               training_mode: int = 0, spatial: int = 1, is_test: int = 1, consumed_inputs: Any = None) -> Any:
+               training_mode: int = 0, spatial: int = 1, is_test: int = 1) -> Any:
     if not spatial:
         raise UnsupportedError("BatchNormalization with spatial=0 is not supported")
     if c.version < 7 and not is_test:
@@ -281,7 +276,7 @@ def _c(v: Value, x: Value, wide: Any) -> Value:
 
 
 @op("InstanceNormalization")
-def instance_norm(c: Context, x: Value, scale: Value, bias: Value, *, epsilon: float = 1e-5, consumed_inputs: Any = None) -> Value:
+def instance_norm(c: Context, x: Value, scale: Value, bias: Value, *, epsilon: float = 1e-5) -> Value:
     channels = x.shape[1]
     source = x.node.operands[0] if isinstance(x.op, O.Reshape) else None
     grouped = source is not None and len(x.shape) == 3 and len(source.shape) >= 3 and source.shape[0] == x.shape[0]
@@ -289,8 +284,8 @@ def instance_norm(c: Context, x: Value, scale: Value, bias: Value, *, epsilon: f
         # Groups of channels as channels: how files write a norm over groups.
         whole = source.shape[1]
         if isinstance(whole, int) and isinstance(channels, int) and whole % channels == 0:
-            return F.reshape(emit(O.GroupNorm(groups=channels, eps=epsilon), source), x.shape)
-    return emit(O.GroupNorm(groups=channels, eps=epsilon, affine="both"), x, scale, bias)
+            return F.reshape(F.emit(O.GroupNorm(groups=channels, eps=epsilon), source), x.shape)
+    return F.emit(O.GroupNorm(groups=channels, eps=epsilon, affine="both"), x, scale, bias)
 
 
 def _is_neutral(c: Context, scale: Value, bias: Value) -> bool:
@@ -300,7 +295,7 @@ def _is_neutral(c: Context, scale: Value, bias: Value) -> bool:
 
 @op("GroupNormalization", since=21)
 def group_norm(c: Context, x: Value, scale: Value, bias: Value, *, num_groups: int, epsilon: float = 1e-5, stash_type: int = 1) -> Value:
-    return emit(O.GroupNorm(groups=num_groups, eps=epsilon, affine="both"), x, scale, bias)
+    return F.emit(O.GroupNorm(groups=num_groups, eps=epsilon, affine="both"), x, scale, bias)
 
 
 @op("LayerNormalization")
@@ -325,7 +320,7 @@ def rms_norm(c: Context, x: Value, scale: Value, *, axis: int = -1, epsilon: flo
     at = axis_of(axis, len(x.shape))
     n = len(x.shape) - at
     if scale.shape == x.shape[at:] and scale.dtype is x.dtype:
-        return emit(O.RmsNorm(eps=epsilon, naxes=n, affine="weight"), x, scale)
+        return F.emit(O.RmsNorm(eps=epsilon, naxes=n, affine="weight"), x, scale)
     wide = compute_dtype(x.dtype)
     y = O.RmsNorm(eps=epsilon, naxes=n)(F.cast(x, wide))
     return F.mul(F.cast(y, scale.dtype), scale)
@@ -359,7 +354,7 @@ def lrn(c: Context, x: Value, *, size: int, alpha: float = 1e-4, beta: float = 0
 
 
 @op("Dropout", until=11)
-def dropout1(c: Context, x: Value, *, ratio: float = 0.5, is_test: int = 1, consumed_inputs: Any = None) -> Any:
+def dropout1(c: Context, x: Value, *, ratio: float = 0.5, is_test: int = 1) -> Any:
     ones = c.full(x.shape, True, dt.bool_)
     return x, ones if c.version >= 10 else F.cast(ones, x.dtype)
 
@@ -379,4 +374,6 @@ def dropout(c: Context, x: Value, ratio: Value | None = None, training: Value | 
     return F.where(keep, F.mul(x, 1 / (1 - rate)), 0.0), keep
 
 
-__all__ = ["Dim", "Expr", "ShapeError", "ceildiv"]
+rows({
+    "MatMul": lambda c, a, b: product_of(a, b),
+})

@@ -13,7 +13,7 @@ from ...ir.graph import Graph, Value
 from ...ops import formulas
 from ...ops import functions as F
 from .ops_cast import dynamic_quantize
-from .registry import Context, emit, op
+from .registry import Context, op
 
 Activation = Callable[[Value], Value]
 
@@ -75,7 +75,7 @@ def reversed_(c: Context, x: Value, lengths: Value | None) -> Value:
         return F.flip(x, (0,))
     t = F.iota(c.graph, (x.shape[0], *(1,) * (len(x.shape) - 1)), 0, dt.i64)
     count = F.reshape(F.cast(lengths, dt.i64), (1, x.shape[1], *(1,) * (len(x.shape) - 2)))
-    return emit(O.GatherAlongAxis(axis=0), x, F.expand(F.where(F.less(t, count), F.sub(F.sub(count, 1), t), t), x.shape))
+    return F.emit(O.GatherAlongAxis(axis=0), x, F.expand(F.where(F.less(t, count), F.sub(F.sub(count, 1), t), t), x.shape))
 
 
 class Step:

@@ -1,7 +1,6 @@
 """Reductions; axes are an attribute at first and an input since opset 13 (ReduceSum) and 18."""
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from ... import ops as O
@@ -9,7 +8,7 @@ from ...core import dtypes as dt
 from ...core.dtypes import compute_dtype
 from ...ir.graph import Value
 from ...ops import functions as F
-from .registry import Context, axes_of, axis_of, emit, op
+from .registry import Context, axes_of, axis_of, op
 
 
 def _plain(name: str) -> Any:
@@ -76,40 +75,17 @@ REDUCTIONS = {"ReduceSum": _plain("sum"), "ReduceProd": _plain("prod"), "ReduceM
               "ReduceLogSumExp": _log_sum_exp}
 
 
-def _unit(name: str, c: Context, x: Value) -> Value:
-    """A reduction over no axis: of one element each."""
-    if name in ("ReduceL1",):
-        return F.abs_(x)
-    if name == "ReduceL2":
-        return F.abs_(x)
-    if name == "ReduceSumSquare":
-        return F.square(x)
-    return F.log(x) if name == "ReduceLogSum" else x
+UNIT = {"ReduceL1": F.abs_, "ReduceL2": F.abs_, "ReduceSumSquare": F.square, "ReduceLogSum": F.log}  # over no axis: of one element each
 
 
-def _reduced(name: str, c: Context, x: Value, axes: Sequence[int] | None, keep: int, noop: int) -> Value:
-    if not axes:
-        if noop:
-            return x if name not in ("ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSum") else _unit(name, c, x)
-        axes = None
-    found = axes_of(axes, len(x.shape))
-    made: Value = _unit(name, c, x) if not found else REDUCTIONS[name](c, x, found, bool(keep))
+@op(*REDUCTIONS)
+def reduced(c: Context, x: Value, axes: Any = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Value:
+    name, given = c.node.op_type, c.ints(axes, "the axes")
+    found = axes_of(given or None, len(x.shape))
+    if not found or (not given and noop_with_empty_axes):
+        return UNIT[name](x) if name in UNIT else x
+    made: Value = REDUCTIONS[name](c, x, found, bool(keepdims))
     return made
-
-
-def _register(name: str, first_input: int) -> None:
-    @op(name, until=first_input - 1)
-    def by_attribute(c: Context, x: Value, *, axes: Any = None, keepdims: int = 1) -> Value:
-        return _reduced(name, c, x, axes, keepdims, 0)
-
-    @op(name, since=first_input)
-    def by_input(c: Context, x: Value, axes: Value | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Value:
-        found = None if axes is None else c.ints(axes, "the axes")
-        return _reduced(name, c, x, found, keepdims, noop_with_empty_axes)
-
-
-for _name in REDUCTIONS:
-    _register(_name, 13 if _name == "ReduceSum" else 18)
 
 
 @op("ArgMax", "ArgMin")
@@ -117,8 +93,8 @@ def arg_extreme(c: Context, x: Value, *, axis: int = 0, keepdims: int = 1, selec
     at = axis_of(axis, len(x.shape))
     make = O.ArgMax if c.node.op_type == "ArgMax" else O.ArgMin
     if not select_last_index:
-        return emit(make(axis=at, keepdims=bool(keepdims)), x)
-    found = emit(make(axis=at, keepdims=bool(keepdims)), F.flip(x, (at,)))
+        return F.emit(make(axis=at, keepdims=bool(keepdims)), x)
+    found = F.emit(make(axis=at, keepdims=bool(keepdims)), F.flip(x, (at,)))
     return F.sub(c.scalar(x.shape[at] - 1, dt.i64), found)
 
 

@@ -9,17 +9,7 @@ from ...core.errors import ExecutionError, ShapeError
 from ...ir.graph import Value
 from ...ops import functions as F
 from .importer import Nothing
-from .registry import Context, axis_of, limited, op, static
-
-
-@op("SequenceConstruct")
-def sequence_construct(c: Context, *xs: Any) -> list[Any]:
-    return list(xs)
-
-
-@op("SequenceEmpty")
-def sequence_empty(c: Context, *, dtype: int = 1) -> list[Any]:
-    return []
+from .registry import Context, axis_of, limited, op, rows, static
 
 
 def _place(c: Context, position: Value | None, count: int, default: int, limit: int) -> int:
@@ -27,11 +17,6 @@ def _place(c: Context, position: Value | None, count: int, default: int, limit: 
     if not -count <= at < limit:
         raise ExecutionError(f"onnx: position {at} is outside a sequence of {count}")
     return at + count if at < 0 else at
-
-
-@op("SequenceAt")
-def sequence_at(c: Context, xs: list[Any], position: Value) -> Any:
-    return xs[_place(c, position, len(xs), 0, len(xs))]
 
 
 @op("SequenceInsert")
@@ -44,11 +29,6 @@ def sequence_insert(c: Context, xs: list[Any], x: Any, position: Value | None = 
 def sequence_erase(c: Context, xs: list[Any], position: Value | None = None) -> list[Any]:
     at = _place(c, position, len(xs), -1, len(xs))
     return [*xs[:at], *xs[at + 1 :]]
-
-
-@op("SequenceLength")
-def sequence_length(c: Context, xs: list[Any]) -> Value:
-    return c.scalar(len(xs), dt.i64)
 
 
 @op("SplitToSequence")
@@ -76,18 +56,18 @@ def concat_from_sequence(c: Context, xs: list[Value], *, axis: int, new_axis: in
     return xs[0] if len(xs) == 1 else F.concat(xs, at)
 
 
-@op("Optional")
-def optional(c: Context, x: Any = None, *, type: Any = None) -> Any:  # noqa: A002
-    return Nothing() if x is None else x
-
-
-@op("OptionalHasElement")
-def optional_has_element(c: Context, x: Any = None) -> Value:
-    return c.scalar(x is not None and not isinstance(x, Nothing), dt.bool_)
-
-
 @op("OptionalGetElement")
 def optional_get_element(c: Context, x: Any) -> Any:
     if isinstance(x, Nothing):
         raise ExecutionError("onnx: an optional without an element was asked for it")
     return x
+
+
+rows({
+    "SequenceConstruct": lambda c, *xs: list(xs),
+    "SequenceEmpty": lambda c, *, dtype=1: [],
+    "SequenceAt": lambda c, xs, position: xs[_place(c, position, len(xs), 0, len(xs))],
+    "SequenceLength": lambda c, xs: c.scalar(len(xs), dt.i64),
+    "Optional": lambda c, x=None, **_: Nothing() if x is None else x,
+    "OptionalHasElement": lambda c, x=None: c.scalar(x is not None and not isinstance(x, Nothing), dt.bool_),
+})

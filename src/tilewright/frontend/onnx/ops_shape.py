@@ -11,12 +11,7 @@ from ...core.dims import Dim, Expr, at_least, bounds, ceildiv, maximum, minimum,
 from ...core.errors import ShapeError, UnsupportedError
 from ...ir.graph import Value
 from ...ops import functions as F
-from .registry import Context, NeedsData, Unequal, axes_of, axis_of, elem_number, emit, limited, op, static
-
-
-@op("Identity")
-def identity(c: Context, x: Any) -> Any:
-    return x
+from .registry import Context, Unequal, axes_of, axis_of, elem_number, limited, op, rows, static
 
 
 @op("Shape")
@@ -65,14 +60,9 @@ def constant_fill(c: Context, x: Value | None = None, *, value: float = 0.0, dty
     return c.full([*dims, *extra_shape], value, elem_number(dtype).held)
 
 
-@op("Reshape", until=4)
-def reshape1(c: Context, x: Value, *, shape: Any, consumed_inputs: Any = None) -> Value:
-    return reshaped(x, list(shape), False)
-
-
-@op("Reshape", since=5)
-def reshape(c: Context, x: Value, wanted: Value, *, allowzero: int = 0) -> Value:
-    return reshaped(x, c.dims(wanted, "the shape"), bool(allowzero))
+@op("Reshape")
+def reshape(c: Context, x: Value, shape: Any, *, allowzero: int = 0) -> Value:
+    return reshaped(x, c.dims(shape, "the shape"), bool(allowzero))
 
 
 def reshaped(x: Value, dims: list[Dim], keep_zero: bool) -> Value:
@@ -103,47 +93,25 @@ def flatten(c: Context, x: Value, *, axis: int = 1) -> Value:
     return F.reshape(x, (product(x.shape[:at]), product(x.shape[at:])))
 
 
-@op("Squeeze", until=12)
-def squeeze1(c: Context, x: Value, *, axes: Any = None) -> Value:
-    return _squeezed(x, axes)
-
-
-@op("Squeeze", since=13)
-def squeeze(c: Context, x: Value, axes: Value | None = None) -> Value:
-    return _squeezed(x, None if axes is None else c.ints(axes, "the axes"))
-
-
-def _squeezed(x: Value, axes: Any) -> Value:
+@op("Squeeze")
+def squeeze(c: Context, x: Value, axes: Any = None) -> Value:
     if axes is None:
         static([d for d in x.shape if bounds(d)[0] <= 1 <= bounds(d)[1]], "a size that may be 1 and is squeezed then")
-    gone = {a for a, d in enumerate(x.shape) if d == 1} if axes is None else set(axes_of(axes, len(x.shape)))
+    gone = {a for a, d in enumerate(x.shape) if d == 1} if axes is None else set(axes_of(c.ints(axes, "the axes"), len(x.shape)))
     for a in gone:
         if isinstance(x.shape[a], int) and x.shape[a] != 1:
             raise ShapeError(f"axis {a} of {x.type} has more than one element and cannot be squeezed")
     return _shaped(x, [d for a, d in enumerate(x.shape) if a not in gone])
 
 
-@op("Unsqueeze", until=12)
-def unsqueeze1(c: Context, x: Value, *, axes: Any) -> Value:
-    return _unsqueezed(x, axes)
-
-
-@op("Unsqueeze", since=13)
-def unsqueeze(c: Context, x: Value, axes: Value) -> Value:
-    return _unsqueezed(x, c.ints(axes, "the axes"))
-
-
-def _unsqueezed(x: Value, axes: Any) -> Value:
-    new = {axis_of(a, len(x.shape) + len(axes)) for a in axes}
-    if len(new) != len(axes):
-        raise ShapeError(f"the axes {list(axes)} name one axis twice")
+@op("Unsqueeze")
+def unsqueeze(c: Context, x: Value, axes: Any) -> Value:
+    given = c.ints(axes, "the axes")
+    new = {axis_of(a, len(x.shape) + len(given)) for a in given}
+    if len(new) != len(given):
+        raise ShapeError(f"the axes {given} name one axis twice")
     rest = iter(x.shape)
     return F.reshape(x, tuple(1 if a in new else next(rest) for a in range(len(x.shape) + len(new))))
-
-
-@op("Transpose")
-def transpose(c: Context, x: Value, *, perm: Any = None) -> Value:
-    return F.transpose(x, list(reversed(range(len(x.shape)))) if perm is None else perm)
 
 
 @op("Expand")
@@ -186,20 +154,13 @@ def concat(c: Context, *xs: Value, axis: int = 1) -> Value:
     return xs[0] if len(xs) == 1 else F.concat(list(xs), at)
 
 
-@op("Split", until=12)
-def split1(c: Context, x: Value, lengths: Value | None = None, *, axis: int = 0, split: Any = None) -> Any:
-    return _split(c, x, axis, c.dims(lengths, "the lengths") if lengths is not None else split, None)
-
-
-@op("Split", since=13)
-def split(c: Context, x: Value, lengths: Value | None = None, *, axis: int = 0, num_outputs: int | None = None) -> Any:
-    return _split(c, x, axis, None if lengths is None else c.dims(lengths, "the lengths"), num_outputs)
-
-
-def _split(c: Context, x: Value, axis: int, sizes: Any, count: int | None) -> tuple[Value, ...]:
+@op("Split")
+def split(c: Context, x: Value, split: Any = None, *, axis: int = 0, num_outputs: int | None = None) -> tuple[Value, ...]:
     at = axis_of(axis, len(x.shape))
-    if sizes is None:
-        n = len(c.outputs) if count is None else limited(count, 1 << 16, "the number of parts")
+    if split is not None:
+        sizes = c.dims(split, "the lengths")
+    else:
+        n = len(c.outputs) if num_outputs is None else limited(num_outputs, 1 << 16, "the number of parts")
         if n < 1:
             raise ShapeError("a split needs at least one part")
         whole = x.shape[at]
@@ -208,13 +169,8 @@ def _split(c: Context, x: Value, axis: int, sizes: Any, count: int | None) -> tu
     return F.split(x, at, sizes) if len(sizes) > 1 else (x,)
 
 
-@op("Slice", until=9)
-def slice1(c: Context, x: Value, *, starts: Any, ends: Any, axes: Any = None) -> Value:
-    return sliced(x, list(starts), list(ends), axes, None)
-
-
-@op("Slice", since=10)
-def slice10(c: Context, x: Value, starts: Value, ends: Value, axes: Value | None = None, steps: Value | None = None) -> Value:
+@op("Slice")
+def slice_(c: Context, x: Value, starts: Any, ends: Any, axes: Any = None, steps: Value | None = None) -> Value:
     return sliced(x, c.dims(starts, "the starts"), c.dims(ends, "the ends"), None if axes is None else c.ints(axes, "the axes"),
                   None if steps is None else c.ints(steps, "the steps"))
 
@@ -268,27 +224,18 @@ def sliced(x: Value, starts: list[Dim], ends: list[Dim], axes: Any, steps: Any) 
     return F.one("slice", x, starts=tuple(first), sizes=tuple(sizes), steps=tuple(strides))
 
 
-@op("Pad", until=1)
-def pad1(c: Context, x: Value, *, paddings: Any, mode: str = "constant", value: float = 0.0) -> Value:
-    return padded(c, x, list(paddings), mode, c.scalar(value, x.dtype))
-
-
-@op("Pad", since=2, until=10)
-def pad2(c: Context, x: Value, *, pads: Any, mode: str = "constant", value: float = 0.0) -> Value:
-    return padded(c, x, list(pads), mode, c.scalar(value, x.dtype))
-
-
-@op("Pad", since=11)
-def pad(c: Context, x: Value, pads: Value, value: Value | None = None, axes: Value | None = None, *, mode: str = "constant") -> Value:
+@op("Pad")
+def pad(c: Context, x: Value, pads: Any = None, value: Any = None, axes: Value | None = None, *, mode: str = "constant",
+        paddings: Any = None) -> Value:
     n = len(x.shape)
-    given = c.dims(pads, "the pads")
+    given = c.dims(pads if paddings is None else paddings, "the pads")
     if axes is not None:
         at = [axis_of(a, n) for a in c.ints(axes, "the axes")]
         every: list[Dim] = [0] * (2 * n)
         for k, a in enumerate(at):
             every[a], every[n + a] = given[k], given[len(at) + k]
         given = every
-    return padded(c, x, given, mode, value)
+    return padded(c, x, given, mode, value if value is None or isinstance(value, Value) else c.scalar(value, x.dtype))
 
 
 def padded(c: Context, x: Value, pads: list[Dim], mode: str, value: Value | None) -> Value:
@@ -414,7 +361,7 @@ def reverse_sequence(c: Context, x: Value, lengths: Value, *, batch_axis: int = 
     t = F.iota(c.graph, tuple(n if a == time_axis else 1 for a in range(len(x.shape))), time_axis, dt.i64)
     count = F.reshape(F.cast(lengths, dt.i64), tuple(x.shape[a] if a == batch_axis else 1 for a in range(len(x.shape))))
     at = F.where(F.less(t, count), F.sub(F.sub(count, 1), t), t)
-    return emit(O.GatherAlongAxis(axis=time_axis), x, F.expand(at, x.shape))
+    return F.emit(O.GatherAlongAxis(axis=time_axis), x, F.expand(at, x.shape))
 
 
 @op("CenterCropPad")
@@ -434,4 +381,7 @@ def center_crop_pad(c: Context, x: Value, wanted: Value, *, axes: Any = None) ->
     return x
 
 
-__all__ = ["NeedsData", "padded", "reshaped", "sliced", "tiled"]
+rows({
+    "Identity": lambda c, x: x,
+    "Transpose": lambda c, x, *, perm=None: F.transpose(x, list(reversed(range(len(x.shape)))) if perm is None else perm),
+})

@@ -45,15 +45,9 @@ def _mirrored(c: Context, half: Value, axis: int, n: int) -> Value:
     return F.concat([half, F.mul(other, c.constant(np.array([1, -1], half.dtype.np)))], axis)
 
 
-@op("DFT", until=19)
-def dft17(c: Context, x: Value, length: Value | None = None, *, axis: int = 1, inverse: int = 0, onesided: int = 0) -> Value:
-    return _transformed(c, x, axis, None if length is None else int(c.scalar_of(length, "the length")), bool(inverse), bool(onesided))
-
-
-@op("DFT", since=20)
-def dft(c: Context, x: Value, length: Value | None = None, axis: Value | None = None, *, inverse: int = 0, onesided: int = 0) -> Value:
-    at = -2 if axis is None else int(c.scalar_of(axis, "the axis"))
-    at = at + len(x.shape) if at < 0 else at
+@op("DFT")
+def dft(c: Context, x: Value, length: Value | None = None, axis: Any = None, *, inverse: int = 0, onesided: int = 0) -> Value:
+    at = (1 if c.version < 20 else -2) if axis is None else int(c.scalar_of(axis, "the axis"))
     return _transformed(c, x, at, None if length is None else int(c.scalar_of(length, "the length")), bool(inverse), bool(onesided))
 
 
@@ -121,4 +115,3 @@ def mel_weights(c: Context, bins: Value, size: Value, rate: Value, low: Value, h
         if right != middle:
             out[middle:right, i] = (right - np.arange(middle, right)) / (right - middle)
     return c.constant(out.astype(elem_number(output_datatype).np))
-

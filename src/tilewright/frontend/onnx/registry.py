@@ -19,7 +19,7 @@ from ... import ops as O
 from ...core import dtypes as dt
 from ...core.dims import Dim, Expr, at_least
 from ...core.dtypes import DType
-from ...core.errors import ShapeError, TilewrightError, UnsupportedError
+from ...core.errors import ShapeError, UnsupportedError
 from ...ir.graph import Graph, Value
 from ...ops import functions as F
 from ...ops.base import Op
@@ -65,6 +65,12 @@ def _enter(table: dict[tuple[str, str], list[Entry]], names: Sequence[str], sinc
 def op(*names: str, since: int = 1, until: int = NEWEST, domain: str = "") -> Callable[[H], H]:
     """Register a function for these ops, from opset `since` to opset `until`."""
     return _enter(TABLE, names, since, until, domain)
+
+
+def rows(table: dict[str, Handler], domain: str = "", enter: Callable[..., Callable[[Handler], Handler]] = op) -> None:
+    """Register functions of one line for every opset: the ops, separated by spaces, and what is built (or, with `host`, what runs)."""
+    for names, fn in table.items():
+        enter(*names.split(), domain=domain)(fn)
 
 
 def host(*names: str, since: int = 1, until: int = NEWEST, domain: str = "") -> Callable[[H], H]:
@@ -134,31 +140,31 @@ class Context:
         """The elements of x where they do not depend on the inputs (objects where they depend on sizes)."""
         return self.contents.of(x)
 
-    def array(self, x: Value, what: str) -> np.ndarray[Any, Any]:
+    # What became an input in a later opset was an attribute before: these take a value, or an attribute as it is.
+
+    def array(self, x: Any, what: str) -> np.ndarray[Any, Any]:
         """The elements of x; a run must supply them where the model's sizes do not tell."""
-        found = self.contents.of(x)
+        found = self.contents.of(x) if isinstance(x, Value) else np.asarray(x)
         if found is None or found.dtype == object:
             raise NeedsData(x, f"{what} of {self.node.op_type} depends on data")
         return found
 
-    def dims(self, x: Value, what: str) -> list[Dim]:
+    def dims(self, x: Any, what: str) -> list[Dim]:
         """The elements of an integer tensor as dims, in row-major order."""
-        found = self.contents.of(x)
+        found = self.contents.of(x) if isinstance(x, Value) else np.asarray(x)
         if found is None:
             raise NeedsData(x, f"{what} of {self.node.op_type} depends on data")
         return [d if isinstance(d, Expr) else int(d) for d in found.reshape(-1).tolist()]
 
-    def ints(self, x: Value | None, what: str) -> list[int]:
+    def ints(self, x: Any, what: str) -> list[int]:
         """The elements of an integer tensor, none of them symbolic."""
         return [] if x is None else [int(n) for n in self.array(x, what).reshape(-1)]
 
-    def scalar_of(self, x: Value | None, what: str, default: Any = None) -> Any:
+    def scalar_of(self, x: Any, what: str) -> Any:
         """The one element of x as a Python number."""
-        if x is None:
-            return default
         found = self.array(x, what).reshape(-1)
         if found.size != 1:
-            raise ShapeError(f"{what} must have one element, got {x.type}")
+            raise ShapeError(f"{what} must have one element, got {found.size}")
         return found[0].item()
 
     # --- building
@@ -269,35 +275,5 @@ def nonnegative(c: Context, ids: Value, size: Dim) -> Value:
         root, moves = ids, []
     out = F.where(F.less(root, 0), F.add(root, c.scalar(size, ids.dtype)), root)  # tables that share a tensor of indices share this
     for move, more in reversed(moves):
-        out = emit(move, out, *more)
+        out = F.emit(move, out, *more)
     return out
-
-
-def emit(made: Op, *values: Value) -> Value:
-    """One op with one result."""
-    found: Value = made(*values)
-    return found
-
-
-__all__ = [
-    "HOST",
-    "MICROSOFT",
-    "ML",
-    "PREVIEW",
-    "TABLE",
-    "TRAINING",
-    "Context",
-    "NeedsData",
-    "NeedsHost",
-    "TilewrightError",
-    "axes_of",
-    "axis_of",
-    "elem_number",
-    "emit",
-    "host",
-    "limited",
-    "lookup",
-    "nonnegative",
-    "op",
-    "static",
-]

@@ -7,6 +7,9 @@ of all vectors on all threads. The tridiagonal numbers are f64. Matrices of no r
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import numpy as np
 
 from ...core.dims import product
@@ -19,10 +22,229 @@ from ...tile.builder import Ix, KernelBuilder, Tile, View
 from ..launch import Buffer, Launch
 from ..region import Operand, Region
 from ..template import Template, region_bytes, region_flops
-from .eigh_ql import Record, Rotate, ql
-from .eigh_tridiagonal import product_of, symmetric, tridiagonal
-from .matrices import Columns, Matrices, nothing, padded, vector
-from .spectra import columns_launch, matrix_of, rank_of, sign_of
+from .matrices import Columns, Matrices, nothing, padded, reflection, vector
+from .spectra import columns_launch, matrix_of, power_of, rank_of, sign_of
+
+# --- Eigenvalues of a symmetric tridiagonal matrix by implicit QL, in f64, and what becomes of the rotations.
+
+STEPS = 40
+TINY = 1e-150  # added where it is lost unless the sum were 0: a rotation then is none (cosine 1, sine 0) and needs no case of its own
+LEAST = 1e-100  # what is smaller counts as zero beside elements of size 1, and is far above TINY
+
+Rotate = Callable[[Ix | int, Ix, Tile, Tile], None]  # (row, number in its sweep, sine, cosine): of rows `row` and `row` + 1
+
+
+@dataclass(frozen=True)
+class Record:
+    """Rotations for later: row k of `sweeps` is a sweep's lowest row, its highest, and where its sines and cosines begin in `rotations`.
+    `state` is the row in work, the number of sweeps and of rotations; sweeps that find no room are left undone."""
+
+    sweeps: View
+    rotations: View
+    state: View
+    most_sweeps: Ix
+    most: Ix
+
+
+def ql(b: KernelBuilder, d: Columns, e: View, size: Ix, n: int, eps: float, *, rotate: Rotate | None = None, record: Record | None = None,
+       begin: Tile | None = None) -> None:
+    """d, with elements of size 1 at most, becomes the eigenvalues. Rotations are applied at once, or recorded, or neither.
+    From row `begin` on (default: the first)."""
+    zero = b.full((), 0, i64)
+    place, done = b.scratch(i64, (3,)), b.scratch(i64, (1,))  # row in work, sweeps, rotations
+    for i, x in enumerate((zero if begin is None else begin, zero, zero)):
+        b.store(place, (i,), x)
+    b.store(done, (0,), zero)
+    with b.loop(0, n * STEPS), b.if_(b.cmp("eq", b.load(done, (0,), ()), 0)):
+        low = b.to_index(b.load(place, (0,), ()))
+        end = _end(b, d, e, low, size, eps)
+        with b.if_(b.compare("ge", low, size - 1)):
+            b.store(place, (0,), b.from_index(size))
+            b.store(done, (0,), b.full((), 1, i64))
+        with b.if_(b.compare("lt", low, size - 1)):
+            with b.if_(b.compare("le", end, low)):
+                b.store(place, (0,), b.from_index(low + 1))
+            with b.if_(b.compare("gt", end, low)):
+                if record is None:
+                    _sweep(b, d, e, low, end, rotate)
+                else:
+                    _recorded(b, d, e, low, end, record, place, done)
+    if record is not None:
+        for i in range(3):
+            b.store(record.state, (i,), b.load(place, (i,), ()))
+
+
+def _end(b: KernelBuilder, d: Columns, e: View, low: Ix, size: Ix, eps: float) -> Ix:
+    """The first row from `low` on behind which the matrix falls apart."""
+    width = d.width
+    with b.loop(low, size - 1, width, [b.broadcast(b.from_index(size - 1), (width,))]) as loop:
+        places = b.iota((width,), 0) + b.from_index(loop.index)
+        scale = b.unary("abs", d.get(0, loop.index)) + b.unary("abs", d.get(0, loop.index + 1))
+        small = b.cmp("le", b.unary("abs", b.load(e, (loop.index,), (width,))), b.binary("max", scale * eps, LEAST))
+        loop.next(b.select(small, b.binary("min", loop.carried[0], places), loop.carried[0]))
+    return b.to_index(b.reduce("min", loop.results[0]))
+
+
+def _recorded(b: KernelBuilder, d: Columns, e: View, low: Ix, end: Ix, record: Record, place: View, done: View) -> None:
+    number, used = (b.to_index(b.load(place, (i,), ())) for i in (1, 2))
+    room = b.binary("and", b.compare("lt", number, record.most_sweeps), b.compare("le", used + (end - low), record.most))
+    with b.if_(b.unary("not", room)):
+        b.store(done, (0,), b.full((), 1, i64))
+    with b.if_(room):
+        for i, x in enumerate((low, end, used)):
+            b.store(record.sweeps, (number, i), b.from_index(x))
+
+        def keep(row: Ix | int, k: Ix, s: Tile, c: Tile) -> None:
+            for i, x in enumerate((s, c)):
+                b.store(record.rotations, (used + k, i), b.cast(x, record.rotations.type.dtype))
+
+        _sweep(b, d, e, low, end, keep)
+        b.store(place, (1,), b.from_index(number + 1))
+        b.store(place, (2,), b.from_index(used + (end - low)))
+
+
+def _sweep(b: KernelBuilder, d: Columns, e: View, low: Ix, end: Ix, rotate: Rotate | None) -> None:
+    """One step of QL on rows low … end."""
+    def at(i: Ix | int) -> Tile:
+        return b.load(e, (i,), ())
+
+    def number(x: float) -> Tile:
+        return b.full((), x, f64)
+
+    x = (d.one(0, low + 1) - d.one(0, low)) / (at(low) * 2.0)
+    r = b.unary("sqrt", b.fma(x, x, number(1.0)))
+    shift = x + b.select(b.cmp("lt", x, 0.0), -r, r)
+    start = d.one(0, end) - d.one(0, low) + at(low) / shift + TINY
+    one = number(1.0)
+    with b.loop(0, end - low, 1, [start, one, one, one, number(0.0)]) as sweep:
+        g, s, c, s2, p = sweep.carried  # s2: the sine's square, from f and not from ff, or their difference would grow
+        i = end - 1 - sweep.index
+        f, h = s * at(i), c * at(i)
+        ff = s2 * (at(i) * at(i))
+        total = b.fma(g, g, ff)
+        inverse, root = one / total, b.unary("sqrt", total)
+        b.store(e, (i + 1,), root)
+        s2, sc, c2 = f * f * inverse, f * g * inverse, g * g * inverse
+        s, c = f * inverse * root, g * inverse * root
+        g = d.one(0, i + 1) - p
+        apart = d.one(0, i) - g
+        p = b.fma(s2, apart, sc * (h * 2.0))
+        d.set(0, i + 1, g + p)
+        if rotate is not None:
+            rotate(i, sweep.index, s, c)
+        sweep.next(b.fma(sc, apart, b.fma(c2, h * 2.0, number(TINY) - h)), s, c, s2, p)
+    g, _, _, _, p = sweep.results
+    d.set(0, low, d.one(0, low) - p)
+    b.store(e, (low,), g)
+    b.store(e, (end,), number(0.0))
+
+
+# --- Reduction of a symmetric matrix to a tridiagonal one by reflections, in local memory, and the product of the reflections.
+
+BLOCK = 4  # rows that are changed together
+FLOOR = {"f32": 1e-30, "f64": 1e-290}  # squares so small have no precision; beside elements of size 1 they do not count
+
+
+def by_blocks(b: KernelBuilder, start: Ix | int, stop: Ix, body: Callable[[Ix, int], None]) -> None:
+    """body(row, height) for rows in blocks of BLOCK, the last ones one by one."""
+    whole = start + (stop - start) // BLOCK * BLOCK
+    with b.loop(start, whole, BLOCK) as loop:
+        body(loop.index, BLOCK)
+    with b.loop(whole, stop) as loop:
+        body(loop.index, 1)
+
+
+def symmetric(b: KernelBuilder, a: View, at: list[Ix | int], rows: Columns, size: Ix) -> Tile:
+    """The symmetric part of a matrix, in `rows`, divided by a power of two that makes its largest element about 1: that power (1 where
+    the matrix has no size: zeros, infinities, NaN)."""
+    width, rank, dtype = rows.width, len(at), rows.dtype
+    with b.loop(0, size, 1, [b.full((width,), 0.0, dtype)]) as row:
+        with b.loop(0, size + width, width, row.carried) as loop:
+            left = (size - loop.index,)
+            x = b.load(a, (*at, row.index, loop.index), (width,), limit=left)
+            x = (x + b.load(a, (*at, loop.index, row.index), (width,), axes=(rank,), limit=left)) * 0.5
+            rows.put(row.index, loop.index, x)
+            loop.next(b.binary("max", loop.carried[0], b.unary("abs", x)))
+        row.next(*loop.results)
+    power = power_of(b, b.reshape(b.reduce("max", row.results[0]), ()))
+    with b.loop(0, size) as row:
+        rows.scale(row.index, b.full((), 1.0, dtype) / power, 0, size)
+    return b.cast(power, f64)
+
+
+def tridiagonal(b: KernelBuilder, a: Columns, d: Columns, e: View, v: Columns, taus: View, size: Ix, n: int, *, keep: bool) -> None:
+    """a, whose largest element is about 1, becomes tridiagonal (d and e). With `keep` vector k + 1 of v becomes step k's reflection, else v
+    has two that take turns.
+
+    Step k's reflection I - tau v vᵀ changes a by -(v pᵀ + p vᵀ). The rows behind take that change in step k + 1, in the one pass that also
+    multiplies them with that step's vector, some rows at a time. Passes begin at whole registers: vectors are zero before their first."""
+    dtype, width = a.dtype, a.width
+    p = Columns(b, dtype, 2, n, width)
+    v.zero(0, size)
+    p.zero(0, size)
+
+    def column(of: Columns, which: Ix | int, row: Ix | int, height: int) -> Tile:
+        return b.load(of.view, (which, row), (height, 1), axes=(1, 0))
+
+    def changed(row: Ix | int, i: Ix | int, height: int, old: Ix | int, other: Ix | int) -> Tile:
+        """Rows from `row` on, elements from i on, after the step before."""
+        mine, theirs = -column(v, old, row, height), -column(p, other, row, height)
+        x = b.load(a.view, (row, i), (height, width))
+        right, left = b.load(p.view, (other, i), (1, width)), b.load(v.view, (old, i), (1, width))
+        return b.fma(mine, right, b.fma(theirs, left, x))
+
+    with b.loop(0, size - 1) as step:
+        k = step.index
+        first, p_old, p_new = k + 1, k % 2, (k + 1) % 2
+        old, new = (k, k + 1) if keep else (p_old, p_new)
+        start = first // width * width
+        v.zero(new, size)
+        p.zero(p_new, size)
+        a.each(k // width * width, size, lambda i: b.store(a.view, (k, i), changed(k, i, 1, old, p_old)))
+        v.each(first + 1, size, lambda i: v.put(new, i, a.get(k, i)))
+        beta, tau = reflection(b, v, new, a.one(k, first), first, size, FLOOR[dtype.name])
+        b.store(taus, (k,), tau)
+        b.store(e, (k,), b.cast(beta, f64))
+        d.set(0, k, b.cast(a.one(k, k), f64))
+
+        def rows(row: Ix, height: int) -> None:
+            with b.loop(start, size, width, [b.full((height, width), 0.0, dtype)]) as loop:
+                x = changed(row, loop.index, height, old, p_old)
+                b.store(a.view, (row, loop.index), x)
+                loop.next(b.fma(x, b.load(v.view, (new, loop.index), (1, width)), loop.carried[0]))
+            b.store(p.view, (p_new, row), b.reduce("sum", loop.results[0]) * tau, axes=(1, 0))
+
+        by_blocks(b, first, size, rows)
+        half = b.full((), -0.5, dtype) * tau * p.dot(p_new, v, new, start, size)
+        p.add(p_new, half, v, new, start, size)
+    last = size - 1
+    corner = changed(last, last, 1, last if keep else last % 2, last % 2)
+    b.store(a.view, (last, last), corner)
+    d.set(0, last, b.cast(a.one(last, last), f64))
+    b.store(e, (last,), b.full((), 0.0, f64))
+
+
+def product_of(b: KernelBuilder, z: Columns, v: Columns, taus: View, size: Ix) -> None:
+    """z becomes the product of all reflections, transposed."""
+    dtype, width = z.dtype, z.width
+    one = b.full((), 1.0, dtype)
+    with b.loop(0, size) as row:
+        z.zero(row.index, size)
+        z.set(row.index, row.index, one)
+    with b.loop(0, size - 1) as back:
+        k2 = size - 2 - back.index
+        tau2, start2 = b.load(taus, (k2,), ()), (k2 + 1) // width * width
+
+        def reflect(row: Ix, height: int) -> None:
+            with b.loop(start2, size, width, [b.full((height, width), 0.0, dtype)]) as loop:
+                x = b.load(z.view, (row, loop.index), (height, width))
+                loop.next(b.fma(x, b.load(v.view, (k2 + 1, loop.index), (1, width)), loop.carried[0]))
+            factor = b.reduce("sum", loop.results[0]) * -tau2
+            with b.loop(start2, size, width) as loop:
+                x = b.load(z.view, (row, loop.index), (height, width))
+                b.store(z.view, (row, loop.index), b.fma(factor, b.load(v.view, (k2 + 1, loop.index), (1, width)), x))
+
+        by_blocks(b, k2 + 1, size, reflect)
 
 # Eigenvectors of symmetric matrices from recorded reflections and rotations, on all threads.
 # Launches: one program a matrix reduces it and finds the eigenvalues, keeping what it did. Programs of the second each take some components

@@ -70,8 +70,7 @@ class PagedAttention(Composite):
         )
         place = q.node.graph.add(Iota(shape=(1, pages * page), axis=1, dtype=lengths.dtype)).value
         seen = F.reshape(F.less(place, F.reshape(lengths, (b, 1))), (b, 1, 1, pages * page))
-        out: Value = Attention(scale=self.scale, softcap=self.softcap, has_mask=True)(q, keys, values, seen)
-        return out
+        return F.emit(Attention(scale=self.scale, softcap=self.softcap, has_mask=True), q, keys, values, seen)
 
     def flops(self, q: TensorType, k: TensorType, v: TensorType, table: TensorType, lengths: TensorType) -> Dim:
         return 4 * q.numel * table.shape[1] * k.shape[2]

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from ...core.dims import Dim
 from ...core.dtypes import complex_of, real_of
 from ...core.errors import require
 from ...ir.graph import Value
@@ -14,7 +13,7 @@ from ...ir.layout import Layout
 from ...ir.types import TensorType
 from .. import functions as F
 from ..base import E, MaybeValues, S, Values, register
-from ..families import General, N, View, c64, c128, f16, f32, f64, require_one_dtype, values_of
+from ..families import General, N, View, c64, c128, f16, f32, f64, require_one_dtype
 
 REAL_ONLY = [E(f32(3), match="needs complex operands, got dtype=f32")]
 
@@ -68,6 +67,7 @@ class Complex(General):
     """re + i im."""
 
     work = 0
+    cases = True
     samples = [S(f32(3, 5), f32(3, 5)), S(f64(4), f64(4)), S(f32(), f32()), S(f32(0, 2), f32(0, 2)), S(f32(N, 3), f32(N, 3))]
     errors = [E(f32(3), f32(4), match="both parts must have one shape"), E(f32(3), f64(3), match="operands must have one dtype"),
               E(f16(3), f16(3), match="needs f32 or f64 parts")]
@@ -91,9 +91,6 @@ class Complex(General):
     def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
         re, im = (F.zeros(v) if t is None else t for v, t in zip(inputs, tangents, strict=True))
         return (F.one("complex", re, im),)
-
-    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
-        return values_of(self(*(F.broadcast_batch(v, b, size) for v, b in zip(inputs, batched, strict=True))))
 
 
 @register

@@ -30,14 +30,12 @@ def scale_of(norm: str | None, n: int, *, inverse: bool) -> float:
 def pairs(z: Value) -> Value:
     """[…, 2]: real and imaginary parts."""
     if z.dtype.kind == "c":
-        out: Value = ViewAsReal()(z)
-        return out
+        return F.emit(ViewAsReal(), z)
     return wide(z)
 
 
 def joined(p: Value) -> Value:
-    out: Value = ViewAsComplex()(p)
-    return out
+    return F.emit(ViewAsComplex(), p)
 
 
 def last(x: Value, axis: int, count: int) -> Value:

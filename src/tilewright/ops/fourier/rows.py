@@ -48,8 +48,7 @@ def with_tables(arrays: list[Any]) -> list[Any]:
 def by_rows(x: Value, kind: str, n: int, lanes: int, *, inverse: bool, scale: float) -> Value:
     graph = x.node.graph
     made = [graph.constant(t, "twiddles") for t in tables(n, lanes, x.dtype, real=kind != "complex")]
-    out: Value = DftRows(kind, inverse, scale)(x, *made)
-    return out
+    return F.emit(DftRows(kind, inverse, scale), x, *made)
 
 
 @register

@@ -238,5 +238,4 @@ def times(x: Value, by: tuple[Value, Value]) -> Value:
 
 def paired(re: Value, im: Value) -> Value:
     """Pairs […, n, 2] of parts […, n, 1], which one kernel stores."""
-    out: Value = ViewAsReal()(Complex()(*(F.reshape(p, p.shape[:-1]) for p in (re, im))))
-    return out
+    return F.emit(ViewAsReal(), Complex()(*(F.reshape(p, p.shape[:-1]) for p in (re, im))))

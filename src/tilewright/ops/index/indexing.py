@@ -30,7 +30,6 @@ from ..families import (
     require_axis,
     require_kind,
     require_one_dtype,
-    values_of,
 )
 from .sorting import order_of, require_index_dtype
 
@@ -110,6 +109,7 @@ class GatherAlongAxis(General):
     faults = True
     axis: int
     traits = Traits(linear=True)
+    cases = True
     samples = [S(f32(3, 4), i64(3, 2), axis=1, low=(-2, 0), high=(2, 3)), S(f32(3, 4), i64(5, 4), axis=0, low=(-2, 0), high=(2, 2)),
                S(f32(3, 4), i32(2, 1), axis=1, low=(-2, 0), high=(2, 3)), S(f32(N, 3), i64(N, 1), axis=1, low=(-2, 0), high=(2, 2))]
     errors = [E(f32(3, 4), i64(3), axis=1, match="x and ids must have one rank"),
@@ -133,10 +133,6 @@ class GatherAlongAxis(General):
         x, ids = inputs
         assert cotangents[0] is not None
         return F.one("scatter_along", F.zeros(x), ids, cotangents[0], axis=self.axis), None
-
-    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
-        x, ids = (F.broadcast_batch(v, b, size) for v, b in zip(inputs, batched, strict=True))
-        return (GatherAlongAxis(axis=self.axis + 1)(x, ids),)
 
 
 @register
@@ -212,6 +208,7 @@ class Concat(General):
     complex = "parts"
     axis: int
     traits = Traits(linear=True)
+    cases = True
     samples = [S(f32(2, 3), f32(2, 1), f32(2, 4), axis=1), S(f32(3), axis=0), S(f32(N, 2), f32(M, 2), axis=0), S(i64(2), i64(0), axis=0),
                S(bf16(2, 1), bf16(2, 1), axis=1), S(boolean(1), boolean(3), axis=0)]
     errors = [E(f32(2, 3), f32(3, 3), axis=1, match="operands must agree outside axis 1"),
@@ -240,9 +237,6 @@ class Concat(General):
 
     def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
         return (F.concat([F.zeros(v) if t is None else t for v, t in zip(inputs, tangents, strict=True)], self.axis),)
-
-    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
-        return (F.concat([F.broadcast_batch(v, b, size) for v, b in zip(inputs, batched, strict=True)], self.axis + 1),)
 
 
 @register
@@ -297,6 +291,7 @@ class TopK(General):
     axis: int
     largest: bool = True
     dtype: DType = dt.i64  # of the indices
+    cases = True
     samples = [S(f32(3, 90), k=2, axis=1, dtype=dt.i32), S(f64(200), k=70, axis=0), S(f32(3, 5), k=2, axis=1),
                S(f32(4, 3), k=4, axis=0, largest=False), S(i32(7), k=3, axis=0), S(f32(N, 4), k=1, axis=1),
                S(f32(3), k=0, axis=0), S(bf16(2, 6), k=3, axis=1)]
@@ -326,6 +321,3 @@ class TopK(General):
     def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
         assert tangents[0] is not None
         return GatherAlongAxis(axis=self.axis)(tangents[0], outputs[1]), None
-
-    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
-        return values_of(TopK(k=self.k, axis=self.axis + 1, largest=self.largest, dtype=self.dtype)(inputs[0]))

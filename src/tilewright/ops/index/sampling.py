@@ -15,8 +15,7 @@ from ...core import dtypes as dt
 from ...core.dims import Dim
 from ...core.errors import ExecutionError, require
 from ...ir.types import TensorType
-from .. import functions as F
-from ..base import E, S, Values, register
+from ..base import E, S, register
 from ..families import General, N, f16, f32, i32, i64, u8
 from ..random.philox import words
 
@@ -38,6 +37,7 @@ class Sample(General):
     infinite is an ExecutionError."""
 
     faults = True
+    cases = True
     samples = [S(f32(7), u8(7), f32(4), i64(3), low=(-3, 0, 0.2, 0), high=(3, 1, 1, 5)),
                S(f32(150), u8(150), f32(4), i64(3), low=(-6, 0, 0.5, 1), high=(6, 1, 1.5, 40)),
                S(f32(64), u8(64), f32(4), i64(3), low=(-2, 0, 0.1, -3), high=(2, 1, 1, 0)),
@@ -64,9 +64,6 @@ class Sample(General):
 
     def flops(self, *types: TensorType) -> Dim:
         return 100 * types[0].numel
-
-    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
-        return (self(*(F.broadcast_batch(v, b, size) for v, b in zip(inputs, batched, strict=True))),)
 
     def ref(self, logits: Any, seen: Any, settings: Any, numbers: Any) -> Any:
         out = np.empty(logits.shape[:-1], np.int64)

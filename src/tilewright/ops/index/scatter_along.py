@@ -28,6 +28,7 @@ class ScatterAlong(General):
     faults = True
     axis: int
     mode: str = "add"
+    cases = True
     samples = [S(f32(3, 4), i64(3, 5), f32(3, 5), axis=1, low=(-2, 0, -2), high=(2, 3, 2)),
                S(f32(3, 4), i64(5, 4), f32(5, 4), axis=0, low=(-2, 0, -2), high=(2, 2, 2)),
                S(f64(3, 4, 5), i32(2, 6, 5), f64(2, 6, 5), axis=1, low=(-2, 0, -2), high=(2, 3, 2)),
@@ -88,7 +89,3 @@ class ScatterAlong(General):
     def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
         x, updates = (F.zeros(inputs[i]) if (t := tangents[i]) is None else t for i in (0, 2))
         return (self(x, inputs[1], updates),)
-
-    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
-        x, ids, updates = (F.broadcast_batch(v, b, size) for v, b in zip(inputs, batched, strict=True))
-        return (ScatterAlong(axis=self.axis + 1, mode=self.mode)(x, ids, updates),)

@@ -6,13 +6,12 @@ from typing import Any
 import numpy as np
 
 from ...core import dtypes as dt
-from ...core.dims import Dim
 from ...core.dtypes import DType
 from ...core.errors import require
 from ...ir.types import TensorType
 from .. import functions as F
 from ..base import REGISTRY, E, MaybeValues, S, Sample, Values, register
-from ..families import General, M, N, bf16, boolean, f16, f32, f64, i8, i32, i64, require_axis, u8, values_of
+from ..families import General, M, N, bf16, boolean, f16, f32, f64, i8, i32, i64, require_axis, u8
 
 ERRORS = [E(f32(3), axis=1, match="axis must be in 0..0, got axis=1"), E(f32(), axis=0, match="axis must be in"),
           E(f32(3), axis=0, dtype=dt.f32, match="indices must be of an integer dtype, got dtype=f32")]
@@ -45,6 +44,7 @@ class Sort(General):
     descending: bool = False
     dtype: DType = dt.i64  # of the indices
     work = 0
+    cases = True
     samples = sort_samples()
     errors = ERRORS
 
@@ -68,9 +68,6 @@ class Sort(General):
         assert tangents[0] is not None
         return F.apply("gather_along_axis", tangents[0], outputs[1], axis=self.axis), None
 
-    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
-        return values_of(Sort(axis=self.axis + 1, descending=self.descending, dtype=self.dtype)(inputs[0]))
-
 
 @register
 class ArgSort(General):
@@ -80,6 +77,7 @@ class ArgSort(General):
     descending: bool = False
     dtype: DType = dt.i64
     work = 0
+    cases = True
     samples = sort_samples()
     errors = ERRORS
 
@@ -90,6 +88,3 @@ class ArgSort(General):
 
     def ref(self, x: Any) -> Any:
         return order_of(x, self.axis, self.descending).astype(self.dtype.np)
-
-    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
-        return values_of(ArgSort(axis=self.axis + 1, descending=self.descending, dtype=self.dtype)(inputs[0]))

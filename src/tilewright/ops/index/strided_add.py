@@ -27,6 +27,7 @@ class StridedAdd(Composite):
     strides: tuple[int, ...]
     offset: int = 0
     traits = Traits(composite=True, linear=True)
+    cases = True
     samples = [S(f32(2, 7, 5), size=30, strides=(4, 1)), S(f32(2, 2, 3), size=10, strides=(1, 3, 2), offset=1),
                S(f64(3, 8), size=8, strides=(1,)), S(f32(3, 20), size=9, strides=(4, 0)),
                S(i64(5, 2), size=12, strides=(2, 3)), S(f32(0, 5), size=4, strides=(4, 0)), S(f32(2, 3, 0), size=4, strides=(1, 1)),
@@ -75,9 +76,6 @@ class StridedAdd(Composite):
         g = cotangents[0]
         assert g is not None
         return (self.reading(inputs[0].type)(g),)
-
-    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
-        return (self(inputs[0]),)
 
     def flops(self, *types: TensorType) -> Dim:
         return types[0].numel

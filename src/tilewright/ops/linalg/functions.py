@@ -148,21 +148,18 @@ SQUARINGS = 24  # of matrix_exp: norms up to 2 ** 24
 
 def solve(a: Value, b: Value) -> Value:
     """x of a @ x = b."""
-    out: Value = Solve()(a, b)
-    return out
+    return F.emit(Solve(), a, b)
 
 
 def inv(a: Value) -> Value:
     """The inverse; a singular matrix is an error."""
     require(len(a.shape) >= 2 and a.shape[-1] == a.shape[-2], "needs square matrices", x=a.type)
-    out: Value = Solve()(a, F.expand(X.eye(a, a.shape[-1]), a.shape))
-    return out
+    return F.emit(Solve(), a, F.expand(X.eye(a, a.shape[-1]), a.shape))
 
 
 def det(a: Value) -> Value:
     """The determinant."""
-    out: Value = Det()(a)
-    return out
+    return F.emit(Det(), a)
 
 
 def slogdet(a: Value) -> tuple[Value, Value]:

@@ -252,14 +252,12 @@ class Conv(Contraction):
         if self._depthwise(x, w) and (pads := self._pads_back(x, w, g)):
             ones = (1,) * len(self.stride)
             taps = F.flip(w, tuple(range(2, len(w.shape))))
-            swapped: Value = dataclasses.replace(self, stride=ones, padding=pads)(spread_apart(g, (1, 1, *self.stride)), taps)
-            return swapped
+            return F.emit(dataclasses.replace(self, stride=ones, padding=pads), spread_apart(g, (1, 1, *self.stride)), taps)
         back = dataclasses.replace(self, transposed=True, output_padding=())
         made = back._spatial(g.shape[2:], w.shape[2:])
         missing = tuple(d - m for d, m in zip(x.shape[2:], made, strict=True))
         if all(isinstance(d, int) for d in missing):
-            spread: Value = dataclasses.replace(back, output_padding=missing)(g, w)
-            return spread
+            return F.emit(dataclasses.replace(back, output_padding=missing), g, w)
         plain: Value = back(g, w)  # a symbolic size: the elements that no window reached are zeros
         return F.pad(plain, (0,) * len(x.shape), (0, 0, *missing))
 

@@ -158,8 +158,7 @@ class Rsqrt(Primitive):
 
     def decompose(self, x: Value) -> Value:
         root: Value = Sqrt()(x)
-        out: Value = Reciprocal()(root)
-        return out
+        return F.emit(Reciprocal(), root)
 
 
 @register

@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 
 from ...core import dtypes as dt
-from ...core.dims import Dim
 from ...core.errors import UnsupportedError
 from ...ir.graph import Value
 from ...ir.types import TensorType
 from .. import functions as F
-from ..base import REGISTRY, E, MaybeValues, Op, S, Sample, Traits, Values, register
-from ..families import N, Reduction, bf16, boolean, f16, f32, f64, i32, i64, require_axis, require_kind, values_of
+from ..base import REGISTRY, E, MaybeValues, S, Sample, Traits, Values, register
+from ..families import N, Reduction, bf16, boolean, f16, f32, f64, i32, i64, require_axis, require_kind
 from .reductions import wide
 
 
@@ -66,9 +65,6 @@ class CumSum(Running):
         assert g is not None
         return (replace(self, reverse=not self.reverse)(g),)
 
-    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
-        return (replace(self, axis=self.axis + 1)(inputs[0]),)
-
 
 @register
 class CumProd(Running):
@@ -83,10 +79,7 @@ class CumProd(Running):
         return self.fold(np.multiply, x, 1)
 
     def expands(self, rule: str, active: tuple[bool, ...]) -> bool:
-        return rule in ("vjp", "jvp") or getattr(type(self), rule) is getattr(Op, rule)
-
-    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
-        return (replace(self, axis=self.axis + 1)(inputs[0]),)
+        return rule != "batch"
 
     def decompose(self, x: Value) -> Value:
         n, axis = x.shape[self.axis], self.axis
@@ -147,10 +140,6 @@ class RunningExtreme(Reduction):
         assert tangents[0] is not None
         return F.apply("gather_along_axis", tangents[0], outputs[1], axis=me.axis), None
 
-    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
-        me: Any = self
-        return values_of(replace(me, axis=me.axis + 1)(inputs[0]))
-
 
 @register
 class CumMax(RunningExtreme):
@@ -189,10 +178,7 @@ class LogCumSumExp(Reduction):
         return np.logaddexp.accumulate(y, axis=self.axis).astype(x.dtype) if y.shape[self.axis] else x
 
     def expands(self, rule: str, active: tuple[bool, ...]) -> bool:
-        return rule in ("vjp", "jvp") or getattr(type(self), rule) is getattr(Op, rule)
-
-    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
-        return (replace(self, axis=self.axis + 1)(inputs[0]),)
+        return rule != "batch"
 
     def decompose(self, x: Value) -> Value:
         n, axis, step = x.shape[self.axis], self.axis, 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any, ClassVar
 
 import numpy as np
@@ -56,6 +55,7 @@ def unbiased(var: Value, x: Value) -> Value:
 class AlongAxis(Composite):
     work = 5
     whole = True
+    cases = True
     samples = [S(f32(3, 5), axis=1), S(f32(3, 5), axis=0), S(f64(2, 3, 4), axis=1), S(bf16(2, 7), axis=1), S(f16(5), axis=0),
                S(f32(N, 3), axis=1), S(f32(2, M), axis=1), S(f32(0, 3), axis=1), S(f32(2, 0), axis=1)]
     errors = [E(f32(3), axis=-1, match="axis must be in 0..0, got axis=-1"), E(i32(3), axis=0, match="needs float operands; cast first")]
@@ -64,10 +64,6 @@ class AlongAxis(Composite):
         require_kind((x,), "f")
         require_axis(getattr(self, "axis"), x.ndim)  # noqa: B009 - each op declares it
         return x
-
-    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
-        shifted: dict[str, Any] = {"axis": self.attrs()["axis"] + 1}
-        return (dataclasses.replace(self, **shifted)(inputs[0]),)
 
 
 def shifted(x: Any, axis: int) -> Any:

@@ -27,6 +27,7 @@ class MaxPoolIndices(General):
     dilation: tuple[int, ...]
     ceil_mode: bool = False
     dtype: DType = dt.i64
+    cases = True
     samples = [S(f32(1, 2, 6, 7), kernel=(3, 2), stride=(2, 2), padding=((1, 1), (0, 0)), dilation=(1, 1)),
                S(f32(2, 3, 8), kernel=(3,), stride=(2,), padding=((1, 1),), dilation=(2,), dtype=dt.i32),
                S(f64(1, 1, 5, 5), kernel=(2, 2), stride=(2, 2), padding=((0, 0), (0, 0)), dilation=(1, 1), ceil_mode=True),
@@ -84,7 +85,3 @@ class MaxPoolIndices(General):
         small = (product(t.shape[:-n]), product(outputs[0].shape[-n:]))
         flat = F.reshape(t, (small[0], product(t.shape[-n:])))
         return F.reshape(F.apply("gather_along_axis", flat, F.reshape(outputs[1], small), axis=1), outputs[0].shape), None
-
-    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
-        out: Values = self(inputs[0])  # leading axes are free
-        return out

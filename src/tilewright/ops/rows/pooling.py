@@ -101,6 +101,7 @@ class MaxPool(General):
     padding: Pairs
     dilation: tuple[int, ...]
     ceil_mode: bool = False
+    cases = True
     samples = [S(f32(1, 2, 6, 7), kernel=(3, 2), stride=(2, 2), padding=((1, 1), (0, 0)), dilation=(1, 1)),
                S(f32(2, 3, 8), kernel=(3,), stride=(2,), padding=((1, 1),), dilation=(2,)),
                S(f64(1, 1, 5, 5), kernel=(2, 2), stride=(2, 2), padding=((0, 0), (0, 0)), dilation=(1, 1), ceil_mode=True),
@@ -153,9 +154,6 @@ class MaxPool(General):
             total = F.where(won, tap(moved), total)
         return (total,)
 
-    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
-        return (self(inputs[0]),)  # leading axes are free
-
 
 @register
 class Pool(General):
@@ -167,6 +165,7 @@ class Pool(General):
     dilation: tuple[int, ...]
     ceil_mode: bool = False
     kind: str = "sum"
+    cases = True
     samples = [S(f32(1, 2, 6, 7), kernel=(3, 2), stride=(2, 2), padding=((1, 1), (0, 0)), dilation=(1, 1)),
                S(f32(2, 3, 8), kernel=(3,), stride=(2,), padding=((1, 1),), dilation=(2,), kind="min"),
                S(f64(1, 1, 5, 5), kernel=(2, 2), stride=(2, 2), padding=((0, 0), (0, 0)), dilation=(1, 1), ceil_mode=True, kind="prod"),
@@ -238,9 +237,6 @@ class Pool(General):
         for tap, others in found:
             total = F.add(total, tap(moved) if others is None else F.mul(tap(moved), others))
         return (total,)
-
-    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
-        return (self(inputs[0]),)  # leading axes are free
 
 
 def spread(x: Value, g: Value, kernel: Ints, stride: Ints, padding: Pairs, dilation: Ints) -> Value:

@@ -134,8 +134,7 @@ def density(a: Value, x: Value) -> Value:
     over = F.sub(wide[0], 1)
     flat = F.equal(over, 0)  # also where x is 0
     power = F.where(flat, 0, F.mul(over, F.log(F.where(flat, 1, wide[1]))))
-    found: Value = Cast(dtype=x.dtype)(F.exp(F.sub(F.sub(power, wide[1]), F.one("lgamma", wide[0]))))
-    return found
+    return F.emit(Cast(dtype=x.dtype), F.exp(F.sub(F.sub(power, wide[1]), F.one("lgamma", wide[0]))))
 
 
 class IncompleteGamma(Binary):

@@ -9,8 +9,7 @@ from ...ops import functions as F
 from ...ops.complex import rules as C
 from ...ops.complex.parts import Complex, Imag, Real, ViewAsComplex, ViewAsReal, parts
 from ..promote import as_float, as_tracer, meet
-from ..trace import Functions, apply, install
-from .linalg import on_values
+from ..trace import Functions, apply, built, install
 
 public = FUNCTIONS = Functions()
 
@@ -26,7 +25,7 @@ def real(z: Any) -> Any:
 def imag(z: Any) -> Any:
     """The imaginary part; zeros for a real array."""
     z = as_tracer(z)
-    return apply(Imag(), z) if z.value.dtype.kind == "c" else on_values(F.zeros, z)
+    return apply(Imag(), z) if z.value.dtype.kind == "c" else built(F.zeros, z)
 
 
 @public
@@ -45,13 +44,13 @@ def complex_(re: Any, im: Any) -> Any:
 def conj(z: Any) -> Any:
     """The imaginary part's sign changed; a real array itself."""
     z = as_tracer(z)
-    return on_values(C.conj, z) if z.value.dtype.kind == "c" else z
+    return built(C.conj, z) if z.value.dtype.kind == "c" else z
 
 
 @public
 def angle(z: Any) -> Any:
     """The argument, in -pi..pi."""
-    return on_values(C.angle, as_float(z))
+    return built(C.angle, as_float(z))
 
 
 @public
@@ -59,15 +58,15 @@ def abs_squared(z: Any) -> Any:
     """|z| squared, without the root."""
     z = as_tracer(z)
     if z.value.dtype.kind != "c":
-        return on_values(F.square, z)
-    return on_values(lambda v: F.add(*(F.square(p) for p in parts(v))), z)
+        return built(F.square, z)
+    return built(lambda v: F.add(*(F.square(p) for p in parts(v))), z)
 
 
 @public
 def polar(size: Any, angle: Any) -> Any:
     """size * (cos(turn) + i sin(turn))."""
     a, b = meet(as_float(size), as_float(angle))
-    return on_values(C.polar, a, b)
+    return built(C.polar, a, b)
 
 
 @public

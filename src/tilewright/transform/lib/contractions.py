@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...core import dtypes as dt
+from ...core.dims import product
 from ...core.errors import ShapeError
 from ...ops import Attention, Concat, GatedDeltaRule, GroupedMatmul, LoraMatmul, Matmul, Reshape, Rope, SelectiveScan, Split
 from ...ops import Conv as ConvOp
@@ -15,6 +16,7 @@ from .creation import zeros
 from .elementwise import _operator, _reflected
 from .reductions import one_axis
 from .shapes import broadcast_to, permute_dims, reshape
+from .windows import each, pairs
 
 public = FUNCTIONS = Functions()
 
@@ -28,8 +30,8 @@ def matmul(a: Any, b: Any, *, dtype: Any = None) -> Any:
         raise ShapeError(f"matmul: needs operands of rank 1 or more, got {x.type} @ {y.type} ({user_place()})")
     row, column = x.ndim == 1, y.ndim == 1
     if row and column and x.shape == y.shape and x.value.dtype in (dt.f32, dt.f64):  # a sum over all of memory, which threads share
-        product: Any = x
-        return (product * y).sum()
+        left: Any = x
+        return (left * y).sum()
     x = apply(Reshape(shape=(1, *x.shape)), x) if row else x
     y = apply(Reshape(shape=(*y.shape, 1)), y) if column else y
     out = apply(Matmul(dtype=None if dtype is None else dtype_given(dtype)), x, y)
@@ -92,18 +94,11 @@ def _pair(p: str, x: Any, q: str, y: Any, later: set[str]) -> tuple[str, Any]:
 
     def shaped(v: Any, names: str, *groups: list[str]) -> Any:
         rotated = permute_dims(v, [names.index(c) for g in groups for c in g])
-        return reshape(rotated, (*(size[c] for c in batch), *(_product(size[c] for c in g) for g in groups[1:])))
+        return reshape(rotated, (*(size[c] for c in batch), *(product([size[c] for c in g]) for g in groups[1:])))
 
     out = matmul(shaped(x, p, batch, rows, summed), shaped(y, q, batch, summed, columns))
     names = [*batch, *rows, *columns]
     return "".join(names), reshape(out, tuple(size[c] for c in names))
-
-
-def _product(dims: Any) -> Any:
-    out = 1
-    for d in dims:
-        out = out * d
-    return out
 
 
 @public
@@ -111,20 +106,26 @@ def dot_general(a: Any, b: Any, contract: Any, batch: Any = ((), ())) -> Any:
     """Sums of products over pairs of axes: `contract` and `batch` are (axes of a, axes of b). The result has the batch axes, then what is
     left of a, then of b."""
     x, y = meet(a, b)
-    pairs = []
+    return paired("dot_general", x, y, contract, batch)
+
+
+def paired(what: str, x: Any, y: Any, contract: Any, batch: Any = ((), ())) -> Any:
+    """`dot_general` of operands of one dtype; `what` begins its errors."""
+    found = []
     for name, (p, q) in (("contract", contract), ("batch", batch)):
-        left, right = ([one_axis("dot_general", i, v.ndim) for i in axes] for axes, v in ((p, x), (q, y)))
+        left, right = ([one_axis(what, i, v.ndim) for i in axes] for axes, v in ((p, x), (q, y)))
         if len(left) != len(right) or any(x.shape[i] != y.shape[k] for i, k in zip(left, right, strict=False)):
-            raise ShapeError(f"dot_general: {name} axes must pair up in size, got {tuple(p)} of {x.type} and {tuple(q)} of {y.type} "
+            raise ShapeError(f"{what}: {name} axes must pair up in size, got {tuple(p)} of {x.type} and {tuple(q)} of {y.type} "
                              f"({user_place()})")
-        pairs.append((left, right))
-    (ca, cb), (ba, bb) = pairs
+        found.append((left, right))
+    (ca, cb), (ba, bb) = found
     if len({*ca, *ba}) != len(ca) + len(ba) or len({*cb, *bb}) != len(cb) + len(bb):
-        raise ShapeError(f"dot_general: an axis is given twice, got contract={contract}, batch={batch} ({user_place()})")
+        raise ShapeError(f"{what}: an axis is given twice, got contract={contract}, batch={batch} ({user_place()})")
     rows, columns = ([i for i in range(v.ndim) if i not in used] for v, used in ((x, {*ca, *ba}), (y, {*cb, *bb})))
     lead, inner, high, wide = ([v.shape[i] for i in axes] for v, axes in ((x, ba), (x, ca), (x, rows), (y, columns)))
-    left = reshape(permute_dims(x, [*ba, *rows, *ca]), (_product(lead), _product(high), _product(inner)))
-    right = reshape(permute_dims(y, [*bb, *cb, *columns]), (_product(lead), _product(inner), _product(wide)))
+    cases = [product(lead)] if lead else []
+    left = reshape(permute_dims(x, [*ba, *rows, *ca]), (*cases, product(high), product(inner)))
+    right = reshape(permute_dims(y, [*bb, *cb, *columns]), (*cases, product(inner), product(wide)))
     return reshape(matmul(left, right), (*lead, *high, *wide))
 
 
@@ -172,12 +173,7 @@ def conv(x: Any, w: Any, *, stride: Any = 1, padding: Any = 0, dilation: Any = 1
     """Convolution x[N,C,*s] with w[O,C/groups,*k]; stride, padding and dilation are ints or one an axis (padding also pairs)."""
     x, w = meet(x, w)
     n = x.ndim - 2
-
-    def each(v: Any) -> tuple[Any, ...]:
-        return tuple(v) if isinstance(v, (tuple, list)) else (v,) * n
-
-    pairs = tuple(p if isinstance(p, tuple) else (p, p) for p in each(padding))
-    return apply(ConvOp(stride=each(stride), padding=pairs, dilation=each(dilation), groups=groups), x, w)
+    return apply(ConvOp(stride=each(stride, n), padding=pairs(padding, n), dilation=each(dilation, n), groups=groups), x, w)
 
 
 @public

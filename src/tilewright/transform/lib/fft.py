@@ -3,6 +3,7 @@ are transformed in f32."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,8 @@ from ...ops import functions as F
 from ...ops.complex.rules import conj
 from ...ops.fourier import functions as T
 from ..promote import as_float, as_tracer
-from ..trace import Functions, Tracer, user_place
+from ..trace import Functions, Tracer, built, user_place
 from .complex import as_complex
-from .linalg import on_values
 from .reductions import one_axis
 
 public = FUNCTIONS = Functions()
@@ -39,13 +39,6 @@ def _wide(x: Any) -> Tracer:
     return as_tracer(found, dt.f32) if found.value.dtype.itemsize < 4 else found
 
 
-def _total(sizes: Sequence[int]) -> int:
-    out = 1
-    for n in sizes:
-        out *= n
-    return out
-
-
 def _complex_form(name: str, x: Any, s: Any, axes: Any, norm: str | None, *, inverse: bool) -> Any:
     x = _wide(x) if axes is None or len(axes) else as_complex(_wide(x))  # a transform makes real numbers complex itself
     found, sizes = _axes(name, x, s, axes)
@@ -53,9 +46,9 @@ def _complex_form(name: str, x: Any, s: Any, axes: Any, norm: str | None, *, inv
     def build(z: Value) -> Value:
         for a, n in zip(found, sizes, strict=True):
             z = T.resized(z, a, n)
-        return T.fft_c2c(z, found, T.scale_of(norm, _total(sizes), inverse=inverse), inverse=inverse)
+        return T.fft_c2c(z, found, T.scale_of(norm, prod(sizes), inverse=inverse), inverse=inverse)
 
-    return on_values(build, x)
+    return built(build, x)
 
 
 def _to_half(name: str, x: Any, s: Any, axes: Any, norm: str | None, *, inverse: bool = False) -> Any:
@@ -68,11 +61,11 @@ def _to_half(name: str, x: Any, s: Any, axes: Any, norm: str | None, *, inverse:
     def build(v: Value) -> Value:
         for a, n in zip(found, sizes, strict=True):
             v = T.resized(v, a, n)
-        half = T.half_forward(v, found[-1], T.scale_of(norm, _total(sizes), inverse=inverse))
+        half = T.half_forward(v, found[-1], T.scale_of(norm, prod(sizes), inverse=inverse))
         half = T.fft_c2c(half, found[:-1], 1.0, inverse=False) if found[:-1] else half
         return conj(half) if inverse else half
 
-    return on_values(build, x)
+    return built(build, x)
 
 
 def _from_half(name: str, x: Any, s: Any, axes: Any, norm: str | None, *, inverse: bool = True) -> Any:
@@ -87,9 +80,9 @@ def _from_half(name: str, x: Any, s: Any, axes: Any, norm: str | None, *, invers
         for a, n in zip(found, [*sizes[:-1], sizes[-1] // 2 + 1], strict=True):
             z = T.resized(z, a, n)
         z = T.fft_c2c(z, found[:-1], 1.0, inverse=True) if found[:-1] else z
-        return T.half_backward(z, sizes[-1], found[-1], T.scale_of(norm, _total(sizes), inverse=inverse))
+        return T.half_backward(z, sizes[-1], found[-1], T.scale_of(norm, prod(sizes), inverse=inverse))
 
-    return on_values(build, x)
+    return built(build, x)
 
 
 def _one(make: Callable[..., Any], name: str, *, inverse: bool, doc: str) -> None:
@@ -147,7 +140,7 @@ def _shifted(x: Any, axes: Any, *, forward: bool) -> Any:
             v = F.concat([F.slice_(v, a, cut, n - cut), F.slice_(v, a, 0, cut)], a)
         return v
 
-    return on_values(build, x)
+    return built(build, x)
 
 
 @public

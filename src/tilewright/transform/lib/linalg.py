@@ -1,14 +1,12 @@
 """`tw.linalg`: NumPy's and the array API's linear algebra. Matrices are the last two axes of an array, leading axes are cases."""
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from ...core.errors import ShapeError
-from ...ir.graph import Value
 from ...ops.linalg import functions as L
 from ...ops.linalg import matrices as X
 from ...ops.linalg import reflections as R
@@ -17,32 +15,13 @@ from ...ops.linalg.reflections import Geqrf
 from ...ops.linalg.spectra import Eigh, Svd
 from ...ops.linalg.systems import Lu
 from ..promote import as_float, as_tracer, meet
-from ..trace import Functions, Tracer, apply, called_place, current, user_place
-from .contractions import matmul, outer
+from ..trace import Functions, Tracer, apply, built, user_place
+from .contractions import matmul, outer, paired
 from .elementwise import FUNCTIONS as ELEMENTWISE
 from .reductions import axes_of, one_axis
-from .shapes import permute_dims, reshape
+from .shapes import reshape
 
 public = FUNCTIONS = Functions()
-
-
-def on_values(fn: Callable[..., Any], *operands: Any, **attributes: Any) -> Any:
-    """Call a function of graph values on tracers; the nodes it adds have the user's line as their place."""
-    trace = current()
-    values = [trace.lift(x) for x in operands]
-    before, trace.graph.place = trace.graph.place, user_place()
-    count = len(trace.graph.nodes)
-    try:
-        out = fn(*values, **attributes)
-    except ShapeError as e:  # one that no node's type rule raised has no place yet
-        text = str(e) if re.match(r"\w+: ", str(e)) else f"{fn.__name__}: {e}"  # a rule of a function that is no op knows no name
-        raise ShapeError(text if text.endswith(f"({trace.graph.place})") else f"{text} ({trace.graph.place})") from None
-    finally:
-        trace.graph.place = before
-    for node in trace.graph.nodes[count:]:
-        if node.op.faults:
-            node.place = called_place(node.op)
-    return trace.wrap(out) if isinstance(out, Value) else tuple(trace.wrap(v) for v in out)
 
 
 def _floats(*operands: Any) -> list[Tracer]:
@@ -51,7 +30,7 @@ def _floats(*operands: Any) -> list[Tracer]:
 
 def _of_one(name: str, fn: Callable[..., Any]) -> Callable[[Any], Any]:
     def call(x: Any) -> Any:
-        return on_values(fn, as_float(x))
+        return built(fn, as_float(x))
 
     call.__name__ = call.__qualname__ = name
     call.__code__ = call.__code__.replace(co_name=name)  # errors name what the user called
@@ -69,8 +48,8 @@ def solve(a: Any, b: Any) -> Any:
     """x of a @ x = b, by LU with partial pivoting. b is a vector (rank 1) or matrices; a singular matrix is an error."""
     a, b = _floats(a, b)
     if b.ndim == 1:
-        return reshape(on_values(L.solve, a, reshape(b, (-1, 1))), (*a.shape[:-2], b.shape[0]))
-    return on_values(L.solve, a, b)
+        return reshape(built(L.solve, a, reshape(b, (-1, 1))), (*a.shape[:-2], b.shape[0]))
+    return built(L.solve, a, b)
 
 
 @public
@@ -79,7 +58,7 @@ def solve_triangular(a: Any, b: Any, *, lower: bool = True, transpose: bool = Fa
     a, b = _floats(a, b)
     if b.ndim == 1:
         return reshape(solve_triangular(a, reshape(b, (-1, 1)), lower=lower, transpose=transpose, unit_diagonal=unit_diagonal), (-1,))
-    return on_values(X.solve_triangular if left else X.solve_from_right, a, b, upper=not lower, transpose=transpose, unit=unit_diagonal)
+    return built(X.solve_triangular if left else X.solve_from_right, a, b, upper=not lower, transpose=transpose, unit=unit_diagonal)
 
 
 @public
@@ -94,21 +73,21 @@ def lu(a: Any) -> Any:
     """(P, L, U) with a = P @ L @ U."""
     x = as_float(a)
     packed, _, order = apply(Lu(), x)
-    low, up = on_values(L.lu_unpacked, packed)
-    return on_values(L.permutation, order, dtype=x.value.dtype), low, up
+    low, up = built(L.lu_unpacked, packed)
+    return built(L.permutation, order, dtype=x.value.dtype), low, up
 
 
 @public
 def cholesky(a: Any, *, upper: bool = False) -> Any:
     """The lower L with L @ L.T = a (the upper U with U.T @ U = a). A matrix that is not positive definite is an error."""
-    return on_values(L.cholesky, as_float(a), upper=upper)
+    return built(L.cholesky, as_float(a), upper=upper)
 
 
 @public
 def cholesky_solve(b: Any, low: Any, *, upper: bool = False) -> Any:
     """x of (L @ L.T) @ x = b given L."""
     b, low = _floats(b, low)
-    return on_values(L.cholesky_solve, b, low, upper=upper)
+    return built(L.cholesky_solve, b, low, upper=upper)
 
 
 @public
@@ -129,13 +108,13 @@ def geqrf(a: Any) -> Any:
 @public
 def householder_product(packed: Any, tau: Any) -> Any:
     """The first columns of the Q that packed reflections stand for."""
-    return on_values(R.householder_product, *_floats(packed, tau))
+    return built(R.householder_product, *_floats(packed, tau))
 
 
 @public
 def ormqr(packed: Any, tau: Any, other: Any, *, left: bool = True, transpose: bool = False) -> Any:
     """Q @ other (other @ Q; with Q.T) for the Q that packed reflections stand for, without making it."""
-    return on_values(R.reflected, *_floats(packed, tau, other), left=left, transpose=transpose)
+    return built(R.reflected, *_floats(packed, tau, other), left=left, transpose=transpose)
 
 
 @public
@@ -155,7 +134,7 @@ def svd(a: Any, full_matrices: bool = False) -> Any:
     """(U, descending singular values, V.T)."""
     s, u, vt = apply(Svd(), as_float(a))
     if full_matrices:
-        u, vt = on_values(L.complete_basis, u), on_values(lambda v: X.mt(L.complete_basis(X.mt(v))), vt)
+        u, vt = built(L.complete_basis, u), built(lambda v: X.mt(L.complete_basis(X.mt(v))), vt)
     return u, s, vt
 
 
@@ -168,13 +147,13 @@ def svdvals(a: Any) -> Any:
 @public
 def pinv(a: Any, rtol: float | None = None) -> Any:
     """The pseudo-inverse; singular values up to rtol times the largest count as zero."""
-    return on_values(L.pinv, as_float(a), rtol=rtol)
+    return built(L.pinv, as_float(a), rtol=rtol)
 
 
 @public
 def matrix_rank(a: Any, rtol: float | None = None) -> Any:
     """The number of singular values that are not (relatively) zero."""
-    return on_values(L.matrix_rank, as_float(a), rtol=rtol)
+    return built(L.matrix_rank, as_float(a), rtol=rtol)
 
 
 @public
@@ -182,8 +161,8 @@ def lstsq(a: Any, b: Any) -> Any:
     """The x that makes |a @ x - b| least, for an a of full rank."""
     a, b = _floats(a, b)
     if b.ndim == 1:
-        return reshape(on_values(L.lstsq, a, reshape(b, (-1, 1))), (*a.shape[:-2], a.shape[-1]))
-    return on_values(L.lstsq, a, b)
+        return reshape(built(L.lstsq, a, reshape(b, (-1, 1))), (*a.shape[:-2], a.shape[-1]))
+    return built(L.lstsq, a, b)
 
 
 @public
@@ -191,20 +170,20 @@ def matrix_power(a: Any, n: int) -> Any:
     """The n-th power of square matrices; negative ones are powers of the inverse."""
     if isinstance(n, bool) or not isinstance(n, (int, np.integer)):
         raise ShapeError(f"matrix_power: the exponent must be an int, got {n!r} ({user_place()})")
-    return on_values(L.matrix_power, as_tracer(a), n=n)
+    return built(L.matrix_power, as_tracer(a), n=n)
 
 
 @public
 def vector_norm(x: Any, axis: Any = None, keepdims: bool = False, ord: float = 2) -> Any:  # noqa: A002 - NumPy's name
     """(sum of |x| ** ord) ** (1 / ord) over axes (all)."""
     x = as_float(x)
-    return on_values(L.vector_norm, x, order=float(ord), axes=axes_of("vector_norm", axis, x.ndim), keepdims=keepdims)
+    return built(L.vector_norm, x, order=float(ord), axes=axes_of("vector_norm", axis, x.ndim), keepdims=keepdims)
 
 
 @public
 def matrix_norm(x: Any, keepdims: bool = False, ord: Any = "fro") -> Any:  # noqa: A002
     """The norm of matrices: "fro", "nuc", 1, -1, 2, -2, inf, -inf."""
-    return on_values(L.matrix_norm, as_float(x), order=ord, keepdims=keepdims)
+    return built(L.matrix_norm, as_float(x), order=ord, keepdims=keepdims)
 
 
 @public
@@ -215,14 +194,14 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
         axis = (-2, -1)
     if isinstance(axis, (tuple, list)) and len(axis) == 2 and ord is not None:
         pair = tuple(one_axis("norm", a, x.ndim) for a in axis)
-        return on_values(L.matrix_norm, x, order=ord, axes=pair, keepdims=keepdims)
+        return built(L.matrix_norm, x, order=ord, axes=pair, keepdims=keepdims)
     return vector_norm(x, axis, keepdims, 2 if ord is None else ord)
 
 
 @public
 def cond(a: Any, p: Any = None) -> Any:
     """norm(a) * norm(inverse of a); by default of the 2-norm."""
-    return on_values(L.cond, as_float(a), order=p)
+    return built(L.cond, as_float(a), order=p)
 
 
 @public
@@ -230,42 +209,28 @@ def multi_dot(arrays: Sequence[Any]) -> Any:
     """The product of several matrices, in the order that takes the fewest operations."""
     if len(arrays) < 2:
         raise ShapeError(f"multi_dot: needs two arrays or more, got {len(arrays)} ({user_place()})")
-    return on_values(lambda *v: L.multi_dot(v), *meet(*arrays))
+    return built(lambda *v: L.multi_dot(v), *meet(*arrays))
 
 
 @public
 def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
     """Sums of products over the last axes of a and the first of b, or over pairs of axes."""
     x, y = meet(a, b)
-    pairs = (range(x.ndim - axes, x.ndim), range(axes)) if isinstance(axes, int) else axes
-    p, q = ([one_axis("tensordot", i, v.ndim) for i in ((s,) if isinstance(s, int) else s)] for s, v in zip(pairs, (x, y), strict=True))
-    rest_x, rest_y = [i for i in range(x.ndim) if i not in p], [i for i in range(y.ndim) if i not in q]
-    if [x.shape[i] for i in p] != [y.shape[i] for i in q]:
-        raise ShapeError(f"tensordot: the sizes of paired axes differ, got {x.type} over {p} and {y.type} over {q} ({user_place()})")
-    inner = 1
-    for i in p:
-        inner = inner * x.shape[i]
-    shape = (*(x.shape[i] for i in rest_x), *(y.shape[i] for i in rest_y))
-    rows, columns = 1, 1
-    for i in rest_x:
-        rows = rows * x.shape[i]
-    for i in rest_y:
-        columns = columns * y.shape[i]
-    flat = matmul(reshape(permute_dims(x, [*rest_x, *p]), (rows, inner)), reshape(permute_dims(y, [*q, *rest_y]), (inner, columns)))
-    return reshape(flat, shape)
+    pairs = (range(x.ndim - axes, x.ndim), range(axes)) if isinstance(axes, int) else [(s,) if isinstance(s, int) else s for s in axes]
+    return paired("tensordot", x, y, pairs)
 
 
 @public
 def cross(a: Any, b: Any, axis: int = -1) -> Any:
     """The vector product along an axis of size 3."""
     x, y = meet(a, b)
-    return on_values(L.cross, x, y, axis=axis)
+    return built(L.cross, x, y, axis=axis)
 
 
 @public
 def kron(a: Any, b: Any) -> Any:
     """Blocks of b scaled by the elements of a."""
-    return on_values(L.kron, *meet(a, b))
+    return built(L.kron, *meet(a, b))
 
 
 @public
@@ -298,7 +263,7 @@ def vander(x: Any, n: int | None = None, increasing: bool = False) -> Any:
 @public
 def matrix_transpose(a: Any) -> Any:
     """The last two axes exchanged."""
-    return on_values(X.mt, as_tracer(a))
+    return built(X.mt, as_tracer(a))
 
 
 FUNCTIONS |= {"matmul": matmul, "outer": outer}

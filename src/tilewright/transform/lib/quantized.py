@@ -20,6 +20,7 @@ from ..promote import as_float, as_tracer
 from ..trace import Functions, apply, dtype_given, user_place
 from .creation import full
 from .shapes import reshape, stack
+from .windows import each, pairs
 
 public = FUNCTIONS = Functions()
 
@@ -80,12 +81,8 @@ def int_conv(x: Any, w: Any, *, stride: Any = 1, padding: Any = 0, dilation: Any
     """Convolution of x[N,C,*s] (i8 or u8) with w[O,C/groups,*k] (i8) in integers: i32. `border` stands around x: its zero point."""
     x, w = as_tracer(x), as_tracer(w)
     n = x.ndim - 2
-
-    def each(v: Any) -> tuple[Any, ...]:
-        return tuple(v) if isinstance(v, (tuple, list)) else (v,) * n
-
-    pairs = tuple(p if isinstance(p, tuple) else (p, p) for p in each(padding))
-    return apply(IntConv(stride=each(stride), padding=pairs, dilation=each(dilation), groups=groups, border=border), x, w)
+    steps = {"stride": each(stride, n), "padding": pairs(padding, n), "dilation": each(dilation, n)}
+    return apply(IntConv(**steps, groups=groups, border=border), x, w)
 
 
 @public

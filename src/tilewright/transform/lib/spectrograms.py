@@ -13,9 +13,8 @@ from ...ir.graph import Value
 from ...ops import functions as F
 from ...ops.fourier import functions as T
 from ..promote import as_float, as_tracer
-from ..trace import user_place
+from ..trace import built, user_place
 from .complex import as_complex
-from .linalg import on_values
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
 
@@ -56,7 +55,7 @@ def stft(x: Any, n_fft: int, *, hop: int | None = None, window: Any = None, cent
         rank = len(z.shape)
         return F.transpose(z, (*range(rank - 2), rank - 1, rank - 2))
 
-    return on_values(build, x, _window("stft", window, n_fft, x.value.dtype))
+    return built(build, x, _window("stft", window, n_fft, x.value.dtype))
 
 
 def istft(z: Any, n_fft: int, *, hop: int | None = None, window: Any = None, center: bool = True, normalized: bool = False,
@@ -92,7 +91,7 @@ def istft(z: Any, n_fft: int, *, hop: int | None = None, window: Any = None, cen
         return F.reshape(signal, (*lead, signal.shape[1]))
 
     real = dt.f64 if z.value.dtype.name == "c128" else dt.f32
-    return on_values(build, z, _window("istft", window, n_fft, real))
+    return built(build, z, _window("istft", window, n_fft, real))
 
 
 FUNCTIONS |= {"stft": stft, "istft": istft}

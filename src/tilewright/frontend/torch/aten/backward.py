@@ -204,19 +204,6 @@ def _conjugate(y: Value) -> Value:
     return C.conj(y) if y.dtype.kind == "c" else y
 
 
-@aten("sigmoid_backward.default")
-@placed
-def sigmoid_backward(c: Context, g: Value, y: Value) -> Value:
-    return F.mul(g, _conjugate(F.mul(y, F.sub(1, y))))
-
-
-@aten("tanh_backward.default")
-@placed
-def tanh_backward(c: Context, g: Value, y: Value) -> Value:
-    return F.mul(g, _conjugate(F.sub(1, F.square(y) if y.dtype.kind != "c" else F.mul(y, y))))
-
-
-
 @aten("_softmax_backward_data.default")
 @placed
 def softmax_backward(c: Context, g: Value, y: Value, dim: int, dtype: Any) -> Value:
@@ -276,4 +263,6 @@ rows({
         lambda c, g, a, b, p, distances: pulled(c, lambda inner, x, y: cdist(inner, x, y, p), (a, b), g, (True, False), meta=c.args[4])[0],
     "threshold_backward.default": lambda c, g, x, threshold: F.where(F.less_equal(x, threshold), 0, c.cast(g, x.dtype)),
     "native_dropout_backward.default": lambda c, g, mask, scale: F.where(mask, F.mul(c.cast(g, c.dtype), scale), 0),
+    "sigmoid_backward.default": lambda c, g, y: F.mul(g, _conjugate(F.mul(y, F.sub(1, y)))),
+    "tanh_backward.default": lambda c, g, y: F.mul(g, _conjugate(F.sub(1, F.square(y) if y.dtype.kind != "c" else F.mul(y, y)))),
 }, place=True)

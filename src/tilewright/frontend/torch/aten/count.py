@@ -9,7 +9,7 @@ from ....core.dims import product
 from ....ir.graph import Value
 from ....ops import functions as F
 from ....ops.index import counting as N
-from .registry import Context, aten, placed
+from .registry import Context, aten, placed, rows
 
 
 def _edges(c: Context, x: Value, bins: Sequence[int], range_: Sequence[float] | None) -> list[Value]:
@@ -39,30 +39,12 @@ def histogram(c: Context, x: Value, bins: int = 100, *, range: Any = None, weigh
     return N.histogram(flat, [edges], weight, density=density), edges
 
 
-@aten("histogram.bins_tensor")
-@placed
-def histogram_edges(c: Context, x: Value, bins: Value, *, weight: Value | None = None, density: bool = False) -> Any:
-    return N.histogram(F.reshape(x, (product(x.shape), 1)), [bins], weight, density=density), bins
-
-
-@aten("_histogramdd_bin_edges.default")
-@placed
-def histogramdd_edges(c: Context, x: Value, bins: Sequence[int], *, range: Any = None, **_: Any) -> Any:  # noqa: A002
-    return tuple(_edges(c, _rows(x), bins, range))
-
-
 @aten("_histogramdd_from_bin_cts.default")
 @placed
 def histogramdd(c: Context, x: Value, bins: Sequence[int], *, range: Any = None, weight: Value | None = None,  # noqa: A002
                 density: bool = False) -> Any:
     flat = _rows(x)
     return N.histogram(flat, _edges(c, flat, bins, range), weight, density=density)
-
-
-@aten("_histogramdd_from_bin_tensors.default")
-@placed
-def histogramdd_with(c: Context, x: Value, bins: Sequence[Value], *, weight: Value | None = None, density: bool = False) -> Any:
-    return N.histogram(_rows(x), list(bins), weight, density=density)
 
 
 @aten("embedding_bag.default", "embedding_bag.padding_idx")
@@ -86,3 +68,12 @@ def inner_embedding_bag(c: Context, table: Value, ids: Value, offsets: Value, sc
     """As above; here no padding is -1."""
     padding = None if padding_idx < 0 else padding_idx
     return embedding_bag(c, table, ids, offsets, scale_grad_by_freq, mode, sparse, weights, include_last_offset, padding)
+
+
+rows({
+    "histogram.bins_tensor": lambda c, x, bins, *, weight=None, density=False:
+        (N.histogram(F.reshape(x, (product(x.shape), 1)), [bins], weight, density=density), bins),
+    "_histogramdd_bin_edges.default": lambda c, x, bins, *, range=None, **_: tuple(_edges(c, _rows(x), bins, range)),  # noqa: A006
+    "_histogramdd_from_bin_tensors.default":
+        lambda c, x, bins, *, weight=None, density=False: N.histogram(_rows(x), list(bins), weight, density=density),
+}, place=True)

@@ -53,11 +53,6 @@ def same(c: Context, x: Value, **_: Any) -> Value:
     return x
 
 
-@aten("copy.default", "fill.Tensor", "fill.Scalar")
-def copy(c: Context, x: Value, source: Any, *_: Any) -> Value:
-    return c.expand(c.value(source, x.dtype), x.shape)
-
-
 @aten("arange.start_step")
 def arange_step(c: Context, start: Any, end: Any, step: Any = 1, **_: Any) -> Value:
     (n,) = c.shape
@@ -142,4 +137,5 @@ rows({
     "ones.default ones_like.default new_ones.default": lambda c, *_, **__: filled(c, 1, c.shape),
     "scalar_tensor.default": lambda c, value, **_: c.value(value, c.dtype),
     "zero.default": lambda c, x: filled(c, 0, x.shape),
+    "copy.default fill.Tensor fill.Scalar": lambda c, x, source, *_: c.expand(c.value(source, x.dtype), x.shape),
 })

@@ -46,11 +46,6 @@ def elu(c: Context, x: Value, alpha: float = 1.0, scale: float = 1.0, input_scal
     return out if scale == 1 else c.emit(O.Mul(), out, c.scalar(float(scale), x.dtype))
 
 
-@aten("selu.default")
-def selu(c: Context, x: Value) -> Value:
-    return elu(c, x, 1.6732632423543772848170429916717, 1.0507009873554804934193349852946)  # type: ignore[no-any-return]
-
-
 @aten("glu.default")
 def glu(c: Context, x: Value, dim: int = -1) -> Value:
     axis = axis_of(dim, len(x.shape))
@@ -241,4 +236,5 @@ rows({
     "sub.Tensor sub.Scalar subtract.Tensor":
         lambda c, a, b, alpha=1: c.emit(O.Sub(), c.value(a, c.dtype), _scaled(c, c.value(b, c.dtype), alpha)),
     "rsub.Tensor rsub.Scalar": lambda c, a, b, alpha=1: c.emit(O.Sub(), c.value(b, c.dtype), _scaled(c, c.value(a, c.dtype), alpha)),
+    "selu.default": lambda c, x: elu(c, x, 1.6732632423543772848170429916717, 1.0507009873554804934193349852946),
 })

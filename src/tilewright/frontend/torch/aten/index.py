@@ -14,7 +14,7 @@ from ....core.dims import at_least, product
 from ....core.errors import UnsupportedError
 from ....ir.graph import Value
 from ....ops.index.counting import gather_by_count
-from .registry import Context, aten, axis_of, placed
+from .registry import Context, aten, axis_of, placed, rows
 
 SMALL = 1 << 16  # constants up to this size are looked at
 
@@ -155,19 +155,15 @@ def is_nonnegative(v: Value) -> bool:
     return isinstance(op, O.Remainder) and is_nonnegative(operands[1])
 
 
-@aten("tril.default")
-def tril(c: Context, x: Value, diagonal: Any = 0) -> Value:
-    return _triangle(c, x, diagonal, O.LessEqual())
-
-
-@aten("triu.default")
-def triu(c: Context, x: Value, diagonal: Any = 0) -> Value:
-    return _triangle(c, x, diagonal, O.GreaterEqual())
-
-
 def _triangle(c: Context, x: Value, diagonal: Any, compare: Any) -> Value:
     """Keep x where column `compare` row + diagonal."""
     shape = x.shape[-2:]
     rows = c.emit(O.Iota(shape=(shape[0], 1), axis=0, dtype=dt.i64, start=diagonal))
     columns = c.emit(O.Iota(shape=(1, shape[1]), axis=1, dtype=dt.i64))
     return c.emit(O.Where(), c.emit(compare, columns, rows), x, c.scalar(0, x.dtype))
+
+
+rows({
+    "tril.default": lambda c, x, diagonal=0: _triangle(c, x, diagonal, O.LessEqual()),
+    "triu.default": lambda c, x, diagonal=0: _triangle(c, x, diagonal, O.GreaterEqual()),
+})

@@ -114,17 +114,6 @@ def lu_solve(c: Context, packed: Value, pivots: Value, b: Value, *, left: bool =
     return c.built(build)
 
 
-@aten("linalg_solve_triangular.default")
-def solve_triangular(c: Context, a: Value, b: Value, *, upper: bool, left: bool = True, unitriangular: bool = False) -> Any:
-    return c.built(X.solve_triangular if left else X.solve_from_right, a, b, upper=upper, unit=unitriangular)
-
-
-@aten("triangular_solve.default")
-def old_triangular_solve(c: Context, b: Value, a: Value, upper: bool = True, transpose: bool = False,
-                         unitriangular: bool = False) -> tuple[Value, ...]:
-    return c.built(X.solve_triangular, a, b, upper=upper, transpose=transpose, unit=unitriangular), a
-
-
 @aten("linalg_qr.default")
 def qr(c: Context, a: Value, mode: str = "reduced") -> tuple[Value, ...]:
     q, r = c.emit_all(Qr(complete=mode == "complete"), a)
@@ -144,11 +133,6 @@ def eigh(c: Context, a: Value, UPLO: str = "L", compute_v: bool = True) -> tuple
     if not compute_v:
         return c.emit(Eigh(vectors=False), x), _zeros(c, 1)
     return c.emit_all(Eigh(), x)
-
-
-@aten("linalg_eig.default")
-def eig(c: Context, a: Value) -> tuple[Value, ...]:
-    return c.built(L.eig, a)  # type: ignore[no-any-return]
 
 
 @aten("_linalg_svd.default")
@@ -231,4 +215,9 @@ rows({
     "linalg_eigvals.default _linalg_eigvals.default": lambda c, a: c.built(L.eigvals, a),
     "linalg_pinv.default": lambda c, a, rcond, hermitian=False: pinv(c, a, rtol=rcond, hermitian=hermitian),
     "linalg_matrix_exp.default matrix_exp.default": lambda c, a: c.built(L.matrix_exp, a),
+    "linalg_solve_triangular.default": lambda c, a, b, *, upper, left=True, unitriangular=False:
+        c.built(X.solve_triangular if left else X.solve_from_right, a, b, upper=upper, unit=unitriangular),
+    "triangular_solve.default": lambda c, b, a, upper=True, transpose=False, unitriangular=False:
+        (c.built(X.solve_triangular, a, b, upper=upper, transpose=transpose, unit=unitriangular), a),
+    "linalg_eig.default": lambda c, a: c.built(L.eig, a),
 })

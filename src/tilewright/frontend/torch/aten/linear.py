@@ -140,12 +140,6 @@ def _both(padding: Any, n: int) -> tuple[tuple[int, int], ...]:
     return tuple((p, p) for p in _tuple(padding, n))
 
 
-@aten("conv1d.default", "conv2d.default", "conv3d.default")
-def conv(c: Context, x: Value, w: Value, bias: Value | None = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
-         groups: int = 1) -> Value:
-    return _conv(c, x, w, bias, stride, _both(padding, len(w.shape) - 2), dilation, groups)
-
-
 @aten("conv1d.padding", "conv2d.padding", "conv3d.padding")
 def conv_named(c: Context, x: Value, w: Value, bias: Value | None = None, stride: Any = 1, padding: str = "valid", dilation: Any = 1,
                groups: int = 1) -> Value:
@@ -311,4 +305,6 @@ rows({
     "vdot.default": lambda c, a, b: matmul(c, conj(c, a), b),
     "outer.default ger.default":
         lambda c, a, b: c.emit(O.Mul(), c.reshape(c.cast(a, c.dtype), (*a.shape, 1)), c.reshape(c.cast(b, c.dtype), (1, *b.shape))),
+    "conv1d.default conv2d.default conv3d.default": lambda c, x, w, bias=None, stride=1, padding=0, dilation=1, groups=1:
+        _conv(c, x, w, bias, stride, _both(padding, len(w.shape) - 2), dilation, groups),
 })

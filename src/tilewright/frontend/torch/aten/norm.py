@@ -14,7 +14,7 @@ from ....core.errors import UnsupportedError
 from ....ir.graph import Value
 from ....ops import functions as F
 from ....ops.rows import norms as B
-from .registry import Context, aten
+from .registry import Context, aten, rows
 
 
 def _norm(c: Context, op: Any, x: Value, *rest: Value) -> Value:
@@ -142,12 +142,6 @@ def batch_norm_with_update(c: Context, x: Value, weight: Value | None, bias: Val
     return out, own, inverse, c.constant(np.zeros((0,), np.uint8)), *new
 
 
-@aten("_native_batch_norm_legit.no_stats")
-def native_batch_norm_without(c: Context, x: Value, weight: Value | None, bias: Value | None, training: bool, momentum: float,
-                              eps: float) -> Any:
-    return _training(c, x, weight, bias, momentum, eps)[:3]
-
-
 @aten("_native_batch_norm_legit_no_training.default")
 def native_batch_norm(c: Context, x: Value, weight: Value | None, bias: Value | None, mean: Value, var: Value, momentum: float,
                       eps: float) -> Any:
@@ -183,3 +177,9 @@ def instance_norm(c: Context, x: Value, weight: Value | None, bias: Value | None
     if not isinstance(channels, int):
         raise UnsupportedError("a norm needs a static channel count")
     return _norm(c, O.GroupNorm(groups=channels, eps=float(eps), affine="both" if extra else "none"), x, *extra)
+
+
+rows({
+    "_native_batch_norm_legit.no_stats":
+        lambda c, x, weight, bias, training, momentum, eps: _training(c, x, weight, bias, momentum, eps)[:3],
+})

@@ -180,11 +180,7 @@ def _unpooled(c: Context, x: Value, indices: Value, size: Sequence[Any], spatial
     return c.reshape(flat, (*lead, *size))
 
 
-@aten("max_unpool2d.default")
-def max_unpool2d(c: Context, x: Value, indices: Value, output_size: Sequence[Any]) -> Value:
-    return _unpooled(c, x, indices, output_size, 2)
-
-
-@aten("max_unpool3d.default")
-def max_unpool3d(c: Context, x: Value, indices: Value, output_size: Sequence[Any], stride: Any, padding: Any) -> Value:
-    return _unpooled(c, x, indices, output_size, 3)
+rows({
+    "max_unpool2d.default": lambda c, x, indices, output_size: _unpooled(c, x, indices, output_size, 2),
+    "max_unpool3d.default": lambda c, x, indices, output_size, stride, padding: _unpooled(c, x, indices, output_size, 3),
+})

@@ -46,11 +46,6 @@ def broadcast_in_dim(c: Context, x: Value, shape: Sequence[Any], axes: Sequence[
     return c.expand(c.reshape(x, spread), c.shape)
 
 
-@aten("prims.iota.default")
-def iota(c: Context, length: Any, *, start: Any, step: Any, **_: Any) -> Value:
-    return c.cast(c.emit(O.Iota(shape=(length,), axis=0, dtype=c.dtype if c.dtype.is_int else dt.i64, start=start, step=step)), c.dtype)
-
-
 def _reduction(op: Any) -> Any:
     def handler(c: Context, x: Value, axes: Sequence[int] | None, **_: Any) -> Value:
         return reduce(c, op, c.cast(x, c.dtype), axes, False) if axes is None or len(axes) else x
@@ -75,4 +70,6 @@ rows({
     "prims.transpose.default": lambda c, x, perm: c.transpose(x, perm),
     "prims.rev.default": lambda c, x, axes: c.emit(O.Flip(axes=tuple(sorted(axes))), x) if axes else x,
     "prims.cat.default": lambda c, tensors, axis: tensors[0] if len(tensors) == 1 else c.emit(O.Concat(axis=axis), *tensors),
+    "prims.iota.default": lambda c, length, *, start, step, **_:
+        c.cast(c.emit(O.Iota(shape=(length,), axis=0, dtype=c.dtype if c.dtype.is_int else dt.i64, start=start, step=step)), c.dtype),
 })

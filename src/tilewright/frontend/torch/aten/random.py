@@ -38,12 +38,6 @@ def _integers(c: Context, low: Any, high: Any) -> Value:
     return c.cast(F.add(F.cast(found, whole), low) if low else F.cast(found, whole), c.dtype)
 
 
-@aten("random.default")
-@placed
-def random(c: Context, x: Value, **__: Any) -> Value:
-    return _integers(c, 0, _above(c.dtype))
-
-
 def _above(dtype: DType) -> int:
     """One more than the largest integer that `random_` gives: what the dtype holds exactly."""
     if dtype.is_float:
@@ -111,12 +105,6 @@ def multinomial(c: Context, weights: Value, count: int, replacement: bool = Fals
 # --- dropout ---------------------------------------------------------------------------------------------------------------------------
 
 
-@aten("dropout.default")
-@placed
-def dropout(c: Context, x: Value, p: float, train: bool) -> Value:
-    return draws.dropout(c.key(), x, p) if train and p != 0 else x
-
-
 @aten("native_dropout.default")
 @placed
 def native_dropout(c: Context, x: Value, p: float, train: bool | None) -> tuple[Value, Value]:
@@ -167,4 +155,6 @@ rows({
     "feature_dropout.default": lambda c, x, p, train: draws.dropout(c.key(), x, p, _features(x)) if train and p != 0 else x,
     "alpha_dropout.default": lambda c, x, p, train: _alpha(c, x, p, x.shape) if train and p != 0 else x,
     "feature_alpha_dropout.default": lambda c, x, p, train: _alpha(c, x, p, _features(x)) if train and p != 0 else x,
+    "random.default": lambda c, x, **__: _integers(c, 0, _above(c.dtype)),
+    "dropout.default": lambda c, x, p, train: draws.dropout(c.key(), x, p) if train and p != 0 else x,
 }, place=True)

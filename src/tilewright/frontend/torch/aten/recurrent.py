@@ -7,7 +7,7 @@ from typing import Any
 
 from .... import ops as O
 from ....ir.graph import Value
-from .registry import Context, Handler, aten
+from .registry import Context, Handler, aten, rows
 
 
 def _gates(c: Context, x: Value, weight: Value, bias: Value | None) -> Value:
@@ -60,12 +60,8 @@ def selective_scan(c: Context, x: Value, delta: Value, a: Value, b: Value, k: Va
     return tuple(c.emit_all(O.SelectiveScan(gated=z is not None), x, delta, a, b, k, skip, *gate, state))
 
 
-@aten("tilewright.gated_delta_rule.default")
-def gated_delta_rule(c: Context, q: Value, k: Value, v: Value, g: Value, beta: Value, state: Value, scale: float,
-                     delta: bool) -> tuple[Value, ...]:
-    return tuple(c.emit_all(O.GatedDeltaRule(scale=scale, delta=delta), q, k, v, g, beta, state))
-
-
-@aten("tilewright.causal_conv.default")
-def causal_conv(c: Context, x: Value, weight: Value, bias: Value, state: Value) -> tuple[Value, ...]:
-    return tuple(c.emit_all(O.CausalConv(), x, weight, bias, state))
+rows({
+    "tilewright.gated_delta_rule.default": lambda c, q, k, v, g, beta, state, scale, delta:
+        tuple(c.emit_all(O.GatedDeltaRule(scale=scale, delta=delta), q, k, v, g, beta, state)),
+    "tilewright.causal_conv.default": lambda c, x, weight, bias, state: tuple(c.emit_all(O.CausalConv(), x, weight, bias, state)),
+})

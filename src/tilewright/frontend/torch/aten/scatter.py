@@ -14,7 +14,7 @@ from ....core.dims import Dim, bounds, product
 from ....core.errors import UnsupportedError
 from ....ir.graph import Value
 from .index import nonnegative
-from .registry import Context, aten, axis_of
+from .registry import Context, aten, axis_of, rows
 
 
 def positions(c: Context, shape: tuple[Dim, ...], axis: int) -> Value:
@@ -101,11 +101,6 @@ def _elements(c: Context, mode: str, x: Value, dim: int, index: Value, source: A
         return c.emit(O.NotEqual(), sums, c.scalar(0, dt.i32))
     op = O.ScatterAlong(axis=axis_of(dim, len(x.shape)), mode=mode)
     return c.emit(op, x, index, c.reshape(_corner(c, source, index, x.dtype), index.shape))
-
-
-@aten("scatter.src", "scatter.value")
-def scatter(c: Context, x: Value, dim: int, index: Value, source: Any) -> Value:
-    return _elements(c, "set", x, dim, index, source)
 
 
 @aten("scatter_add.default")
@@ -225,6 +220,7 @@ def put(c: Context, x: Value, index: Value, source: Value, accumulate_: bool = F
     return c.reshape(write(c, c.reshape(x, (n,)), ids, c.reshape(c.cast(source, x.dtype), (index.type.numel,))), x.shape)
 
 
-@aten("take.default")
-def take(c: Context, x: Value, index: Value) -> Value:
-    return c.emit(O.Gather(axis=0), c.reshape(x, (x.type.numel,)), nonnegative(c, index, x.type.numel))
+rows({
+    "scatter.src scatter.value": lambda c, x, dim, index, source: _elements(c, "set", x, dim, index, source),
+    "take.default": lambda c, x, index: c.emit(O.Gather(axis=0), c.reshape(x, (x.type.numel,)), nonnegative(c, index, x.type.numel)),
+})

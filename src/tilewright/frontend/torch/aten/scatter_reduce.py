@@ -4,14 +4,13 @@ index."""
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from .... import ops as O
 from ....core.dtypes import DType
 from ....ir.graph import Value
-from .registry import Context, aten
+from .registry import Context, rows
 from .scatter import _rows, _scatter
 
 COMBINE = {"sum": "add", "add": "add", "mean": "add", "prod": "mul", "multiply": "mul", "amax": "max", "amin": "min"}
@@ -48,16 +47,11 @@ def reduced(reduce: str, include_self: bool, c: Context, x: Value, ids: Value, u
     return c.emit(O.Div() if x.dtype.is_float else O.FloorDivide(), out, count)
 
 
-@aten("scatter.reduce", "scatter.value_reduce")
-def scatter_by(c: Context, x: Value, dim: int, index: Value, source: Any, *, reduce: str) -> Value:
-    return _scatter(c, partial(reduced, reduce, True), x, dim, index, source)
-
-
-@aten("scatter_reduce.two")
-def scatter_reduce(c: Context, x: Value, dim: int, index: Value, source: Value, reduce: str, *, include_self: bool = True) -> Value:
-    return _scatter(c, partial(reduced, reduce, include_self), x, dim, index, source)
-
-
-@aten("index_reduce.default")
-def index_reduce(c: Context, x: Value, dim: int, index: Value, source: Value, reduce: str, *, include_self: bool = True) -> Value:
-    return _rows(c, partial(reduced, reduce, include_self), x, dim, index, source)
+rows({
+    "scatter.reduce scatter.value_reduce":
+        lambda c, x, dim, index, source, *, reduce: _scatter(c, partial(reduced, reduce, True), x, dim, index, source),
+    "scatter_reduce.two": lambda c, x, dim, index, source, reduce, *, include_self=True:
+        _scatter(c, partial(reduced, reduce, include_self), x, dim, index, source),
+    "index_reduce.default": lambda c, x, dim, index, source, reduce, *, include_self=True:
+        _rows(c, partial(reduced, reduce, include_self), x, dim, index, source),
+})

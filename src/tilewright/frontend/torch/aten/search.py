@@ -11,7 +11,7 @@ from ....core.errors import UnsupportedError
 from ....ir.graph import Value
 from ....ops.index.counting import counted
 from .reduce import reduce
-from .registry import Context, aten, axis_of
+from .registry import Context, aten, axis_of, rows
 
 
 def _size(d: Dim, what: str) -> int:
@@ -72,21 +72,6 @@ def _running(c: Context, x: Value, dim: int, op: Any) -> tuple[Value, Value]:
     return c.cast(best, x.dtype), where
 
 
-@aten("cummax.default")
-def cummax(c: Context, x: Value, dim: int) -> Any:
-    return _running(c, x, dim, O.CumMax)
-
-
-@aten("cummin.default")
-def cummin(c: Context, x: Value, dim: int) -> Any:
-    return _running(c, x, dim, O.CumMin)
-
-
-@aten("logcumsumexp.default")
-def logcumsumexp(c: Context, x: Value, dim: int) -> Value:
-    return c.emit(O.LogCumSumExp(axis=axis_of(dim, len(x.shape))), x) if x.shape else x
-
-
 # --- medians --------------------------------------------------------------------------------------------------------------------------
 
 
@@ -122,26 +107,6 @@ def _median_dim(c: Context, x: Value, dim: int, keepdim: bool, skip_nan: bool) -
         return x, c.scalar(0, dt.i64)
     found = _median(c, x, axis_of(dim, len(x.shape)), skip_nan)
     return tuple(c.reshape(v, s) for v, s in zip(found, c.shapes(), strict=True))
-
-
-@aten("median.default")
-def median(c: Context, x: Value) -> Value:
-    return _median_all(c, x, False)
-
-
-@aten("median.dim")
-def median_dim(c: Context, x: Value, dim: int, keepdim: bool = False) -> Any:
-    return _median_dim(c, x, dim, keepdim, False)
-
-
-@aten("nanmedian.default")
-def nanmedian(c: Context, x: Value) -> Value:
-    return _median_all(c, x, True)
-
-
-@aten("nanmedian.dim")
-def nanmedian_dim(c: Context, x: Value, dim: int, keepdim: bool = False) -> Any:
-    return _median_dim(c, x, dim, keepdim, True)
 
 
 # --- histograms -----------------------------------------------------------------------------------------------------------------------
@@ -190,3 +155,14 @@ def mode(c: Context, x: Value, dim: int = -1, keepdim: bool = False) -> Any:
     index = c.emit(O.Max(axes=(last - 1,), keepdims=True), own)
     found = c.emit(O.GatherAlongAxis(axis=last - 1), rows, index)
     return tuple(c.reshape(v, s) for v, s in zip((found, index), c.shapes(), strict=True))
+
+
+rows({
+    "cummax.default": lambda c, x, dim: _running(c, x, dim, O.CumMax),
+    "cummin.default": lambda c, x, dim: _running(c, x, dim, O.CumMin),
+    "logcumsumexp.default": lambda c, x, dim: c.emit(O.LogCumSumExp(axis=axis_of(dim, len(x.shape))), x) if x.shape else x,
+    "median.default": lambda c, x: _median_all(c, x, False),
+    "median.dim": lambda c, x, dim, keepdim=False: _median_dim(c, x, dim, keepdim, False),
+    "nanmedian.default": lambda c, x: _median_all(c, x, True),
+    "nanmedian.dim": lambda c, x, dim, keepdim=False: _median_dim(c, x, dim, keepdim, True),
+})

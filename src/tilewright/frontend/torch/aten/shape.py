@@ -184,11 +184,6 @@ def roll(c: Context, x: Value, shifts: Sequence[int], dims: Sequence[int] = ()) 
 MODES = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}  # torch's names and NumPy's
 
 
-@aten("pad.default")
-def pad(c: Context, x: Value, pads: Sequence[Any], mode: str = "constant", value: float | None = None) -> Any:
-    return constant_pad(c, x, pads, 0 if value is None else value) if mode == "constant" else edge_pad(c, x, pads, MODES[mode])
-
-
 def edge_pad(c: Context, x: Value, pads: Sequence[Any], mode: str) -> Value:
     """Padding with elements of x itself."""
     x, lo, hi = _cut(c, x, pads)
@@ -254,4 +249,6 @@ rows({
     "expand.default expand_as.default broadcast_to.default expand_copy.default": lambda c, x, *_, **__: c.expand(x, c.shape),
     "permute.default permute_copy.default": lambda c, x, dims: c.transpose(x, [axis_of(d, len(x.shape)) for d in dims]),
     "narrow.default": lambda c, x, dim, start, length: slice_(c, x, dim, start),
+    "pad.default": lambda c, x, pads, mode='constant', value=None:
+        constant_pad(c, x, pads, 0 if value is None else value) if mode == "constant" else edge_pad(c, x, pads, MODES[mode]),
 })
