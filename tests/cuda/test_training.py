@@ -14,6 +14,7 @@ import tilewright.ops as o
 import tilewright.ops.functions as F
 from tests.cuda.fake_driver import fake_gpu
 from tests.cuda.launching import Emulated, graph
+from tilewright.core.dims import sym
 from tilewright.core.dtypes import DType, bf16, f16, f32, i64
 
 TOLERANCE = {"f32": 2e-6, "f16": 1e-3, "bf16": 8e-3}
@@ -62,6 +63,13 @@ def test_column_sums(case: tuple[DType, tuple[int, ...]], rng: np.random.Generat
     exact = x.astype(np.float64) * y.astype(np.float64)
     close(product, exact, dtype)
     close(total, exact.sum(axes), dtype)
+
+
+def test_column_sums_of_a_batch_that_may_be_empty(rng: np.random.Generator) -> None:
+    made = Emulated(graph(lambda x: o.Sum(axes=(1,))(x), (f32, (sym("N", 0, 9), 70, 33))))
+    for n in (0, 3):
+        x = floats(rng, f32, n, 70, 33)
+        close(made(x)[0], x.sum(1, dtype=np.float64), f32)
 
 
 @pytest.mark.parametrize("dtype", [f32, bf16], ids=str)
@@ -158,6 +166,17 @@ def test_max_pool_backward(case: tuple[Any, ...], last: bool, rng: np.random.Gen
     (got,) = made(g, indices.numpy())
     want = torch.autograd.grad(y, x, wide(g).detach())[0].numpy()
     close(got, want.transpose(order) if last else want, dtype)
+
+
+def test_max_pool_backward_of_any_number_of_elements(rng: np.random.Generator) -> None:
+    """A batch without a limit may have more elements than 32 bits count."""
+    op = o.MaxPoolBackward(sizes=(9,), kernel=(3,), stride=(1,), padding=((1, 1),), dilation=(1,))
+    n, x = sym("N", 1), wide(floats(rng, f32, 5, 9))
+    y, indices = tf.max_pool1d(x, 3, 1, 1, return_indices=True)
+    g = floats(rng, f32, 5, 9)
+    made = Emulated(graph(lambda *v: op(*v), (f32, (n, 9)), (i64, (n, 9))))
+    assert "i64" in str(made.program.launches[0].kernel).partition("floordiv")[2].partition("\n")[0]
+    close(made(g, indices.numpy())[0], torch.autograd.grad(y, x, wide(g).detach())[0].numpy(), f32)
 
 
 @pytest.mark.parametrize("dtype", [f32, bf16], ids=str)

@@ -52,3 +52,5 @@ def test_larger_and_smaller_sizes_have_one_form_and_keep_their_bounds() -> None:
     assert bounds(maximum(256 - S, 0)) == (0, 255) and bounds(T - minimum(T, 4)) == (0, 5)
     whole = 256 * floordiv(maximum(S, 256) + 255, 256)
     assert whole + maximum(256 - S, 0) - maximum(256, S) + S == whole
+    many = sum((maximum(sym(f"n{i}", 0, 9), 5) for i in range(40)), start=S)
+    assert bounds(many)[0] == 201  # in no time: not every combination of them is tried

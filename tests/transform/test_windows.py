@@ -60,6 +60,15 @@ def test_against_torch(name: str) -> None:
         np.testing.assert_allclose(g, t.grad.numpy(), rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("special", [np.nan, -np.inf])
+def test_tangents_of_a_max_pool_come_from_the_element_that_it_names(special: float) -> None:
+    x, t = randn(2, 2, 5, 6), randn(2, 2, 5, 6)
+    x[0, 0], x[1, 1, 2, 3] = -np.inf, special
+    got = tw.jvp(lambda x: tw.max_pool(x, 3, stride=1, padding=1), (x,), (t,))[1]
+    want = torch.func.jvp(lambda x: F.max_pool2d(x, 3, 1, 1), (torch.from_numpy(x),), (torch.from_numpy(t),))[1]
+    np.testing.assert_array_equal(got, want.numpy())
+
+
 def test_indices_shifts_and_finite_numbers() -> None:
     x = rng.integers(0, 4, (3, 9)).astype(np.float32)
     np.testing.assert_array_equal(tw.argsort(x, dtype="i32"), np.argsort(x, kind="stable").astype(np.int32))

@@ -17,6 +17,7 @@ from .records import dataclass
 from .syntax import parse_python
 
 UNBOUNDED = 1 << 62
+CHOICES = 4  # larger and smaller ones in a sum, at most, of which `bounds` tries every combination
 
 
 @dataclass(frozen=True)
@@ -321,11 +322,12 @@ def bounds(d: Dim) -> tuple[int, int]:
     """Inclusive range that contains every value of d."""
     if isinstance(d, int):
         return d, d
-    for mono, c in d.terms:  # a larger or smaller one: either may be the one, with all that stands beside it
-        if len(mono) == 1 and isinstance(atom := mono[0], Call) and atom.fn in ("max", "min") and len(d.terms) > 1:
-            rest = d - _make([(mono, c)])
-            (alo, ahi), (blo, bhi) = bounds(c * _plain(atom.a) + rest), bounds(c * _plain(atom.b) + rest)
-            return (max(alo, blo), max(ahi, bhi)) if (atom.fn == "max") == (c > 0) else (min(alo, blo), min(ahi, bhi))
+    choices = [(m[0], c) for m, c in d.terms if len(m) == 1 and isinstance(m[0], Call) and m[0].fn in ("max", "min")]
+    if len(d.terms) > 1 and 0 < len(choices) <= CHOICES:  # either may be the one, with all that stands beside it
+        one, c = choices[0]
+        rest = d - c * _atom(one)
+        (alo, ahi), (blo, bhi) = bounds(c * _plain(one.a) + rest), bounds(c * _plain(one.b) + rest)
+        return (max(alo, blo), max(ahi, bhi)) if (one.fn == "max") == (c > 0) else (min(alo, blo), min(ahi, bhi))
     lo = hi = 0
     for mono, c in d.terms:
         mlo, mhi = 1, 1

@@ -24,7 +24,8 @@ class CausalConvTemplate(Template):
         batch, length, wide = x.type.shape
         taps, dtype = weight.type.shape[0], working(x.type.dtype)
         assert isinstance(taps, int)
-        rows, lanes = (16, 64) if target.kind == "cpu" else (max(8, taps), 4)  # at least the rows that read the state
+        least, lanes = (16, 64) if target.kind == "cpu" else (8, 4)
+        rows = max(least, taps)  # at least the rows that read the state
         call = Call("causal_conv", region.name)
         b = call.b
         names = zip(("x", "weight", "bias", "state"), operands, strict=True)

@@ -1,7 +1,6 @@
 """Pooling over the trailing spatial axes of x[N,C,*s]; the number of kernel sizes says how many axes those are."""
 from __future__ import annotations
 
-import dataclasses
 from itertools import product as cartesian
 from typing import Any
 
@@ -13,7 +12,7 @@ from ...core.needs import require_room
 from ...ir.graph import Value
 from ...ir.types import TensorType
 from .. import functions as F
-from ..base import REGISTRY, E, MaybeValues, S, Traits, Values, register
+from ..base import REGISTRY, E, MaybeValues, Op, S, Traits, Values, register
 from ..families import General, M, bf16, f32, f64, i32, require_kind
 from ..matmul.contractions import Conv
 from ..views import Slice
@@ -128,31 +127,16 @@ class MaxPool(General):
     def flops(self, x: TensorType) -> Dim:
         return self.infer(x).numel * product(self.kernel)
 
+    def _indices(self) -> Op:
+        return REGISTRY["max_pool_indices"](**self.attrs())
+
     def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
         x, g = inputs[0], cotangents[0]
         assert g is not None
-        attrs = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        indices = REGISTRY["max_pool_indices"](**attrs)(x)[1]
-        return (F.apply("max_pool_backward", g, indices, sizes=x.shape[-len(self.kernel) :], **attrs),)
-
-    def _winners(self, taps: Taps, x: Value, y: Value) -> list[tuple[Slice, Value]]:
-        """For each tap where it gave the result: the first one that did, as in PyTorch."""
-        padded, taken = taps.padded(x, -np.inf), None
-        found = []
-        for tap in taps.slices:
-            hit = F.equal(tap(padded), y)
-            found.append((tap, hit if taken is None else F.logical_and(hit, F.logical_not(taken))))
-            taken = hit if taken is None else F.logical_or(taken, hit)
-        return found
+        return (F.apply("max_pool_backward", g, self._indices()(x)[1], sizes=x.shape[-len(self.kernel) :], **self.attrs()),)
 
     def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
-        x, t, y = inputs[0], tangents[0], outputs[0]
-        assert t is not None
-        taps = Taps(x, y, self.kernel, self.stride, self.padding, self.dilation)
-        moved, total = taps.padded(t, 0), F.zeros(y)
-        for tap, won in self._winners(taps, x, y):
-            total = F.where(won, tap(moved), total)
-        return (total,)
+        return self._indices().jvp(inputs, self._indices()(inputs[0]), tangents)[:1]
 
 
 @register

@@ -32,7 +32,7 @@ class CausalConv(Composite):
     whole = True
     samples = [S(*_shapes()), S(*_shapes(1, taps=2)), S(*_shapes(2)), S(*_shapes(0)), S(*_shapes(70, d=67, batch=1, taps=3)),
                S(*_shapes(N, d=17)), S(*_shapes(9, d=M, batch=N)), S(*_shapes(3, dtype="f64")), S(*_shapes(5, dtype="bf16")),
-               S(*_shapes(40, d=19, dtype="f16"))]
+               S(*_shapes(40, d=19, dtype="f16")), S(*_shapes(40, taps=20))]
     errors = [E(*_shapes()[:3], f32(2, 4, 5), match=r"state must be \[2,3,5\]"),
               E(*_shapes()[:1], f32(4, 6), *_shapes()[2:], match=r"weight must be \[4,5\]"),
               E(f32(6, 5), *_shapes()[1:], match=r"needs x\[B,L,D\] and weight\[taps,D\] with two taps at least"),

@@ -29,22 +29,26 @@ def _places(c: Context, rows: Value, values: Any, right: bool) -> Value:
     wanted, rows = c.value(values, dtype), c.cast(rows, dtype)
     axis, n = len(rows.shape) - 1, rows.shape[-1]
 
-    def early(edges: Value, x: Value) -> Value:  # a NaN among the values comes after everything
-        return c.emit(O.LogicalNot(), c.emit(O.Greater() if right else O.GreaterEqual(), edges, x))
+    early: Any = O.LessEqual() if right else O.Less()
+
+    def placed(found: Value) -> Value:  # a NaN among the values comes after everything
+        found = c.reshape(c.cast(found, c.dtype), c.shape)
+        nan = c.reshape(c.emit(O.IsNan(), wanted), c.shape) if dtype.is_float else None
+        return found if nan is None else c.emit(O.Where(), nan, c.scalar(n, c.dtype), found)
 
     if not isinstance(n, int) or n <= COUNTED:
         edges = c.reshape(rows, (*rows.shape[:-1], 1, n)) if axis else rows
-        before = c.cast(early(edges, c.reshape(wanted, (*wanted.shape, 1))), c.dtype)
-        return c.reshape(c.emit(O.Sum(axes=(len(before.shape) - 1,), keepdims=False), before), c.shape)
+        before = c.cast(c.emit(early, edges, c.reshape(wanted, (*wanted.shape, 1))), c.dtype)
+        return placed(c.emit(O.Sum(axes=(len(before.shape) - 1,), keepdims=False), before))
     found, lookup = c.expand(c.scalar(0, dt.i32), wanted.shape), O.GatherAlongAxis(axis=axis) if axis else O.Gather(axis=0)
     step = 1 << n.bit_length()
     while step > 1:
         step //= 2
         there = c.emit(O.Add(), found, c.scalar(step, dt.i32))
         edge = c.emit(lookup, rows, c.emit(O.Minimum(), c.emit(O.Sub(), there, c.scalar(1, dt.i32)), c.scalar(n - 1, dt.i32)))
-        here = c.emit(O.LogicalAnd(), early(edge, wanted), c.emit(O.LessEqual(), there, c.scalar(n, dt.i32)))
+        here = c.emit(O.LogicalAnd(), c.emit(early, edge, wanted), c.emit(O.LessEqual(), there, c.scalar(n, dt.i32)))
         found = c.emit(O.Where(), here, there, found)
-    return c.reshape(c.cast(found, c.dtype), c.shape)
+    return placed(found)
 
 
 @aten("searchsorted.Tensor", "searchsorted.Scalar")
@@ -122,8 +126,6 @@ def histc(c: Context, x: Value, bins: int = 100, min: Any = 0, max: Any = 0) -> 
         if n == 0:
             return c.expand(c.scalar(0, x.dtype), (bins,))
         low, high = reduce(c, O.Min, wide, None, False), reduce(c, O.Max, wide, None, False)
-        if min != 0 or max != 0:
-            low = high = c.scalar(float(min), dt.f64)
         flatline = c.emit(O.Equal(), low, high)
         low = c.emit(O.Where(), flatline, c.emit(O.Sub(), low, c.scalar(1.0, dt.f64)), low)
         high = c.emit(O.Where(), flatline, c.emit(O.Add(), high, c.scalar(1.0, dt.f64)), high)

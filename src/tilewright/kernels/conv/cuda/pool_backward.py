@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import itertools
 
-from ....core.dims import Dim, ceildiv
-from ....core.dtypes import compute_dtype, i32
+from ....core.dims import Dim, bounds, ceildiv
+from ....core.dtypes import compute_dtype, i32, i64
 from ....core.target_spec import TargetSpec
 from ....ir.layout import Layout
 from ....ops.rows.pool_backward import MaxPoolBackward
@@ -17,6 +17,7 @@ from ...launch import Buffer, Launch
 from ...pointwise.copies import copy_launch, forwards
 from ...region import Operand, Region, narrow, widen
 from ...template import Template, region_bytes, region_flops
+from .tiled import LARGEST
 
 ELEMENTS = 512  # of a block
 
@@ -38,6 +39,7 @@ class CudaMaxPoolBackward(Template):
     def _gathered(self, region: Region, y: Operand, order: tuple[int, ...]) -> Launch:
         op, (g, indices) = region.op(MaxPoolBackward), (region.given(v) for v in region.node.operands)
         n, rank, shape = len(op.kernel), len(y.type.shape), y.type.shape
+        wide = i64 if bounds(y.type.numel)[1] >= LARGEST else i32
         call = Call("max_pool_backward", region.name)
         b = call.b
         both = {"g": g, "i": indices}
@@ -45,22 +47,22 @@ class CudaMaxPoolBackward(Template):
         out = call.view("y", y.type.dtype, y.buffer, Layout((y.type.numel,), (1,), y.layout.offset), write=True)
 
         def tile(name: str, x: Dim) -> Tile | int:
-            return x if isinstance(x, int) else b.from_index(call.word(name, x), i32)
+            return x if isinstance(x, int) else b.from_index(call.word(name, x), wide)
 
         start, count = b.pid * ELEMENTS, call.word("count", y.type.numel)
-        number = b.iota((ELEMENTS,), 0, i32) + b.from_index(start, i32)
-        inside = b.cmp("lt", number, b.from_index(count, i32))
+        number = b.iota((ELEMENTS,), 0, wide) + b.from_index(start, wide)
+        inside = b.cmp("lt", number, b.from_index(count, wide))
         at: dict[int, Tile] = {}
         for axis in reversed(order):
             size = tile(f"s{axis}", shape[axis])
             over = b.binary("floordiv", number, size)
             at[axis] = number - over * size
             number = over
-        place, base = b.full((), 0, i32), {}
+        place, base = b.full((), 0, wide), {}
         for axis in range(rank - n, rank):
             place = place * tile(f"p{axis}", shape[axis]) + at[axis]
         for name, o in both.items():
-            base[name] = b.full((), 0, i32)
+            base[name] = b.full((), 0, wide)
             for axis in range(rank - n):
                 base[name] = base[name] + at[axis] * tile(f"{name}{axis}", o.layout.strides[axis])
         total = b.full((ELEMENTS,), 0.0 if y.type.dtype.is_float else 0, compute_dtype(y.type.dtype))
@@ -73,7 +75,7 @@ class CudaMaxPoolBackward(Template):
                 window = first - j
                 seen = b.binary("and", seen, b.binary("and", b.cmp("ge", window, 0), b.cmp("lt", window, limit)))
                 offsets = {name: x + window * steps[name][a] for name, x in offsets.items()}
-            named = b.cast(b.gather(iv, (0,), 0, b.select(seen, offsets["i"], -1), masked=True), i32)
+            named = b.cast(b.gather(iv, (0,), 0, b.select(seen, offsets["i"], -1), masked=True), wide)
             own = b.binary("and", seen, b.cmp("eq", named, place))
             total = total + widen(b, b.gather(gv, (0,), 0, b.select(own, offsets["g"], -1), masked=True))
         b.store(out, (start,), narrow(b, total, y.type.dtype), limit=(count - start,))

@@ -44,7 +44,7 @@ class Columns:
         self.lanes = min(WARP, 1 << (-(-bounds(width)[1] // vector) - 1).bit_length())
         self.strip = self.lanes * vector
         most = int(min(bounds(rows)[1], 1 << 24))
-        wanted = CHUNKS if cases == 1 else 1 if most <= ALONE else -(-PROGRAMS // bounds(cases * ceildiv(width, self.strip))[0])
+        wanted = CHUNKS if cases == 1 else 1 if most <= ALONE else -(-PROGRAMS // max(1, bounds(cases * ceildiv(width, self.strip))[0]))
         per = -(-most // max(1, min(CHUNKS, wanted)))
         self.per = max(IN_FLIGHT, -(-per // IN_FLIGHT) * IN_FLIGHT)
         self.chunks = ceildiv(rows, self.per) if self.per < most else 1
