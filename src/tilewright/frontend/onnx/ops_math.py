@@ -163,14 +163,14 @@ def where(c: Context, condition: Value, x: Value, y: Value) -> Value:
 
 @op("Clip", until=10)
 def clip6(c: Context, x: Value, *, min: float | None = None, max: float | None = None, consumed_inputs: Any = None) -> Value:  # noqa: A002
-    x = x if min is None else F.maximum(x, min)
-    return x if max is None else F.minimum(x, max)
+    x = x if min is None else F.maximum(min, x)  # x where it equals a bound: of zeros of both signs the second operand is the result
+    return x if max is None else F.minimum(max, x)
 
 
 @op("Clip", since=11)
 def clip(c: Context, x: Value, low: Value | None = None, high: Value | None = None) -> Value:
-    x = x if low is None else F.maximum(x, F.reshape(low, ()))
-    return x if high is None else F.minimum(x, F.reshape(high, ()))
+    x = x if low is None else F.maximum(F.reshape(low, ()), x)
+    return x if high is None else F.minimum(F.reshape(high, ()), x)
 
 
 @op("Relu")
