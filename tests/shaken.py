@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
+
+HANG = 600.0  # seconds until a thread or a process is said to hang: a loaded machine takes minutes for what takes seconds
 
 
 @contextmanager
@@ -36,14 +41,14 @@ def shaken(seed: int, often: float = 0.02) -> Iterator[None]:
         sys.setswitchinterval(before)
 
 
-def together(works: Sequence[Callable[[], None]], seconds: float = 120.0) -> None:
+def together(works: Sequence[Callable[[], None]], seconds: float = HANG) -> None:
     """Run them on a thread each, all at once. The first problem is raised here; a thread that never ends is one."""
     problems: list[BaseException] = []
     start = threading.Barrier(len(works))
 
     def guarded(work: Callable[[], None]) -> None:
         try:
-            start.wait(60)
+            start.wait(HANG)
             work()
         except BaseException as e:
             problems.append(e)
@@ -57,3 +62,20 @@ def together(works: Sequence[Callable[[], None]], seconds: float = 120.0) -> Non
     assert problems or not any(t.is_alive() for t in threads), "a thread hangs"
     if problems:
         raise problems[0]
+
+
+def at_once(count: int, work: Callable[[int], None]) -> None:
+    """`work(i)` on `count` threads at once."""
+    together([partial(work, i) for i in range(count)])
+
+
+def ended(child: int) -> int:
+    """The exit status of a forked process."""
+    end = time.monotonic() + HANG
+    while (done := os.waitpid(child, os.WNOHANG))[0] == 0:
+        if time.monotonic() > end:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            raise AssertionError("the child hangs")
+        time.sleep(0.005)
+    return os.waitstatus_to_exitcode(done[1])

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import array
+import copy
 import ctypes
 import io
 import json
@@ -164,7 +165,16 @@ def test_files_are_not_trusted(tmp_path: Path) -> None:
     whole = zipped("x.npy", npy("|u1", (4000,)) + bytes(range(200)) * 20)
     assert "an .npz file; its name must say so" in told("a.npy", whole)
     told("a.npz", whole[:60] + bytes(30) + whole[90:])  # a damaged stream
-    told("a.npz", zipped("x.npy", huge, zipfile.ZIP_LZMA).replace(b"\x0e\x00", b"\x61\x00"))  # a compression that nobody knows
+    long = npy("|u1", (1 << 24,)) + bytes(1 << 24)
+    for how in (zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2):  # 16 MiB in a few hundred bytes
+        assert "'x.npy' must be stored or deflated, got compression" in told("a.npz", zipped("x.npy", long, how))
+    size = struct.pack("<L", len(long))
+    assert "declares 4,294,967,280 bytes, which its 16," in told("a.npz", zipped("x.npy", long).replace(size, b"\xf0\xff\xff\xff"))
+    twice = io.BytesIO(whole)
+    with zipfile.ZipFile(twice, "a") as z:  # a second name for the bytes of the first
+        z.filelist.append(copy.copy(z.filelist[0]))
+        z.filelist[1].filename, z._didModify = "y.npy", True  # type: ignore[attr-defined]
+    assert "its members overlap" in told("a.npz", twice.getvalue())
     entry = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
     for header in ([1], {"x": 3}, {"x": entry | {"shape": [-2]}}, {"x": entry | {"shape": [1 << 62, 8]}}, {"x": entry | {"dtype": []}},  # type: ignore[var-annotated]
                    {"x": entry | {"data_offsets": [0.0, 8]}}, {"x": {}}, {"x": entry | {"data_offsets": None}}, "[" * 9000):

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.shaken import HANG
+
 from .engine.campaign import FOLDER, Campaign
 from .limits import PARTS, right
 
@@ -50,8 +52,8 @@ def check(case: Case) -> None:
             for p in running:
                 p.send_signal(case.signal)
             for p in running:
-                p.wait(60)
-        done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=120)
+                p.wait(HANG)
+        done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=HANG)
         assert done.returncode == 0, done.stderr[-3000:]
         assert done.stdout == right(case.part)
         left = {p.name for p in folder.iterdir() if not p.name.startswith(".")} - {"session.tw", "tiny.gguf", "c.safetensors"}

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.shaken import HANG
+
 from .engine.campaign import FOLDER, Campaign
 
 ROOT = FOLDER.parents[1]
@@ -68,7 +70,7 @@ def child(
             resource.setrlimit(kinds[limit], (size, resource.getrlimit(kinds[limit])[1]))
 
     return subprocess.run([sys.executable, "-m", "tests.campaigns.processes.child", str(folder), part], env=env, cwd=ROOT, text=True,
-                          capture_output=True, timeout=120, preexec_fn=before)  # fmt: skip
+                          capture_output=True, timeout=HANG, preexec_fn=before)  # fmt: skip
 
 
 def check(case: Case) -> None:

@@ -30,6 +30,15 @@ def check_case(campaign: Campaign, case: Any) -> None:
     campaign.run(case)
 
 
+class Module(torch.nn.Module):
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Any) -> Any:
+        return self.function(x)
+
+
 SPECIAL = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -7.0, 6.0]
 
 
@@ -48,6 +57,50 @@ def test_traced_functions_have_the_special_cases_of_arrays(function: Any, dtype:
 def test_a_remainder_of_zero_keeps_its_derivative() -> None:
     slope: Any = tw.grad(lambda x: tw.sum(x % 3.0))(np.array([3.0, -0.0, 1.0, -6.0], np.float32))
     np.testing.assert_array_equal(slope, np.ones(4))
+
+
+BOUNDS = [(0.0, 1.0), (-0.0, 1.0), (-1.0, -0.0), (-1.0, 0.0), (0.0, None), (None, -0.0)]
+
+
+@pytest.mark.parametrize("low, high", BOUNDS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_a_clipped_zero_keeps_its_sign(low: float | None, high: float | None, dtype: Any) -> None:
+    x = np.array([0.0, -0.0, np.nan, -3.0, 3.0] * 15, dtype)
+    want = torch.clamp(torch.from_numpy(x), low, high).numpy()
+    for got in (tw.clip(x, low, high), tw.clip(tw.asarray(x), low, high), tw.jit(lambda x: tw.clip(x, low, high))(x)):
+        np.testing.assert_array_equal(np.asarray(got), want)
+        np.testing.assert_array_equal(np.signbit(np.asarray(got))[~np.isnan(x)], np.signbit(want)[~np.isnan(x)])
+
+
+def test_activations_that_cut_keep_the_sign_of_zero() -> None:
+    x = torch.tensor([0.0, -0.0, -1.0, 7.0])
+    functions = torch.nn.functional
+    for torchs, ours in ((functions.relu6, tw.relu6), (lambda x: functions.hardtanh(x, 0, 1), lambda x: tw.hardtanh(x, 0, 1)),
+                         (torch.relu, tw.relu)):
+        want = torch.signbit(torchs(x)).tolist()
+        assert np.signbit(tw.jit(ours)(x.numpy())).tolist() == want
+        assert torch.signbit(tw.compile(Module(torchs), (x,))(x)).tolist() == want
+
+
+def test_onnx_clip_keeps_the_sign_of_zero() -> None:
+    import onnxruntime
+    from onnx import TensorProto, helper
+
+    info = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in (("x", [4]), ("l", []), ("h", []), ("y", [4]))]
+    graph = helper.make_graph([helper.make_node("Clip", ["x", "l", "h"], ["y"])], "g", info[:3], info[3:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    for low, high in ((0.0, 1.0), (-0.0, 1.0), (-1.0, -0.0)):
+        feed = {"x": np.array([0.0, -0.0, -7.0, 7.0], np.float32), "l": np.array(low, np.float32), "h": np.array(high, np.float32)}
+        want = onnxruntime.InferenceSession(model).run(None, feed)[0]
+        assert np.signbit(tw.onnx.InferenceSession(model).run(None, feed)[0]).tolist() == np.signbit(want).tolist()
+
+
+def test_integers_are_clipped_by_bounds_beyond_their_dtype() -> None:
+    x = tw.asarray(np.array([-128, -1, 0, 127], np.int8))
+    assert np.asarray(tw.clip(x, -1000, 3)).tolist() == [-128, -1, 0, 3]
+    assert np.asarray(tw.clip(x, 1000)).tolist() == [127] * 4
+    with pytest.raises(tw.TilewrightError, match="clip: a bound of int8 numbers must be a number, got nan"):
+        tw.clip(x, float("nan"))
 
 
 @pytest.mark.parametrize("key", ["[:, i, j]", "[i, :, j]", "[:, i, :, j]", "[1, :, k]", "[k, :, 0, j]", "[i, None, k]"])

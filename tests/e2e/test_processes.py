@@ -6,9 +6,7 @@ import os
 import random
 import subprocess
 import sys
-import threading
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +15,7 @@ import torch
 import tilewright as tw
 from tests.e2e.compare import assert_close, eager
 from tests.e2e.families import FAMILIES, imported, module_of
+from tests.shaken import HANG, at_once
 from tilewright.compile import compile_graph, target_spec
 from tilewright.core.errors import FormatError
 
@@ -26,27 +25,6 @@ SAVED = ["mlp", "block", "gpt2", "bert", "convnet"]
 def compiled(name: str, threads: int | None = 2) -> tw.Session:
     found = imported(name, dynamic=True)
     return compile_graph(found.graph, found.signature, target_spec("cpu"), threads=threads)
-
-
-def run_threads(count: int, work: Any) -> None:
-    """`work(i)` in `count` threads at once; fails on any exception or deadlock."""
-    problems: list[BaseException] = []
-    start = threading.Barrier(count)
-
-    def guarded(i: int) -> None:
-        try:
-            start.wait(30)
-            work(i)
-        except BaseException as e:
-            problems.append(e)
-
-    threads = [threading.Thread(target=guarded, args=(i,), daemon=True) for i in range(count)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join(60)
-        assert not t.is_alive(), "deadlock"
-    assert problems == []
 
 
 @pytest.mark.parametrize("name", ["block", "gpt2"])
@@ -62,7 +40,7 @@ def test_eight_callers_of_one_session(name: str) -> None:
             j = (i + k) % len(calls)
             assert torch.equal(session(*calls[j]), wants[j])
 
-    run_threads(8, work)
+    at_once(8, work)
 
 
 def test_callers_of_several_sessions_and_one_that_closes() -> None:
@@ -77,7 +55,7 @@ def test_callers_of_several_sessions_and_one_that_closes() -> None:
         with compiled("mlp", threads=1 + i % 3) as own:
             assert torch.equal(own(*args["mlp"]), wants["mlp"])
 
-    run_threads(6, work)
+    at_once(6, work)
 
 
 def test_compiles_in_several_threads() -> None:
@@ -87,7 +65,7 @@ def test_compiles_in_several_threads() -> None:
     def work(i: int) -> None:
         assert torch.equal(compiled("block", threads=1 + i % 3)(*args), want)
 
-    run_threads(4, work)
+    at_once(4, work)
 
 
 def test_bad_calls_beside_good_ones() -> None:
@@ -106,7 +84,7 @@ def test_bad_calls_beside_good_ones() -> None:
             else:
                 assert torch.equal(session(*good), want)
 
-    run_threads(6, work)
+    at_once(6, work)
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -147,7 +125,7 @@ print("same bits without torch")
 
 
 def child(code: str, *argv: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-W", "error", "-c", code, *argv], capture_output=True, text=True, timeout=120,
+    return subprocess.run([sys.executable, "-W", "error", "-c", code, *argv], capture_output=True, text=True, timeout=HANG,
                           env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **env}, check=False)
 
 

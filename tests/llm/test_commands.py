@@ -17,6 +17,7 @@ import pytest
 
 import tilewright as tw
 from tests.meta.source import ROOT
+from tests.shaken import HANG
 from tilewright.cli import demo_llm
 from tilewright.cli.llm_options import Wrapped, show
 from tilewright.cli.main import main
@@ -142,7 +143,7 @@ def test_ctrl_c_stops_cleanly(tmp_path: Path) -> None:
         fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, 4096)
     process.stdout.read(8)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=HANG)
     assert process.returncode == 0, err.decode()
     assert out.endswith(b" [stopped]\n")
     assert b"tokens out at" in err

@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import random
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 
 from tests.fresh import fresh_rng
 from tests.llm.quantized_model import model
+from tests.shaken import at_once
 from tilewright.core.errors import InputError
 from tilewright.llm.batch import BatchCall
 from tilewright.llm.model import LLM
@@ -55,25 +55,6 @@ def switching(monkeypatch: pytest.MonkeyPatch) -> Iterator[random.Random]:
     sys.setswitchinterval(before)
 
 
-def together(work: Callable[[int], None], threads: int = THREADS) -> None:
-    """Run `work(number)` in threads of their own; the first thing that goes wrong in one of them is raised here."""
-    wrong: list[BaseException] = []
-
-    def guarded(number: int) -> None:
-        try:
-            work(number)
-        except BaseException as e:
-            wrong.append(e)
-
-    running = [threading.Thread(target=guarded, args=(n,)) for n in range(threads)]
-    for t in running:
-        t.start()
-    for t in running:
-        t.join()
-    if wrong:
-        raise wrong[0]
-
-
 def test_every_text_is_the_one_that_it_is_alone(llm: LLM, switching: random.Random) -> None:
     texts = {(i, w): "".join(llm.generate(p, **way)) for i, p in enumerate(PROMPTS) for w, way in enumerate(WAYS)}
     prefix = llm.start()
@@ -106,7 +87,7 @@ def test_every_text_is_the_one_that_it_is_alone(llm: LLM, switching: random.Rand
         for _ in range(ROUNDS):
             rng.choice((alone, batch, cancelled, copied))(rng.randrange(len(PROMPTS)), rng.randrange(len(WAYS)), rng)
 
-    together(work)
+    at_once(THREADS, work)
     assert prefix.length == 4
 
 
@@ -126,7 +107,7 @@ def test_calls_on_one_state_wait_for_each_other(llm: LLM, switching: random.Rand
             other = state.copy()
             assert other.length % 4 == 0
 
-    together(work)
+    at_once(THREADS, work)
     assert state.length == len(order) == llm.context_length
     assert full and all("the context of 256 tokens is full" in text for text in full)
     state.truncate(40)
@@ -143,7 +124,7 @@ def test_one_state_without_a_lock_of_ones_own_never_overflows(llm: LLM, switchin
             except InputError:
                 return
 
-    together(work)
+    at_once(THREADS, work)
     assert state.length == llm.context_length
 
 
@@ -170,7 +151,7 @@ def test_threads_that_share_a_stream_get_each_piece_once(llm: LLM, switching: ra
         for piece in stream:
             got.append(piece)
 
-    together(work)
+    at_once(THREADS, work)
     assert sorted(got) == sorted(want)
     assert stream.state.length == len(stream.ids) + 1 == 31
 
@@ -187,7 +168,7 @@ def test_a_batch_program_is_compiled_once_whoever_asks_first(switching: random.R
         llm._call._compile_for = counted
         want = ["".join(llm.generate(p, max_tokens=5)) for p in PROMPTS[:2]]
         results: dict[int, list[str]] = {}
-        together(lambda n: results.update({n: llm.generate_batch(PROMPTS[:2], max_tokens=5)}))
+        at_once(THREADS, lambda n: results.update({n: llm.generate_batch(PROMPTS[:2], max_tokens=5)}))
         assert list(results.values()) == [want] * THREADS
         assert compiled == [2]
 
@@ -219,5 +200,5 @@ def test_a_closed_model_says_so_in_every_thread(switching: random.Random) -> Non
                 said.append(str(e))
                 return
 
-    together(work)
+    at_once(THREADS, work)
     assert len(said) == THREADS - 1 and all("is closed" in text for text in said)

@@ -184,6 +184,28 @@ def test_any_number_of_rows() -> None:
     np.testing.assert_array_equal(session(x[4:5]), whole[4:5])
 
 
+@pytest.mark.parametrize("checks", ["0", "1"])
+@pytest.mark.parametrize("options", [{}, {"activations": "row"}, {"activations": "float", "group": 32}], ids=["values", "rows", "weights"])
+def test_numbers_that_integers_do_not_have(options: dict[str, Any], checks: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Infinities become the ends of the quantized values, NaN the lowest; a row that has none keeps its bits."""
+    monkeypatch.setenv("TILEWRIGHT_CHECKS", checks)
+    session = tw.quantize(mlp(), batches(8, 64), **options)
+    x = torch.randn(8, 64)
+    want = session(x)
+    for value in (torch.nan, torch.inf, -torch.inf, 3e38):
+        bad = x.clone()
+        bad[3, 5] = bad[5] = value
+        got = session(bad)
+        for row in (0, 1, 2, 4, 6, 7):
+            assert torch.equal(got[row], want[row])
+        if options and value != 3e38:
+            assert not got[5].isfinite().any()  # scales of rows, and weights alone, pass them on
+        elif not options:
+            low = x.clone()
+            low[3, 5] = low[5] = -3e38 if value != value else value
+            assert torch.equal(got, session(low))
+
+
 def test_a_cpu_without_the_instruction_has_the_same_results() -> None:
     from tilewright.target.cpu.host import host_target
 

@@ -1,6 +1,7 @@
 """Memory touched ahead: large enough, given back beyond what is needed, and of no consequence for what is computed."""
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from torch import nn
 
 import tilewright as tw
+from tests.shaken import HANG
 from tilewright.build import ahead as module
 from tilewright.build.ahead import Ahead, packed_estimate
 from tilewright.kernels.launch import Packed
@@ -55,12 +57,18 @@ def test_too_little_and_nothing_take_another_block() -> None:
         assert ahead.take(wanted).nbytes == wanted
 
 
-def test_closing_stops_it() -> None:
-    ahead = Ahead(900 << 20)
-    ahead.close()
-    assert ahead._join is not None
-    ahead._join()  # its thread is over
-    assert ahead._touched < 900 << 20
+def test_closing_stops_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, ready = list[Ahead](), threading.Event()
+
+    def advise(*_: int) -> int:
+        """The first step takes until it is closed."""
+        return int(not (ready.wait(HANG) and made[0]._stop.wait(HANG)))
+
+    monkeypatch.setattr(module, "_madvise", lambda: advise)
+    made.append(Ahead(900 << 20))
+    ready.set()
+    made[0].close()  # its thread is over
+    assert made[0]._touched <= module.STEP
 
 
 def test_what_is_expected() -> None:

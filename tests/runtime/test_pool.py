@@ -16,6 +16,7 @@ import pytest
 
 from tests.fresh import fresh_rng
 from tests.runtime.native import Schedule, ping_pong, ping_pong_expected
+from tests.shaken import HANG, ended
 from tilewright.core.config import MAX_THREADS
 from tilewright.core.errors import ConfigError
 from tilewright.runtime.native import layout as L
@@ -75,7 +76,7 @@ def test_eight_callers_at_once(threads: int) -> None:
     for thread in callers:
         thread.start()
     for thread in callers:
-        thread.join(60)
+        thread.join(HANG)
     assert not any(thread.is_alive() for thread in callers), "deadlock"
     assert not failures
     words = process_pool()._words
@@ -156,11 +157,7 @@ def test_a_forked_child_gets_its_own_workers() -> None:
                     code = 0 if process_pool().workers >= 1 else 2
                 finally:
                     os._exit(code)
-            deadline = time.monotonic() + 30
-            while (done := os.waitpid(child, os.WNOHANG))[0] == 0:
-                assert time.monotonic() < deadline, "the child hangs"
-                time.sleep(0.005)
-            assert os.waitstatus_to_exitcode(done[1]) == 0
+            assert ended(child) == 0
             check(schedule, 3, rng)
     finally:
         stop.set()
@@ -170,7 +167,7 @@ def test_a_forked_child_gets_its_own_workers() -> None:
 def script(body: str, **environment: str) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
     prelude = "from tests.runtime.native import ping_pong\nimport os, threading, time, atexit, sys\n"
-    return subprocess.run([sys.executable, "-c", prelude + textwrap.dedent(body)], capture_output=True, text=True, timeout=60,
+    return subprocess.run([sys.executable, "-c", prelude + textwrap.dedent(body)], capture_output=True, text=True, timeout=HANG,
                           env={**os.environ, "PYTHONPATH": path, **environment}, check=False)
 
 

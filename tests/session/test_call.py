@@ -13,6 +13,7 @@ import torch
 import tilewright as tw
 import tilewright.ops as o
 from tests.session.handmade import chain, chain_program, embedding, kernel, make_session
+from tests.shaken import HANG
 from tilewright.core import dtypes as dt
 from tilewright.core.dims import sym
 from tilewright.core.errors import ExecutionError, InputError
@@ -265,7 +266,7 @@ def test_eight_python_threads_at_once() -> None:
     for t in threads:
         t.start()
     for t in threads:
-        t.join(60)
+        t.join(HANG)
         assert not t.is_alive()
     assert problems == []
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.shaken import HANG
+
 ROOT = Path(__file__).parents[2]
 BEGIN = """
     import ctypes, faulthandler, os, signal, threading
@@ -33,7 +35,7 @@ def run(code: str, *, threads: int = 1, options: tuple[str, ...] = ("-X", "fault
     text = textwrap.dedent(BEGIN).replace("THREADS", str(threads)) + textwrap.dedent(code)
     env = {**os.environ, "TILEWRIGHT_CHECKS": "0"}  # checks would find the address before the crash
     command = [sys.executable, *options, "-c", text]
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120, check=False, env=env)
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=HANG, check=False, env=env)
 
 
 @pytest.mark.parametrize("threads", [1, 3])

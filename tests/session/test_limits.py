@@ -17,6 +17,7 @@ import pytest
 import torch
 
 import tilewright as tw
+from tests.shaken import HANG
 from tilewright.build import ahead
 from tilewright.compile import Stages
 from tilewright.core.workers import Workers, spawn
@@ -72,7 +73,7 @@ def test_work_on_threads() -> None:
         who.add(threading.get_ident())
         if threading.get_ident() != here:
             helped.set()
-        assert helped.wait(60), "no other thread does anything"
+        assert helped.wait(HANG), "no other thread does anything"
         return k * k
 
     with Workers(3) as workers:
@@ -125,7 +126,7 @@ def limited(code: str, spare: int = 300) -> str:
                 print("it worked")
     """
     ran = subprocess.run([sys.executable, "-c", textwrap.dedent(head) + textwrap.dedent(code)], capture_output=True, text=True, cwd=ROOT,
-                         timeout=300, check=False)
+                         timeout=HANG, check=False)
     assert ran.returncode == 0, ran.stderr[-3000:]
     return ran.stdout
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,28 +9,7 @@ import torch
 
 import tilewright as tw
 from tests.fresh import fresh_rng
-
-
-def at_once(count: int, work: Callable[[int], None]) -> None:
-    """`work(i)` on `count` threads that start together; the first problem is raised here."""
-    problems: list[BaseException] = []
-    start = threading.Barrier(count)
-
-    def guarded(i: int) -> None:
-        try:
-            start.wait(60)
-            work(i)
-        except BaseException as e:
-            problems.append(e)
-
-    threads = [threading.Thread(target=guarded, args=(i,)) for i in range(count)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join(120)
-    assert not any(t.is_alive() for t in threads), "a thread hangs"
-    if problems:
-        raise problems[0]
+from tests.shaken import at_once
 
 
 def test_compiles_in_threads() -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import tilewright as tw
+from tests.shaken import HANG
 from tilewright.runtime.archive.session import digest
 from tilewright.runtime.archive.user_key import key_path as found_path
 from tilewright.runtime.archive.user_key import user_key
@@ -77,7 +78,7 @@ def test_processes_at_once_agree(home: Path) -> None:
         assert p.stdin is not None
         p.stdin.write("\n")
         p.stdin.flush()
-    keys = {p.communicate(timeout=60)[0].strip() for p in made}
+    keys = {p.communicate(timeout=HANG)[0].strip() for p in made}
     assert len(keys) == 1
     assert keys == {user_key()[0].hex()}  # type: ignore[union-attr]
 

@@ -13,6 +13,7 @@ import torch
 
 import tilewright as tw
 from tests.fresh import fresh_rng
+from tests.shaken import HANG
 from tilewright.cli.main import main
 from tilewright.core.errors import CheckpointError, InputError
 from tilewright.splat.scene import spacing
@@ -158,7 +159,7 @@ def test_a_browser_shows_the_scene(tmp_path: Path) -> None:
              "--enable-unsafe-swiftshader", f"--user-data-dir={tmp_path / 'profile'}", "--window-size=200,150",
              "--virtual-time-budget=6000",
              f"--screenshot={tmp_path / 'shot.png'}"]
-    subprocess.run([browser, *flags, (tmp_path / "v.html").as_uri()], capture_output=True, timeout=120, check=True)
+    subprocess.run([browser, *flags, (tmp_path / "v.html").as_uri()], capture_output=True, timeout=HANG, check=True)
     shot = tw.splat.read_image(tmp_path / "shot.png")[:120, :, :3]
     assert (shot.max(-1) > 0.3).mean() > 0.05
     assert (shot.max(-1) < 0.02).mean() > 0.1

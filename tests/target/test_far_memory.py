@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from tests.shaken import HANG
+
 # Fills the address space above 4 GiB of mappings and leaves one page free there: sections mapped one by one would end up too far apart
 # for 32-bit offsets, and LLVM would abort.
 CROWDED = """
@@ -47,6 +49,6 @@ print(ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_int64)(library.address("f"))(2)
 
 @pytest.mark.skipif(not sys.platform.startswith("linux") or os.uname().machine != "x86_64", reason="mmap's flags are those of x86-64 Linux")
 def test_sections_of_an_object_lie_together() -> None:
-    done = subprocess.run([sys.executable, "-c", CROWDED], capture_output=True, text=True, timeout=60, check=False,
+    done = subprocess.run([sys.executable, "-c", CROWDED], capture_output=True, text=True, timeout=HANG, check=False,
                           env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
     assert (done.returncode, done.stdout.strip()) == (0, "11.375"), done.stderr

@@ -22,6 +22,7 @@ import torch
 import tilewright as tw
 from tests.fresh import fresh_rng
 from tests.meta.source import ROOT
+from tests.shaken import HANG
 from tilewright.core.errors import CheckpointError, ConfigError, FormatError
 
 rng = fresh_rng()
@@ -238,7 +239,7 @@ def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
         except Exception as e:
             print(type(e).__name__, e)
         """, path)
-    out, err = run.communicate(timeout=120)
+    out, err = run.communicate(timeout=HANG)
     assert out.startswith("CheckpointError checkpoint: could not write") and "what was there before is untouched" in out, (out, err)
     assert path.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["a.safetensors"]
@@ -264,7 +265,7 @@ def test_a_killed_process_loses_nothing(tmp_path: Path) -> None:
     left = [p.name for p in tmp_path.iterdir() if p != path]
     assert len(left) == 1 and re.fullmatch(r"\.a\.safetensors\.[0-9a-f]{16}\.tmp", left[0])
     run.send_signal(signal.SIGKILL)
-    run.communicate(timeout=60)
+    run.communicate(timeout=HANG)
     got = tw.training.load_checkpoint(path, old)
     assert got.step == 3
     assert_same(got.tree, old)

@@ -15,6 +15,7 @@ import pytest
 
 import tilewright as tw
 from tests.fresh import fresh_rng
+from tests.shaken import HANG
 from tilewright.core.errors import CheckpointError, ConfigError, InputError
 
 rng = fresh_rng()
@@ -141,7 +142,7 @@ def test_other_threads_may_train() -> None:
     found: list[Any] = []
     worker = threading.Thread(target=lambda: found.append(tw.training.fit(step, fresh(), batch, steps=3)))
     worker.start()
-    worker.join(60)
+    worker.join(HANG)
     assert flat(found[0].state) == flat(tw.training.fit(step, fresh(), batch, steps=3).state)
 
 

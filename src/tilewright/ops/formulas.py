@@ -134,8 +134,9 @@ def selu(x: Value) -> Value:
 
 
 def between(x: Value, low: float, high: float) -> Value:
-    """x cut to low .. high, with no derivative at and beyond the ends."""
-    return F.where(F.less_equal(x, low), low, F.where(F.greater_equal(x, high), high, x))
+    """x cut to low .. high (x where it equals one), with no derivative at and beyond the ends."""
+    cut = one("stop_gradient", F.minimum(high, F.maximum(low, x)))
+    return F.where(F.logical_or(F.less_equal(x, low), F.greater_equal(x, high)), cut, x)
 
 
 def hardtanh(x: Value, low: float = -1.0, high: float = 1.0) -> Value:

@@ -46,7 +46,7 @@ class Campaign:
     check: Callable[[Any], None] | None = None
     show: Callable[[Any], str] | None = None  # the source of a test for a subject
     keep: tuple[str, ...] = ()  # names of dataclass fields that shrinking leaves alone
-    seconds: float = 10.0  # a case that takes longer, and four times that alone in a new process, hangs
+    seconds: float = 10.0  # a case that takes longer, and twelve times that alone in a new process (the machine may be loaded), hangs
     memory: int = 2048 * MB  # resident bytes of the process during a case
     growth: float = 1.0 * MB  # bytes that a repeated case may leave behind
     name: str = field(default="", compare=False)

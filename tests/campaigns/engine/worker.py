@@ -21,7 +21,7 @@ from typing import Any
 from .campaign import MB, Campaign, Invalid, find
 
 ADDRESSES = 24 << 30  # bytes of address space more than at the start: a file that asks for more memory than that gets MemoryError
-START = 120  # seconds for a process to start and import
+START = 600  # seconds for a process to start and import
 REPEATS = 60  # cases after which growth is judged
 _CONTEXT = multiprocessing.get_context("forkserver")
 
@@ -146,14 +146,14 @@ class Worker:
 
 
 def trial(campaign: Campaign, items: Iterable[Any], *, leak: bool = False) -> Outcome:
-    """The first failure of these items in a new process, with four times the patience. With `leak` they run again and again, and the
+    """The first failure of these items in a new process, with twelve times the patience. With `leak` they run again and again, and the
     second half must not leave more memory behind than the campaign allows."""
     items = tuple(items)
     with Worker(campaign) as worker:
         after = []
         for _ in range(2 * max(1, REPEATS // max(1, 2 * len(items))) if leak else 1):
             for item in items:
-                found = worker.run(item, patience=4.0)
+                found = worker.run(item, patience=12.0)
                 if found.kind != "ok" and not leak:
                     return found
                 after.append(found.peak if not found.failed or worker.process is None else resident(worker.process.pid))

@@ -245,22 +245,28 @@ def round_(x: Any, /, decimals: int = 0, *, out: Any = None) -> Any:
 
 @public
 def clip(x: Any, /, min: Any = None, max: Any = None, *, out: Any = None) -> Any:  # noqa: A002  the standard's names
-    """Every element within bounds; a bound may be an array."""
+    """Every element within bounds, which may be arrays; an element that equals a bound stays (-0.0 is no less than 0.0)."""
     a = header(x, "clip")
-    made = a
-    for bound, fn, what in ((min, np.maximum, "min"), (max, np.minimum, "max")):
-        if bound is None:
-            continue
-        if type(bound) in (int, float) and a.dtype.kind in "iu":
+    if min is None and max is None:
+        return written(out, give(a.copy()))
+    low, high = _bound(a, min, -math.inf), _bound(a, max, math.inf)
+    check_broadcast("clip", a, *(b for b in (low, high) if b is not None))
+    return written(out, give(a.clip(low, high)))
+
+
+def _bound(a: Any, bound: Any, open_: float) -> Any:
+    """A bound of `clip` in the dtype of a. NumPy's clip by one bound is its maximum or minimum, which may take the bound's zero: an open
+    end is the dtype's own."""
+    if bound is None and a.dtype.kind in "fiu":
+        bound = open_
+    if isinstance(bound, (int, float)):
+        if a.dtype.kind in "iu":
+            if bound != bound:
+                raise ArgumentError(f"clip: a bound of {a.dtype} numbers must be a number, got {bound}")
             info = np.iinfo(a.dtype)
-            if not info.min <= bound <= info.max:  # the bound lies outside what the dtype holds
-                if (bound > info.max) == (what == "min"):
-                    made = np.full_like(made, info.max if what == "min" else info.min)
-                continue
-        b = header(bound, "clip").astype(a.dtype) if not isinstance(bound, (int, float)) else np.array(bound, a.dtype)
-        check_broadcast("clip", made, b)
-        made = fn(made, b)
-    return written(out, give(made.copy() if made is a else made))
+            bound = info.min if bound < info.min else info.max if bound > info.max else bound
+        return np.array(bound, a.dtype)
+    return None if bound is None else header(bound, "clip").astype(a.dtype)
 
 
 @public

@@ -153,8 +153,8 @@ def is_inf(c: Context, x: Value, *, detect_negative: int = 1, detect_positive: i
 @op("Clip")
 def clip(c: Context, x: Value, min: Any = None, max: Any = None) -> Value:  # noqa: A002
     low, high = (F.reshape(v, ()) if isinstance(v, Value) else v for v in (min, max))
-    x = x if low is None else F.maximum(x, low)
-    return x if high is None else F.minimum(x, high)
+    x = x if low is None else F.maximum(low, x)  # x where it equals a bound: of zeros of both signs the second operand is the result
+    return x if high is None else F.minimum(high, x)
 
 
 @op("PRelu")

@@ -144,11 +144,11 @@ def where(condition: Any, x: Any, y: Any) -> Any:
 
 @public
 def clip(x: Any, min: Any = None, max: Any = None) -> Any:  # noqa: A002 - NumPy's names
-    """x, not below min and not above max."""
+    """x, not below min and not above max; x where it equals a bound (-0.0 is no less than 0.0)."""
     x = as_tracer(x)
     if min is not None:
-        x = FUNCTIONS["maximum"](x, min)
-    return x if max is None else FUNCTIONS["minimum"](x, max)
+        x = FUNCTIONS["maximum"](min, x)  # of zeros of both signs the second operand is the result
+    return x if max is None else FUNCTIONS["minimum"](max, x)
 
 
 @public

@@ -85,7 +85,6 @@ def _on_axis(c: Context, op: Any, x: Value, dim: int) -> Value:
 rows({
     "relu.default":
         lambda c, x: c.emit(O.Relu() if x.dtype.is_float else O.Maximum(), x, *([] if x.dtype.is_float else [c.scalar(0, x.dtype)])),
-    "relu6.default": lambda c, x: c.emit(O.Minimum(), c.emit(O.Maximum(), x, c.scalar(0.0, x.dtype)), c.scalar(6.0, x.dtype)),
     "gelu.default": lambda c, x, *, approximate='none': c.emit(O.Gelu(approximate=approximate), x),
     "leaky_relu.default": lambda c, x, negative_slope=0.01: c.emit(O.LeakyRelu(slope=float(negative_slope)), x),
     "softplus.default":

@@ -77,4 +77,5 @@ rows({
     "clamp_min.default clamp_min.Tensor": lambda c, x, min: clamp(c, x, min=min),  # noqa: A006
     "clamp_max.default clamp_max.Tensor": lambda c, x, max: clamp(c, x, max=max),  # noqa: A006
     "hardtanh.default": lambda c, x, min_val=-1, max_val=1: clamp(c, x, min_val, max_val),
+    "relu6.default": lambda c, x: clamp(c, x, 0, 6),
 })
