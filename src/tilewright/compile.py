@@ -1,33 +1,32 @@
 """`tw.compile` and `tw.load`: the stages from a model to a session, each timed."""
 from __future__ import annotations
 
-import inspect
 import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from .build.ahead import Ahead
 from .core.collection import paused
 from .core.config import load as load_config
 from .core.dtypes import DType
 from .core.errors import CompileError, ConfigError, UnsupportedError
+from .core.records import replace
 from .core.signature import Signature
 from .core.target_spec import REFERENCE, TargetSpec
 from .core.validation import Level, check_level, validate
 from .core.workers import Workers, spawn
-from .ir import verify as _checks  # noqa: F401  registers the checks of graphs
-from .ir.graph import Graph
-from .ir.windows import needs
 from .runtime.session import Model, Session
 
 if TYPE_CHECKING:
+    from inspect import Parameter
+
+    from .build.ahead import Ahead
     from .core.needs import Need
     from .frontend.onnx.session import SegmentedSession
+    from .ir.graph import Graph
     from .passes.base import Log
 
 Progress = bool | Callable[[str], None] | None
@@ -125,6 +124,10 @@ def _compile(module: Any, args: Any, kwargs: Mapping[str, Any] | None, *, dynami
              threads: int | None, target: str | TargetSpec | None, precision: str | None, validation: str | None,
              passes: Mapping[str, bool] | Collection[str] | None, name: str | None, progress: Progress) -> Session:
     """With example inputs, and options that have been checked."""
+    from .build.ahead import Ahead
+    from .ir import verify as _checks  # noqa: F401  registers the checks of graphs
+    from .ir.graph import Graph
+
     level = check_level(load_config().validation if validation is None else validation)
     spec = target_spec(chosen_target(module, args, kwargs) if target is None else target, precision, pytorch=not isinstance(module, Graph))
     stages = Stages("tilewright", progress)
@@ -173,6 +176,8 @@ def _compile_onnx(module: Any, *, dynamic: Any, dynamic_shapes: Any, dtype: DTyp
     stages = Stages("tilewright", False)  # of compiles that calls ask for
 
     def build_segment(graph: Graph, signature: Signature | None = None) -> Session:
+        from .ir import verify as _checks  # noqa: F401  registers the checks of graphs
+
         validate("import", level, graph)
         session = compile_graph(graph, signature or graph_signature(graph), spec, level=level, dtype=dtype, disable=disabled(passes),
                                 threads=threads, stages=stages)
@@ -263,8 +268,10 @@ class Deferred:
         return f"<{type(self._module).__name__}, compiled at its first call>" if self._session is None else repr(self._session)
 
 
-def _parameters(module: Any) -> dict[str, inspect.Parameter]:
+def _parameters(module: Any) -> dict[str, Parameter]:
     """Those of a module's forward or of a callable."""
+    import inspect
+
     try:
         return dict(inspect.signature(getattr(module, "forward", module)).parameters)
     except (TypeError, ValueError):
@@ -273,7 +280,7 @@ def _parameters(module: Any) -> dict[str, inspect.Parameter]:
 
 def _takes_inputs(module: Any) -> bool:
     """A module or callable with parameters that have no default."""
-    if isinstance(module, (Graph, str, PathLike)) or type(module).__name__ == "ExportedProgram" or not callable(module):
+    if isinstance(module, (str, PathLike)) or type(module).__name__ == "ExportedProgram" or not callable(module):
         return False
     return any(p.default is p.empty for p in _parameters(module).values())
 
@@ -333,6 +340,8 @@ def disabled(passes: Mapping[str, bool] | Collection[str] | None) -> tuple[str, 
 def import_model(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None, dynamic: Mapping[str, Any] | None,
                  dynamic_shapes: Any, name: str | None, stages: Stages) -> tuple[Graph, Signature]:
     """A graph and the signature of its calls."""
+    from .ir.graph import Graph
+
     with stages.stage("import"):
         if isinstance(module, Graph):
             return module, graph_signature(module)
@@ -358,6 +367,8 @@ def compile_graph(graph: Graph, signature: Signature, target: TargetSpec, *, lev
                   disable: Collection[str] = (), threads: int | None = None, stages: Stages | None = None,
                   ahead: Ahead | None = None) -> Session:
     """Passes, then everything that depends on the target. `ahead` is memory for the packed weights."""
+    from .ir import verify as _checks  # noqa: F401  registers the checks of graphs
+
     stages = Stages(graph.name, False) if stages is None else stages
     with stages.stage("passes"):
         graph, asked, log = through_passes(graph, target, level, dtype, disable)
@@ -372,6 +383,7 @@ def compile_graph(graph: Graph, signature: Signature, target: TargetSpec, *, lev
 def through_passes(graph: Graph, target: TargetSpec, level: Level, dtype: DType | None,
                    disable: Collection[str]) -> tuple[Graph, tuple[Need, ...], Log]:
     """The graph after the passes, what the ops it had before ask of the symbols, and which rules were applied."""
+    from .ir.windows import needs
     from .passes.base import Log
     from .passes.pipeline import run_pipeline
 

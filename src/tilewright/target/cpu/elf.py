@@ -16,10 +16,9 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import field
 
 from ...core.errors import CompileError
-from ...core.records import dataclass
+from ...core.records import dataclass, field
 
 # Memory for machine code, cut from a few large mappings: a process may have some 65,000 mappings, and a program of its own each for code
 # and constants would use them up.

@@ -15,7 +15,6 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from ctypes import c_char_p
-from pathlib import Path
 from typing import Any, Literal
 
 from ...core.config import load
@@ -82,8 +81,8 @@ def llvm_version() -> str:
     """Which LLVM this is, told without loading it: llvmlite's release and the size of its library."""
     import llvmlite
 
-    folder = Path(llvmlite.__file__).parent / "binding"
-    sizes = " ".join(str(path.stat().st_size) for path in sorted(folder.glob("*llvmlite.*")))
+    folder = os.path.join(os.path.dirname(llvmlite.__file__), "binding")
+    sizes = " ".join(str(os.stat(os.path.join(folder, name)).st_size) for name in sorted(os.listdir(folder)) if "llvmlite." in name)
     return f"llvmlite {llvmlite.__version__} {sizes}"
 
 
