@@ -2,8 +2,8 @@
 from __future__ import annotations
 
 import sys
-import threading
 import time
+from _thread import allocate_lock
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from os import PathLike
@@ -41,13 +41,14 @@ class Stages:
         self.title, self.progress = title, progress
         self._current = ""
         self._status: Any = None
-        self._over = threading.Event()
+        self._over = allocate_lock()  # free once all is done
+        self._over.acquire()
         self._join: Callable[[], None] | None = None
         if progress is True or (progress is None and sys.stderr.isatty()):  # nothing is shown where there is no thread for it
             self._join = spawn(self._show, 0.0 if progress is True else SHOW_AFTER_S)
 
     def _show(self, after: float) -> None:
-        if self._over.wait(after):
+        if self._over.acquire(timeout=after):
             return
         from rich.console import Console
         from rich.status import Status
@@ -69,7 +70,7 @@ class Stages:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
     def close(self) -> None:
-        self._over.set()
+        self._over.release()
         if self._join is not None:
             self._join()
         if self._status is not None:
@@ -165,7 +166,6 @@ def _compile_onnx(module: Any, *, dynamic: Any, dynamic_shapes: Any, dtype: DTyp
     if dynamic is not None or dynamic_shapes is not None:
         raise ConfigError("dynamic: an ONNX file names its symbolic sizes itself; leave it out")
     from .frontend.onnx import store
-    from .frontend.onnx.calls import load_model, save_model
     from .frontend.onnx.load import Source
 
     level = check_level(load_config().validation if validation is None else validation)
@@ -212,6 +212,8 @@ def _compile_onnx(module: Any, *, dynamic: Any, dynamic_shapes: Any, dtype: DTyp
         stored = store.load(key, source, spec, optimised, otherwise, level=level, threads=threads)
         if stored is not None:
             return stored
+        from .frontend.onnx.calls import load_model, save_model
+
         calls = load_model(key, load_segment, segmented)
         if calls is not None:
             return calls  # type: ignore[return-value]
@@ -249,7 +251,7 @@ class Deferred:
     def __init__(self, module: Any, options: Mapping[str, Any]) -> None:
         self._module, self._options = module, options
         self._session: Session | None = None
-        self._lock = threading.Lock()
+        self._lock = allocate_lock()
 
     def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         if self._session is None:

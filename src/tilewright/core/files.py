@@ -7,7 +7,6 @@ by a process that is gone: the next write of that name deletes it.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import re
 import stat
@@ -110,6 +109,8 @@ def read_file(path: str | os.PathLike[str], *, subject: str) -> bytes:
 
 def remove_leftovers(folder: str | Path, name: str | re.Pattern[str]) -> None:
     """Delete the unfinished files of this name (or of names that match) whose processes are gone. Only files of this user's are touched."""
+    import fcntl
+
     wanted = re.compile(re.escape(_short(name))) if isinstance(name, str) else name
     try:
         names = os.listdir(folder)
@@ -153,6 +154,8 @@ def _replaceable(path: Path, subject: str, error: type[TilewrightError]) -> int 
 def _temporary(path: Path, mode: int) -> tuple[BinaryIO, Path]:
     """A new file beside `path`, open and locked. Between opening and locking it another process may take it for a leftover and delete it:
     then there is another one."""
+    import fcntl
+
     while True:
         temporary = path.with_name(f".{_short(path.name)}.{os.urandom(8).hex()}.tmp")
         handle = os.fdopen(os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode), "r+b")

@@ -7,12 +7,12 @@ somebody asks for is made by the library then.
 """
 from __future__ import annotations
 
-import threading
+from _thread import RLock
 from operator import attrgetter
 from reprlib import recursive_repr
 from typing import TYPE_CHECKING, Any
 
-_LOCK = threading.RLock()
+_LOCK = RLock()
 _MISSING: Any = object()
 _FEW = 64  # objects of a class before its `__init__` is compiled
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
-import threading
 import time
+from _thread import allocate_lock
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +42,7 @@ from ...runtime.archive.program_data import (
 )
 from ...runtime.executable import CpuExecutable
 from ...runtime.session import Model, Session
-from ...target.cpu.cache import CodeCache
+from ...target.cpu.cache import SETTLED_NS, CodeCache
 from .load import Source
 
 if TYPE_CHECKING:
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from .session import Imported
 
 VERSION = 6
-SETTLED_NS = 2_000_000_000  # since the last change of a file
 SHARE = 8  # an entry takes at most this part of the cache
 FORMS = ("plain", "panels", "words", "taps", "folded", "filters")  # that are packed without kernels of their own
 
@@ -106,7 +105,7 @@ class Later:
     """A function that is made when it is first called."""
 
     def __init__(self, make: Callable[[], Callable[..., Any]]) -> None:
-        self._make, self._lock = make, threading.Lock()
+        self._make, self._lock = make, allocate_lock()
         self._made: Callable[..., Any] | None = None
 
     @property

@@ -16,6 +16,7 @@ from ...core.records import fields
 from ...core.target_spec import TargetSpec
 
 Data = dict[str, Any]
+APART = {"__pycache__", "cuda", "cli", "dynamo", "optim", "splat", "training"}  # folders whose code no stored program depends on
 
 
 def entry_bytes(header: Data, groups: list[list[bytes]]) -> bytes:
@@ -50,8 +51,8 @@ def target_text(target: TargetSpec) -> str:
 
 @functools.cache
 def package_state() -> str:
-    """The state of this package's own files: sizes and times, since reading them all would take longer than the rest. Of an installed
-    release it is that of the list which the installer wrote."""
+    """The state of this package's own files that shape programs of CPUs: sizes and times, since reading them all would take longer than
+    the rest. Of an installed release it is that of the list which the installer wrote."""
     root = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
     with contextlib.suppress(OSError):
         return repr(((s := os.stat(f"{root}-{__version__}.dist-info/RECORD")).st_size, s.st_mtime_ns))
@@ -65,7 +66,7 @@ def _files(folder: str, root: int) -> list[tuple[str, int, int]]:
             if e.name.endswith(".py"):
                 s = e.stat()
                 found.append((e.path[root:], s.st_size, s.st_mtime_ns))
-            elif e.name != "__pycache__" and e.is_dir():
+            elif e.name not in APART and e.is_dir():
                 found += _files(e.path, root)
     return found
 

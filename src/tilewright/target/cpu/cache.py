@@ -14,7 +14,7 @@ import re
 import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...core.config import Config, load, user_folder
 from ...core.errors import FileError
@@ -34,6 +34,7 @@ _SUM = 16  # bytes of checksum behind the magic
 _SUFFIX = ".o"
 _NAME = re.compile(r"[0-9a-f]{40}\.o")
 _TOUCH_SECONDS = 3600.0
+SETTLED_NS = 2_000_000_000  # since the last change of a file: clocks tick too slowly to tell two changes apart
 
 
 Source = tuple[str, Callable[[], str]]
@@ -64,14 +65,23 @@ def _warn(note: str) -> None:
 
 @functools.cache
 def codegen_version() -> str:
-    """A hash of the code generator's own source: whoever changes it cannot forget to change the keys."""
-    digest = blake2b(digest_size=10)
+    """A hash of the code generator's own source: whoever changes it cannot forget to change the keys. It is remembered with the sizes and
+    times of the files."""
+    paths, stats = list[str](), list[tuple[Any, ...]]()
     for name in ("target/cpu", "tile"):
-        folder = os.path.join(os.path.dirname(__file__), "..", "..", name)
-        for path in sorted(os.listdir(folder)):
-            if path.endswith(".py"):
-                with open(os.path.join(folder, path), "rb") as file:
-                    digest.update(file.read())
+        with os.scandir(os.path.join(os.path.dirname(__file__), "..", "..", name)) as found:
+            for item in sorted((i for i in found if i.name.endswith(".py")), key=lambda i: i.name):
+                paths.append(item.path)
+                stats.append((item.path, (s := item.stat()).st_size, s.st_mtime_ns, s.st_ctime_ns))
+    cache, key = CodeCache(), blake2b(repr(("codegen", stats)).encode(), digest_size=20).hexdigest()
+    if (known := cache.get(key)) is not None:
+        return known.decode()
+    digest = blake2b(digest_size=10)
+    for path in paths:
+        with open(path, "rb") as file:
+            digest.update(file.read())
+    if time.time_ns() - max(s[-1] for s in stats) > SETTLED_NS:
+        cache.put(key, digest.hexdigest().encode())
     return digest.hexdigest()
 
 

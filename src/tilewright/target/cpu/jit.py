@@ -12,7 +12,8 @@ import functools
 import itertools
 import mmap
 import os
-import threading
+from _thread import RLock
+from _thread import _local as ThreadLocal
 from collections.abc import Callable, Iterable, Mapping
 from ctypes import c_char_p
 from typing import Any, Literal
@@ -31,7 +32,7 @@ _names = itertools.count()
 
 
 # A fork waits while another thread loads LLVM: the child would find the module half imported, and its import lock taken for ever.
-_loading = threading.RLock()
+_loading = RLock()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_loading.acquire, after_in_parent=_loading.release, after_in_child=_loading.release)
 
@@ -105,7 +106,7 @@ def _machine(target: TargetSpec) -> Any:
     return found.create_target_machine(cpu=target.cpu, features=target.feature_string, opt=3, reloc="pic", codemodel="small", jit=True)
 
 
-_local = threading.local()
+_local = ThreadLocal()
 
 
 def _thread_machine(target: TargetSpec) -> Any:
