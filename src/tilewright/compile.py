@@ -1,33 +1,32 @@
 """`tw.compile` and `tw.load`: the stages from a model to a session, each timed."""
 from __future__ import annotations
 
-import inspect
 import sys
-import threading
 import time
+from _thread import allocate_lock
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from .build.ahead import Ahead
 from .core.collection import paused
 from .core.config import load as load_config
 from .core.dtypes import DType
 from .core.errors import CompileError, ConfigError, UnsupportedError
+from .core.records import replace
 from .core.signature import Signature
 from .core.target_spec import REFERENCE, TargetSpec
 from .core.validation import Level, check_level, validate
 from .core.workers import Workers, spawn
-from .ir import verify as _checks  # noqa: F401  registers the checks of graphs
-from .ir.graph import Graph
-from .ir.windows import needs
 from .runtime.session import Model, Session
 
 if TYPE_CHECKING:
+    from inspect import Parameter
+
+    from .build.ahead import Ahead
     from .core.needs import Need
     from .frontend.onnx.session import SegmentedSession
+    from .ir.graph import Graph
     from .passes.base import Log
 
 Progress = bool | Callable[[str], None] | None
@@ -42,13 +41,14 @@ class Stages:
         self.title, self.progress = title, progress
         self._current = ""
         self._status: Any = None
-        self._over = threading.Event()
+        self._over = allocate_lock()  # free once all is done
+        self._over.acquire()
         self._join: Callable[[], None] | None = None
         if progress is True or (progress is None and sys.stderr.isatty()):  # nothing is shown where there is no thread for it
             self._join = spawn(self._show, 0.0 if progress is True else SHOW_AFTER_S)
 
     def _show(self, after: float) -> None:
-        if self._over.wait(after):
+        if self._over.acquire(timeout=after):
             return
         from rich.console import Console
         from rich.status import Status
@@ -70,7 +70,7 @@ class Stages:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
     def close(self) -> None:
-        self._over.set()
+        self._over.release()
         if self._join is not None:
             self._join()
         if self._status is not None:
@@ -125,6 +125,10 @@ def _compile(module: Any, args: Any, kwargs: Mapping[str, Any] | None, *, dynami
              threads: int | None, target: str | TargetSpec | None, precision: str | None, validation: str | None,
              passes: Mapping[str, bool] | Collection[str] | None, name: str | None, progress: Progress) -> Session:
     """With example inputs, and options that have been checked."""
+    from .build.ahead import Ahead
+    from .ir import verify as _checks  # noqa: F401  registers the checks of graphs
+    from .ir.graph import Graph
+
     level = check_level(load_config().validation if validation is None else validation)
     spec = target_spec(chosen_target(module, args, kwargs) if target is None else target, precision, pytorch=not isinstance(module, Graph))
     stages = Stages("tilewright", progress)
@@ -162,7 +166,6 @@ def _compile_onnx(module: Any, *, dynamic: Any, dynamic_shapes: Any, dtype: DTyp
     if dynamic is not None or dynamic_shapes is not None:
         raise ConfigError("dynamic: an ONNX file names its symbolic sizes itself; leave it out")
     from .frontend.onnx import store
-    from .frontend.onnx.calls import load_model, save_model
     from .frontend.onnx.load import Source
 
     level = check_level(load_config().validation if validation is None else validation)
@@ -173,6 +176,8 @@ def _compile_onnx(module: Any, *, dynamic: Any, dynamic_shapes: Any, dtype: DTyp
     stages = Stages("tilewright", False)  # of compiles that calls ask for
 
     def build_segment(graph: Graph, signature: Signature | None = None) -> Session:
+        from .ir import verify as _checks  # noqa: F401  registers the checks of graphs
+
         validate("import", level, graph)
         session = compile_graph(graph, signature or graph_signature(graph), spec, level=level, dtype=dtype, disable=disabled(passes),
                                 threads=threads, stages=stages)
@@ -207,6 +212,8 @@ def _compile_onnx(module: Any, *, dynamic: Any, dynamic_shapes: Any, dtype: DTyp
         stored = store.load(key, source, spec, optimised, otherwise, level=level, threads=threads)
         if stored is not None:
             return stored
+        from .frontend.onnx.calls import load_model, save_model
+
         calls = load_model(key, load_segment, segmented)
         if calls is not None:
             return calls  # type: ignore[return-value]
@@ -244,7 +251,7 @@ class Deferred:
     def __init__(self, module: Any, options: Mapping[str, Any]) -> None:
         self._module, self._options = module, options
         self._session: Session | None = None
-        self._lock = threading.Lock()
+        self._lock = allocate_lock()
 
     def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         if self._session is None:
@@ -263,8 +270,10 @@ class Deferred:
         return f"<{type(self._module).__name__}, compiled at its first call>" if self._session is None else repr(self._session)
 
 
-def _parameters(module: Any) -> dict[str, inspect.Parameter]:
+def _parameters(module: Any) -> dict[str, Parameter]:
     """Those of a module's forward or of a callable."""
+    import inspect
+
     try:
         return dict(inspect.signature(getattr(module, "forward", module)).parameters)
     except (TypeError, ValueError):
@@ -273,7 +282,7 @@ def _parameters(module: Any) -> dict[str, inspect.Parameter]:
 
 def _takes_inputs(module: Any) -> bool:
     """A module or callable with parameters that have no default."""
-    if isinstance(module, (Graph, str, PathLike)) or type(module).__name__ == "ExportedProgram" or not callable(module):
+    if isinstance(module, (str, PathLike)) or type(module).__name__ == "ExportedProgram" or not callable(module):
         return False
     return any(p.default is p.empty for p in _parameters(module).values())
 
@@ -333,6 +342,8 @@ def disabled(passes: Mapping[str, bool] | Collection[str] | None) -> tuple[str, 
 def import_model(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None, dynamic: Mapping[str, Any] | None,
                  dynamic_shapes: Any, name: str | None, stages: Stages) -> tuple[Graph, Signature]:
     """A graph and the signature of its calls."""
+    from .ir.graph import Graph
+
     with stages.stage("import"):
         if isinstance(module, Graph):
             return module, graph_signature(module)
@@ -358,6 +369,8 @@ def compile_graph(graph: Graph, signature: Signature, target: TargetSpec, *, lev
                   disable: Collection[str] = (), threads: int | None = None, stages: Stages | None = None,
                   ahead: Ahead | None = None) -> Session:
     """Passes, then everything that depends on the target. `ahead` is memory for the packed weights."""
+    from .ir import verify as _checks  # noqa: F401  registers the checks of graphs
+
     stages = Stages(graph.name, False) if stages is None else stages
     with stages.stage("passes"):
         graph, asked, log = through_passes(graph, target, level, dtype, disable)
@@ -372,6 +385,7 @@ def compile_graph(graph: Graph, signature: Signature, target: TargetSpec, *, lev
 def through_passes(graph: Graph, target: TargetSpec, level: Level, dtype: DType | None,
                    disable: Collection[str]) -> tuple[Graph, tuple[Need, ...], Log]:
     """The graph after the passes, what the ops it had before ask of the symbols, and which rules were applied."""
+    from .ir.windows import needs
     from .passes.base import Log
     from .passes.pipeline import run_pipeline
 

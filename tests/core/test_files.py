@@ -114,7 +114,7 @@ def test_what_cannot_be_a_file(tmp_path: Path) -> None:
 def test_no_permission(tmp_path: Path) -> None:
     """As another user, where this one is root and may do everything."""
     code = textwrap.dedent("""
-        import os, sys
+        import fcntl, os, pathlib, sys  # all that is needed: the other user may not read the library
         from tilewright.core.files import open_file, write_file
         if os.getuid() == 0:
             os.setgroups([]); os.setgid(12345); os.setuid(12345)

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 import pickle
 import sys
 import threading
-from dataclasses import FrozenInstanceError, field, fields, replace
-from typing import Any
+from dataclasses import FrozenInstanceError, fields, replace
+from typing import Any, ClassVar
 
 import pytest
 
-from tilewright.core.records import _deferred as deferred
+from tilewright.core import records
 from tilewright.core.records import dataclass
 
 
-def classes(dataclass: Any) -> tuple[Any, ...]:
+def classes(library: Any) -> tuple[Any, ...]:
+    dataclass, field = library.dataclass, library.field
+
     @dataclass(frozen=True)
     class Point:
         x: int
@@ -48,26 +51,61 @@ def classes(dataclass: Any) -> tuple[Any, ...]:
         def __eq__(self, other: object) -> bool:
             return isinstance(other, Own) and round(self.x) == round(other.x)
 
-    return Point, Open, Named, Wide, Plain, Own
+    @dataclass
+    class Mixed:
+        kind: ClassVar[str] = "mixed"
+        a: int
+        made: list[int] = field(default_factory=list, init=False)
+        b: int = field(default=2, kw_only=True)
+
+        def __post_init__(self) -> None:
+            self.made.append(self.a + self.b)
+
+    return Point, Open, Named, Wide, Plain, Own, Mixed
+
+
+def problem(f: Any) -> Exception | None:
+    try:
+        f()
+    except Exception as e:  # what it is called and says is compared
+        return e
+    return None
 
 
 def seen(made: tuple[Any, ...]) -> list[Any]:
-    Point, Open, Named, Wide, Plain, Own = made
+    Point, Open, Named, Wide, Plain, Own, Mixed = made
     a, b = Point(1), Point(1, note="other")
     return [repr(a).rpartition(".")[2], a == b, hash(a) == hash(b), a == Point(2), a == Wide(1), Wide(1) == Wide(1, z=3),
             Plain(1) == Plain(1), hash(Plain(1)) == hash(Wide(1)), repr(Plain(1, z=4)).rpartition(".")[2],
             Open().a == [] and Open() == Open(), Open.__hash__,
             repr(Named("n")), Named("n") == Named("n"), Own(1.1) == Own(1.2), hash(Own(1.5)) == hash(Own(1.5)),
             [f.name for f in fields(Wide)], Point.__match_args__, repr(replace(a, x=7)).rpartition(".")[2],
-            copy.copy(Wide(3, z=1)) == Wide(3, z=1), dataclasses.is_dataclass(Own), dataclasses.asdict(Plain(1))]
+            copy.copy(Wide(3, z=1)) == Wide(3, z=1), dataclasses.is_dataclass(Own), dataclasses.asdict(Plain(1)),
+            repr(Mixed(1, b=4)).rpartition(".")[2], Mixed(1) == Mixed(1, b=2), Mixed.kind, Mixed.b,
+            list(inspect.signature(Wide).parameters),
+            [repr(problem(f)) for f in (lambda: Point(), lambda: Point(1, 2, "", 3), lambda: Point(x=1, z=2), lambda: Mixed(1, 2),
+                                        lambda: setattr(a, "x", 2), lambda: setattr(a, "q", 2), lambda: delattr(a, "x"))]]
 
 
 def test_they_behave_as_those_of_the_standard_library() -> None:
-    assert seen(classes(deferred)) == seen(classes(dataclasses.dataclass))
+    wanted, made = seen(classes(dataclasses)), classes(records)
+    assert seen(made) == wanted
+    for c in made:  # many objects later `__init__` is the library's
+        for _ in range(2 * records._FEW):
+            problem(lambda c=c: c(1))
+    assert seen(made) == wanted
+
+
+def test_the_first_objects_of_a_class_need_no_library() -> None:
+    point, opened, *_ = classes(records)
+    p = point(1, note="n")
+    assert (p.x, p.y, p.note, opened([2]).a, opened().a) == (1, 2.0, "n", [2], [])
+    assert records.replace(p, y=3.0) == point(1, 3.0) and [f.name for f in records.fields(p)] == ["x", "y", "note"]
+    assert isinstance(vars(point)["__init__"], records._Init) and isinstance(vars(point)["__dataclass_fields__"], records._Later)
 
 
 def test_a_class_without_objects_has_its_fields_and_is_frozen_from_the_first_one_on() -> None:
-    made = classes(deferred)
+    made = classes(records)
     assert [f.name for f in fields(made[3])] == ["x", "y", "note", "z"]
     with pytest.raises(FrozenInstanceError):
         made[3](1).x = 2
@@ -98,7 +136,7 @@ def test_threads_that_use_a_class_first_at_once() -> None:
     sys.setswitchinterval(1e-6)
     try:
         for _ in range(60):
-            point, opened, *_ = classes(deferred)
+            point, opened, *_ = classes(records)
 
             def use(point: Any = point, opened: Any = opened) -> None:
                 try:

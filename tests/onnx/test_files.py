@@ -395,3 +395,69 @@ def test_a_loop_that_counts_for_itself_and_stacks_is_compiled(limit: int) -> Non
     proto = model(nodes, [info("x", x), info("h0", h)], ["y", "h1"], weights)
     assert hasattr(tw.compile(proto), "interface")  # one segment
     agree(proto, {"x": x, "h0": h})
+
+
+def chosen_by_rate() -> Any:
+    """Nested branches by a scalar whose results differ in their shapes, as resamplers have them."""
+    def branch(rate: int, step: int, other: Any) -> list[Any]:
+        end = [helper.make_tensor_value_info("end", 1, None)]
+        then = helper.make_graph([helper.make_node("Slice", ["x", "zero", "far", "one", f"step{step}"], ["end"])], "then", [], end)
+        rest = helper.make_graph(other, "else", [], end)
+        return [helper.make_node("Equal", ["rate", f"rate{rate}"], ["is"]),
+                helper.make_node("If", ["is"], ["end"], then_branch=then, else_branch=rest)]
+
+    nodes = branch(8, 2, branch(16, 3, [helper.make_node("Identity", ["x"], ["end"])]))
+    weights = {"rate8": np.array(8), "rate16": np.array(16), "zero": np.array([0]), "far": np.array([99]), "one": np.array([1]),
+               "step2": np.array([2]), "step3": np.array([3])}
+    return model(nodes, [info("x", f(2, 12)), info("rate", np.array(1))], ["end"], weights)
+
+
+def test_branches_that_scalars_decide_are_walked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE_BYTES", "0")
+    proto = chosen_by_rate()
+    session: Any = tw.compile(proto)
+    walked: list[int] = []
+    step = session._program._following
+    session._program._following = lambda *args: walked.append(1) or step(*args)
+    for rate in (8, 16, 5, 8, 16, 5):
+        x = f(2, 12)
+        before = len(walked)
+        out = session(x, np.array(rate))
+        np.testing.assert_array_equal(out, x[:, :: {8: 2, 16: 3}.get(rate, 1)])
+    assert walked and len(walked) == before  # the last three calls asked nothing
+
+
+def test_a_result_that_scalars_decide_is_the_callers_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE_BYTES", "0")
+    nodes = [helper.make_node("Add", ["n", "n"], ["m"]), helper.make_node("Range", ["zero", "m", "one"], ["r"]),
+             helper.make_node("Slice", ["x", "start", "mm", "start"], ["y"]), helper.make_node("Unsqueeze", ["m", "start"], ["mm"])]
+    weights = {"zero": np.array(0), "one": np.array(1), "start": np.array([0])}
+    session: Any = tw.compile(model(nodes, [info("x", f(9)), info("n", np.array(1))], ["y", "m", "w"], {**weights, "w": f(3)}))
+    x = f(9)
+    for _ in range(3):
+        y, m, w = session(x, np.array(2))
+        assert y.shape == (4,) and m == 4
+        m += 1
+        w += 1
+    assert session(x, np.array(2))[1] == 4 and not np.array_equal(session(x, np.array(2))[2], w)
+
+
+def test_what_a_loop_carries_unchanged_is_a_constant_of_its_body(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights that are handed through a loop, as exporters of Paddle write them; the loop is the host's."""
+    monkeypatch.setenv("TILEWRIGHT_CACHE_BYTES", "0")
+    n = helper.make_node
+    body = helper.make_graph(
+        [n("MatMul", ["h", "w"], ["p"]), n("Tanh", ["p"], ["h2"]), n("Identity", ["w"], ["w2"]),
+         n("ReduceMax", ["h2"], ["top"], keepdims=0), n("Less", ["top", "limit"], ["go2"]), n("NonZero", ["h2"], ["z"]),
+         n("Shape", ["z"], ["count"])],
+        "body", [info("i", np.array(1)), info("go", np.array(True)), info("h", f(2, 3)), info("w", f(3, 3))],
+        [info("go2", np.array(True)), info("h2", f(2, 3)), info("w2", f(3, 3)), info("count", np.array([1, 2]))])
+    nodes = [n("Loop", ["most", "yes", "x", "weight"], ["y", "same", "counts"], body=body)]
+    weights = {"weight": f(3, 3) * 0.5, "most": np.array(6), "yes": np.array(True), "limit": np.float32(5)}
+    proto = model(nodes, [info("x", f(2, 3))], ["y", "same", "counts"], weights)
+    agree(proto, {"x": f(2, 3)})
+    session: Any = tw.compile(proto)
+    session(f(2, 3))
+    (made,) = session._program.bodies.values()
+    taken = {name for s in made.start.next.values() if s.segment is not None for name, _, _ in s.segment.inputs}
+    assert "weight" in made.constants and taken and "weight" not in taken

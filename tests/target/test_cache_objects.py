@@ -160,12 +160,12 @@ def test_no_bytes_means_no_cache(tmp_path: Path) -> None:
 
 def test_the_default_folder_follows_xdg(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert default_folder() == tmp_path / "tilewright"
+    assert default_folder() == str(tmp_path / "tilewright")
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert default_folder() == tmp_path / ".cache" / "tilewright"
+    assert default_folder() == str(tmp_path / ".cache" / "tilewright")
     monkeypatch.setenv("XDG_CACHE_HOME", "not/absolute")  # the XDG rule: ignored
-    assert default_folder() == tmp_path / ".cache" / "tilewright"
+    assert default_folder() == str(tmp_path / ".cache" / "tilewright")
 
 
 NOWHERE = """

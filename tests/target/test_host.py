@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
 
 import pytest
 
@@ -78,7 +77,7 @@ def test_cores_respect_the_affinity_mask() -> None:
 @pytest.mark.parametrize("text, cores", [("150000 100000", 2), ("50000 100000", 1), ("max 100000", 64), ("junk", 64)])
 def test_cores_respect_the_cgroup(monkeypatch: pytest.MonkeyPatch, text: str, cores: int) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
-    monkeypatch.setattr(Path, "read_text", lambda self: text)
+    monkeypatch.setattr("tilewright.target.cpu.host._text", lambda path: text)
     assert available_cores() == cores
 
 

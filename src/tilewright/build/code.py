@@ -1,21 +1,21 @@
 """Machine code of a program's kernels: equal kernels once, object code from the cache where it is there, linked together."""
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
 from functools import partial
+from typing import TYPE_CHECKING
 
-from ..core.records import dataclass
 from ..core.errors import CompileError
 from ..core.hashing import blake2b
+from ..core.records import dataclass, field, replace
 from ..core.target_spec import TargetSpec
 from ..target.cpu.cache import CodeCache
 from ..target.cpu.jit import Library
-from ..tile.ir import Kernel
-from ..tile.text import to_text
 
-Emit = Callable[[Kernel, TargetSpec], str]
+if TYPE_CHECKING:
+    from ..tile.ir import Kernel
+
+Emit = Callable[["Kernel", TargetSpec], str]
 
 
 @dataclass(eq=False)
@@ -37,7 +37,9 @@ class Code:
 
 def symbol_of(kernel: Kernel) -> str:
     """A name that depends on the kernel's structure only, so that equal kernels of any model share code and cache entry."""
-    text = to_text(dataclasses.replace(kernel, name="k"))
+    from ..tile.text import to_text
+
+    text = to_text(replace(kernel, name="k"))
     return "tw_" + blake2b(text.encode(), digest_size=10).hexdigest()
 
 
@@ -45,6 +47,8 @@ def compile_kernels(kernels: Sequence[Kernel], target: TargetSpec, emit: Emit | 
                     threads: int | None = None) -> Code:
     """Emit, compile and link the distinct kernels of a program. What the cache holds under the kernel's own text is not even emitted,
     and when all of it is there the emitter is not even imported."""
+    from ..tile.text import to_text
+
     cache = CodeCache() if cache is None else cache
     by_identity: dict[int, str] = {}
     distinct: dict[str, Kernel] = {}
@@ -52,7 +56,7 @@ def compile_kernels(kernels: Sequence[Kernel], target: TargetSpec, emit: Emit | 
     for kernel in kernels:
         if id(kernel) not in by_identity:
             symbol = by_identity[id(kernel)] = symbol_of(kernel)
-            distinct.setdefault(symbol, dataclasses.replace(kernel, name=symbol))
+            distinct.setdefault(symbol, replace(kernel, name=symbol))
 
     def write(symbol: str) -> str:
         if symbol not in texts:

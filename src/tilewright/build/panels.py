@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-import threading
+from _thread import allocate_lock
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
@@ -91,7 +91,7 @@ def panel_packer(rows: Array, width: int) -> Callable[[Array, int, int], None] |
     return fill
 
 
-_lock = threading.Lock()
+_lock = allocate_lock()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_lock._at_fork_reinit)  # type: ignore[attr-defined]
 

@@ -12,6 +12,7 @@ import contextlib
 import json
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.config import user_folder
@@ -131,7 +132,7 @@ def recalled() -> Iterator[None]:
         yield
         return
     base = user_folder("XDG_STATE_HOME", ".local/state")
-    file = None if base is None or not sys.stdin.isatty() else base / "tilewright" / "chat_history"
+    file = None if base is None or not sys.stdin.isatty() else Path(base, "tilewright", "chat_history")
     if file is None:
         yield
         return

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import Field, field, fields
-from pathlib import Path
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from .errors import ConfigError
-from .records import dataclass
+from .records import dataclass, field, fields
+
+if TYPE_CHECKING:
+    from dataclasses import Field
 
 Validation = Literal["strict", "normal", "none"]
 CpuLevel = Literal["native", "baseline", "avx2", "avx512"]
@@ -70,10 +71,10 @@ def _folder() -> tuple[str, Callable[[str], str]]:
     def parse(text: str) -> str:
         if "\0" in text or not text.strip():
             raise ValueError(text)
-        try:
-            return str(Path(text).expanduser().absolute())
-        except RuntimeError:  # ~ of a user without a home folder
-            raise ValueError(text) from None
+        found = os.path.expanduser(text)
+        if found.startswith("~"):  # of a user without a home folder
+            raise ValueError(text)
+        return os.path.abspath(found)
 
     return "a folder", parse
 
@@ -129,14 +130,14 @@ class Config:
         300, "BARRIER_SPIN_US", _integer(0, 1_000_000), "300", "Microseconds a thread spins at a barrier before it sleeps.")
 
 
-def user_folder(variable: str, below_home: str) -> Path | None:
+def user_folder(variable: str, below_home: str) -> str | None:
     """A folder of the user's by the XDG rule: what the variable says, where it is absolute, or one below the home folder. None without a
     home folder: no HOME, and a user that the system does not know."""
     base = os.environ.get(variable, "")
     if os.path.isabs(base):
-        return Path(base)
+        return base
     home = os.path.expanduser("~")
-    return Path(home) / below_home if os.path.isabs(home) else None
+    return os.path.join(home, below_home) if os.path.isabs(home) else None
 
 
 def _settings() -> tuple[Field[Any], ...]:

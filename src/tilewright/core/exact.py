@@ -4,7 +4,6 @@ Python's `==` says otherwise, and so do dicts: everything that keys, caches or c
 """
 from __future__ import annotations
 
-import dataclasses
 import struct
 from collections.abc import Hashable
 from typing import Any
@@ -39,4 +38,6 @@ def same(a: Any, b: Any) -> bool:
 
 def fields_key(instance: Any) -> Hashable:
     """The key of a dataclass: its class and the keys of its fields."""
-    return type(instance), *(key_of(getattr(instance, f.name)) for f in dataclasses.fields(instance))
+    from dataclasses import fields
+
+    return type(instance), *(key_of(getattr(instance, f.name)) for f in fields(instance))

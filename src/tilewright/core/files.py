@@ -7,15 +7,16 @@ by a process that is gone: the next write of that name deletes it.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import re
 import stat
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from .errors import FileError, MissingFileError, TilewrightError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Content = bytes | Callable[[BinaryIO], None]
 LEFTOVER = re.compile(r"\.(.+)\.[0-9a-f]{16}\.tmp")
@@ -29,6 +30,8 @@ def write_file(path: str | os.PathLike[str], content: Content, *, subject: str, 
                sync: bool = True) -> None:
     """Make or replace `path`. When anything fails the old file is as it was, and `error` begins with `subject` and names the path.
     `sync=False` is for files with checksums that may be lost in a power cut."""
+    from pathlib import Path
+
     path = Path(path)
     try:
         mode = _replaceable(path, subject, error)
@@ -104,8 +107,10 @@ def read_file(path: str | os.PathLike[str], *, subject: str) -> bytes:
         raise FileError(f"{subject}: could not read {os.fspath(path)}: it is larger than the memory") from e
 
 
-def remove_leftovers(folder: Path, name: str | re.Pattern[str]) -> None:
+def remove_leftovers(folder: str | Path, name: str | re.Pattern[str]) -> None:
     """Delete the unfinished files of this name (or of names that match) whose processes are gone. Only files of this user's are touched."""
+    import fcntl
+
     wanted = re.compile(re.escape(_short(name))) if isinstance(name, str) else name
     try:
         names = os.listdir(folder)
@@ -115,7 +120,7 @@ def remove_leftovers(folder: Path, name: str | re.Pattern[str]) -> None:
         found = LEFTOVER.fullmatch(item)
         if found is None or wanted.fullmatch(found[1]) is None:
             continue
-        path = folder / item
+        path = os.path.join(folder, item)
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:  # a link, somebody else's, or gone by now
@@ -124,7 +129,7 @@ def remove_leftovers(folder: Path, name: str | re.Pattern[str]) -> None:
             info = os.fstat(descriptor)
             if stat.S_ISREG(info.st_mode) and info.st_uid == os.getuid():
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                path.unlink(missing_ok=True)
+                os.unlink(path)
         except OSError:  # it is being written, or locks are not known here: then it stays
             continue
         finally:
@@ -149,6 +154,8 @@ def _replaceable(path: Path, subject: str, error: type[TilewrightError]) -> int 
 def _temporary(path: Path, mode: int) -> tuple[BinaryIO, Path]:
     """A new file beside `path`, open and locked. Between opening and locking it another process may take it for a leftover and delete it:
     then there is another one."""
+    import fcntl
+
     while True:
         temporary = path.with_name(f".{_short(path.name)}.{os.urandom(8).hex()}.tmp")
         handle = os.fdopen(os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode), "r+b")

@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import importlib.machinery
-import importlib.util
+import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from .errors import CompileError
@@ -26,21 +24,24 @@ _MISSING = "pip install 'tilewright[linalg]'"
 @functools.cache
 def _lapack() -> dict[str, Any]:
     """SciPy's table of LAPACK functions: a capsule for each name."""
+    import importlib.machinery
+    import importlib.util
+
     found = importlib.util.find_spec("scipy")
-    folder = None if found is None or found.origin is None else Path(found.origin).parent / "linalg"
-    spec = None if folder is None else importlib.machinery.PathFinder.find_spec("cython_lapack", [str(folder)])
+    folder = None if found is None or found.origin is None else os.path.join(os.path.dirname(found.origin), "linalg")
+    spec = None if folder is None else importlib.machinery.PathFinder.find_spec("cython_lapack", [folder])
     if spec is None or spec.loader is None:
         raise CompileError(f"lapack: singular values and eigenvalues of general matrices are computed by SciPy's LAPACK; {_MISSING}")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    _one_thread(Path(str(spec.origin)))
+    _one_thread(str(spec.origin))
     table: dict[str, Any] = module.__pyx_capi__
     return table
 
 
-def _one_thread(extension: Path) -> None:
+def _one_thread(extension: str) -> None:
     """An extension's own symbols include those of the libraries it is linked with. Other builds of LAPACK have no such function."""
-    library = ctypes.CDLL(str(extension))
+    library = ctypes.CDLL(extension)
     for name in ("scipy_openblas_set_num_threads", "openblas_set_num_threads"):
         if hasattr(library, name):
             getattr(library, name)(1)

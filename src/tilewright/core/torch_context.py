@@ -7,7 +7,6 @@ The generated calls ask only whether any mode is on, and for addresses that are 
 """
 from __future__ import annotations
 
-import importlib.util
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -92,6 +91,8 @@ class _Hook:
         if name != self.name:
             return None
         sys.meta_path.remove(self)
+        import importlib.util
+
         spec: Any = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
             self.loader = spec.loader

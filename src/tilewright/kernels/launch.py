@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
 from typing import TYPE_CHECKING, Literal
 
 from ..core.dims import Dim
-from ..core.records import dataclass
-from ..tile.ir import Kernel
+from ..core.records import dataclass, field
 
 if TYPE_CHECKING:
     from ..ops.structure import ConstantData  # a loaded session runs without the op registry
+    from ..tile.ir import Kernel
 
 # A state is an input and an output at once: it may be written. A window is another buffer's memory, seen from inside a loop.
 BufferKind = Literal["input", "output", "const", "temp", "state", "window"]

@@ -46,7 +46,7 @@ from ..tile.ir import Kernel
 from .config import ModelConfig
 from .weights import Weights
 
-VERSION = 3
+VERSION = 4
 
 
 def program_key(config: ModelConfig, weights: Weights, target: TargetSpec, *parts: object) -> str:

@@ -6,11 +6,10 @@ launches alone: an earlier sharing decision never changes who counts as the last
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
 
 from ..core.dims import Dim, at_least
 from ..core.errors import VerifyError
-from ..core.records import dataclass
+from ..core.records import dataclass, field
 from ..kernels.launch import Buffer, Launch, Pointer, Program, roots
 from .control import Schedule, across
 

@@ -6,11 +6,10 @@ per such bucket, so a new length in a known bucket re-uses them; barriers are ke
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 
 from ..core import dims
 from ..core.dims import Symbol
-from ..core.records import dataclass
+from ..core.records import dataclass, field
 from ..kernels.launch import Buffer, Launch, Pointer, Program
 from .barriers import Access, access, accesses, derive_barriers, held
 from .control import Barriers, Parity, Schedule

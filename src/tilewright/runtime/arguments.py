@@ -6,7 +6,6 @@ This is the slow, complete way: it says what is wrong, copies what is not contig
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from ..core import dtypes as dt
 from ..core.dims import UNBOUNDED, Dim, Expr, Symbol, evaluate, symbols
 from ..core.dtypes import DType
 from ..core.errors import InputError
-from ..core.records import dataclass
+from ..core.records import dataclass, field
 from ..core.tensors import FOREIGN, Array, from_dtype, is_masked, is_tensor, numpy_to_tensor, tensor_to_numpy, torch_dtypes
 from ..core.torch_context import why_not
 from ..ir.types import TensorType

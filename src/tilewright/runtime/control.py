@@ -3,14 +3,13 @@ thunks between the kernels."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
 from typing import Any
 
 import numpy as np
 
 from ..core.dims import Dim
 from ..core.errors import CompileError
-from ..core.records import dataclass
+from ..core.records import dataclass, field
 from ..kernels.launch import Alternating, Argument, Branch, Buffer, Loop, Pointer, Sliding
 from ..plan.control import Schedule, is_long
 from ..plan.values import DimTable

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
-import signal
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from ..build.packing import Array
     from ..target.cpu.jit import Library
 
-SIGNALS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
+SIGNALS = {11: "SIGSEGV", 7: "SIGBUS", 8: "SIGFPE", 4: "SIGILL"}  # the module signal, which takes half a millisecond, says the same
 SLOTS, SLOT = 256, 64  # slots of SLOT bytes: the thread's pointer · the job · the thunk
 MASK_BYTES = 128  # of libc's struct sigaction: handler · mask · flags · restorer
 SA_SIGINFO, SA_ONSTACK = 4, 0x08000000
@@ -99,7 +98,7 @@ def tw_crash(signal, info, context):
 
 def names_ir() -> str:
     """The names of signals, by number: text and, in the last byte, its length."""
-    texts = {int(s): f"tilewright: {s.name}".encode() for s in SIGNALS}
+    texts = {number: f"tilewright: {name}".encode() for number, name in SIGNALS.items()}
     rows = b"".join((text := texts.get(n, b"")).ljust(NAME_BYTES - 1, b"\0") + bytes([len(text)]) for n in range(32))
     tables = {"crash_names": rows, "crash_unnamed": UNNAMED}
     escaped = {name: "".join(map("\\{:02X}".format, data)) for name, data in tables.items()}
@@ -114,9 +113,9 @@ def arm(library: Library) -> None:
     ctypes.c_int64.from_address(library.address("tw_crash_file")).value = FILE
     for number in SIGNALS:
         found = _Action()
-        if libc.sigaction(int(number), None, ctypes.byref(found)) or found.handler == ours:
+        if libc.sigaction(number, None, ctypes.byref(found)) or found.handler == ours:
             continue
-        kept = library.address("tw_crash_actions") + int(number) * ctypes.sizeof(_Action)
+        kept = library.address("tw_crash_actions") + number * ctypes.sizeof(_Action)
         ctypes.memmove(kept, ctypes.addressof(found), ctypes.sizeof(_Action))
         found.handler, found.flags = ours, SA_SIGINFO | SA_ONSTACK
-        libc.sigaction(int(number), ctypes.byref(found), None)
+        libc.sigaction(number, ctypes.byref(found), None)

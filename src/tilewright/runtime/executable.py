@@ -6,7 +6,7 @@ addresses at each call. All values of one shape come from one generated function
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,14 +15,12 @@ from ..build.packing import Array
 from ..core.dims import Dim, Symbol, evaluate, symbols
 from ..core.errors import ExecutionError, InputError, ShapeError, VerifyError
 from ..core.natives import address as native_address
-from ..core.needs import Need
 from ..core.records import dataclass
 from ..ir.types import TensorType
 from ..kernels.launch import Argument, ErrorWord, Launch, Native, Pointer, Program, Word
 from ..plan.barriers import is_serial, nanoseconds
 from ..plan.plan import Placement, Plan
 from ..plan.values import DimTable
-from ..tile.ir import Kernel
 from .control import Controls, Moves, block_of
 from .crash import Names
 from .native.layout import (
@@ -39,6 +37,10 @@ from .native.layout import (
     THUNK_WORDS,
     WORK_BITS,
 )
+
+if TYPE_CHECKING:
+    from ..core.needs import Need
+    from ..tile.ir import Kernel
 
 PIECE = 128 << 10  # bytes that a thunk walked from its end touches forwards at a time: much for the prefetcher, little of L2
 SHARES = 128  # pieces of a launch, at most, that threads take from one another, each of some

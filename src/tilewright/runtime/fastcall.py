@@ -7,10 +7,10 @@ names never reach the source, so the text holds only numbers and our own identif
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Callable, Collection, Sequence
 from functools import cache
 from math import prod
-from pathlib import Path
 from typing import Any
 
 from ..core.dims import Dim, Expr, Symbol, symbols
@@ -24,7 +24,7 @@ from .executable import Interface
 from .outputs import is_recycled, recycler
 from .owners import Watched
 
-GENERATED = str(Path(__file__).with_name("generated"))  # the file of such functions, for those who look for code of ours
+GENERATED = os.path.join(os.path.dirname(__file__), "generated")  # the file of such functions, for those who look for code of ours
 
 
 def symbol_positions(interface: Interface, given: Collection[str] = ()) -> dict[str, tuple[int, int]] | None:

@@ -12,8 +12,8 @@ import atexit
 import ctypes
 import functools
 import os
-import threading
 import time
+from _thread import allocate_lock
 from collections.abc import Callable
 from typing import Any
 
@@ -62,7 +62,7 @@ class Pool:
         self._words = self._block.array(np.int64, (self._block.nbytes // 8,))
         self.address = self._block.address
         self._joins: list[Callable[[], None]] = []
-        self._lock = threading.Lock()
+        self._lock = allocate_lock()
         self._ended = False
         self._patience = 0.0  # the time until which nobody asks for more workers
         self.note = ""  # what the user should know about the threads
@@ -146,7 +146,7 @@ class Pool:
     def _after_fork(self) -> None:
         ctypes.memset(self.address, 0, self._block.nbytes)
         self._joins = []
-        self._lock = threading.Lock()
+        self._lock = allocate_lock()
         self._patience = 0.0
         self._configure()
 
@@ -157,7 +157,7 @@ def default_threads() -> int:
 
 
 _pool: Pool | None = None
-_creating = threading.Lock()
+_creating = allocate_lock()
 
 
 def process_pool() -> Pool:
@@ -173,7 +173,7 @@ def process_pool() -> Pool:
 
 def _renew_lock() -> None:
     global _creating
-    _creating = threading.Lock()
+    _creating = allocate_lock()
 
 
 os.register_at_fork(after_in_child=_renew_lock)

@@ -6,8 +6,7 @@ generated (`fastcall.py`); `_slow` is the complete way, with copies, `out=`, nes
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Self
@@ -18,13 +17,10 @@ import numpy as np
 from ..core.config import load
 from ..core.dims import evaluate
 from ..core.errors import ExecutionError, InputError, ShapeError, UnsupportedError
-from ..core.needs import Need
-from ..core.records import dataclass
+from ..core.records import dataclass, field
 from ..core.signature import Signature, Slot
 from ..core.target_spec import TargetSpec
 from ..core.validation import Level, validate
-from ..ir.graph import Graph
-from ..ir.windows import windows
 from ..target.cpu.host import available_cores
 from .arguments import Bound, as_given, bind, is_tensor, numpy_to_tensor, tensor_to_numpy
 from .executable import CpuExecutable, Interface
@@ -38,6 +34,8 @@ from .pool import Pool, process_pool
 from .workspace import Key, Workspace
 
 if TYPE_CHECKING:
+    from ..core.needs import Need
+    from ..ir.graph import Graph
     from .profile import Profile
     from .report import Report
 
@@ -63,7 +61,7 @@ class Model:
     @property
     def graph(self) -> Graph:
         """The graph after the passes."""
-        if not isinstance(self.source, Graph):
+        if callable(self.source):
             self.source = self.source()
         return self.source
 
@@ -71,6 +69,8 @@ class Model:
     def interface(self) -> Interface:
         if self.stored_interface is not None:
             return self.stored_interface
+        from ..ir.windows import windows
+
         inputs, outputs = (tuple(v.type for v in values) for values in (self.graph.inputs, self.graph.outputs))
         donated = tuple(sorted(self.graph.donated.items()))
         symbols, called = tuple(self.graph.symbols()), tuple(s.name for s in self.graph.call_symbols)
@@ -423,9 +423,11 @@ def _weakly(method: Callable[..., Any]) -> Callable[..., Any]:
 
 def _shared(model: Model, executable: CpuExecutable | None) -> tuple[Watched, ...]:
     """Constants in torch's memory: those that kernels read there, and those of the graph that no kernel holds in a form of its own."""
-    from ..ir.text import constant_data
-
     program = [] if executable is None else list(zip(executable.program.constants, executable.constants, strict=True))
     held = {c.data for c, _ in program}
-    graph = constant_data(model.source) if isinstance(model.source, Graph) else ()  # a loaded one is nobody else's
+    graph: Iterable[Any] = ()
+    if not callable(model.source):  # a loaded one is nobody else's
+        from ..ir.text import constant_data
+
+        graph = constant_data(model.source)
     return watched([*((c.data.name, a) for c, a in program), *((d.name, d.array) for d in graph if d not in held)])

@@ -7,11 +7,10 @@ elements held in registers; rank 0 is a scalar), views (pointer and strides of a
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import field
 from typing import Any
 
 from ..core.dtypes import DType
-from ..core.records import dataclass
+from ..core.records import dataclass, field
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,11 @@ def _sizes(env: Env) -> list[Any] | None:
     return found if len(found) == len(env) else None
 
 
+def scalars(env: Mapping[str, Any]) -> set[str]:
+    """Names of integers and flags by themselves."""
+    return {n for n, v in env.items() if isinstance(v, np.ndarray) and v.size == 1 and v.dtype.kind in "iub"}
+
+
 def _name(key: str, *parts: object) -> str:
     return blake2b(repr((key, parts)).encode(), digest_size=20).hexdigest()
 
@@ -101,7 +106,7 @@ class StoredCalls:
     def __init__(self, key: str, header: Data, segment: Load, imported: Callable[[], SegmentedSession]) -> None:
         self.name, self.arguments, self._names = str(header["name"]), header["arguments"], list(map(str, header["names"]))
         self._key, self._segment, self._imported = key, segment, store.Later(imported)
-        self._calls: dict[str, Any] = {}
+        self._calls: dict[Any, _Call | None] = {}
         self._closed = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -115,13 +120,11 @@ class StoredCalls:
         return self._imported(*args, **kwargs)
 
     def _ran(self, env: Env) -> list[Any] | None:
-        sizes = _sizes(env)
-        if sizes is None:
-            return None
-        name = _name(self._key, sizes)
-        if name not in self._calls and len(self._calls) < KEPT:
-            self._calls[name] = self._read(name)
-        call = self._calls.get(name)
+        kinds = tuple([(a.shape, a.dtype) if isinstance(a, np.ndarray) else None for a in env.values()])
+        if kinds not in self._calls and len(self._calls) < KEPT:
+            sizes = _sizes(env)
+            self._calls[kinds] = None if sizes is None else self._read(_name(self._key, sizes))
+        call = self._calls.get(kinds)
         return None if call is None else call(env)
 
     def _read(self, name: str) -> _Call | None:
@@ -161,17 +164,48 @@ class _Call:
             return np.frombuffer(blobs[d["blob"]], np.dtype(d["dtype"])).reshape(d["shape"]).copy()
 
         self._outputs = header["outputs"]
+        self._few: tuple[list[str], int] | None = None
+        self._begun: dict[Any, Env | None] = {}  # what the first stages give that scalars alone decide
         self._stages = []
         for k, s in enumerate(header["stages"]):
             session = segment(_name(name, k)) if s["runs"] else None
             if s["runs"] and session is None:
                 raise InputError("onnx: a segment of a stored call is not in the cache")
-            asks = [(n, d["dtype"], tuple(d["shape"]), array(d).tobytes() if "blob" in d else None) for n, d in s["asks"].items()]
+            asks = [(n, np.dtype(d["dtype"]), tuple(d["shape"]), array(d).tobytes() if "blob" in d else None) for n, d in s["asks"].items()]
             self._stages.append((session, s["inputs"], s["gives"], {n: array(d) for n, d in s["known"].items()}, asks))
 
     def __call__(self, env: Env) -> list[Any] | None:
         """The results; None where a later segment was planned for something else."""
-        for session, inputs, gives, known, asks in self._stages:
+        if self._few is None:
+            self._few = self._find_few(env)
+        few, at = self._few
+        if at:
+            key = tuple([env[n].tobytes() for n in few])
+            if key not in self._begun:
+                begun = dict(env)
+                fits = self._through(self._stages[:at], begun)
+                later = {n for _, inputs, _, _, asks in self._stages[at:] for n in (*inputs, *(a[0] for a in asks))} | set(self._outputs)
+                self._begun[key] = {n: v for n, v in begun.items() if n not in env and n in later} if fits else None
+                if len(self._begun) > KEPT:
+                    self._begun.pop(next(iter(self._begun)), None)
+            found = self._begun.get(key)
+            if found is None:
+                return None
+            env.update((n, v.copy() if n in self._outputs else v) for n, v in found.items())
+        return [env[n] for n in self._outputs] if self._through(self._stages[at:], env) else None
+
+    def _find_few(self, env: Env) -> tuple[list[str], int]:
+        """Scalar arguments, and how many of the first stages they alone decide."""
+        given, at = scalars(env), 0
+        few = sorted(given)
+        while at < len(self._stages) - 1 and given.issuperset(self._stages[at][1]):
+            given |= {n for n, _ in self._stages[at][2]} | set(self._stages[at][3])
+            at += 1
+        return few, at
+
+    def _through(self, stages: list[Any], env: Env) -> bool:
+        """Whether the segments after these were planned for what these give."""
+        for session, inputs, gives, known, asks in stages:
             if session is not None:
                 made = session(*(env[n] for n in inputs))
                 results = made if isinstance(made, (tuple, list)) else (made,)
@@ -179,9 +213,9 @@ class _Call:
             env.update(known)
             for n, kind, shape, wanted in asks:
                 a = env[n]
-                if a.shape != shape or str(a.dtype) != kind or (wanted is not None and a.tobytes() != wanted):
-                    return None
-        return [env[n] for n in self._outputs]
+                if a.shape != shape or a.dtype != kind or (wanted is not None and a.tobytes() != wanted):
+                    return False
+        return True
 
 
 def load_model(key: str, segment: Load, imported: Callable[[], SegmentedSession]) -> StoredCalls | None:

@@ -10,7 +10,6 @@ import mmap
 import os
 import weakref
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -74,13 +73,13 @@ class Source:
     """A model and the folder that its external data may lie in. It is parsed when `proto` is asked for, a large file not read before."""
 
     def __init__(self, model: Any) -> None:
-        self.folder: Path | None = None
+        self.folder: str | None = None  # resolved
         self.file: LargeFile | None = None
         self._data: bytes | None = None
         self._name, self._what, self._given = "", "the given bytes", model
         if isinstance(model, (str, os.PathLike)):
-            path = Path(model)
-            self.folder, self._name, self._what = path.resolve().parent, path.stem, str(path)
+            path = self._what = os.fspath(model)
+            self.folder, self._name = os.path.dirname(os.path.realpath(path)), os.path.splitext(os.path.basename(path))[0]
             self.file = LargeFile(open_file(path, subject="onnx"), self._what)
             if self.file.stamp[2] < SMALL:
                 self._data, self.file = self.file.read(), None
@@ -92,7 +91,7 @@ class Source:
         else:
             raise FormatError(f"onnx: a model is a path, bytes or a ModelProto, got a {type(model).__name__}")
         self.expanded = 0  # nodes that functions have been replaced by
-        self._maps: dict[Path, np.memmap[Any, Any]] = {}
+        self._maps: dict[str, np.memmap[Any, Any]] = {}
 
     @property
     def data(self) -> bytes | None:
@@ -125,7 +124,7 @@ class Source:
     @property
     def locations(self) -> list[str]:
         """Files of the model's folder that data was read from so far."""
-        return [] if self.folder is None else [str(p.relative_to(self.folder)) for p in self._maps]
+        return [] if self.folder is None else [os.path.relpath(p, self.folder) for p in self._maps]
 
     def _check(self, proto: Any) -> None:
         newest, name = onnx_library().defs.onnx_opset_version(), self._name or proto.graph.name or "onnx"
@@ -163,18 +162,18 @@ class Source:
         except Exception as e:
             raise FormatError(f"onnx: tensor {tensor.name!r} cannot be read: {e}") from None
 
-    def path_of(self, location: str, tensor: str) -> Path:
+    def path_of(self, location: str, tensor: str) -> str:
         """A file that external data lies in, which must be in the model's folder or below."""
         if self.folder is None:
             raise FormatError(f"onnx: tensor {tensor!r} lies in the file {location!r}; give the model as a path, not as bytes")
-        path = (self.folder / location).resolve()
-        if not location or Path(location).is_absolute() or not path.is_relative_to(self.folder):
+        path = os.path.realpath(os.path.join(self.folder, location))
+        if not location or os.path.isabs(location) or os.path.commonpath([path, self.folder]) != self.folder:
             raise FormatError(f"onnx: tensor {tensor!r} lies at {location!r}, outside the model's folder; that is refused")
-        if not path.is_file():
+        if not os.path.isfile(path):
             raise MissingFileError(f"onnx: tensor {tensor!r} lies in {path}, and there is no such file")
         return path
 
-    def mapped(self, path: Path) -> np.ndarray[Any, Any]:
+    def mapped(self, path: str) -> np.ndarray[Any, Any]:
         if path not in self._maps:
             self._maps[path] = np.memmap(path, np.uint8, "r")
         return np.asarray(self._maps[path])
@@ -192,10 +191,10 @@ class Source:
             length = int(entries.get("length", str((count * bits + 7) // 8)))
         except ValueError:
             raise FormatError(f"onnx: tensor {tensor.name!r} has no valid offset and length: {entries}") from None
-        size = path.stat().st_size
+        size = os.stat(path).st_size
         if offset < 0 or length != (count * bits + 7) // 8 or offset + length > size:
             raise FormatError(f"onnx: tensor {tensor.name!r} of shape {list(tensor.dims)} lies at bytes {offset} to {offset + length} of "
-                              f"{path.name}, which has {size}")
+                              f"{os.path.basename(path)}, which has {size}")
         if count == 0:
             return np.zeros(tuple(tensor.dims), e.np)
         raw = self.mapped(path)[offset : offset + length]

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...core.errors import FormatError, UnsupportedError
@@ -78,7 +78,38 @@ def free_names(graph: Any) -> set[str]:
 
 
 def items_of(source: Source, nodes: Sequence[Any], frame: Frame) -> list[Item]:
-    return [_item(source, n, frame, i) for i, n in enumerate(sorted_nodes(nodes, source.name))]
+    return [x for i, n in enumerate(sorted_nodes(nodes, source.name)) for x in _without_constants(_item(source, n, frame, i))]
+
+
+def _without_constants(item: Item) -> list[Item]:
+    """A Loop without what it carries unchanged, which its body sees where it is: weights that exporters hand through are constants then.
+    Its results for these are the values it was given."""
+    body = item.attrs.get("body")
+    if item.op_type != "Loop" or item.domain or not isinstance(body, Sub):
+        return [item]
+    graph, carried = body.graph, len(item.inputs) - 2
+    source = {n.output[0]: n.input[0] for n in graph.node if n.op_type == "Identity"}
+    inputs, outputs = [i.name for i in graph.input], [o.name for o in graph.output]
+    same = []
+    for k in range(min(carried, len(inputs) - 2, len(outputs) - 1)):
+        last = outputs[k + 1]
+        while last in source:
+            last = source[last]
+        if last == inputs[k + 2] and item.inputs[k + 2]:
+            same.append(k)
+    if not same:
+        return [item]
+    plain = type(graph)()
+    plain.CopyFrom(graph)
+    for k in reversed(same):
+        del plain.input[k + 2], plain.output[k + 1]
+    names = body.frame.names | {inputs[k + 2]: item.inputs[k + 2] for k in same}
+    sub = Sub(plain, replace(body.frame, names=names))
+    left = replace(item, inputs=tuple(x for k, x in enumerate(item.inputs) if k - 2 not in same),
+                   outputs=tuple(x for k, x in enumerate(item.outputs) if k not in same), attrs={**item.attrs, "body": sub})
+    node = onnx_library().helper.make_node("Identity", ["x"], ["y"])
+    return [left, *(Item(node, "", "Identity", "", (item.inputs[k + 2],), (item.outputs[k],), {}, item.version, item.frame)
+                    for k in same if k < len(item.outputs) and item.outputs[k])]
 
 
 def _item(source: Source, n: Any, frame: Frame, i: int) -> Item:
@@ -255,7 +286,7 @@ def expanded(source: Source, item: Item, body: Any, opsets: Mapping[str, int], n
             attrs[a.name] = _attribute(source, a, item.frame, item.proto)
     attrs = _defaults(item) | attrs
     frame = Frame(names, {**source.opsets, **opsets}, attrs, prefix, item.frame.depth + 1)
-    outs = [_item(source, n, frame, i) for i, n in enumerate(sorted_nodes(body.node, body.name))]
+    outs = items_of(source, body.node, frame)
     # a function may hand an input out as it is
     made = {o for it in outs for o in it.outputs}
     onnx = onnx_library()

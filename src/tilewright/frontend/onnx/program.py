@@ -20,6 +20,7 @@ from ...core.seeds import draw_seed
 from ...ir.graph import Graph, Value
 from ...ir.types import TensorType
 from .assume import Assumed, Pair
+from .calls import scalars
 from .elements import Elem, elem, elem_of
 from .importer import Blocked, Builder, Nothing, Pending, Strings, constants_of
 from .load import Source
@@ -93,6 +94,7 @@ class Stage:
     needs: set[str]
     types: dict[str, TensorType]
     next: OrderedDict[Any, Stage] = field(default_factory=OrderedDict)
+    recent: dict[Any, Stage] = field(default_factory=dict)  # the same by the sizes themselves, which are faster to compare
     seen: dict[str, tuple[Any, ...]] = field(default_factory=dict)  # shapes of earlier calls; None where they differed
     known: dict[str, Any] = field(default_factory=dict)  # values that this plan makes constants
     reads: list[str] | None = None  # names that the nodes of `rest` and the outputs need
@@ -106,7 +108,12 @@ class Program:
     def __init__(self, source: Source, graph: Any, frame: Frame, compile_: Compile, name: str, notes: list[str] | None = None) -> None:
         self.source, self.graph, self.frame, self.compile, self.name = source, graph, frame, compile_, name
         self.constants = constants_of(source, graph, frame)
-        self.items = items_of(source, graph.node, frame)
+        self.items = []
+        for item in items_of(source, graph.node, frame):
+            if item.op_type == "Constant" and not item.domain and isinstance(item.attrs.get("value"), np.ndarray):
+                self.constants[item.outputs[0]] = item.attrs["value"]
+            else:
+                self.items.append(item)
         self.outputs = [frame.names.get(o.name, o.name) for o in graph.output]
         self.inputs = [i.name for i in graph.input]
         self.notes: list[str] = [] if notes is None else notes
@@ -114,6 +121,7 @@ class Program:
         self.start = Stage(None, [], self.items, set(), {})
         self.stuck: tuple[int, list[Pair]] = (0, [])  # of the last plan
         self._symbols = 0
+        self._begun: dict[Any, tuple[list[Stage], dict[str, Any]]] = {}  # stages of calls, and values they give, that scalars alone decide
 
     # --- planning
 
@@ -164,10 +172,11 @@ class Program:
 
         outputs = []
         for name in dict.fromkeys((*self.outputs, *sorted(wanted))):
-            if name in bindings or name in builder.scope.constants:
-                b = builder.scope.get(name)
-            else:
+            if name not in self.outputs and name in self.constants:  # found there by those who need it
                 continue
+            if name not in bindings and name not in builder.scope.constants:
+                continue
+            b = builder.scope.get(name)
             if isinstance(b, (Pending, Strings)) or _holds_strings(b):
                 continue
             if stage.rest and isinstance(b, Value) and b not in builder.context.coded:
@@ -186,6 +195,8 @@ class Program:
             graph.inputs.append(builder.context.seed)  # type: ignore[arg-type]
         if not outputs:
             return None
+        if compiled:
+            places = trimmed(graph, places)
         session = self.compile(graph) if compiled and graph.outputs else None
         return Segment(session, graph, places, outputs, elems, seeded)
 
@@ -193,19 +204,47 @@ class Program:
 
     def run(self, env: dict[str, Any], stages: list[Stage] | None = None) -> list[Any]:
         """The graph's outputs; env holds its inputs and whatever its nodes capture. `stages` receives what the call went through."""
-        stage = self.start
+        stage = self.start if stages is None else self._first(env, stages)
         while True:
             if stages is not None:
                 stages.append(stage)
-            if stage.segment is not None:
-                stage.segment(env)
-            env.update(stage.known)
-            for b in stage.host:
-                self._step(b.item, env)
+            self._run_stage(stage, env)
             if not stage.rest:
                 break
             stage = self._following(stage, env)
-        return [self._output(n, env) for n in self.outputs]
+        return [env[n] if n in env else np.array(self._output(n, env)) for n in self.outputs]
+
+    def _run_stage(self, stage: Stage, env: dict[str, Any]) -> None:
+        if stage.segment is not None:
+            stage.segment(env)
+        env.update(stage.known)
+        for b in stage.host:
+            self._step(b.item, env)
+
+    def _first(self, env: dict[str, Any], stages: list[Stage]) -> Stage:
+        """The first stage that reads more than scalars. Those before it (a choice by a sampling rate or a flag) are remembered by the
+        scalars' values: they give what they gave."""
+        few = scalars(env)
+        if not few or not self.start.rest:
+            return self.start
+        key = tuple([_exact(v, n in few) for n, v in env.items()])
+        if (found := self._begun.get(key)) is None:
+            passed, given, stage = list[Stage](), dict[str, Any](), self.start
+            while stage.rest and not stage.host and (stage.segment is None or all(n in few for n, _, _ in stage.segment.inputs)):
+                before = set(env)
+                self._run_stage(stage, env)
+                given.update((n, env[n]) for n in env if n not in before)
+                few |= set(given)
+                passed.append(stage)
+                stage = self._following(stage, env)
+            later = {n for i in (*(b.item for b in stage.host), *stage.rest) for n in i.reads} | set(self.outputs)
+            later |= {n for n, _, _ in stage.segment.inputs} if stage.segment is not None else set()
+            found = self._begun[key] = [*passed, stage], {n: v for n, v in given.items() if n in later}
+            if len(self._begun) > KEPT:
+                self._begun.pop(next(iter(self._begun)), None)
+        env.update((n, v.copy() if n in self.outputs and isinstance(v, np.ndarray) else v) for n, v in found[1].items())
+        stages += found[0][:-1]
+        return found[0][-1]
 
     def _output(self, name: str, env: dict[str, Any]) -> Any:
         if name in env:
@@ -217,8 +256,11 @@ class Program:
     def _following(self, stage: Stage, env: dict[str, Any]) -> Stage:
         if stage.reads is None:
             stage.reads = sorted({n for i in stage.rest for n in i.reads} | set(self.outputs))
-        names = [n for n in stage.reads if n in env]
         known, needs = stage.known, stage.needs
+        quick = tuple([_exact(env[n], n in needs) for n in stage.reads if n in env and n not in known])
+        if (found := stage.recent.get(quick)) is not None:
+            return found
+        names = [n for n in stage.reads if n in env]
         key = tuple([_key(env[n], n in needs, self._shape(stage, n, env[n])) for n in names if n not in known])
         found = stage.next.get(key)
         if found is None:
@@ -226,8 +268,12 @@ class Program:
             stage.next[key] = found
             if len(stage.next) > KEPT:
                 stage.next.popitem(last=False)
+                stage.recent.clear()
         else:
             stage.next.move_to_end(key)
+        if len(stage.recent) > KEPT:
+            stage.recent.clear()
+        stage.recent[quick] = found
         return found
 
     def _planned(self, stage: Stage, env: dict[str, Any], names: list[str]) -> Stage:
@@ -333,9 +379,10 @@ class Step:
             frame = Frame({**sub.frame.names, **{n: prefix + n for n in own}}, sub.frame.opsets, sub.frame.attrs, prefix, sub.frame.depth)
             root = self.program
             program = Program(root.source, sub.graph, frame, root.compile, f"{root.name}.{self.item.op_type}", root.notes)
+            program.constants |= {n: root.constants[n] for n in sub.captured() if n not in self.env and n in root.constants}
             self.program.bodies[id(sub)] = program
             program.keep = sub  # type: ignore[attr-defined]
-        captured = {n: self.program._output(n, self.env) for n in sub.captured() if n in self.env or n in self.program.constants}
+        captured = {n: self.env[n] for n in sub.captured() if n in self.env}
 
         def call(*args: Any) -> list[Any]:
             env = dict(captured)
@@ -345,12 +392,35 @@ class Step:
         return call
 
 
+def trimmed(graph: Graph, places: list[Any]) -> list[Any]:
+    """The places of inputs that the results depend on; the graph loses the others, but for those whose sizes are symbols."""
+    live = set(graph.outputs)
+    for n in reversed(graph.nodes):
+        if not live.isdisjoint(n.values):
+            live.update(n.operands)
+    gone = {v for v in graph.inputs[:len(places)] if v not in live and all(isinstance(d, int) for d in v.type.shape)}
+    if gone:
+        kept = [p for p, v in zip(places, graph.inputs, strict=False) if v not in gone]
+        dead = {n for n in graph.nodes if live.isdisjoint(n.values) and (n.values[0] in gone or n.values[0] not in graph.inputs)}
+        graph.nodes = [n for n in graph.nodes if n not in dead]
+        graph.inputs = [v for v in graph.inputs if v not in gone]
+        return kept
+    return places
+
+
 def _holds_strings(b: Any) -> bool:
     return isinstance(b, list) and any(isinstance(x, Strings) or _holds_strings(x) for x in b)
 
 
 def _dims(spec: Spec) -> Sequence[Dim]:
     return spec.type.shape if isinstance(spec, Tensor) else ()
+
+
+def _exact(value: Any, needed: bool) -> Any:
+    """All that a plan may depend on, of a tensor quickly."""
+    if type(value) is np.ndarray and value.dtype.kind not in "OUS":
+        return (value.shape, value.dtype, value.tobytes()) if needed else (value.shape, value.dtype)
+    return _key(value, needed, None)
 
 
 def _key(value: Any, needed: bool, shape: tuple[Any, ...] | None) -> Any:

@@ -19,7 +19,7 @@ from .calls import save_call
 from .elements import elem, type_text
 from .load import Source
 from .model import Frame, require_all
-from .program import Program, Segment, Stage, Tensor, declared, input_names
+from .program import Program, Segment, Stage, Tensor, declared, input_names, trimmed
 
 ROUNDS = 8  # nodes that may ask for something
 CALLS = 8  # of one session that are stored, each through other segments
@@ -93,6 +93,7 @@ def _imported(source: Source, compile_: Callable[[Graph], Any], name: str | None
     if assumed:  # steps of the host see the sizes of each call
         return _imported(source, compile_, name, False)
     if stage.segment is not None and stage.segment.graph.outputs:
+        stage.segment.inputs = trimmed(stage.segment.graph, stage.segment.inputs)
         stage.segment.session = compile_(stage.segment.graph)
     program.start = stage
     return Imported(source, program, names, None, None)

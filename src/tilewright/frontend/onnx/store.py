@@ -7,11 +7,11 @@ entries would be large are imported anew at each start; those that are several s
 """
 from __future__ import annotations
 
-import bisect
 import contextlib
+import os
 import struct
-import threading
 import time
+from _thread import allocate_lock
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -42,15 +42,14 @@ from ...runtime.archive.program_data import (
 )
 from ...runtime.executable import CpuExecutable
 from ...runtime.session import Model, Session
-from ...target.cpu.cache import CodeCache
+from ...target.cpu.cache import SETTLED_NS, CodeCache
 from .load import Source
 
 if TYPE_CHECKING:
     from ...ir.graph import Graph
     from .session import Imported
 
-VERSION = 5
-SETTLED_NS = 2_000_000_000  # since the last change of a file
+VERSION = 6
 SHARE = 8  # an entry takes at most this part of the cache
 FORMS = ("plain", "panels", "words", "taps", "folded", "filters")  # that are packed without kernels of their own
 
@@ -89,7 +88,7 @@ def save(key: str, session: Session, imported: Imported) -> None:
                  for c in executable.program.constants]
     if sum(map(len, blobs)) > cache.limit // SHARE:
         return
-    files = [[name, (s := (source.folder / name).stat()).st_size, s.st_mtime_ns] for name in source.locations] if source.folder else []
+    files = [[name, (s := os.stat(path)).st_size, s.st_mtime_ns] for name, path in zip(source.locations, source._maps, strict=True)]
     rows = DimRows()
     header: Data = {
         "interface": interface_data(session.interface), "signature": signature_data(model.signature), "name": model.name,
@@ -106,7 +105,7 @@ class Later:
     """A function that is made when it is first called."""
 
     def __init__(self, make: Callable[[], Callable[..., Any]]) -> None:
-        self._make, self._lock = make, threading.Lock()
+        self._make, self._lock = make, allocate_lock()
         self._made: Callable[..., Any] | None = None
 
     @property
@@ -138,7 +137,7 @@ def _session(data: memoryview, source: Source, target: TargetSpec, graph: Callab
              threads: int | None) -> tuple[Session, bool]:
     header, ((tiles,), blobs, objects) = read_entry(data)
     for name, size, changed in header["files"]:
-        found = source.path_of(name, name).stat()
+        found = os.stat(source.path_of(name, name))
         if [found.st_size, found.st_mtime_ns] != [size, changed]:
             raise FormatError(f"onnx: the file {name} has changed")
     interface, reader = read_interface(header["interface"])
@@ -195,9 +194,8 @@ class _Places:
     def __init__(self, imported: Imported) -> None:
         source, found = imported.source, list[tuple[int, int, str, int]]()
         inside = dict(initializers(source.content()))
-        names = {str(p): name for p, name in zip(source._maps, source.locations, strict=True)}
-        for path, data in source._maps.items():
-            found.append((data.__array_interface__["data"][0], data.nbytes, names[str(path)], 0))
+        for name, data in zip(source.locations, source._maps.values(), strict=True):
+            found.append((data.__array_interface__["data"][0], data.nbytes, name, 0))
         for i, tensor in enumerate(source.proto.graph.initializer):
             array = imported.program.constants.get(tensor.name)
             offset, nbytes = inside.get(i, (0, -1))
@@ -209,7 +207,9 @@ class _Places:
     def of(self, array: np.ndarray[Any, Any]) -> list[Any] | None:
         """[file, offset, strides] of an array over one of them."""
         at = array.__array_interface__["data"][0]
-        i = bisect.bisect_right(self.keys, at) - 1
+        from bisect import bisect_right
+
+        i = bisect_right(self.keys, at) - 1
         if i < 0 or not array.size or any(s < 0 for s in array.strides):
             return None
         start, nbytes, name, offset = self.found[i]

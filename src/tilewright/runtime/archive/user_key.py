@@ -25,7 +25,7 @@ def key_path() -> Path | None:
     if given is not None:
         return Path(given)
     base = user_folder("XDG_DATA_HOME", ".local/share")
-    return None if base is None else base / "tilewright" / "archive.key"
+    return None if base is None else Path(base, "tilewright", "archive.key")
 
 
 def user_key(*, create: bool = False) -> tuple[bytes | None, str]:

@@ -14,7 +14,7 @@ import re
 import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ...core.config import Config, load, user_folder
 from ...core.errors import FileError
@@ -24,6 +24,9 @@ from ...core.records import dataclass
 from ...core.target_spec import TargetSpec
 from .jit import DEFAULT_OPT, OptLevel, compile_many, llvm_version, pass_options
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 ABI_VERSION = 1  # layout of thunks, argument words and the kernel signature
 
 _MAGIC = b"TWOBJ1\n\0"
@@ -31,6 +34,7 @@ _SUM = 16  # bytes of checksum behind the magic
 _SUFFIX = ".o"
 _NAME = re.compile(r"[0-9a-f]{40}\.o")
 _TOUCH_SECONDS = 3600.0
+SETTLED_NS = 2_000_000_000  # since the last change of a file: clocks tick too slowly to tell two changes apart
 
 
 Source = tuple[str, Callable[[], str]]
@@ -45,10 +49,10 @@ class Entry:
     used: float  # seconds since the epoch
 
 
-def default_folder() -> Path | None:
+def default_folder() -> str | None:
     """Ours in the user's cache folder; None for a user without one."""
     base = user_folder("XDG_CACHE_HOME", ".cache")
-    return None if base is None else base / "tilewright"
+    return None if base is None else os.path.join(base, "tilewright")
 
 
 @functools.cache
@@ -61,11 +65,23 @@ def _warn(note: str) -> None:
 
 @functools.cache
 def codegen_version() -> str:
-    """A hash of the code generator's own source: whoever changes it cannot forget to change the keys."""
-    digest = blake2b(digest_size=10)
+    """A hash of the code generator's own source: whoever changes it cannot forget to change the keys. It is remembered with the sizes and
+    times of the files."""
+    paths, stats = list[str](), list[tuple[Any, ...]]()
     for name in ("target/cpu", "tile"):
-        for path in sorted((Path(__file__).parents[2] / name).glob("*.py")):
-            digest.update(path.read_bytes())
+        with os.scandir(os.path.join(os.path.dirname(__file__), "..", "..", name)) as found:
+            for item in sorted((i for i in found if i.name.endswith(".py")), key=lambda i: i.name):
+                paths.append(item.path)
+                stats.append((item.path, (s := item.stat()).st_size, s.st_mtime_ns, s.st_ctime_ns))
+    cache, key = CodeCache(), blake2b(repr(("codegen", stats)).encode(), digest_size=20).hexdigest()
+    if (known := cache.get(key)) is not None:
+        return known.decode()
+    digest = blake2b(digest_size=10)
+    for path in paths:
+        with open(path, "rb") as file:
+            digest.update(file.read())
+    if time.time_ns() - max(s[-1] for s in stats) > SETTLED_NS:
+        cache.put(key, digest.hexdigest().encode())
     return digest.hexdigest()
 
 
@@ -88,14 +104,23 @@ class CodeCache:
         config = load() if config is None else config
         self.notes: list[str] = []
         self.limit = config.cache_bytes
-        self.folder: Path | None = self._open(config.cache_dir) if self.limit > 0 else None
-        self._writable = self.folder is not None
+        self._folder = self._open(config.cache_dir) if self.limit > 0 else None
+        self._writable = self._folder is not None
         self._written = 0
         if self.limit == 0:
             self.notes.append("cache: switched off (TILEWRIGHT_CACHE_BYTES=0)")
 
-    def _open(self, given: str | None) -> Path | None:
-        folder = default_folder() if given is None else Path(given)
+    @property
+    def folder(self) -> Path | None:
+        from pathlib import Path
+
+        return None if self._folder is None else Path(self._folder)
+
+    def _path(self, key: str) -> str:
+        return f"{self._folder}/{key}{_SUFFIX}"
+
+    def _open(self, given: str | None) -> str | None:
+        folder = default_folder() if given is None else given
         problem = _problem(folder)
         if problem:
             self.notes.append(f"cache: {problem}")
@@ -104,11 +129,11 @@ class CodeCache:
 
     def get(self, key: str) -> bytes | None:
         """The object code stored under `key`; a damaged entry counts as absent, and is replaced by the next `put`."""
-        if self.folder is None:
+        if self._folder is None:
             return None
-        path = self.folder / (key + _SUFFIX)
+        path = self._path(key)
         try:
-            with path.open("rb", buffering=0) as file:
+            with open(path, "rb", buffering=0) as file:
                 data = file.read()
                 used = os.fstat(file.fileno()).st_mtime
         except FileNotFoundError:
@@ -127,11 +152,11 @@ class CodeCache:
 
     def put(self, key: str, code: bytes) -> None:
         """Store `code`; the first failure is noted and ends writing for this process."""
-        if self.folder is None or not self._writable:
+        if self._folder is None or not self._writable:
             return
         data = _MAGIC + _checksum(key, code) + code
         try:
-            write_file(self.folder / (key + _SUFFIX), data, subject="cache", sync=False)
+            write_file(self._path(key), data, subject="cache", sync=False)
         except FileError as problem:
             self._writable = False
             self.notes.append(f"{problem}; compiling without storing")
@@ -145,16 +170,16 @@ class CodeCache:
 
     def clear(self) -> int:
         """Delete every entry; gives their number."""
-        if self.folder is None:
+        if self._folder is None:
             return 0
-        remove_leftovers(self.folder, _NAME)
+        remove_leftovers(self._folder, _NAME)
         return sum(self._remove(entry) for entry in self.entries())
 
     def trim(self) -> None:
         """Delete the least recently used entries until the folder is within its bound, and what a killed process left behind."""
-        if self.folder is None:
+        if self._folder is None:
             return
-        remove_leftovers(self.folder, _NAME)
+        remove_leftovers(self._folder, _NAME)
         found = self.entries()
         total = sum(entry.nbytes for entry in found)
         for entry in found:
@@ -188,10 +213,10 @@ class CodeCache:
         return [code for key in keys if (code := compiled[key]) is not None], len(fresh)
 
     def _files(self) -> Iterator[tuple[str, int, float]]:
-        if self.folder is None:
+        if self._folder is None:
             return
         try:
-            with os.scandir(self.folder) as listing:
+            with os.scandir(self._folder) as listing:
                 for item in listing:
                     if _NAME.fullmatch(item.name) is None:
                         continue
@@ -200,29 +225,31 @@ class CodeCache:
                         if stat.S_ISREG(info.st_mode):
                             yield item.name, info.st_size, info.st_mtime
         except OSError as problem:
-            self.notes.append(f"cache: cannot list {self.folder} ({problem.strerror})")
+            self.notes.append(f"cache: cannot list {self._folder} ({problem.strerror})")
 
     def _remove(self, entry: Entry) -> bool:
         """Delete a file that begins as entries do."""
-        assert self.folder is not None
-        path = self.folder / (entry.key + _SUFFIX)
+        path = self._path(entry.key)
         try:
-            with path.open("rb", buffering=0) as file:
+            with open(path, "rb", buffering=0) as file:
                 ours = file.read(len(_MAGIC)) == _MAGIC
             if ours:
-                path.unlink()
+                os.unlink(path)
         except OSError:
             return False
         return ours
 
 
-def _problem(folder: Path | None) -> str:
+def _problem(folder: str | None) -> str:
     """Why a folder cannot be used; "" where it can. It is made where it is missing."""
     if folder is None:
         return "there is no home folder (HOME is not set); compiling without a cache, set TILEWRIGHT_CACHE_DIR"
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        info = folder.stat()
+        if not os.path.exists(folder):
+            os.makedirs(os.path.dirname(folder), exist_ok=True)
+            with contextlib.suppress(FileExistsError):  # another process makes it, too
+                os.mkdir(folder, 0o700)
+        info = os.stat(folder)
     except OSError as problem:
         return f"cannot use {folder} ({problem.strerror}); compiling without a cache"
     if not stat.S_ISDIR(info.st_mode):

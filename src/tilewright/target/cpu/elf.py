@@ -12,14 +12,13 @@ import mmap
 import os
 import struct
 import sys
-import threading
 import weakref
+from _thread import allocate_lock
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import field
 
 from ...core.errors import CompileError
-from ...core.records import dataclass
+from ...core.records import dataclass, field
 
 # Memory for machine code, cut from a few large mappings: a process may have some 65,000 mappings, and a program of its own each for code
 # and constants would use them up.
@@ -89,7 +88,7 @@ _mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 _slabs: list[Slab] = []
 _returned: deque[tuple[Slab, list[tuple[int, int]]]] = deque()  # by images that were collected, wherever that happened: no lock is needed
-_lock = threading.Lock()
+_lock = allocate_lock()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_lock._at_fork_reinit)  # type: ignore[attr-defined]
 

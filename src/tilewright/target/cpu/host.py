@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import functools
 import itertools
-import json
 import os
 import re
 from collections.abc import Collection
-from pathlib import Path
 
 from ...core.config import CpuLevel, load
 from ...core.errors import ConfigError
@@ -42,14 +40,14 @@ def _llvm_host() -> tuple[str, str, dict[str, bool]]:
     cache, key = CodeCache(), _cpu_key()
     stored = None if key is None else cache.get(key)
     if stored is not None:
-        triple, cpu, features = json.loads(stored)
-        return triple, cpu, features
+        triple, cpu, *lines = stored.decode().splitlines()
+        return triple, cpu, {line[1:]: line[0] == "+" for line in lines}
     from .jit import _llvm
 
     llvm = _llvm()
     found = llvm.get_process_triple(), llvm.get_host_cpu_name(), dict(llvm.get_host_cpu_features())
     if key is not None:
-        cache.put(key, json.dumps(found).encode())
+        cache.put(key, "\n".join([*found[:2], *("-+"[has] + name for name, has in found[2].items())]).encode())
     return found
 
 
@@ -66,15 +64,20 @@ def _cpu_key() -> str | None:
     told = [line for line in lines if line.startswith(wanted)]
     if not any(line.startswith(("flags", "Features")) for line in told):
         return None
-    text = "\0".join(["host", *os.uname()[2:], llvm_version(), *told])
+    text = "\0".join(["host lines", *os.uname()[2:], llvm_version(), *told])
     return blake2b(text.encode(), digest_size=20).hexdigest()
+
+
+def _text(path: str) -> str:
+    with open(path, "rb", buffering=0) as file:
+        return file.read().decode("ascii", "replace")
 
 
 def available_cores() -> int:
     """Cores this process may use: its affinity mask, and the cgroup's quota where there is one."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        quota, period = _text("/sys/fs/cgroup/cpu.max").split()
         if quota != "max":
             cores = min(cores, -(-int(quota) // int(period)))
     except (OSError, ValueError):
@@ -86,11 +89,12 @@ def available_cores() -> int:
 def _caches() -> tuple[int, int, int]:
     found = {1: 32 << 10, 2: 512 << 10, 3: 8 << 20}  # a modest machine, where /sys tells nothing
     units = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-    for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+    base = "/sys/devices/system/cpu/cpu0/cache"
+    for index in sorted(os.listdir(base)) if os.path.isdir(base) else ():
         try:
-            if (index / "type").read_text().strip() == "Instruction":
+            if _text(f"{base}/{index}/type").strip() == "Instruction":
                 continue
-            level, size = int((index / "level").read_text()), (index / "size").read_text().strip()
+            level, size = int(_text(f"{base}/{index}/level")), _text(f"{base}/{index}/size").strip()
         except (OSError, ValueError):
             continue
         match = re.fullmatch(r"(\d+)([KMG]?)", size)

@@ -12,10 +12,10 @@ import functools
 import itertools
 import mmap
 import os
-import threading
+from _thread import RLock
+from _thread import _local as ThreadLocal
 from collections.abc import Callable, Iterable, Mapping
 from ctypes import c_char_p
-from pathlib import Path
 from typing import Any, Literal
 
 from ...core.config import load
@@ -32,7 +32,7 @@ _names = itertools.count()
 
 
 # A fork waits while another thread loads LLVM: the child would find the module half imported, and its import lock taken for ever.
-_loading = threading.RLock()
+_loading = RLock()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_loading.acquire, after_in_parent=_loading.release, after_in_child=_loading.release)
 
@@ -82,8 +82,8 @@ def llvm_version() -> str:
     """Which LLVM this is, told without loading it: llvmlite's release and the size of its library."""
     import llvmlite
 
-    folder = Path(llvmlite.__file__).parent / "binding"
-    sizes = " ".join(str(path.stat().st_size) for path in sorted(folder.glob("*llvmlite.*")))
+    folder = os.path.join(os.path.dirname(llvmlite.__file__), "binding")
+    sizes = " ".join(str(os.stat(os.path.join(folder, name)).st_size) for name in sorted(os.listdir(folder)) if "llvmlite." in name)
     return f"llvmlite {llvmlite.__version__} {sizes}"
 
 
@@ -106,7 +106,7 @@ def _machine(target: TargetSpec) -> Any:
     return found.create_target_machine(cpu=target.cpu, features=target.feature_string, opt=3, reloc="pic", codemodel="small", jit=True)
 
 
-_local = threading.local()
+_local = ThreadLocal()
 
 
 def _thread_machine(target: TargetSpec) -> Any:
