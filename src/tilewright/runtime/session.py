@@ -20,7 +20,7 @@ from ..core.dims import evaluate
 from ..core.errors import ExecutionError, InputError, ShapeError, UnsupportedError
 from ..core.needs import Need
 from ..core.records import dataclass
-from ..core.signature import Signature, Slot
+from ..core.signature import Signature
 from ..core.target_spec import TargetSpec
 from ..core.validation import Level, validate
 from ..ir.graph import Graph
@@ -28,7 +28,7 @@ from ..ir.windows import windows
 from ..target.cpu.host import available_cores
 from .arguments import Bound, as_given, bind, is_tensor, numpy_to_tensor, tensor_to_numpy
 from .executable import CpuExecutable, Interface
-from .fastcall import compile_call
+from .fastcall import compile_call, result_source
 from .faults import fault
 from .memory import ADVICE, OutOfMemory
 from .native import layout as L
@@ -235,16 +235,14 @@ class Session(Compiled):
 
     def _generated(self, executable: CpuExecutable, framework: str) -> Any:
         signature, pool = self.model.signature, self.pool
-        only = signature.outputs[0] if signature.out_spec.type == "leaf" else None
-        leaf = only.index if isinstance(only, Slot) else None
         free = self._free
         leaves = _weakly(self._leaves)
         slow = _weakly(self._slow) if signature.simple else lambda values, _, out: leaves(values, out)
         scope = {"slow": slow, "free": free, "take": free.pop, "give": free.append, "most": FREE, "run": pool.run,
                  "grow": _weakly(self.grow), "settle": _weakly(self.settle), "fail": _weakly(self.fail),
-                 "finish": signature.unflatten, "stale": _weakly(self._check_weights)}
-        return compile_call(self.interface, framework, errors=len(executable.error_launches), leaf=leaf, scope=scope,
-                            watched=self.shared)
+                 "stale": _weakly(self._check_weights)}
+        return compile_call(self.interface, framework, errors=len(executable.error_launches), scope=scope, watched=self.shared,
+                            result=result_source(signature, self.interface.symbols, scope))
 
     def _slow(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
         return self._leaves(self.model.signature.flatten(args, kwargs), out)
