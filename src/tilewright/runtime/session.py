@@ -11,7 +11,7 @@ from dataclasses import field
 from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Self
-from weakref import WeakMethod
+from weakref import WeakMethod, ref
 
 import numpy as np
 
@@ -223,8 +223,29 @@ class Session(Compiled):
         self._has_looked = True
         fast = self._generated(executable, "torch" if self._wants_torch(leaves) else "numpy")
         if fast is not None and not self._closed:
-            self._call = fast if self.model.signature.simple else partial(_nested, self.model.signature, fast)
+            if not self.model.signature.simple:
+                self._call = partial(_nested, self.model.signature, fast)
+            else:
+                self._call = fast if self.shared or not self._wants_torch(leaves) else partial(_second, ref(self), fast)
         return result
+
+    def _native(self, executable: CpuExecutable, short: Callable[..., Any]) -> Callable[..., Any]:
+        """The fast path as machine code, where there is one, or in Python."""
+        from .native_call import native_call
+
+        workspace, session = self.take(), ref(self)
+
+        def after(status: int) -> None:
+            found = session()
+            assert found is not None
+            found.settle(status, workspace)
+            if workspace.errors[:, 0].any():
+                raise found.fault(workspace)
+
+        found = native_call(self.interface, self.model.signature, self.pool, workspace, len(executable.error_launches), short, after)
+        if found is None:
+            self.give(workspace)
+        return found or short
 
     # Nothing that a session holds refers to the session: one that is dropped is freed at once, with its weights.
     _call: Callable[..., Any] = _first
@@ -362,13 +383,18 @@ class Session(Compiled):
             self._pool.ensure(self.threads)
 
     def fail(self, workspace: Workspace) -> None:
-        """Turn the first filled error block into an exception, and clear them all for the next call."""
+        """Raise what a kernel has found."""
+        problem = self.fault(workspace)
+        self.give(workspace)
+        raise problem
+
+    def fault(self, workspace: Workspace) -> Exception:
+        """The exception of the first filled error block; all are clear for the next call."""
         blocks, env, executable = workspace.errors.copy(), workspace.last_env(), workspace.executable
         workspace.errors[:] = 0
-        self.give(workspace)
         k = int(np.flatnonzero(blocks[:, 0])[0])
         step = executable.error_launches[k]
-        raise fault(executable.launches[step], blocks[k], env, self.model.name, step=step)
+        return fault(executable.launches[step], blocks[k], env, self.model.name, step=step)
 
     # ---- everything else
 
@@ -396,6 +422,15 @@ class Session(Compiled):
         self._call = partial(_refuse, self.model.name)
         self._free.clear()
         self.executable = None
+
+
+def _second(session: ref[Session], short: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
+    """The second call: a session that is called again has machine code in front."""
+    found = session()
+    assert found is not None
+    if (executable := found.executable) is not None and isinstance(found._call, partial):  # no other thread has been here
+        found._call = found._native(executable, short)
+    return short(args, kwargs, out)
 
 
 def _nested(signature: Signature, fast: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:

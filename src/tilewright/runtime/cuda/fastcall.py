@@ -58,7 +58,7 @@ class TorchPlace:
 
     def exchange(self) -> tuple[int, int] | None:
         """What machine code asks about tensors and streams."""
-        from .native import exchange
+        from ..torch_calls import exchange
 
         return exchange()
 
