@@ -24,7 +24,7 @@ from tilewright.core.dtypes import f32
 from tilewright.core.errors import ExecutionError, InputError
 from tilewright.ir.graph import Graph
 from tilewright.ops.rows.norms import Softmax
-from tilewright.runtime.cuda import native as cuda_native
+from tilewright.runtime import torch_calls
 from tilewright.runtime.cuda.fastcall import MISSED, TorchPlace, fast_call
 
 S = sym("S", 1, 64)
@@ -33,7 +33,7 @@ S = sym("S", 1, 64)
 @pytest.fixture(params=[False, True], ids=["Python", "machine code"])
 def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
     if not request.param:
-        monkeypatch.setattr(cuda_native, "exchange", lambda: None)
+        monkeypatch.setattr(torch_calls, "exchange", lambda: None)
     with fake_gpu() as fake:
         yield fake
         assert request.param or not fake.native
@@ -50,7 +50,7 @@ class Calls:
         place: Any = TorchPlace(torch.device("cpu"), -1, lambda index: self.stream, lambda: self.device)
         place.alloc = self.make
         place.scope["empty"] = lambda shape, dtype, device: self.put(torch.empty(shape, dtype=dtype))
-        if (functions := cuda_native.exchange()) is not None:
+        if (functions := torch_calls.exchange()) is not None:
             self._current = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.POINTER(ctypes.c_void_p))(self._tell)
             address = ctypes.cast(self._current, ctypes.c_void_p).value
             place.exchange = lambda: (functions[0], address)
@@ -91,7 +91,7 @@ def test_one_kernel_and_tensors_that_move(gpu: FakeDriver, rng: np.random.Genera
     results = [(c.fast((a, b)), a - b) for a, b in ((x, y), (x, z), (z, x), (torch.nn.Parameter(y), y), (x, y))]
     for got, want in results:  # every result has its own memory
         torch.testing.assert_close(got, want, rtol=0, atol=0)
-    native = cuda_native.exchange() is not None
+    native = torch_calls.exchange() is not None
     assert gpu.calls["cuGraphLaunch"] == 6 and 9 * native <= gpu.native <= 10 * native  # the first may lie where memory was freed
     np.testing.assert_array_equal(c.session(x.numpy(), zeros(3, 7)).numpy(), x.numpy())  # the complete way still knows its addresses
     c.stream = 9
@@ -139,7 +139,7 @@ def test_shapes_with_odd_axes(gpu: FakeDriver, rng: np.random.Generator) -> None
         for b in (empty, empty.as_strided((0, 4), (9, 7))):
             got = c.fast((a, b))
             assert type(got) is tuple and torch.equal(got[0], -x) and got[1].shape == (0, 4)
-    native = cuda_native.exchange() is not None
+    native = torch_calls.exchange() is not None
     assert gpu.calls["cuGraphLaunch"] == 5 and 7 * native <= gpu.native <= 8 * native  # the first may lie where memory was freed
     for bad in (x.as_strided((3, 1, 5), (5, 77, 0)), x.as_strided((3, 1, 5), (1, 77, 3))):
         assert c.fast((bad, empty)) is MISSED
@@ -155,11 +155,11 @@ def test_results_that_cannot_be_made(gpu: FakeDriver, rng: np.random.Generator) 
     with pytest.raises(MemoryError, match="no room"):
         c.fast((x,))
     assert len(gpu.launches) == count
-    c.made = [first, torch.empty(4, 4, device="meta")] if cuda_native.exchange() else []  # the current device is another one
+    c.made = [first, torch.empty(4, 4, device="meta")] if torch_calls.exchange() else []  # the current device is another one
     for _ in range(10):
         assert [torch.equal(*pair) for pair in zip(c.fast((x,)), (-x, abs(x)), strict=True)] == [True, True]
         assert c.fast((x.T,)) is MISSED
-    assert not c.made and gpu.native == (18 if cuda_native.exchange() else 0)
+    assert not c.made and gpu.native == (18 if torch_calls.exchange() else 0)
     gc.collect()
     assert (sys.getrefcount(x), sys.getrefcount(first), sys.getrefcount(MISSED)) == holders
 
@@ -196,14 +196,14 @@ def test_other_dtypes(dtype: str, gpu: FakeDriver, rng: np.random.Generator) -> 
     c = Calls(gpu, graph(lambda x: o.Flip(axes=(0,))(x), (d, (5, 3))), np.zeros((5, 3), d.np))
     x = c.put(torch.from_numpy(rng.integers(0, 2, (5, 3)).astype(d.np)))
     assert torch.equal(c.fast((x,)), torch.from_numpy(x.numpy()[::-1].copy())) and c.fast((x.to(torch.int8),)) is MISSED
-    assert (gpu.native > 0) == (cuda_native.exchange() is not None)
+    assert (gpu.native > 0) == (torch_calls.exchange() is not None)
 
 
 def test_a_dtype_that_pytorch_cannot_describe(gpu: FakeDriver, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(look: int, tensor: Any) -> Any:
         raise RuntimeError("no such dtype in DLPack")
 
-    monkeypatch.setattr(cuda_native, "_seen", refuse)
+    monkeypatch.setattr(torch_calls, "seen", refuse)
     c = Calls(gpu, graph(lambda x: o.Neg()(x), (f32, (4, 4))), zeros(4, 4))
     x = c.new(rng, 4, 4)
     assert torch.equal(c.fast((x,)), -x) and not gpu.native
@@ -224,7 +224,7 @@ def test_a_session_ends(gpu: FakeDriver, rng: np.random.Generator) -> None:
 def test_tensor_maps_follow_their_tensors(layers: int, native: bool, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     """Products on the tensor cores read through maps of inputs and results, in one launch and in a graph; weights keep theirs."""
     if not native:
-        monkeypatch.setattr(cuda_native, "exchange", lambda: None)
+        monkeypatch.setattr(torch_calls, "exchange", lambda: None)
     seen: dict[int, list[int]] = {}  # of the last launch with every block of parameters, the addresses of its maps
 
     def look(gpu: FakeDriver, function: int, grid: int, block: int, shared: int, pointers: int) -> tuple[Any, ...]:

@@ -99,16 +99,16 @@ class CompiledOnGpu:
     def short(self, slow: Callable[..., Any]) -> Callable[..., Any] | None:
         """The fast path of the last call, with generated text that takes arguments apart and puts the result together, if there is one."""
         go = self.session._fast
-        if go is None or go is never or self._ends is None or self._ends.shell is None:
+        if go is None or go is never or self._ends is None or self._ends.prologue is None:
             return None
         if self._short[0] is not go:
-            shell, n = self._ends.shell, len(self.traced.graph.outputs)
+            n = len(self.traced.graph.outputs)
             how = "" if self.session.apart is None else ", NOTHING, False"
-            lines = [*shell.prologue, f"found = go(({''.join(f'x{i}, ' for i in range(len(self.arrays)))}){how})"]
+            lines = [*self._ends.prologue, f"found = go(({''.join(f'x{i}, ' for i in range(len(self.arrays)))}){how})"]
             results = "".join(f"y{k}, " for k in range(n)) if n > 1 else "y0 "
             lines += ["if found is MISSED: return slow(args, kwargs, out)", f"{results}= found"]
             scope = {**self._ends.names, "go": go, "slow": slow, "MISSED": MISSED, "NOTHING": NOTHING}
-            exec("def call(args, kwargs, out):\n" + "".join(f"    {line}\n" for line in [*lines, f"return {shell.result}"]), scope)
+            exec("def call(args, kwargs, out):\n" + "".join(f"    {line}\n" for line in [*lines, f"return {self._ends.result}"]), scope)
             self._short = (go, scope["call"])
         found: Callable[..., Any] = self._short[1]
         return found

@@ -61,7 +61,7 @@ class Compiled:
         self.kept: list[Any] = []
         names = {s.name: f"s{k}" for k, s in enumerate(self.session.interface.symbols)}
         ends = Ends(spec, leaves, self.traced.out_spec, self.traced.n_leaves, self.traced.statics, names)
-        self.call = None if ends.shell is None else self._generated(ends, slow)
+        self.call = None if ends.prologue is None else self._generated(ends, slow)
 
     def _generated(self, ends: Ends, slow: Callable[..., Any]) -> Any:
         session = self.session
@@ -70,7 +70,8 @@ class Compiled:
         scope = {"slow": slow, "free": free, "take": free.pop, "give": free.append, "most": FREE, "grow": session.grow,
                  "run": session.pool.run, "settle": session.settle, "fail": session.fail, **ends.names,
                  "apart": overlap_check(session.interface, session.name)}
-        return compile_call(session.interface, "numpy", errors=len(executable.error_launches), leaf=None, scope=scope, shell=ends.shell)
+        return compile_call(session.interface, "numpy", errors=len(executable.error_launches), result=ends.result, scope=scope,
+                            prologue=ends.prologue)
 
     def prepared(self, leaves: Sequence[Any]) -> list[Any]:
         """The leaves as the generated function wants them: contiguous arrays of native byte order, writable where donated."""

@@ -9,16 +9,16 @@ import numpy as np
 
 from ..core.dims import Expr
 from ..core.exact import same
-from ..core.pytree import Spec, find_class
+from ..core.pytree import Spec, expression, find_class
 from ..plan.values import dim_source
-from ..runtime.fastcall import Shell
 from ..transform.trace import Leaf
 
 MISS = "return slow(args, kwargs, out)"
 
 
 class Ends:
-    """Builds a `Shell`; `names` are the objects its text refers to. Structures of unknown classes have none (`shell` is None)."""
+    """`prologue`: lines that set x0, x1, ... from args and kwargs, None for arguments of unknown classes; `result`: the expression of the
+    result in y0, y1, ...; `names`: the objects that both refer to."""
 
     def __init__(self, in_spec: Spec, leaves: Sequence[Any], out_spec: Spec, n_leaves: int, statics: Mapping[int, Any],
                  sizes: Mapping[str, str] | None = None) -> None:
@@ -47,11 +47,11 @@ class Ends:
                 plain = isinstance(leaf, (int, str, bytes)) or (type(leaf) is float and leaf != 0 and leaf == leaf)  # equal is the same
                 differs = f"type(l{i}) is not type({value}) or l{i} != {value}" if plain else f"not {self._bound(same)}(l{i}, {value})"
                 self.lines.append(f"if l{i} is not {value} and ({differs}): {MISS}")
-        self._sizes = dict(sizes or {})
-        self._out = iter(range(n_leaves))
-        self._array = iter(range(n_leaves))
-        result = self._together(out_spec, statics)
-        self.shell = Shell(tuple(self.lines), result) if ok and result else None
+        results = (f"y{k}" for k in range(n_leaves))
+        texts = (next(results) if i not in statics else f"({dim_source(statics[i], sizes or {})})" if isinstance(statics[i], Expr)
+                 else self._bound(statics[i]) for i in range(n_leaves))
+        self.result = expression(out_spec, texts, self._bound)
+        self.prologue = self.lines if ok else None
 
     def _bound(self, value: Any) -> str:
         self._count += 1
@@ -76,25 +76,6 @@ class Ends:
         else:
             self.lines.append(f"{', '.join(parts)}, = {source}")
         return all(self._apart(child, part) for child, part in zip(spec.children, parts, strict=True))
-
-    def _together(self, spec: Spec, statics: Mapping[int, Any]) -> str:
-        """The expression of the result; empty where it has none."""
-        if spec.type == "leaf":
-            i = next(self._out)
-            if isinstance(statics.get(i), Expr):
-                return f"({dim_source(statics[i], self._sizes)})"
-            return self._bound(statics[i]) if i in statics else f"y{next(self._array)}"
-        parts = [self._together(c, statics) for c in spec.children]
-        if not all(parts):
-            return ""
-        if spec.type == "tuple":
-            return "(" + "".join(f"{p}, " for p in parts) + ")"
-        if spec.type == "list":
-            return "[" + ", ".join(parts) + "]"
-        if spec.type == "dict":
-            return "{" + ", ".join(f"{self._bound(k)}: {p}" for k, p in zip(spec.keys, parts, strict=True)) + "}"
-        kind = _named_tuple(spec)
-        return "" if kind is None else f"{self._bound(kind)}({', '.join(parts)})"
 
 
 def _named_tuple(spec: Spec) -> type[Any] | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -139,6 +140,25 @@ def _unflatten(spec: Spec, leaves: Iterator[Any]) -> Any:
     if spec.type == "dict":
         return dict(zip(spec.keys, children, strict=True))
     return _rebuild(spec, children)
+
+
+def expression(spec: Spec, leaves: Iterator[str], bind: Callable[[Any], str]) -> str:
+    """The text that makes a structure of the texts of its leaves; `bind` gives an object that the text needs a name."""
+    if spec.type == "leaf":
+        return next(leaves)
+    parts = [expression(c, leaves, bind) for c in spec.children]
+    if spec.type == "dict":
+        return "{" + ", ".join(f"{bind(k)}: {p}" for k, p in zip(spec.keys, parts, strict=True)) + "}"
+    every, row = ", ".join(parts), "(" + "".join(f"{p}, " for p in parts) + ")"
+    if spec.type in ("tuple", "list"):
+        return row if spec.type == "tuple" else f"[{every}]"
+    cls = find_class(spec.type)
+    if cls is not None and issubclass(cls, tuple):
+        if len(getattr(cls, "_fields", ())) == len(parts) > 0:
+            return f"{bind(cls)}({every})"
+        if getattr(cls, "n_fields", 0) == len(parts) > 0:  # a struct sequence, like the results of torch.max
+            return f"{bind(cls)}({row})"
+    return f"{bind(partial(_rebuild, spec))}([{every}])"
 
 
 def _rebuild(spec: Spec, children: list[Any]) -> Any:

@@ -38,6 +38,11 @@ class TargetSpec:
         return self.has("f16c") or self.has("avx512f") or self.is_arm
 
     @property
+    def divides_fast(self) -> bool:
+        """The dividers of Zen cores are faster than Newton steps from an estimate."""
+        return self.cpu.startswith("znver")
+
+    @property
     def has_avx512(self) -> bool:
         """The foundation that every server core since Skylake has: F, BW, DQ and VL."""
         return self.has("avx512f", "avx512bw", "avx512dq", "avx512vl")

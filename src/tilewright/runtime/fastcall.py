@@ -15,7 +15,8 @@ from typing import Any
 
 from ..core.dims import Dim, Expr, Symbol, symbols
 from ..core.dtypes import DType
-from ..core.records import dataclass
+from ..core.pytree import expression
+from ..core.signature import Fixed, Signature, Slot
 from ..core.torch_context import allocator, modes
 from ..ir.types import TensorType
 from ..plan.values import dim_source
@@ -80,31 +81,48 @@ def _shape(shape: Sequence[Dim], names: dict[str, str]) -> str:
     return "(" + "".join(dim_source(d, names) + ", " for d in shape) + ")"
 
 
-def _strides(type_: TensorType) -> tuple[Dim, ...]:
+def contiguous_strides(type_: TensorType) -> tuple[Dim, ...]:
     """Of a contiguous tensor. (Those of an empty one may be 0 here, which is as good as any.)"""
     return tuple(prod(type_.shape[i + 1 :], start=1) for i in range(type_.ndim))
 
 
-@dataclass(frozen=True)
-class Shell:
-    """What stands around the call of a function whose arguments and results are trees: lines that set x0, x1, ... from args and kwargs, and
-    the expression of the result in y0, y1, ... Donated inputs are written in place and come back as the results that take their memory."""
+def result_source(signature: Signature, symbols: Sequence[Symbol], scope: dict[str, Any]) -> str:
+    """The expression of a call's result in the outputs y0, y1, ... and the sizes s0, s1, ...; `scope` gets the objects that it names."""
+    names = {s.name: f"s{k}" for k, s in enumerate(symbols)}
 
-    prologue: tuple[str, ...]
-    result: str
+    def bind(value: Any) -> str:
+        scope[name := f"K{len(scope)}"] = value
+        return name
+
+    texts = (f"y{o.index}" if isinstance(o, Slot) else bind(o.value) if isinstance(o, Fixed) else dim_source(o.dim, names)
+             for o in signature.outputs)
+    return expression(signature.out_spec, texts, bind)
 
 
-def generate(interface: Interface, framework: str, *, errors: int, leaf: int | None, shell: Shell | None = None,
+def finisher(signature: Signature, interface: Interface) -> Callable[..., Any] | None:
+    """A function of the outputs of fixed shapes that gives the result; None where the only output is the result."""
+    scope: dict[str, Any] = {}
+    given, result = ", ".join(f"y{k}" for k in range(len(interface.outputs))), result_source(signature, (), scope)
+    if given == result:
+        return None
+    exec(compile(f"def finish({given}): return {result}", GENERATED, "exec"), scope)
+    found: Callable[..., Any] = scope.pop("finish")
+    return found
+
+
+def generate(interface: Interface, framework: str, *, errors: int, result: str, prologue: Sequence[str] | None = None,
              watched: Sequence[Watched] = ()) -> str | None:
-    """The text of `call(args, kwargs, out)`, or None when symbols cannot be read off the shapes. `leaf`: the result is this output."""
+    """The text of `call(args, kwargs, out)`, or None when symbols cannot be read off the shapes. `result`: the expression of the result in
+    the outputs y0, y1, ... and the sizes s0, s1, ... A function whose arguments are trees has a `prologue`, lines that set x0, x1, ... from
+    args and kwargs; its donated inputs are written in place and come back as the results that take their memory."""
     where = symbol_positions(interface)
-    if where is None or (interface.donated and shell is None):
+    if where is None or (interface.donated and prologue is None):
         return None
     names = {s.name: f"s{k}" for k, s in enumerate(interface.symbols)}
     n = len(interface.inputs)
     takes = {k: i for i, k in interface.donated}
-    if shell is not None:
-        body = list(shell.prologue)
+    if prologue is not None:
+        body = list(prologue)
     else:
         body = [f"if out is not None or kwargs or len(args) != {n}: return slow(args, kwargs, out)"]
         if n:
@@ -122,14 +140,13 @@ def generate(interface: Interface, framework: str, *, errors: int, leaf: int | N
         else:
             body.append(f"if type(x{i}) is not ndarray or x{i}.dtype != D{i}: return slow(args, kwargs, out)")
             body.append(f"g{i} = x{i}.flags")
-            instead = f"x{i} = tight(x{i})" if shell is not None and i not in takes.values() else "return slow(args, kwargs, out)"
+            instead = f"x{i} = tight(x{i})" if prologue is not None and i not in takes.values() else "return slow(args, kwargs, out)"
             body.append(f"if not g{i}.c_contiguous or not g{i}.aligned: {instead}")
             if i in takes.values():
                 body.append(f"if not g{i}.writeable: return slow(args, kwargs, out)")
     body += _checks(interface, where)
     address = "{}.data_ptr()" if framework == "torch" else array_address()
     body += [f"p{i} = {address.format(f'x{i}')}" for i in range(n)]
-    outs = []
     for k, type_ in enumerate(interface.outputs):
         if k in takes:
             body.append(f"y{k}, q{k} = x{takes[k]}, p{takes[k]}")
@@ -139,11 +156,10 @@ def generate(interface: Interface, framework: str, *, errors: int, leaf: int | N
         elif framework == "torch":
             static = type_.is_static
             body.append(f"y{k} = alloc({f'Y{k}' if static else _shape(type_.shape, names)}, "
-                        f"{f'S{k}' if static else _shape(_strides(type_), names)}, E{k})")
+                        f"{f'S{k}' if static else _shape(contiguous_strides(type_), names)}, E{k})")
         else:
             body.append(f"y{k} = empty({_shape(type_.shape, names)}, E{k})")
         body.append(f"q{k} = {address.format(f'y{k}')}")
-        outs.append(f"y{k}")
     if framework == "torch":  # an empty tensor has no address, and one of functionalize has none either
         named = [*(f"p{i}" for i, t in enumerate(interface.inputs) if t.nbytes != 0),
                  *(f"q{k}" for k, t in enumerate(interface.outputs) if t.nbytes != 0)]
@@ -159,19 +175,15 @@ def generate(interface: Interface, framework: str, *, errors: int, leaf: int | N
     if errors:
         body.append(f"if {' or '.join(f'w.errors.item({4 * e})' for e in range(errors))}: fail(w)")
     body.append("if len(free) < most: give(w)")
-    if shell is not None:
-        body.append(f"return {shell.result}")
-        return "def call(args, kwargs, out):\n" + "".join(f"    {line}\n" for line in body)
-    sizes = "{" + ", ".join(f"{s.name!r}: {names[s.name]}" for s in interface.symbols) + "}"
-    body.append(f"return y{leaf}" if leaf is not None else f"return finish([{', '.join(outs)}], {sizes})")
+    body.append(f"return {result}")
     return "def call(args, kwargs, out):\n" + "".join(f"    {line}\n" for line in body)
 
 
-def compile_call(interface: Interface, framework: str, *, errors: int, leaf: int | None, scope: dict[str, Any],
-                 shell: Shell | None = None, watched: Sequence[Watched] = ()) -> Callable[..., Any] | None:
-    """The generated function with its names bound: `scope` brings slow, free, take, give, most, grow, run, settle, fail, finish,
-    apart where inputs are donated, and stale where constants are `watched`."""
-    text = generate(interface, framework, errors=errors, leaf=leaf, shell=shell, watched=watched)
+def compile_call(interface: Interface, framework: str, *, errors: int, result: str, scope: dict[str, Any],
+                 prologue: Sequence[str] | None = None, watched: Sequence[Watched] = ()) -> Callable[..., Any] | None:
+    """The generated function with its names bound: `scope` brings slow, free, take, give, most, grow, run, settle, fail, what
+    `result` and `prologue` name, apart where inputs are donated, and stale where constants are `watched`."""
+    text = generate(interface, framework, errors=errors, result=result, prologue=prologue, watched=watched)
     if text is None:
         return None
     names: dict[str, Any] = dict(scope)
@@ -194,7 +206,7 @@ def compile_call(interface: Interface, framework: str, *, errors: int, leaf: int
     for k, type_ in enumerate(interface.outputs):
         names[f"E{k}"] = wanted(type_.dtype)
         if framework == "torch" and type_.is_static:
-            names[f"Y{k}"], names[f"S{k}"] = type_.shape, _strides(type_)
+            names[f"Y{k}"], names[f"S{k}"] = type_.shape, contiguous_strides(type_)
         if is_recycled(type_):
             shape = tuple(d for d in type_.shape if isinstance(d, int))
             names[f"R{k}"] = recycler(type_, shape, framework == "torch")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Self
-from weakref import WeakMethod
+from weakref import WeakMethod, ref
 
 import numpy as np
 
@@ -18,13 +18,13 @@ from ..core.config import load
 from ..core.dims import evaluate
 from ..core.errors import ExecutionError, InputError, ShapeError, UnsupportedError
 from ..core.records import dataclass, field
-from ..core.signature import Signature, Slot
+from ..core.signature import Signature
 from ..core.target_spec import TargetSpec
 from ..core.validation import Level, validate
 from ..target.cpu.host import available_cores
 from .arguments import Bound, as_given, bind, is_tensor, numpy_to_tensor, tensor_to_numpy
 from .executable import CpuExecutable, Interface
-from .fastcall import compile_call
+from .fastcall import compile_call, result_source
 from .faults import fault
 from .memory import ADVICE, OutOfMemory
 from .native import layout as L
@@ -223,8 +223,29 @@ class Session(Compiled):
         self._has_looked = True
         fast = self._generated(executable, "torch" if self._wants_torch(leaves) else "numpy")
         if fast is not None and not self._closed:
-            self._call = fast if self.model.signature.simple else partial(_nested, self.model.signature, fast)
+            if not self.model.signature.simple:
+                self._call = partial(_nested, self.model.signature, fast)
+            else:
+                self._call = fast if self.shared or not self._wants_torch(leaves) else partial(_second, ref(self), fast)
         return result
+
+    def _native(self, executable: CpuExecutable, short: Callable[..., Any]) -> Callable[..., Any]:
+        """The fast path as machine code, where there is one, or in Python."""
+        from .native_call import native_call
+
+        workspace, session = self.take(), ref(self)
+
+        def after(status: int) -> None:
+            found = session()
+            assert found is not None
+            found.settle(status, workspace)
+            if workspace.errors[:, 0].any():
+                raise found.fault(workspace)
+
+        found = native_call(self.interface, self.model.signature, self.pool, workspace, len(executable.error_launches), short, after)
+        if found is None:
+            self.give(workspace)
+        return found or short
 
     # Nothing that a session holds refers to the session: one that is dropped is freed at once, with its weights.
     _call: Callable[..., Any] = _first
@@ -235,16 +256,14 @@ class Session(Compiled):
 
     def _generated(self, executable: CpuExecutable, framework: str) -> Any:
         signature, pool = self.model.signature, self.pool
-        only = signature.outputs[0] if signature.out_spec.type == "leaf" else None
-        leaf = only.index if isinstance(only, Slot) else None
         free = self._free
         leaves = _weakly(self._leaves)
         slow = _weakly(self._slow) if signature.simple else lambda values, _, out: leaves(values, out)
         scope = {"slow": slow, "free": free, "take": free.pop, "give": free.append, "most": FREE, "run": pool.run,
                  "grow": _weakly(self.grow), "settle": _weakly(self.settle), "fail": _weakly(self.fail),
-                 "finish": signature.unflatten, "stale": _weakly(self._check_weights)}
-        return compile_call(self.interface, framework, errors=len(executable.error_launches), leaf=leaf, scope=scope,
-                            watched=self.shared)
+                 "stale": _weakly(self._check_weights)}
+        return compile_call(self.interface, framework, errors=len(executable.error_launches), scope=scope, watched=self.shared,
+                            result=result_source(signature, self.interface.symbols, scope))
 
     def _slow(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
         return self._leaves(self.model.signature.flatten(args, kwargs), out)
@@ -364,13 +383,18 @@ class Session(Compiled):
             self._pool.ensure(self.threads)
 
     def fail(self, workspace: Workspace) -> None:
-        """Turn the first filled error block into an exception, and clear them all for the next call."""
+        """Raise what a kernel has found."""
+        problem = self.fault(workspace)
+        self.give(workspace)
+        raise problem
+
+    def fault(self, workspace: Workspace) -> Exception:
+        """The exception of the first filled error block; all are clear for the next call."""
         blocks, env, executable = workspace.errors.copy(), workspace.last_env(), workspace.executable
         workspace.errors[:] = 0
-        self.give(workspace)
         k = int(np.flatnonzero(blocks[:, 0])[0])
         step = executable.error_launches[k]
-        raise fault(executable.launches[step], blocks[k], env, self.model.name, step=step)
+        return fault(executable.launches[step], blocks[k], env, self.model.name, step=step)
 
     # ---- everything else
 
@@ -398,6 +422,15 @@ class Session(Compiled):
         self._call = partial(_refuse, self.model.name)
         self._free.clear()
         self.executable = None
+
+
+def _second(session: ref[Session], short: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
+    """The second call: a session that is called again has machine code in front."""
+    found = session()
+    assert found is not None
+    if (executable := found.executable) is not None and isinstance(found._call, partial):  # no other thread has been here
+        found._call = found._native(executable, short)
+    return short(args, kwargs, out)
 
 
 def _nested(signature: Signature, fast: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:

@@ -18,7 +18,7 @@ from ...core.torch_context import modes
 from ...ir.types import TensorType
 from ...plan.values import dim_source
 from ..arguments import from_dtype
-from ..fastcall import GENERATED, symbol_positions
+from ..fastcall import GENERATED, result_source, symbol_positions
 from . import driver as gpu
 from .array import Block, DeviceArray
 
@@ -58,7 +58,7 @@ class TorchPlace:
 
     def exchange(self) -> tuple[int, int] | None:
         """What machine code asks about tensors and streams."""
-        from .native import exchange
+        from ..torch_calls import exchange
 
         return exchange()
 
@@ -140,7 +140,7 @@ def fast_call(session: CudaSession, place: TorchPlace | OwnPlace | None) -> Call
 
 
 def _generate(session: CudaSession, place: TorchPlace | OwnPlace, where: dict[str, tuple[int, int]]) -> tuple[str, dict[str, Any]]:
-    interface, signature = session.interface, session.model.signature
+    interface = session.interface
     called = [s for s in interface.symbols if s.name in interface.called]
     takes = {k: i for i, k in interface.donated}
     names = {s.name: f"s{k}" for k, s in enumerate(interface.symbols)}
@@ -154,7 +154,7 @@ def _generate(session: CudaSession, place: TorchPlace | OwnPlace, where: dict[st
 
     scope: dict[str, Any] = {
         **place.scope, "MISSED": MISSED, "NOTHING": NOTHING, "session": session, "lock": session._lock, "here": here, "join": join,
-        "follow": session._follow, "raise_errors": session._raise_errors, "unflatten": signature.unflatten, "schedules": session._schedules,
+        "follow": session._follow, "raise_errors": session._raise_errors, "schedules": session._schedules,
     }  # fmt: skip
     for i, t in enumerate(interface.inputs):
         scope[f"Dx{i}"], scope[f"Hx{i}"] = place.dtype(t), t.shape
@@ -187,9 +187,7 @@ def _generate(session: CudaSession, place: TorchPlace | OwnPlace, where: dict[st
     scope |= place.scope  # with what the results added
     body += [f"stream = {place.stream}", "with lock:"]
     body += [f"    {line}" for line in _launch(session, scope, names, called)]
-    only = signature.outputs[0] if signature.out_spec.type == "leaf" else None
-    every = ", ".join(f"y{k}" for k in range(len(interface.outputs)))
-    body.append(f"return y{only.index}" if isinstance(only, Slot) else f"return unflatten([{every}])")
+    body.append(f"return {result_source(session.model.signature, interface.symbols, scope)}")
     return "def call(args, env=NOTHING, keep=True):\n" + "".join(f"    {line}\n" for line in body), scope
 
 

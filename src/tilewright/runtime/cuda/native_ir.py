@@ -6,75 +6,16 @@ the driver. Results that were made go back where the call is given up.
 
 from __future__ import annotations
 
-from ...target.cpu.host_code import compile_host
+from .. import torch_calls
 
 MOST_ARRAYS, MOST_NODES = 256, 1024
 ERROR_BYTES = 32  # of a kernel's error block
-DATA, DEVICE, KIND, SHAPE, STRIDES, OFFSET, DLTENSOR = 0, 8, 16, 24, 32, 40, 48  # bytes of a DLTensor; `KIND` has the rank and the dtype
-
-# The words of a plan, in this order.
-POINTERS = (
-    "launch", "set_params", "replace", "graph", "look", "stream_of", "tensor", "parameter", "is_neg", "false", "short", "error_blocks",
-    "inputs", "outputs", "alloc", "finish", "acquire", "release", "bound", "moving", "mapping", "updates",
-    "capturing",
+FIELDS = (
+    *torch_calls.FIELDS, "launch", "set_params", "replace", "graph", "stream_of", "error_blocks", "acquire", "release", "bound", "moving",
+    "mapping", "updates", "capturing", "kind_of_device", "errors", "stream", "moves", "maps", "nodes",
 )  # fmt: skip
-NUMBERS = ("kind_of_device", "device", "errors", "stream", "ins", "outs", "moves", "maps", "nodes")
-FIELDS = (*POINTERS, *NUMBERS)
-IMPORTS = (
-    "PyTuple_Size", "PyTuple_GetItem", "PyTuple_New", "PyTuple_SetItem", "PyObject_Vectorcall", "PyObject_Call", "Py_DecRef",
-    "PyErr_Clear", "PyEval_SaveThread", "PyEval_RestoreThread",
-)  # fmt: skip
+CONSTANTS = {"ERROR_BYTES": ERROR_BYTES, "ARRAY_BYTES": 8 * MOST_ARRAYS, "MOST_NODES": MOST_NODES, "UNALIGNED": 15}
 SOURCE = """
-@inline
-def failed(status):  # functions of the driver and of DLPack give an int
-    return status & 4294967295
-
-
-def fitting(plan, items, addresses):  # whether all inputs are as compiled
-    seen = stack(DLTENSOR)
-    one = stack(8)
-    record = ld64(plan + INPUTS)
-    ins = ld64(plan + INS)
-    if PyTuple_Size(items) != ins:
-        return 0
-    i = 0
-    while i < ins:
-        x = PyTuple_GetItem(items, i)
-        type = ld64(x + TYPE_AT)
-        if type != ld64(plan + TENSOR) and type != ld64(plan + PARAMETER):
-            return 0
-        if failed(call(ld64(plan + LOOK), x, seen)):
-            return 0
-        if ld64(seen + DL_DEVICE) != ld64(plan + DEVICE) or ld64(seen + DL_KIND) != ld64(record):
-            return 0
-        rank = ld64(record + 8)
-        shape = ld64(seen + DL_SHAPE)
-        strides = ld64(seen + DL_STRIDES)
-        record += 16
-        empty = 0
-        a = 0
-        while a < rank:
-            size = ld64(record)
-            stride = ld64(record + 8)
-            if ld64(shape + 8 * a) != size or (stride >= 0 and ld64(strides + 8 * a) != stride):
-                return 0
-            if size == 0:
-                empty = 1
-            record += 16
-            a += 1
-        st64(one, x)
-        signs = PyObject_Vectorcall(ld64(plan + IS_NEG), one, 1, 0)
-        if signs == 0:
-            return 0
-        Py_DecRef(signs)
-        at = ld64(seen + DL_DATA) + ld64(seen + DL_OFFSET)
-        if signs != ld64(plan + FALSE) or at & 15 or (at == 0 and not empty):  # a tensor of functionalize is nowhere, an empty one may be
-            return 0
-        st64(addresses + 8 * i, at)
-        i += 1
-    return 1
-
-
 def ready(plan, current):  # whether no kernel has found an error and the stream is the last call's
     block = ld64(plan + ERROR_BLOCKS)
     end = block + ERROR_BYTES * ld64(plan + ERRORS)
@@ -87,12 +28,6 @@ def ready(plan, current):  # whether no kernel has found an error and the stream
     state = stack(8)
     st64(state, 0)
     return ld64(current) == 0 or not (failed(call(ld64(plan + CAPTURING), ld64(current), state)) or ld32(state))
-
-
-def drop(made, count):
-    while count > 0:
-        count -= 1
-        Py_DecRef(ld64(made + 8 * count))
 
 
 def bind(plan, addresses):  # point the graph at the arrays; 0 where that has worked
@@ -157,58 +92,21 @@ def launched(plan, addresses, stream, one):  # whether the graph runs with these
     return done
 
 
-def results(plan, made, one):
-    if ld64(plan + FINISH) == 0:
-        return ld64(made)
-    outs = ld64(plan + OUTS)
-    together = PyTuple_New(outs)
-    if together == 0:
-        drop(made, outs)
-        return 0
-    k = 0
-    while k < outs:
-        PyTuple_SetItem(together, k, ld64(made + 8 * k))
-        k += 1
-    st64(one, together)
-    finished = PyObject_Vectorcall(ld64(plan + FINISH), one, 1, 0)
-    Py_DecRef(together)
-    return finished
-
-
 def tw_gpu_call(self, args, given):
     plan = ld64(self + PAYLOAD)
     addresses = stack(ARRAY_BYTES)
     made = stack(ARRAY_BYTES)
-    seen = stack(DLTENSOR)
     current = stack(8)
     one = stack(8)
     if given == 1 and fitting(plan, ld64(args), addresses) and ready(plan, current):
-        ins = ld64(plan + INS)
         outs = ld64(plan + OUTS)
-        fine = 1
-        k = 0
-        while fine and k < outs:
-            y = PyObject_Call(ld64(plan + ALLOC), ld64(ld64(plan + OUTPUTS) + 8 * k), 0)
-            if y == 0:
-                drop(made, k)
-                return 0
-            st64(made + 8 * k, y)
-            fine = not failed(call(ld64(plan + LOOK), y, seen)) and ld64(seen + DL_DEVICE) == ld64(plan + DEVICE)
-            st64(addresses + 8 * (ins + k), ld64(seen + DL_DATA) + ld64(seen + DL_OFFSET))
-            k += 1
-        if fine and launched(plan, addresses, ld64(current), one):
-            return results(plan, made, one)
-        drop(made, k)
+        count = allocated(plan, made, addresses + 8 * ld64(plan + INS))
+        if count < 0:
+            return 0
+        if count == outs:
+            if launched(plan, addresses, ld64(current), one):
+                return results(plan, made)
+            drop(made, outs)
     PyErr_Clear()
     return PyObject_Vectorcall(ld64(plan + SHORT), args, given, 0)
 """
-
-
-def native_ir(payload: int, type_at: int) -> str:
-    """The module. `payload`: where the bytes of a `bytes` object begin; `type_at`: where an object's type is."""
-    words = {name.upper(): 8 * i for i, name in enumerate(FIELDS)}
-    tensor = {"DL_DATA": DATA, "DL_DEVICE": DEVICE, "DL_KIND": KIND, "DL_SHAPE": SHAPE, "DL_STRIDES": STRIDES, "DL_OFFSET": OFFSET}
-    sizes = {"DLTENSOR": DLTENSOR, "ERROR_BYTES": ERROR_BYTES, "ARRAY_BYTES": 8 * MOST_ARRAYS, "MOST_NODES": MOST_NODES}
-    text, used = compile_host(SOURCE, {**words, **tensor, **sizes, "PAYLOAD": payload, "TYPE_AT": type_at}, {}, ["tw_gpu_call"])
-    assert set(used) == set(IMPORTS), used
-    return text

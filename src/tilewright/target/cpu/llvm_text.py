@@ -31,6 +31,8 @@ class VectorFeatures(Protocol):
     def has_avx512(self) -> bool: ...
     @property
     def has_sse41(self) -> bool: ...
+    @property
+    def divides_fast(self) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class FeatureLevel:
     has_fma: bool = False
     has_avx512: bool = False
     has_sse41: bool = False
+    divides_fast: bool = False
 
 
 BASELINE = FeatureLevel("baseline")

@@ -39,7 +39,7 @@ _ANY: dict[str, Function] = {
 _F32: dict[str, Function] = {**_ANY, **vmath_f32.FUNCTIONS, **vmath_trig_f32.FUNCTIONS}
 _F64: dict[str, Function] = {**_ANY, **vmath_f64.FUNCTIONS, **vmath_trig.FUNCTIONS}
 _AVX512 = {**vmath_avx512.FUNCTIONS, **vmath_circle.FUNCTIONS, **vmath_roots.FUNCTIONS}
-_EXACT = ("reciprocal", "sqrt")  # the same bits in either form: fewer lanes than a register holds take the plain instruction
+_EXACT = ("reciprocal", "sqrt")  # the same bits in either form: few lanes and CPUs with a fast divider take the plain instruction
 UNARY = tuple(sorted(_F32))
 BINARY = ("pow",)
 DIVISION = 12  # of a register, in multiply-adds
@@ -63,7 +63,7 @@ def emit_many(fn: str, f: FunctionText, ty: str, xs: Sequence[str], ys: Sequence
         x = V(f, ty, tuple(xs[g:g + group]))
         if ys is not None:
             done += vmath_pow.power(x, V(f, ty, tuple(ys[g:g + group]))).parts
-        elif element(ty) == "float" and f.features.has_avx512 and _by_16_lanes(fn, ty):
+        elif element(ty) == "float" and f.features.has_avx512 and _by_16_lanes(fn, f, ty):
             function = _AVX512[fn]
             width = vmath_avx512.LANES
             done += function(x).parts if lanes(ty) == width else [_in_parts(function, f, ty, p, width) for p in x.parts]
@@ -84,8 +84,8 @@ def instructions(fn: str, elem: str, target: TargetSpec) -> int:
     return sum(DIVISION if "fdiv" in line or ".sqrt." in line else "bitcast" not in line for line in common)
 
 
-def _by_16_lanes(fn: str, ty: str) -> bool:
-    return fn in _AVX512 and (fn not in _EXACT or lanes(ty) == vmath_avx512.LANES)
+def _by_16_lanes(fn: str, f: FunctionText, ty: str) -> bool:
+    return fn in _AVX512 and (fn not in _EXACT or (lanes(ty) == vmath_avx512.LANES and not f.features.divides_fast))
 
 
 def _in_parts(fn: Function, f: FunctionText, ty: str, x: str, width: int) -> str:

@@ -1,4 +1,4 @@
-"""f32 square roots and reciprocals for AVX-512 from the 14-bit estimates: the divider takes three times as long as two Newton steps.
+"""f32 square roots and reciprocals for AVX-512 from the 14-bit estimates: Intel's divider takes three times as long as two Newton steps.
 
 sqrt and reciprocal are correctly rounded (the residual of the last step is exact), so they have the bits of the instructions themselves,
 which a vector with any lane outside the middle of the range takes instead.
