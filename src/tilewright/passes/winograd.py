@@ -23,6 +23,7 @@ LEAST = 16  # channels and results: fewer do not pay for the transforms
 LARGE = 1 << 17  # weights of a tap from which tiles of 2×2 are better: those of 4×4 would have more weights than caches hold
 
 PIXELS = 196  # results of an image from which a transform of weights in every call pays, whatever the batch: it must not change a bit
+SIDE = 7  # pixels along an axis from which the tiles of a gradient of weights pay
 
 
 @rule(P(o.Conv, X, Var("w"), name="conv"), changes="rounding")
@@ -58,6 +59,27 @@ def winograd(x: Value, w: Value, conv: Any, m: Match) -> Value | None:
     return out
 
 
+@rule(P(o.Conv, X, Var("g"), name="conv"), changes="rounding")
+def winograd_weight_gradient(x: Value, g: Value, conv: Any, m: Match) -> Value | None:
+    """A convolution of 3×3 results sums over images and pixels: the gradient of weights, x[C, N, H, W] by cotangents [O, N, h, w]."""
+    op, out = conv.op, conv.values[0]
+    inside = all(isinstance(p, int) and p >= 0 for pair in op.padding for p in pair)
+    plain = set(op.stride) == set(op.dilation) == {op.groups} == {1} and not op.transposed and inside and x.dtype is f32
+    sides, size = g.shape[2:], product(out.shape[:2])
+    if not plain or out.shape[2:] != (TAPS, TAPS) or isinstance(g.op, o.Constant) or not isinstance(size, int):
+        return None
+    if not all(isinstance(d, int) and d >= SIDE for d in sides) or min(out.shape[:2]) < LEAST:
+        return None
+    swap = (1, 0, 2, 3)
+    pixels = o.WinogradTiles(tile=4, padding=op.padding)(F.transpose(x, swap))
+    cotangents = o.WinogradTiles(tile=4, gradients=True)(F.transpose(g, swap))
+    products = F.matmul(F.transpose(pixels, (0, 2, 1)), cotangents)  # [36, C, O]
+    _, weights, _ = matrices(4)
+    back = m.graph.constant(np.ascontiguousarray(np.kron(weights, weights).T.astype(np.float32)))
+    taps = F.reshape(F.matmul(back, F.reshape(products, (len(weights) ** 2, size))), (TAPS, TAPS, *out.shape[:2]))
+    return F.transpose(taps, (2, 3, 0, 1))
+
+
 def _transform(w: Value, transposed: bool, tile: int, m: Match) -> Value:
     """Weights of the call by a product with both transforms. Those of a transposed convolution are read in reverse."""
     _, g, _ = matrices(tile)
@@ -82,5 +104,5 @@ class Winograd(Pass):
     name: ClassVar[str] = "winograd"
 
     def run(self, graph: Graph, log: Log) -> Graph:
-        apply_rules(graph, [winograd], log)
+        apply_rules(graph, [winograd, winograd_weight_gradient], log)
         return graph
