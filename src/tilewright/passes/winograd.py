@@ -73,11 +73,11 @@ def winograd_weight_gradient(x: Value, g: Value, conv: Any, m: Match) -> Value |
     swap = (1, 0, 2, 3)
     pixels = o.WinogradTiles(tile=4, padding=op.padding)(F.transpose(x, swap))
     cotangents = o.WinogradTiles(tile=4, gradients=True)(F.transpose(g, swap))
-    products = F.matmul(F.transpose(pixels, (0, 2, 1)), cotangents)  # [36, C, O]
+    products = F.matmul(F.transpose(cotangents, (0, 2, 1)), pixels)  # [36, O, C], so that taps are the only axis that moves
     _, weights, _ = matrices(4)
     back = m.graph.constant(np.ascontiguousarray(np.kron(weights, weights).T.astype(np.float32)))
-    taps = F.reshape(F.matmul(back, F.reshape(products, (len(weights) ** 2, size))), (TAPS, TAPS, *out.shape[:2]))
-    return F.transpose(taps, (2, 3, 0, 1))
+    taps = F.reshape(F.matmul(back, F.reshape(products, (len(weights) ** 2, size))), (TAPS, TAPS, out.shape[1], out.shape[0]))
+    return F.transpose(taps, (3, 2, 0, 1))
 
 
 def _transform(w: Value, transposed: bool, tile: int, m: Match) -> Value:

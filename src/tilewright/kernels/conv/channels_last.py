@@ -18,10 +18,10 @@ from ...ops.index.weighted import GatherSum
 from ...ops.matmul.contractions import Conv
 from ...ops.matmul.int_products import IntConv
 from ...ops.matmul.winograd import WinogradConv
-from ...ops.rows.norms import LayerNorm
+from ...ops.rows.norms import BatchNorm, LayerNorm
 from ...ops.rows.pooling import AvgPool, MaxPool
 
-FOLLOWS = (MaxPool, AvgPool, Concat, Gather, Pad, LayerNorm)
+FOLLOWS = (MaxPool, AvgPool, Concat, Gather, Pad, LayerNorm, BatchNorm)
 
 
 def channels_last(shape: Shape) -> Layout:
