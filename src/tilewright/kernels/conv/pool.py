@@ -93,7 +93,7 @@ class ChannelPool(Lines):
             return [[b.binary(JOIN[kind_of(self.op)], so_far, x)] for (so_far,), x in zip(states, pixels, strict=True)]
         found = []
         for (best, where), x, place in zip(states, pixels, places, strict=True):
-            better = b.binary("or", larger(b, x, best), b.cmp("lt", where, 0))
+            better = larger(b, x, best)
             found.append([b.select(better, x, best), b.select(better, b.from_index(self._flat(place), self.index), where)])
         return found
 
@@ -108,9 +108,16 @@ class ChannelPool(Lines):
         for place, state in zip(at, states, strict=True):
             if isinstance(self.op, AvgPoolOp):
                 state = [state[0] / b.from_index(self._count(place[-self.n :]), self.dtype)]
+            if isinstance(self.op, MaxPoolIndicesOp):  # where nothing was larger than the lowest value: the first element
+                state = [state[0], b.binary("max", state[1], b.from_index(self._flat(self._first(place[-self.n :])), self.index))]
             for view, y, r in zip(self.outs, state, self.region.results, strict=True):
                 kept = b.cast(y, r.type.dtype) if y.dtype is i32 and r.type.dtype is i64 else narrow(b, y, r.type.dtype)
                 b.store(view, (*place, c), kept, limit=limit)
+
+    def _first(self, place: list[Ix | int]) -> list[Ix | int]:
+        """Where the first element of a window lies that is inside."""
+        starts = [o * s - lo for o, s, (lo, _) in zip(place, self.op.stride, self.op.padding, strict=True)]
+        return [p + self.b.ceildiv(self.b.maximum(0, 0 - p), d) * d for p, d in zip(starts, self.op.dilation, strict=True)]
 
     def _count(self, place: list[Ix | int]) -> Ix | int:
         b, op = self.b, self.op
@@ -137,10 +144,9 @@ def padded(name: str, x: Operand, lo: tuple[Dim, ...], hi: tuple[Dim, ...], fill
 
 def larger(b: KernelBuilder, x: Tile, best: Tile) -> Tile:
     """x replaces the largest so far; the first NaN stays."""
-    better = b.cmp("gt", x, best)
     if not x.dtype.is_float:
-        return better
-    return b.binary("or", better, b.binary("and", b.unary("isnan", x), b.unary("not", b.unary("isnan", best))))
+        return b.cmp("gt", x, best)
+    return b.binary("and", b.unary("not", b.cmp("le", x, best)), b.unary("not", b.unary("isnan", best)))
 
 
 class PoolKernel:
