@@ -20,7 +20,7 @@ from ..core.errors import ConfigError, UnsupportedError
 from ..core.validation import check_level
 from ..frontend.torch.versions import check as check_version
 from .call import Call, make_call
-from .fragment import Fragment, Reader, Refusal
+from .fragment import Fragment, Reader, Refusal, Slot
 from .freeze import held_tensors, hold, without
 from .joint import partition
 from .options import Options
@@ -85,13 +85,14 @@ class Compiler:
     def __init__(self, options: Options) -> None:
         self.options = options
 
-    def graph(self, module: Any, kind: str, constants: Mapping[int, Any] | None = None) -> Compiled:
+    def graph(self, module: Any, kind: str, constants: Mapping[int, Any] | None = None, examples: Sequence[Any] = ()) -> Compiled:
+        """`examples` show how the inputs of a backward graph lie."""
         from torch.utils._python_dispatch import _disable_current_modes
 
         start = time.perf_counter()
         with paused(), _disable_current_modes():  # weights are looked at, which torch's fake mode forbids
             module.graph.eliminate_dead_code(is_impure_node=_impure)
-            made = self._compiled(module, kind, constants or {})
+            made = self._compiled(module, kind, constants or {}, _lay(module, examples))
         made.seconds = time.perf_counter() - start
         if made.refusals:
             _warn(made)
@@ -100,15 +101,19 @@ class Compiler:
                 found.append(made)
         return made
 
-    def _compiled(self, module: Any, kind: str, constants: Mapping[int, Any]) -> Compiled:
+    def _compiled(self, module: Any, kind: str, constants: Mapping[int, Any], traced: Mapping[int, Any]) -> Compiled:
         nodes = [n for n in module.graph.nodes if n.op not in ("placeholder", "output")]
         name, guarded = f"{kind}_graph", kind != "backward"
-        fragment, refused = Reader(module, name, constants=constants, trusted=1 << 30 if guarded else 0).read()
+        saved = _saved() if kind == "forward" else slice(0)
+        fragment, refused = Reader(module, name, constants=constants, trusted=1 << 30 if guarded else 0, saved=saved).read()
         if not refused:
             step, problem = self._ours(fragment, nodes)
             if step is not None:
+                if kind == "forward":
+                    _report_strides(fragment)
                 return Compiled(kind, [step], step.run)
             refused = _all(module, problem)
+        _lay(module, [traced.get(i) for i in range(len(module.graph.find_nodes(op="placeholder")))])  # as torch's own ops expect it
         known = dict(refused)
         for _ in range(8):  # a part may show what the whole graph did not
             parts = split(module, known)
@@ -130,7 +135,7 @@ class Compiler:
                     else:
                         steps.append(step)
             if not more:
-                return Compiled(kind, steps, _chained(parts, steps))
+                return Compiled(kind, steps, _laying(_chained(parts, steps), traced))
             known |= more
         raise UnsupportedError("torch.compile: the graph cannot be split; run this part of the model outside torch.compile")
 
@@ -150,6 +155,49 @@ class Compiler:
             return Step(make_call(fragment, session), True, nodes, session=session, fragment=fragment), ""
         except Exception as e:  # a kernel that meets a graph it was not written for must not end the compile: the warning shows it
             return None, f"{type(e).__name__}: {e}"
+
+
+def _saved() -> slice:
+    """The outputs of a forward graph that are kept for the backward pass."""
+    from torch._guards import TracingContext
+
+    about = getattr(TracingContext.try_get(), "fw_metadata", None)
+    return slice(0) if about is None else about.tensors_saved_for_backwards_slice
+
+
+def _report_strides(fragment: Fragment) -> None:
+    """Tell AOTAutograd how the outputs of a forward graph lie."""
+    from torch._guards import TracingContext
+
+    context = TracingContext.try_get()
+    if context is not None and context.output_strides is not None:
+        known = (fragment.targets[r.index].strides if isinstance(r, Slot) else () for r in fragment.results)
+        context.output_strides += [s if s and all(isinstance(d, int) for d in s) else None for s in known]
+
+
+def _lay(module: Any, examples: Sequence[Any]) -> dict[int, Any]:
+    """Give the inputs of a graph the strides of examples; those inputs that had others, as they were traced."""
+    import torch
+
+    traced = {}
+    for i, (hole, example) in enumerate(zip(module.graph.find_nodes(op="placeholder"), examples, strict=False)):
+        fake = hole.meta.get("val")
+        if isinstance(example, torch.Tensor) and isinstance(fake, torch.Tensor) and example is not fake:
+            traced[i], hole.meta["val"] = fake, example
+    return traced
+
+
+def _laying(call: Call, traced: Mapping[int, Any]) -> Call:
+    """A call whose arguments get the strides with which its graph was traced."""
+    from .call import laid
+
+    def run(args: list[Any]) -> list[Any]:
+        for i, fake in traced.items():
+            if args[i].stride() != fake.stride():
+                args[i] = laid(args[i], tuple(fake.shape), fake.stride())
+        return call(args)
+
+    return run if traced else call
 
 
 def _all(module: Any, problem: str) -> dict[Any, Refusal]:
@@ -256,8 +304,9 @@ def tilewright(module: Any, inputs: Sequence[Any], *, mode: str | None = None, o
         module, inputs, kept = hold(module, inputs)
 
     def compiled(kind: str) -> Callable[..., Any]:
-        def run(graph: Any, _: Any) -> Any:
-            return _as_boxed(compiler.graph(graph, kind, held_tensors() if kind == "inference" and kept is not None else None))
+        def run(graph: Any, examples: Sequence[Any]) -> Any:
+            held = held_tensors() if kind == "inference" and kept is not None else None
+            return _as_boxed(compiler.graph(graph, kind, held, examples if kind == "backward" else ()))
 
         return run
 

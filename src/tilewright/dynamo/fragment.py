@@ -12,6 +12,7 @@ from typing import Any
 
 from ..core.dims import Dim, Expr, Symbol, evaluate, product, symbols
 from ..core.errors import UnsupportedError
+from ..core.target_spec import REFERENCE
 from ..frontend.torch.aten.registry import key_of
 from ..frontend.torch.aten.sized import SIZED
 from ..frontend.torch.constants import Constants
@@ -23,6 +24,7 @@ from ..ir.graph import Graph, Value
 from ..ir.rewrite import sort_nodes
 from ..ir.text import all_symbols
 from ..ir.types import TensorType
+from ..kernels.conv.channels_last import channels_last_layouts
 from ..ops import Cast, Expand
 from .bounded import Bounded, sizes_of
 from .layouts import Layout, layout_of
@@ -222,10 +224,13 @@ def _is_flag(node: Any) -> bool:
 class Reader:
     """Reads one FX graph module."""
 
-    def __init__(self, module: Any, name: str, *, constants: Mapping[int, Any] | None = None, trusted: int = 0) -> None:
+    def __init__(self, module: Any, name: str, *, constants: Mapping[int, Any] | None = None, trusted: int = 0,
+                 saved: slice = slice(0)) -> None:
+        """`saved`: outputs that only the backward pass reads, so that they may have any strides."""
         self.module, self.constants, self.trusted = module, constants or {}, trusted
         self.holes = [n for n in module.graph.nodes if n.op == "placeholder"]
         self.outputs = next(n for n in reversed(module.graph.nodes) if n.op == "output").args[0]
+        self.saved = self._only(self.outputs[saved])
         self.graph = Graph(name)
         self.env = _shape_env(module)
         self.ranges = dict(getattr(self.env, "var_to_range", {}) or {})
@@ -252,6 +257,12 @@ class Reader:
         self._seed(walk)
         self._symbols()
         return self.fragment, {}
+
+    def _only(self, nodes: Sequence[Any]) -> set[Any]:
+        """Those of some outputs whose memory no other output shows, and whose sizes are known."""
+        roots = [_base(n) for n in self.outputs if hasattr(n, "meta")]
+        known = (n for n in nodes if hasattr(getattr(n, "meta", {}).get("val"), "shape"))
+        return {n for n in known if roots.count(n) == 1 and n.op != "placeholder" and all(type(d) is int for d in n.meta["val"].shape)}
 
     # ---- inputs
 
@@ -354,6 +365,8 @@ class Reader:
         layout = layout_of(shape, strides, self._hint)
         if layout is None or layout.broadcast:
             layout, strides = Layout(tuple(range(len(shape)))), _contiguous(shape)
+        if node in self.saved and value in self.last:  # the backward pass reads it as it lies
+            layout, strides = Layout((0, *range(2, len(shape)), 1)), self.last[value].strides
         self.graph.outputs.append(layout.stored(self.graph, value))
         self.fragment.targets.append(Target(shape, strides))
         return Slot(len(self.graph.outputs) - 1)
@@ -381,6 +394,7 @@ class Reader:
         import torch
 
         slots: dict[Any, Slot] = {}
+        self.last = channels_last_layouts(self.graph, REFERENCE) if self.saved and self.fragment.device == "cpu" else {}
         roots = [_base(n) for n in self.outputs if isinstance(n, torch.fx.Node)]
         for node in self.outputs:
             if not isinstance(node, torch.fx.Node):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .conv.pool import PoolTemplate
+from .conv.pool import MaxPoolBackward, PoolTemplate
 from .conv.tap_products import TapProductsTemplate
 from .custom.own import Own
 from .fft.fourier import DftColumnsTemplate
@@ -64,7 +64,7 @@ CATALOGUE: list[Template] = [
     PadEdgesTemplate(),
     PadTemplate(),
     PairSumsTemplate(),
-    PoolTemplate(),
+    PoolTemplate(), MaxPoolBackward(),
     QExpertsBackTemplate(),
     QMatmulBackTemplate(),
     QrTemplate(),

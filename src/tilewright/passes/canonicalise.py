@@ -2,13 +2,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from .. import ops as o
-from ..ir.graph import Graph
-from ..ir.rewrite import Rule
+from ..ir.graph import Graph, Value
+from ..ir.rewrite import Match, P, Rule, X, rule
 from . import scalar_rules, view_rules
 from .base import Log, Pass, apply_rules
+
+
+@rule(P(o.MaxPool, X, name="pool"))
+def pool_with_indices(x: Value, pool: Any, m: Match) -> Value | None:
+    """Maxima come from the pool that finds their places."""
+    for n in m.users(x):
+        if isinstance(n.op, o.MaxPoolIndices) and m.readers(n.values[1]) and all(getattr(n.op, k) == v for k, v in vars(pool.op).items()):
+            return n.values[0]
+    return None
 
 
 @dataclass(frozen=True)
@@ -16,10 +25,11 @@ class Canonicalise(Pass):
     """Before: any valid graph.
     After: no view, cast or arithmetic op that changes nothing; no two neighbouring views of one kind; scalar constants have rank 0
     and stand on the right; leading axes are regrouped before a linear layer, not around each of its parts;
+    one max pool finds maxima and places;
     eigenvalues and singular values come without vectors that nobody reads."""
 
     name: ClassVar[str] = "canonicalise"
-    rules: ClassVar[tuple[Rule, ...]] = (*scalar_rules.RULES, *view_rules.RULES)
+    rules: ClassVar[tuple[Rule, ...]] = (*scalar_rules.RULES, *view_rules.RULES, pool_with_indices)
 
     def run(self, graph: Graph, log: Log) -> Graph:
         apply_rules(graph, self.rules, log)

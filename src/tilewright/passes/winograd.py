@@ -7,41 +7,92 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
+
 from .. import ops as o
+from ..core.dims import product
 from ..core.dtypes import bf16, f16, f32
-from ..core.winograd import transformed
+from ..core.winograd import TAPS, matrices, transformed
 from ..ir.graph import Graph, Value
-from ..ir.rewrite import Match, P, Such, X, rule
+from ..ir.rewrite import Match, P, Var, X, rule
+from ..ops import functions as F
 from ..ops.matmul.winograd import Transformed
 from .base import Log, Pass, apply_rules
 
 LEAST = 16  # channels and results: fewer do not pay for the transforms
 LARGE = 1 << 17  # weights of a tap from which tiles of 2×2 are better: those of 4×4 would have more weights than caches hold
 
-C = Such("c", lambda v: isinstance(v.op, o.Constant))
+PIXELS = 196  # results of an image from which a transform of weights in every call pays, whatever the batch: it must not change a bit
+SIDE = 7  # pixels along an axis from which the tiles of a gradient of weights pay
 
 
-@rule(P(o.Conv, X, C, name="conv"), changes="rounding")
-def winograd(x: Value, c: Value, conv: Any, m: Match) -> Value | None:
+@rule(P(o.Conv, X, Var("w"), name="conv"), changes="rounding")
+def winograd(x: Value, w: Value, conv: Any, m: Match) -> Value | None:
     op = conv.op
     inside = all(isinstance(p, int) and p >= 0 for pair in op.padding for p in pair)
-    plain = set(op.stride) == set(op.dilation) == {1} and not op.transposed and inside
-    results, channels, *kernel = c.shape
+    plain = set(op.stride) == set(op.dilation) == {1} and inside
+    results, channels, *kernel = w.shape
     known = isinstance(channels, int) and isinstance(results, int) and channels >= LEAST and results // op.groups >= LEAST
-    size = c.type.numel
-    if not plain or c.dtype not in (f32, bf16, f16) or tuple(kernel[-2:]) != (3, 3) or not known or not isinstance(size, int):
+    size = w.type.numel
+    if not plain or w.dtype not in (f32, bf16, f16) or tuple(kernel[-2:]) != (3, 3) or not known or not isinstance(size, int):
         return None
-    assert isinstance(c.op, o.Constant)
     tile = 4 if size // 9 < LARGE else 2
-    if tile == 2 and c.dtype is bf16:
-        return None
-    made: Any = Transformed(c.op.data, tile)
-    if c.op.data.array.flags.writeable:  # its owner may change it later
-        made = transformed(c.op.data.array, tile)
-    u = m.graph.constant(made, c.node.name)
-    whole = o.WinogradConv(tile=tile, padding=op.padding, outer=tuple(kernel[:-2]), groups=op.groups)
+    if isinstance(w.op, o.Constant):
+        if op.transposed or (tile == 2 and w.dtype is bf16):
+            return None
+        made: Any = Transformed(w.op.data, tile)
+        if w.op.data.array.flags.writeable:  # its owner may change it later
+            made = transformed(w.op.data.array, tile)
+        u, padding = m.graph.constant(made, w.node.name), op.padding
+    else:
+        pixels = product(conv.values[0].shape[2:])
+        plain = not op.transposed or (op.groups == 1 and not any(op.output_padding))
+        if tile == 2 or w.dtype is not f32 or not plain or not isinstance(pixels, int) or pixels < PIXELS:
+            return None
+        u, padding = _transform(w, op.transposed, tile, m), op.padding
+        if op.transposed:
+            padding = tuple((k - 1 - lo, k - 1 - hi) for k, (lo, hi) in zip(kernel, op.padding, strict=True))
+            if any(p < 0 for pair in padding for p in pair):
+                return None
+    whole = o.WinogradConv(tile=tile, padding=padding, outer=tuple(kernel[:-2]), groups=op.groups)
     out: Value = whole(x, u, name=conv.name, place=conv.place)
     return out
+
+
+@rule(P(o.Conv, X, Var("g"), name="conv"), changes="rounding")
+def winograd_weight_gradient(x: Value, g: Value, conv: Any, m: Match) -> Value | None:
+    """A convolution of 3×3 results sums over images and pixels: the gradient of weights, x[C, N, H, W] by cotangents [O, N, h, w]."""
+    op, out = conv.op, conv.values[0]
+    inside = all(isinstance(p, int) and p >= 0 for pair in op.padding for p in pair)
+    plain = set(op.stride) == set(op.dilation) == {op.groups} == {1} and not op.transposed and inside and x.dtype is f32
+    sides, size = g.shape[2:], product(out.shape[:2])
+    if not plain or out.shape[2:] != (TAPS, TAPS) or isinstance(g.op, o.Constant) or not isinstance(size, int):
+        return None
+    if not all(isinstance(d, int) and d >= SIDE for d in sides) or min(out.shape[:2]) < LEAST:
+        return None
+    swap = (1, 0, 2, 3)
+    pixels = o.WinogradTiles(tile=4, padding=op.padding)(F.transpose(x, swap))
+    cotangents = o.WinogradTiles(tile=4, gradients=True)(F.transpose(g, swap))
+    products = F.matmul(F.transpose(cotangents, (0, 2, 1)), pixels)  # [36, O, C], so that taps are the only axis that moves
+    _, weights, _ = matrices(4)
+    back = m.graph.constant(np.ascontiguousarray(np.kron(weights, weights).T.astype(np.float32)))
+    taps = F.reshape(F.matmul(back, F.reshape(products, (len(weights) ** 2, size))), (TAPS, TAPS, out.shape[1], out.shape[0]))
+    return F.transpose(taps, (3, 2, 0, 1))
+
+
+def _transform(w: Value, transposed: bool, tile: int, m: Match) -> Value:
+    """Weights of the call by a product with both transforms. Those of a transposed convolution are read in reverse."""
+    _, g, _ = matrices(tile)
+    both = np.kron(g, g).astype(np.float32)
+    rank = len(w.shape)
+    outer = tuple(range(2, rank - 2))
+    if transposed:
+        w = F.flip(w, outer) if outer else w
+        both = np.ascontiguousarray(both[:, ::-1])
+    order = (rank - 2, rank - 1, *outer, *((0, 1) if transposed else (1, 0)))
+    taps = F.transpose(w, order)
+    flat = F.reshape(taps, (TAPS * TAPS, product(taps.shape[2:])))
+    return F.reshape(F.matmul(m.graph.constant(both), flat), (len(both) * product(taps.shape[2:-1]), taps.shape[-1]))
 
 
 @dataclass(frozen=True)
@@ -53,5 +104,5 @@ class Winograd(Pass):
     name: ClassVar[str] = "winograd"
 
     def run(self, graph: Graph, log: Log) -> Graph:
-        apply_rules(graph, [winograd], log)
+        apply_rules(graph, [winograd, winograd_weight_gradient], log)
         return graph

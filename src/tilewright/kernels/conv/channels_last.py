@@ -18,7 +18,9 @@ from ...ops.index.weighted import GatherSum
 from ...ops.matmul.contractions import Conv
 from ...ops.matmul.int_products import IntConv
 from ...ops.matmul.winograd import WinogradConv
-from ...ops.rows.norms import LayerNorm
+from ...ops.rows.norms import BatchNorm, LayerNorm
+from ...ops.rows.pool_backward import MaxPoolBackward
+from ...ops.rows.pool_indices import MaxPoolIndices
 from ...ops.rows.pooling import AvgPool, MaxPool
 
 FOLLOWS = (MaxPool, AvgPool, Concat, Gather, Pad, LayerNorm)
@@ -68,7 +70,7 @@ def is_conv(node: Node) -> bool:
 
 
 def is_follower(node: Node) -> bool:
-    return isinstance(node.op, (*FOLLOWS, GatherSum))
+    return isinstance(node.op, (*FOLLOWS, GatherSum, MaxPoolIndices, MaxPoolBackward, BatchNorm))
 
 
 def _lies_last(v: Value, found: Mapping[Value, Layout]) -> bool:

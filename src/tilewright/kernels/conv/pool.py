@@ -7,14 +7,16 @@ no programs. Flat indices count within the spatial axes of the operand, as PyTor
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any, ClassVar
 
 from ...core.dims import Dim, ceildiv, maximum, product
-from ...core.dtypes import compute_dtype, i64
+from ...core.dtypes import compute_dtype, i32, i64
 from ...core.target_spec import TargetSpec
 from ...ir.layout import Layout
 from ...ir.types import TensorType
+from ...ops.rows.pool_backward import MaxPoolBackward as MaxPoolBackwardOp
 from ...ops.rows.pool_indices import MaxPoolIndices as MaxPoolIndicesOp
 from ...ops.rows.pooling import AvgPool as AvgPoolOp
 from ...ops.rows.pooling import MaxPool as MaxPoolOp
@@ -27,7 +29,9 @@ from ..pointwise.copies import copy_launch, fill_launch
 from ..pointwise.pointwise import unravel
 from ..region import Operand, Region, narrow, widen
 from ..template import Template, region_bytes, region_flops
+from .channels_last import channels_last
 from .lines import Limit, Lines, State
+from .parts import int_of, spread
 
 JOIN = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}  # elements of a window
 
@@ -72,14 +76,15 @@ class ChannelPool(Lines):
         op: Any = region.node.op
         self.op = op
         out = region.results[0].type.shape[-len(dilation) :]
-        before = [lo for lo, _ in op.padding]
+        before, pixels = [lo for lo, _ in op.padding], product(x.type.shape[-len(dilation) :])
+        self.index = i32 if isinstance(pixels, int) and pixels < 1 << 31 else i64  # as wide as most elements, where places fit
         super().__init__(op.name, region, x, out, op.kernel, op.stride, dilation, before, target)
         self.outs = [self.call.view(f"y{i}", r.type.dtype, r.buffer, r.layout.permute(self.order), write=True)
                      for i, r in enumerate(region.results)]
 
     def start(self, n: int) -> State:
         first = self.b.full((n,), identity(kind_of(self.op), self.dtype), self.dtype)
-        return [first, self.b.full((n,), -1, i64)] if isinstance(self.op, MaxPoolIndicesOp) else [first]
+        return [first, self.b.full((n,), -1, self.index)] if isinstance(self.op, MaxPoolIndicesOp) else [first]
 
     def tap(self, states: list[State], pixels: list[Tile], taps: list[Ix | int], places: list[list[Ix | int]], c: Ix | int, n: int,
             limit: Limit) -> list[State]:
@@ -88,8 +93,8 @@ class ChannelPool(Lines):
             return [[b.binary(JOIN[kind_of(self.op)], so_far, x)] for (so_far,), x in zip(states, pixels, strict=True)]
         found = []
         for (best, where), x, place in zip(states, pixels, places, strict=True):
-            better = b.binary("or", larger(b, x, best), b.cmp("lt", where, 0))
-            found.append([b.select(better, x, best), b.select(better, b.from_index(self._flat(place)), where)])
+            better = larger(b, x, best)
+            found.append([b.select(better, x, best), b.select(better, b.from_index(self._flat(place), self.index), where)])
         return found
 
     def _flat(self, place: list[Ix | int]) -> Ix | int:
@@ -103,8 +108,16 @@ class ChannelPool(Lines):
         for place, state in zip(at, states, strict=True):
             if isinstance(self.op, AvgPoolOp):
                 state = [state[0] / b.from_index(self._count(place[-self.n :]), self.dtype)]
+            if isinstance(self.op, MaxPoolIndicesOp):  # where nothing was larger than the lowest value: the first element
+                state = [state[0], b.binary("max", state[1], b.from_index(self._flat(self._first(place[-self.n :])), self.index))]
             for view, y, r in zip(self.outs, state, self.region.results, strict=True):
-                b.store(view, (*place, c), narrow(b, y, r.type.dtype), limit=limit)
+                kept = b.cast(y, r.type.dtype) if y.dtype is i32 and r.type.dtype is i64 else narrow(b, y, r.type.dtype)
+                b.store(view, (*place, c), kept, limit=limit)
+
+    def _first(self, place: list[Ix | int]) -> list[Ix | int]:
+        """Where the first element of a window lies that is inside."""
+        starts = [o * s - lo for o, s, (lo, _) in zip(place, self.op.stride, self.op.padding, strict=True)]
+        return [p + self.b.ceildiv(self.b.maximum(0, 0 - p), d) * d for p, d in zip(starts, self.op.dilation, strict=True)]
 
     def _count(self, place: list[Ix | int]) -> Ix | int:
         b, op = self.b, self.op
@@ -131,10 +144,9 @@ def padded(name: str, x: Operand, lo: tuple[Dim, ...], hi: tuple[Dim, ...], fill
 
 def larger(b: KernelBuilder, x: Tile, best: Tile) -> Tile:
     """x replaces the largest so far; the first NaN stays."""
-    better = b.cmp("gt", x, best)
     if not x.dtype.is_float:
-        return better
-    return b.binary("or", better, b.binary("and", b.unary("isnan", x), b.unary("not", b.unary("isnan", best))))
+        return b.cmp("gt", x, best)
+    return b.binary("and", b.unary("not", b.cmp("le", x, best)), b.unary("not", b.unary("isnan", best)))
 
 
 class PoolKernel:
@@ -242,3 +254,56 @@ class PoolKernel:
 
         start = [b.full((self.tile,), identity("max", self.dtype), self.dtype), flat([0] * self.n, inside=True)]
         return self._taps(at, first, limit, start, step)
+
+
+class MaxPoolBackward(Template):
+    """The backward pass of max pooling, channels along registers: every element looks which of the windows around it name its place, and
+    adds their cotangents in order. A program computes a line of elements; zero-sized results run none."""
+
+    key = "max_pool_backward"
+    serves = (MaxPoolBackwardOp,)
+
+    def build(self, region: Region, target: TargetSpec) -> list[Launch]:
+        op, y = region.op(MaxPoolBackwardOp), region.results[0]
+        n, launches, both = len(op.kernel), list[Launch](), []
+        for i, v in enumerate(region.node.operands):
+            x = region.given(v)
+            if x.layout.strides[1] != 1 and x.type.shape[1] != 1:
+                place = lambda x, shape: (x.type.dtype, channels_last(shape))
+                copies, x = spread(f"{region.name}.{i}", x, (1,) * n, ((0, 0),) * n, target, "", place)
+                launches += copies
+            both.append(x)
+        call = Call("max_pool_backward", region.name)
+        b, order, channels = call.b, (0, *range(2, 2 + n), 1), int_of(y.type.shape[1])
+        g, named = (call.view(name, x.type.dtype, x.buffer, x.layout.permute(order)) for name, x in zip("gi", both, strict=True))
+        out = call.view("y", y.type.dtype, y.buffer, y.layout.permute(order), write=True)
+        sizes = [call.word(f"s{a}", d) for a, d in enumerate(op.sizes)]
+        windows = [call.word(f"o{a}", d) for a, d in enumerate(both[0].type.shape[2:])]
+        image, *outer = unravel(b, b.pid, [0, *sizes[:-1]])
+        lanes, dtype = target.lanes(4), compute_dtype(y.type.dtype)
+
+        def element(at: list[Ix | int], c: Ix | int, count: int) -> None:
+            place: Ix | int = 0
+            for p, size in zip(at, sizes, strict=True):
+                place = place * size + p
+            mine, total = b.from_index(place), b.full((lanes,), identity("sum", dtype), dtype)
+            last = [(p + lo) // s for p, (lo, _), s in zip(at, op.padding, op.stride, strict=True)]
+            for back in itertools.product(*(range(r - 1, -1, -1) for r in op.reach)):
+                window = [first - j for first, j in zip(last, back, strict=True)]
+                there: Ix | int = 1
+                for w, limit in zip(window, windows, strict=True):
+                    there = b.maximum(0, b.minimum(there, b.minimum(w + 1, limit - w)))
+                limit = (b.minimum(there, 1) * count,)
+                own = b.cmp("eq", b.cast(b.load(named, (image, *window, c), (lanes,), limit=limit), i64), mine)
+                share = widen(b, b.load(g, (image, *window, c), (lanes,), limit=limit))
+                total = total + b.select(own, share, b.full((lanes,), identity("sum", dtype), dtype))
+            b.store(out, (image, *at, c), narrow(b, total, y.type.dtype), limit=None if count == lanes else (count,))
+
+        whole = channels // lanes * lanes
+        with b.loop(0, sizes[-1]) as line:
+            with b.loop(0, whole, lanes) as loop:
+                element([*outer, line.index], loop.index, lanes)
+            if whole < channels:
+                element([*outer, line.index], whole, channels - whole)
+        grid = product((y.type.shape[0], *op.sizes[:-1]))
+        return [*launches, call.finish(grid, flops=region_flops(region), bytes_=region_bytes(region), note="channels along registers")]

@@ -8,7 +8,7 @@ stored. Zero-sized results run no program.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 
 from ...core.dims import Dim, ceildiv, product
@@ -18,7 +18,8 @@ from ...core.winograd import PAIRS, TAPS
 from ...ir.graph import Value
 from ...ir.layout import Layout
 from ...ops.matmul.winograd import WinogradConv
-from ...tile.builder import Ix, KernelBuilder, Tile
+from ...ops.matmul.winograd import WinogradTiles as WinogradTilesOp
+from ...tile.builder import Ix, KernelBuilder, Tile, View
 from ..call import Call
 from ..launch import Launch, Packed
 from ..matmul.chains import CHAIN, accumulate_chains
@@ -33,6 +34,7 @@ from .parts import int_of, spread
 
 ROWS = 6  # tiles that are multiplied at once
 MOST = 48  # tiles of a program
+TILES = 8  # of a program that transforms them alone
 CHAINS = {2: CHAIN, 4: 16}  # steps of a chain of products: short where the transform of results enlarges their error
 
 
@@ -54,11 +56,7 @@ class Winograd(Template):
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         x = region.operand(region.node.operands[0])
         assert x is not None
-        copies: list[Launch] = []
-        if x.layout.strides[1] != 1:
-            axes = x.type.ndim - 2
-            around = ((0, 0),) * axes
-            copies, x = spread(region.name, x, (1,) * axes, around, target, "", lambda x, shape: (x.type.dtype, channels_last(shape)))
+        copies, x = _channels_last(region.name, x, target)
         return [*copies, Tiles(region, x, target).launch()]
 
 
@@ -119,6 +117,97 @@ def transform_results(b: KernelBuilder, tile: int, m: Sequence[Tile]) -> list[Ti
         terms += [(1.0, m[0])] if j == 0 else [(1.0, m[-1])] if j == tile - 1 else []
         found.append(_combine(b, terms))
     return found
+
+
+def transform_gradients(b: KernelBuilder, tile: int, d: Sequence[Tile]) -> list[Tile]:
+    """One line of `tile` cotangents of results as those of tile + 2 products: rows of A."""
+    found = [d[0]]
+    for p in PAIRS[tile]:
+        even, odd = (_combine(b, [(p**j, d[j]) for j in range(first, tile, 2)]) for first in (0, 1))
+        found += [even + odd, even - odd]
+    return [*found, d[-1]]
+
+
+def transform_window(b: KernelBuilder, x: View, at: Sequence[Ix | int], sizes: Sequence[Ix], first: Ix | int, channels: int, lanes: int,
+                     length: int, line: Callable[[list[Tile]], list[Tile]], store: Callable[[int, Ix | int, Tile, int | None], None]) -> None:
+    """The square window of `length` at image, outer axes, top and side of x[N, spatial…, C], zeros outside, with both axes transformed by
+    `line`: `store` gets the position of an element, the channel behind `first`, the elements of a register, and how many there are."""
+    image, *outer, top, side = at
+    # how far the window reaches beyond the input, on any side
+    outside: Ix | int = 0
+    for axis, (s, size) in enumerate(zip(at[1:], sizes, strict=True)):
+        outside = b.maximum(outside, b.maximum(0 - s, s + (1 if axis < len(outer) else length) - size))
+
+    def flag(axis: int, p: Ix | int) -> Ix | int:
+        return b.maximum(0, b.minimum(1, b.minimum(p + 1, sizes[axis] - p)))
+
+    def some(c: Ix | int, left: int | None, inside: bool) -> None:
+        there: Ix | int = 1
+        down: list[Ix | int] = [1] * length
+        across: list[Ix | int] = [1] * length
+        if not inside:
+            for axis, p in enumerate(outer):
+                there = there * flag(axis, p)
+            down = [flag(len(outer), top + i) * there for i in range(length)]
+            across = [flag(len(outer) + 1, side + i) for i in range(length)]
+
+        def pixel(i: int, j: int) -> Tile:
+            limit = None if inside and left is None else (down[i] * across[j] * (lanes if left is None else left),)
+            return widen(b, b.load(x, (image, *outer, top + i, side + j, first + c), (lanes,), limit=limit))
+
+        columns = [line([pixel(i, j) for i in range(length)]) for j in range(length)]
+        for i in range(len(columns[0])):
+            for j, v in enumerate(line([column[i] for column in columns])):
+                store(i * len(columns[0]) + j, c, v, left)
+
+    def each(inside: bool) -> None:
+        whole = channels // lanes * lanes
+        with b.loop(0, whole, lanes) as loop:
+            some(loop.index, None, inside)
+        if whole < channels:
+            some(whole, channels - whole, inside)
+
+    with b.if_(b.compare("le", outside, 0)):
+        each(inside=True)
+    with b.if_(b.compare("gt", outside, 0)):
+        each(inside=False)
+
+
+class WinogradTiles(Template):
+    """A program transforms TILES tiles. Those at the border read zeros outside; without tiles no program runs."""
+
+    key = "winograd_tiles"
+    serves = (WinogradTilesOp,)
+
+    def build(self, region: Region, target: TargetSpec) -> list[Launch]:
+        op, x, y = region.op(WinogradTilesOp), region.operand(region.node.operands[0]), region.results[0]
+        assert x is not None
+        copies, x = _channels_last(region.name, x, target)
+        call = Call("winograd_tiles", region.name)
+        b, pixels = call.b, (0, 2, 3, 1)
+        data = call.view("x", x.type.dtype, x.buffer, x.layout.permute(pixels))
+        out = call.view("y", y.type.dtype, y.buffer, y.layout, write=True)
+        sizes = [call.word(f"i{i}", d) for i, d in enumerate(x.type.shape[2:])]
+        grid = [call.word(f"g{i}", d) for i, d in enumerate(op.grid(x.type))]
+        tiles, line = call.word("tiles", y.type.shape[1]), transform_gradients if op.gradients else transform_pixels
+        first = b.pid * TILES
+        with b.loop(first, b.minimum(first + TILES, tiles)) as loop:
+            image, down, across = unravel(b, loop.index, [0, *grid])
+            place = [p * op.tile - lo for p, (lo, _) in zip((down, across), op.padding, strict=True)]
+
+            def store(position: int, c: Ix | int, v: Tile, left: int | None) -> None:
+                b.store(out, (position, loop.index, c), v, limit=None if left is None else (left,))
+
+            transform_window(b, data, (image, *place), sizes, 0, int_of(x.type.shape[1]), target.lanes(4), op.window,
+                             lambda values: line(b, op.tile, values), store)
+        return [*copies, call.finish(ceildiv(y.type.shape[1], TILES), flops=region_flops(region), bytes_=region_bytes(region))]
+
+
+def _channels_last(name: str, x: Operand, target: TargetSpec) -> tuple[list[Launch], Operand]:
+    if x.layout.strides[1] == 1:
+        return [], x
+    axes = x.type.ndim - 2
+    return spread(name, x, (1,) * axes, ((0, 0),) * axes, target, "", lambda x, shape: (x.type.dtype, channels_last(shape)))
 
 
 class Tiles:
@@ -223,51 +312,11 @@ class Tiles:
 
     def _slice(self, image: Ix | int, start: list[Ix | int], to: Ix | int, k: Ix | int) -> None:
         """The transformed pixels of one tap of the outer axes, from `k` on."""
-        b = self.b
-        # how far the tile reaches beyond the input, on any side
-        outside: Ix | int = 0
-        for axis, (s, size) in enumerate(zip(start, self.sizes, strict=True)):
-            outside = b.maximum(outside, b.maximum(0 - s, s + (1 if axis < self.outer else self.n) - size))
+        def store(position: int, c: Ix | int, v: Tile, left: int | None) -> None:
+            self.b.store(self.v, (position, to, k + c), v, limit=None if left is None else (left,))
 
-        def each(inside: bool) -> None:
-            whole = self.channels // self.lanes * self.lanes
-            with b.loop(0, whole, self.lanes) as loop:
-                self._transform(image, start, to, k, loop.index, None, inside)
-            if whole < self.channels:
-                self._transform(image, start, to, k, whole, self.channels - whole, inside)
-
-        with b.if_(b.compare("le", outside, 0)):
-            each(inside=True)
-        with b.if_(b.compare("gt", outside, 0)):
-            each(inside=False)
-
-    def _transform(self, image: Ix | int, start: list[Ix | int], to: Ix | int, k: Ix | int, c: Ix | int, left: int | None,
-                   inside: bool) -> None:
-        b, n = self.b, self.n
-
-        def flag(axis: int, p: Ix | int) -> Ix | int:
-            return b.maximum(0, b.minimum(1, b.minimum(p + 1, self.sizes[axis] - p)))
-
-        *outer, top, side = start
-        there: Ix | int = 1
-        down: list[Ix | int] = [1] * n
-        across: list[Ix | int] = [1] * n
-        if not inside:
-            for axis, p in enumerate(outer):
-                there = there * flag(axis, p)
-            down = [flag(self.outer, top + i) * there for i in range(n)]
-            across = [flag(self.outer + 1, side + i) for i in range(n)]
-        channel = self.group * self.channels + c
-
-        def pixel(i: int, j: int) -> Tile:
-            room = self.lanes if left is None else left
-            limit = None if inside and left is None else (down[i] * across[j] * room,)
-            return widen(b, b.load(self.x, (image, *outer, top + i, side + j, channel), (self.lanes,), limit=limit))
-
-        columns = [transform_pixels(b, self.m, [pixel(i, j) for i in range(n)]) for j in range(n)]
-        for i in range(n):
-            for j, v in enumerate(transform_pixels(b, self.m, [columns[k][i] for k in range(n)])):
-                b.store(self.v, (i * n + j, to, k + c), v, limit=None if left is None else (left,))
+        transform_window(self.b, self.x, (image, *start), self.sizes, self.group * self.channels, self.channels, self.lanes, self.n,
+                         lambda line: transform_pixels(self.b, self.m, line), store)
 
     # --- products -----------------------------------------------------------------------------------------------------
     def _product(self, panel: Ix | int, position: Ix | int, row: Ix | int, height: int) -> None:

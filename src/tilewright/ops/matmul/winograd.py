@@ -18,7 +18,7 @@ from ...core.needs import require_room
 from ...core.winograd import PAIRS, TAPS, matrices, transformed
 from ...ir.types import TensorType
 from ..base import E, NotSupported, S, register
-from ..families import Contraction, M, N, bf16, f32, f64, require_kind
+from ..families import Contraction, General, M, N, bf16, f32, f64, require_kind
 from ..structure import ConstantData, Derived
 from .contractions import Pairs
 
@@ -116,3 +116,54 @@ class WinogradConv(Contraction):
         """Of the products alone."""
         n, o, *outer, h, w = self.infer(x, u).shape
         return 2 * n * product(outer) * ceildiv(h, self.tile) * ceildiv(w, self.tile) * u.shape[0] * o
+
+
+@register
+class WinogradTiles(General):
+    """Transformed tiles of x[N, C, H, W] as [(tile + 2)², N · tiles of an image, C]: of the pixels that tiles of results read, or of the
+    cotangents of results. Their products over the tiles, transformed back by both matrices of weights, are the gradient of the weights."""
+
+    tile: int
+    padding: Pairs = ((0, 0), (0, 0))
+    gradients: bool = False
+    unsupported = {"vjp": LATE, "jvp": LATE, "batch": LATE}
+    samples = [S(f32(2, 3, 7, 6), tile=2, padding=((1, 1), (0, 1))), S(f32(1, 20, 9, 13), tile=4, padding=((1, 1), (2, 0))),
+               S(f32(2, 18, 7, 4), tile=4, gradients=True), S(f64(1, 2, 4, 3), tile=2, gradients=True),
+               S(f32(N, 4, 5, M + 2), tile=4, padding=((1, 1), (0, 0))), S(f32(0, 3, 5, 5), tile=2)]
+    errors = [E(f32(1, 3, 5, 5), tile=3, match="tile must be 2 or 4, got tile=3"),
+              E(f32(1, 3, 5), tile=2, match=r"needs x\[N,C,H,W\] of static channels"),
+              E(f32(1, 3, 2, 5), tile=2, match="the taps do not fit the padded input"),
+              E(bf16(1, 3, 5, 5), tile=2, match="needs f32 or f64")]
+
+    @property
+    def window(self) -> int:
+        """Elements of a tile's side that are read."""
+        return self.tile if self.gradients else self.tile + TAPS - 1
+
+    def grid(self, x: TensorType) -> tuple[Dim, ...]:
+        """Tiles along both axes of an image."""
+        return tuple(ceildiv(d + lo + hi - (0 if self.gradients else TAPS - 1), self.tile)
+                     for d, (lo, hi) in zip(x.shape[2:], self.padding, strict=True))
+
+    def infer(self, x: TensorType) -> TensorType:
+        require_kind((x,), "f")
+        require(x.dtype is compute_dtype(x.dtype), "needs f32 or f64", x=x)
+        require(self.tile in PAIRS, "tile must be 2 or 4", tile=self.tile)
+        require(x.ndim == 4 and isinstance(x.shape[1], int), "needs x[N,C,H,W] of static channels", x=x)
+        for d, (lo, hi) in zip(x.shape[2:], self.padding, strict=True):
+            require_room(d + lo + hi - (1 if self.gradients else TAPS), "the taps do not fit the padded input", size=d, padding=(lo, hi))
+        return x.with_shape(((self.tile + TAPS - 1) ** 2, x.shape[0] * product(self.grid(x)), x.shape[1]))
+
+    def ref(self, x: Any) -> Any:
+        a, _, b = matrices(self.tile)
+        matrix, m = a if self.gradients else b, self.tile
+        grid = [-(-(d + lo + hi - (0 if self.gradients else TAPS - 1)) // m) for d, (lo, hi) in zip(x.shape[2:], self.padding, strict=True)]
+        around = [(lo, (n - 1) * m + self.window - d - lo) for n, d, (lo, _) in zip(grid, x.shape[2:], self.padding, strict=True)]
+        wide = np.pad(x.astype(np.float64), ((0, 0), (0, 0), *((lo, max(hi, 0)) for lo, hi in around)))
+        tiles = np.lib.stride_tricks.sliding_window_view(wide, (self.window,) * 2, (-2, -1))[:, :, ::m, ::m][:, :, : grid[0], : grid[1]]
+        found = np.einsum("ip,lq,zcrspq->ilzrsc", matrix, matrix, tiles, optimize=True)
+        return found.reshape(len(matrix) ** 2, -1, x.shape[1]).astype(x.dtype)
+
+    def flops(self, x: TensorType) -> Dim:
+        """As many for every result as a line of the matrix has factors, along both axes."""
+        return 2 * self.window * self.infer(x).numel

@@ -15,7 +15,8 @@ from ..base import E, S, Values, register
 from ..families import Composite, M, bf16, f32, f64, i32, i64, require_kind
 from .pooling import Pairs, pooled
 
-MOST = 64  # windows around an element that one kernel of a GPU looks at
+MOST = 64  # windows around an element that one kernel looks at
+CHANNELS = 8  # from which a CPU looks at them
 
 
 @register
@@ -69,7 +70,11 @@ class MaxPoolBackward(Composite):
         return F.reshape(total, (*g.shape[:-n], *self.sizes))
 
     def decomposes(self, operands: Values, target: TargetSpec | None) -> bool:
-        return target is None or target.kind != "cuda" or product(self.reach) > MOST
+        """On a CPU channels run along registers, which takes some."""
+        g = operands[0].shape
+        several = len(g) == 2 + len(self.kernel) and isinstance(g[1], int) and g[1] >= CHANNELS
+        own = target is not None and (target.kind == "cuda" or (target.kind == "cpu" and several))
+        return not own or product(self.reach) > MOST
 
     @property
     def reach(self) -> tuple[int, ...]:
