@@ -9,8 +9,10 @@ import pytest
 
 from tests.cuda.launching import Emulated, graph, program
 from tilewright.core.dims import sym
-from tilewright.core.dtypes import DType, bool_, f32, f64
+from tilewright.core.dtypes import DType, bf16, bool_, f32, f64
 from tilewright.ir.interp import run
+from tilewright.kernels.cuda.tiled import TiledKernel
+from tilewright.ops import functions as F
 from tilewright.ops.attention.backward import AttentionBackward
 from tilewright.ops.attention.forward import Attention
 
@@ -72,3 +74,30 @@ def test_what_stays_one_kernel(rng: np.random.Generator) -> None:
     for n in (0, 1, 17):
         given = [rng.standard_normal((1, 2, n, 8)).astype(np.float32) for _ in range(3)]
         np.testing.assert_allclose(emulated(*given)[0], run(emulated.graph, given)[0], rtol=1e-5, atol=1e-5)
+
+
+def test_operands_that_do_not_lie_as_expected(rng: np.random.Generator) -> None:
+    """Keys that a copy leaves transposed are read by a block program, not by one thread for every row."""
+
+    def build(q: Any, keys: Any, v: Any) -> Any:
+        copied = F.reshape(F.transpose(keys, (0, 2, 3, 1)), (1, 4, 64, 17))
+        return Attention(scale=0.1)(q, F.transpose(copied, (0, 1, 3, 2)), v)
+
+    g = graph(build, (bf16, (1, 4, 33, 64)), (bf16, (2, 17, 2, 64)), (bf16, (1, 4, 17, 64)))
+    given = [rng.standard_normal(s).astype(bf16.np) for s in ((1, 4, 33, 64), (2, 17, 2, 64), (1, 4, 17, 64))]
+    for arch in ("sm_90a", "sm_80"):
+        emulated = Emulated(g, arch)
+        assert [type(x.kernel) for x in emulated.program.launches if x.name.startswith("attention")] == [TiledKernel]
+        got, want = (np.asarray(x[0], np.float64) for x in (emulated(*given), run(g, given)))
+        np.testing.assert_allclose(got, want, rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_wide_heads_are_products_around_a_softmax(causal: bool, rng: np.random.Generator) -> None:
+    shapes = [(1, 2, 9, 264), (1, 1, 13, 264), (1, 1, 13, 24)]
+    g = graph(lambda *x: Attention(scale=0.1, causal=causal)(*x), *((bf16, s) for s in shapes))
+    given = [rng.standard_normal(s).astype(bf16.np) for s in shapes]
+    emulated = Emulated(g, "sm_80")
+    assert not any(x.kernel.name.startswith("attention") for x in emulated.program.launches)
+    got, want = (np.asarray(x[0], np.float64) for x in (emulated(*given), run(g, given)))
+    np.testing.assert_allclose(got, want, rtol=0.02, atol=0.02)

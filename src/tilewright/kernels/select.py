@@ -76,6 +76,10 @@ class Memo:
         return _with_buffers(launches, model, region)
 
 
+def _in_panels(o: Operand) -> bool:
+    return o.packed.form != "plain"
+
+
 def _given(node: Node) -> tuple[Value, ...]:
     """Operands that a region reads from memory: numbers that a small float dtype does not hold stand in its body."""
     return tuple(v for v in node.operands if not (isinstance(v.op, Constant) and isinstance(v.op.data, Number)))
@@ -384,6 +388,8 @@ class Selector:
         operands = [self._operand(v, i, template, wanted.get(i)) for i, v in enumerate(_given(node))]
         results = [self._result(v, probe) for v in node.values]
         region = Region(node.name, probe.body, operands, results, node.place)
+        if self.target.kind == "cuda" and template.matches(region, self.target) is not None and not any(map(_in_panels, operands)):
+            template = self._template(region) or template  # operands do not lie as was expected
         for launch in name_sites(self.memo.build(template, region), region):
             self.add(launch)
         for v, r in zip(node.values, results, strict=True):

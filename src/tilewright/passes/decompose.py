@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..core.dtypes import i32
+from ..core.dtypes import compute_dtype, i32
 from ..core.target_spec import TargetSpec
 from ..ir.graph import Graph, Value
 from ..ops import functions as F
@@ -58,9 +58,10 @@ def in_products(op: Attention, q: Value, k: Value, v: Value, *rest: Value) -> Va
     (batch, heads, rows, depth), (_, shared, keys, _) = q.shape, k.shape
     k, v = F.cast(k, q.dtype), F.cast(v, q.dtype)
     stacked = (batch, shared, heads // shared * rows)
-    s = F.reshape(F.matmul(F.reshape(q, (*stacked, depth)), k, transpose_b=True, alpha=op.scale), (batch, heads, rows, keys))
+    s = F.matmul(F.reshape(q, (*stacked, depth)), k, transpose_b=True, alpha=op.scale)
+    s = F.cast(F.reshape(s, (batch, heads, rows, keys)), compute_dtype(q.dtype))  # scores of 16-bit floats leave their product in f32
     if op.softcap is not None:
         s = F.mul(F.tanh(F.div(s, op.softcap)), op.softcap)
     seen = op._position_mask(q.node.graph, rows, keys)
     p = Softmax(axis=3)(s if seen is None else F.where(seen, s, -np.inf))
-    return F.reshape(F.matmul(F.reshape(p, (*stacked, keys)), v), (batch, heads, rows, v.shape[3]))
+    return F.reshape(F.matmul(F.reshape(F.cast(p, q.dtype), (*stacked, keys)), v), (batch, heads, rows, v.shape[3]))

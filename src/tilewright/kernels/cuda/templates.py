@@ -40,6 +40,8 @@ from ..pointwise.pointwise import Pointwise
 from ..quant.cuda.packed_rows import CudaQGather, CudaQuantizeRows
 from ..quant.cuda.qdot import CudaQDot
 from ..quant.cuda.qgemm import CudaQGemm
+from ..rows.arg_reduce import ArgReduce
+from ..rows.cuda.arg_reduce import CudaArgReduce
 from ..rows.cuda.columns import CudaColumns
 from ..rows.cuda.cross_entropy import CudaCrossEntropy
 from ..rows.cuda.long_norm import LongNorm
@@ -99,6 +101,7 @@ CUDA_TEMPLATES: list[Template] = [
     CudaScatterOrdered(),
     CudaWeightedGather(),
     CudaCrossEntropy(),
+    CudaArgReduce(),
     LongNorm(),
     CudaLongSums(),
     CudaRows(),
@@ -118,7 +121,7 @@ CUDA_TEMPLATES: list[Template] = [
     CudaSplatRasterizeBackward(),
     OnHost(),
     *(Shared(t) for t in TEMPLATES if not isinstance(
-        t, (GatherTemplate, Own, Pointwise, PoolTemplate, RopeTemplate, RowMapTemplate, Rows, SplatBinTemplate, SplatRasterizeTemplate,
-            SplatRasterizeBackwardTemplate, lapack.EigTemplate, lapack.SvdTemplate))),
+        t, (ArgReduce, GatherTemplate, Own, Pointwise, PoolTemplate, RopeTemplate, RowMapTemplate, Rows, SplatBinTemplate,
+            SplatRasterizeTemplate, SplatRasterizeBackwardTemplate, lapack.EigTemplate, lapack.SvdTemplate))),
 ]
 INSIDE: list[Template] = [SmallMatmul(), *CUDA_TEMPLATES]  # of loops and branches, which are one kernel where all of it is small

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ...core.dims import Dim, bounds, ceildiv, product
+from ...core.dims import Dim, bounds, ceildiv, minimum, product
 from ...core.dtypes import bool_, compute_dtype
 from ...core.target_spec import TargetSpec
 from ...ir.graph import Value
@@ -24,6 +24,7 @@ from ..template import Reason, Template, from_memory, region_bytes, region_flops
 from .pointwise import unravel
 
 BLOCK = 256  # elements a program computes
+SECTOR = 32  # bytes that memory moves for one element
 
 Position = list[Ix | int]
 
@@ -88,10 +89,10 @@ class ElementKernel:
             outside = unravel(b, row.index, self.dims[:-1])
             with b.loop(start, b.minimum(start + self.block, inner)) as loop:
                 self._element([*outside, loop.index] if self.dims else [], row.index * inner + loop.index)
-        return self.call.finish(
-            ceildiv(rows, per) * ceildiv(last, self.block), flops=region_flops(self.region), bytes_=region_bytes(self.region),
-            note="element by element",
-        )
+        given = self.node.operands[0].type.nbytes
+        moved = region_bytes(self.region) - given + minimum(given, SECTOR * product(shape))  # one element for each of the result
+        grid = ceildiv(rows, per) * ceildiv(last, self.block)
+        return self.call.finish(grid, flops=region_flops(self.region), bytes_=moved, note="element by element")
 
     def _element(self, at: Position, position: Ix | int) -> None:
         b = self.b

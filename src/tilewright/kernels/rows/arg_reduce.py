@@ -6,7 +6,8 @@ from ...core.dims import bounds
 from ...core.dtypes import DType, i32, i64
 from ...core.target_spec import TargetSpec
 from ...ops.rows import reductions as red
-from ...tile.builder import Ix, Tile, View
+from ...tile.builder import Ix, Tile
+from ...tile.ir import identity
 from ..launch import Launch
 from ..region import Region
 from ..template import Template
@@ -42,9 +43,10 @@ class ArgKernel(ReduceKernel):
         return i32 if bounds(reduced_length(self.node))[1] < 1 << 31 else i64
 
     def _arg_row(self) -> Tile:
-        """Best and place lane by lane. Lanes that saw nothing hold the row's first element and place 0, so they lose to it or are it."""
+        """Best and place lane by lane. A lane that met nothing better than the worst of all numbers has no place: where no lane has one,
+        all elements are that number, and the first is as good as any."""
         b, kind = self.b, self._counter()
-        first = b.broadcast(b.cast(self._first(), self.dtype), (self.tile,))
+        fn, nowhere = "max" if isinstance(self.op, red.ArgMax) else "min", (1 << (8 * self._counter().itemsize - 1)) - 1
         lane = b.iota((self.tile,), 0, kind)
 
         def body(place: list[Ix | int], left: Ix | int | None, carried: list[Tile]) -> list[Tile]:
@@ -55,30 +57,17 @@ class ArgKernel(ReduceKernel):
                 better = b.binary("and", better, b.cmp("lt", lane, b.from_index(left, kind)))
             return [b.select(better, x, best), b.select(better, lane + b.from_index(place[-1], kind), where)]
 
-        best, where = self.over_rows([first, b.full((self.tile,), 0, kind)], body)
-        top = b.reduce("max" if isinstance(self.op, red.ArgMax) else "min", best)
-        same = b.cmp("eq", best, top)
+        worst = b.full((self.tile,), identity(fn, self.dtype), self.dtype)
+        best, where = self.over_rows([worst, b.full((self.tile,), nowhere, kind)], body)
+        same = b.cmp("eq", best, b.reduce(fn, best))
         if self.dtype.is_float:
             same = b.binary("or", same, b.unary("isnan", best))
-        found = b.reduce("min", b.select(same, where, b.full((), (1 << (8 * kind.itemsize - 1)) - 1, kind)))
-        return b.cast(found, self.op.dtype)
-
-    def _first(self) -> Tile:
-        """The row's first element (all columns' when they run along registers)."""
-        b = self.b
-        at: list[Ix | int] = [0] * len(self.inner)
-        return self.values(at, None) if self.columns else b.load(self._spill(at), (0,), (1,))
-
-    def _spill(self, at: list[Ix | int]) -> View:
-        """A whole tile may not be there to read: the first element goes through local memory."""
-        b = self.b
-        view = b.scratch(self.dtype, (self.tile,))
-        b.store(view, (0,), self.values(at, self.sizes[-1]))
-        return view
+        found = b.reduce("min", b.select(same, where, b.full((), nowhere, kind)))
+        return b.cast(b.select(b.cmp("eq", found, nowhere), 0, found), self.op.dtype)
 
     def _arg_columns(self) -> Tile:
         b, kind = self.b, self._counter()
-        with b.loop(0, self.sizes[0], 1, [self._first(), b.full((WIDTH,), 0, kind)]) as loop:
+        with b.loop(0, self.sizes[0], 1, [self.values([0] * len(self.inner), None), b.full((WIDTH,), 0, kind)]) as loop:
             x = self.values([loop.index], None)
             better = self._better(x, loop.carried[0])
             loop.next(b.select(better, x, loop.carried[0]), b.select(better, b.from_index(loop.index, kind), loop.carried[1]))

@@ -15,7 +15,7 @@ from .. import functions as F
 from ..base import E, MaybeValues, S, Values, register
 from ..families import Composite, M, N, bf16, boolean, f16, f32, f64, i32, require_broadcasts_to, require_kind, require_one_dtype
 
-WIDEST_HEAD = 256  # of an f32 attention with a block program
+WIDEST_HEAD = 256  # of an attention with a block program
 MOST_SCORES = 1 << 31  # of an attention that are written to memory
 RULES = "q[B,H,Sq,D] k[B,Hkv,Sk,D] v[B,Hkv,Sk,Dv]"
 
@@ -137,7 +137,7 @@ class Attention(Composite):
 
     def decomposes(self, operands: Values, target: TargetSpec | None) -> bool:
         q, _, v = operands[:3]
-        program = q.dtype is dt.f32 and all(isinstance(x.shape[-1], int) and x.shape[-1] <= WIDEST_HEAD for x in (q, v))
+        program = q.dtype is not dt.f64 and all(isinstance(x.shape[-1], int) and x.shape[-1] <= WIDEST_HEAD for x in (q, v))
         return type(self) is Attention and not program and in_products_faster(operands, self.offset, target)
 
     def decompose(self, q: Value, k: Value, v: Value, *rest: Value) -> Value:
@@ -220,7 +220,7 @@ def in_products_faster(operands: Values, offset: Dim, target: TargetSpec | None)
     (batch, heads, rows, _), keys = operands[0].shape, operands[1].shape[2]
     pairs = batch * heads * rows * keys
     known = isinstance(offset, int) and not (isinstance(pairs, int) and pairs > MOST_SCORES)
-    return target is not None and target.kind == "cuda" and operands[0].dtype.itemsize >= 4 and rows != 1 and known
+    return target is not None and target.kind == "cuda" and rows != 1 and known
 
 
 @register

@@ -15,6 +15,7 @@ from ...kernels.cuda.kernel import BlockKernel
 from ...tile.ir import Kernel
 from ..cost import Cost, numbers
 
+SIDE_BY_SIDE = 64  # bytes of a program of one thread, at most, whose neighbours touch the memory beside it
 LAUNCH_US = 2.0  # of a kernel in a graph that does next to nothing
 PRODUCTS = ("gemm", "matmul", "grouped_matmul", "conv", "attention", "flash", "gates")  # what kernels of products are called
 
@@ -65,6 +66,7 @@ def predict(kernel: Kernel, blocks: int, threads: int, flops: float, nbytes: flo
     waves = -(-blocks // target.cores)
     sms = min(1.0, blocks / (waves * target.cores)) if waves else 1.0
     alone = isinstance(kernel, BlockKernel) and kernel.threads == 1 and kernel.vector == 1
+    alone = alone and nbytes > SIDE_BY_SIDE * blocks * threads
     reach = min(1.0, sms * chip.reach) * (0.25 if alone else 1.0)
     compute = flops / (used * sms) / 1e6 * (8.0 if alone and flops > 64 * nbytes else 1.0)
     memory = nbytes / (chip.memory * reach) / 1e6

@@ -27,7 +27,7 @@ from ....ops.views import Slice
 from ....tile.builder import Ix, KernelBuilder, Tile, View
 from ....tile.ir import INDEX, TileType, Var
 from ...call import Call
-from ...cuda.groups import Shared, on_threads
+from ...cuda.groups import on_threads
 from ...cuda.kernel import DecodeKernel, identified
 from ...launch import Buffer, Launch
 from ...matmul.tiling import leaves_of_epilogue
@@ -98,8 +98,6 @@ class DecodeAttention(Template):
         return None if fitting(region) is not None else Reason("one query row per head, rows of a multiple of 16 bytes")
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        if fitting(region) is None:  # the operand's place was not known when the template was chosen
-            return Shared(AttentionTemplate()).build(region, target)
         return Decode(region, target).launches()
 
 

@@ -21,7 +21,6 @@ from ....ops.attention.saved import AttentionSaved as AttentionSavedOp
 from ....tile.builder import Ix, Tile, View
 from ....tile.ir import INDEX, TileType, Var
 from ...call import Call
-from ...cuda.groups import Shared
 from ...cuda.kernel import PLANS, FlashKernel, TensorMap, forward, identified
 from ...launch import Buffer, Launch, Word
 from ...matmul.tiling import leaves_of_epilogue
@@ -108,7 +107,7 @@ class HopperAttention(Template):
         if isinstance(region.node.op, AttentionSavedOp):
             copies, rows = as_rows(region, target)
             return [*copies, flash_launch(rows, target)]
-        return [flash_launch(region, target)] if suitable(region) else Shared(AttentionTemplate()).build(region, target)
+        return [flash_launch(region, target)]
 
 
 def as_rows(region: Region, target: TargetSpec) -> tuple[list[Launch], Region]:

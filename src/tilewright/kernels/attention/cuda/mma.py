@@ -12,7 +12,6 @@ from ....ops.attention.saved import AttentionSaved as AttentionSavedOp
 from ....tile.builder import Ix, Tile, View
 from ....tile.ir import INDEX, TileType, Var
 from ...call import Call
-from ...cuda.groups import Shared
 from ...cuda.kernel import MmaAttentionKernel, identified
 from ...launch import Launch, Word
 from ...matmul.tiling import leaves_of_epilogue
@@ -52,7 +51,7 @@ class MmaAttention(Template):
         if isinstance(region.node.op, AttentionSavedOp):
             copies, rows = as_rows(region, target)
             return [*copies, attention_launch(rows)]
-        return [attention_launch(region)] if suitable(region) else Shared(AttentionTemplate()).build(region, target)
+        return [attention_launch(region)]
 
 
 def attention_launch(region: Region) -> Launch:

@@ -18,7 +18,7 @@ from ....ir.layout import Layout
 from ....ops.matmul.contractions import Matmul as MatmulOp
 from ....tile.builder import Ix, Tile
 from ...call import Call
-from ...cuda.groups import Shared, on_threads
+from ...cuda.groups import on_threads
 from ...cuda.kernel import WARP, identified
 from ...launch import Launch
 from ...pointwise.cuda.pointwise import evaluator
@@ -89,8 +89,7 @@ class Gemv(Template):
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         places = fitting(region)
-        if places is None:  # the operand's place was not known when the template was chosen
-            return Shared(MatmulTemplate()).build(region, target)
+        assert places is not None
         p = Problem.of(region)
         assert isinstance(places.m, int) and isinstance(p.n, int) and isinstance(p.k, int)
         vector = 16 // p.b.type.dtype.itemsize

@@ -17,7 +17,6 @@ from ....ir.layout import Layout
 from ....ops.matmul.contractions import Matmul as MatmulOp
 from ....tile.ir import TileType
 from ...call import Call
-from ...cuda.groups import Shared
 from ...cuda.kernel import GemmKernel, TensorMap, forward, identified
 from ...launch import Launch, Pointer, Word
 from ...region import Operand, Region
@@ -112,8 +111,7 @@ class HopperMatmul(Template):
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         places = places_of(region)
-        if places is None:  # the operand's place was not known when the template was chosen
-            return Shared(MatmulTemplate()).build(region, target)
+        assert places is not None
         p = Problem.of(region)
         copies, p, places = straightened(region, p, places, either=p.a.type.dtype.itemsize == 2)
         small = p.a.type.dtype in (f8e4m3, f8e5m2)

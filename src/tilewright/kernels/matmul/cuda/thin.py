@@ -17,7 +17,6 @@ from ....ops.matmul.contractions import Matmul as MatmulOp
 from ....tile.builder import Ix, Tile
 from ....tile.ir import INDEX, TileType, Var
 from ...call import Call
-from ...cuda.groups import Shared
 from ...cuda.kernel import ThinKernel, identified
 from ...launch import Launch, Word
 from ...pointwise.cuda.pointwise import evaluator
@@ -51,8 +50,7 @@ class ThinMatmul(Template):
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         places = fitting(region)
-        if places is None:  # the operand's place was not known when the template was chosen
-            return Shared(MatmulTemplate()).build(region, target)
+        assert places is not None
         return [thin_launch(region, Problem.of(region), places, STRIP)]
 
 
