@@ -22,16 +22,16 @@ def given_back(made: Any) -> Any:
 
 
 def attempt(what: str, fn: Fn, *args: Any, **options: Any) -> Any:
-    """Arrays for what a function of NumPy makes of headers; its errors name our function and show the headers."""
+    """Arrays for what a function of NumPy makes of headers; its errors name our function and what it was given."""
     try:
         with np.errstate(all="ignore"):
             return given_back(fn(*args, **options))
     except np.linalg.LinAlgError as e:
         raise ExecutionError(f"{what}: {e}") from None
     except (IndexError, ValueError, TypeError) as e:
-        arrays = [a for x in args for a in (x if isinstance(x, list) else (x,)) if isinstance(a, np.ndarray)]
+        given = [a for x in (*args, *options.values()) for a in (x if isinstance(x, list) else (x,)) if a is not None]
         kind = AxisError if isinstance(e, IndexError) else ArgumentError
-        raise kind(f"{what}: {e}, got {' '.join(map(shown, arrays))}") from None
+        raise kind(f"{what}: {e}, got {' '.join(shown(a) if isinstance(a, np.ndarray) else f'{a!r:.40}' for a in given)}") from None
 
 
 def headers(what: str, *operands: Any) -> list[Any]:
