@@ -280,7 +280,8 @@ def integer_conv(c: Context, x: Value, w: Value, zx: Value | None, zw: Value | N
     """The convolution of (x - zx) with (w - zw) in i32."""
     kernel = static(w.shape[2:], "the kernel's size")
     n = len(kernel)
-    stride, dil, padding = windows(x, kernel, *map(attrs.get, ("strides", "dilations", "pads")), attrs.get("auto_pad", "NOTSET"))
+    strides, dilations, pads = (attrs.get(name) for name in ("strides", "dilations", "pads"))
+    stride, dil, padding = windows(x, kernel, strides, dilations, pads, attrs.get("auto_pad", "NOTSET"))
     groups = attrs.get("group", 1)
     quantized, moved = signed_weights(c, w)
     if zx is not None and zx.shape not in ((), (1,)):
