@@ -45,7 +45,7 @@ def test_samples_of_volumes(mode: str) -> None:
 
 def test_gradients_are_pytorchs() -> None:
     from tilewright.ops.index.weighted import grid_sample
-    from tilewright.transform.lib.linalg import on_values
+    from tilewright.transform.trace import built
 
     x, grid = torch.randn(2, 3, 5, 4, dtype=torch.float64), torch.rand(2, 3, 2, 2, dtype=torch.float64) * 2.4 - 1.2
     for mode in ("linear", "cubic"):
@@ -53,7 +53,7 @@ def test_gradients_are_pytorchs() -> None:
         F.grid_sample(leaves[0], leaves[1], mode=f"bi{mode}", align_corners=False).square().sum().backward()
 
         def loss(a: Any, b: Any, mode: str = mode) -> Any:
-            return tw.sum(on_values(lambda u, v: grid_sample(u, v, mode=mode, padding="zeros", align=False), a, b) ** 2)
+            return tw.sum(built(lambda u, v: grid_sample(u, v, mode=mode, padding="zeros", align=False), a, b) ** 2)
 
         got = tw.grad(loss, argnums=(0, 1))(x.numpy(), grid.numpy())
         for g, leaf in zip(got, leaves, strict=True):

@@ -8,7 +8,6 @@ from typing import Any
 from tilewright.ir.graph import Value
 from tilewright.ops.base import register
 from tilewright.ops.families import Unary, unary_samples
-from tilewright.ops.pointwise.elementwise import FLOAT_ONLY
 
 
 @register
@@ -17,7 +16,6 @@ class ToRadians(Unary):
 
     public, aten, numpy = "to_radians degrees_to_radians", "deg2rad", "deg2rad"
     samples = unary_samples(-360, 360)
-    errors = FLOAT_ONLY
 
     def lower(self, t: Any, x: Any) -> Any:
         return x * (pi / 180)

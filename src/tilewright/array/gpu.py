@@ -77,9 +77,9 @@ class CompiledOnGpu:
             check = overlap_check(session.interface, session.name)
             session.apart = lambda addresses: check(np.array(addresses, np.int64))
         plain = not any(isinstance(x, Expr) for x in self.traced.statics.values())
-        plain = plain and not any(isinstance(x, Leaf) and x.weak for x in leaves)  # numbers are copied, which is no short way
+        plain = plain and not any(isinstance(x, Leaf) and x.weak for x in leaves)  # numbers are copied, which is no fast path
         self._ends = Ends(spec, leaves, self.traced.out_spec, self.traced.n_leaves, self.traced.statics) if plain else None
-        self._short: tuple[Any, Any] = (None, None)  # (the session's short way, ours around it)
+        self._short: tuple[Any, Any] = (None, None)  # (the fast path of the session, ours around it)
 
     def __call__(self, leaves: Sequence[Any], sizes: Mapping[str, int]) -> Any:
         from ..runtime.cuda import driver as cuda_driver

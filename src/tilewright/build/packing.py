@@ -3,7 +3,7 @@
 A constant that is plain, contiguous and aligned is used where it lies, a large weight of a module too (see owners.py).
 `panels` form: a matrix [N, K] becomes [ceil(N/width), K, width], zero-filled, so that a kernel reads `width` outputs of one k at once.
 `words` form: [ceil(N/width), ceil(K/words), width, words], the same for `words` neighbours along K at once.
-`taps`, `folded` and `filters` forms: weights of a convolution, see tap_packing.py.
+`taps`, `folded` and `filters` forms: weights of a convolution, as below.
 """
 from __future__ import annotations
 

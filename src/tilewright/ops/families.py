@@ -19,7 +19,7 @@ from ..ir.graph import Value
 from ..ir.layout import Layout
 from ..ir.types import TensorType
 from . import functions as F
-from .base import MaybeValues, Op, S, Sample, Traits, Values
+from .base import E, MaybeValues, Op, S, Sample, Traits, Values
 from .tiles import TileBuilder
 
 N = sym("N", 0, 16)  # the symbolic dim of samples
@@ -147,6 +147,8 @@ def unary_samples(low: float = -4.0, high: float = 4.0, *more: TensorType) -> li
 
 class Unary(Elementwise):
     samples = unary_samples()
+    errors = [E(i32(3), match="needs float operands; cast first, got dtype=i32")]
+    tile: ClassVar[str] = ""  # the instruction of the same meaning, where there is one
     dydx: ClassVar[Callable[[Value, Value], Any] | None] = None
 
     def derivative(self, x: Value, y: Value) -> Value | float | None:
@@ -158,6 +160,9 @@ class Unary(Elementwise):
 
     def partials(self, inputs: Values, output: Value, wanted: tuple[bool, ...]) -> tuple[Value | float | None, ...]:
         return (self.derivative(inputs[0], output),)
+
+    def lower(self, t: TileBuilder, *tiles: Any, **_: Any) -> Any:
+        return t.unary(type(self).tile, *tiles)
 
 
 def binary_samples(low: float | Sequence[float] = -3.0, high: float | Sequence[float] = 3.0, *more: TensorType) -> list[Sample]:

@@ -60,12 +60,10 @@ class LowerQuantized(Pass):
         if self.gpu and bounds(product(x.shape[:-1]))[1] > FEW:
             if x not in quantized:
                 quantized[x] = (o.Cast(dtype=bf16)(env[x], name=f"{n.name}_bf16", place=n.place),)
-            out = o.QProduct(format=op.format, n=op.n, k=op.k)(*quantized[x], env[w], name=n.name, place=n.place)
-            return out
+            return o.emit(o.QProduct(format=op.format, n=op.n, k=op.k), *quantized[x], env[w], name=n.name, place=n.place)
         if x not in quantized:
             quantized[x] = o.QuantizeRows()(env[x], name=f"{n.name}_codes", place=n.place)
-        out = o.QDot(format=op.format, n=op.n, k=op.k)(*quantized[x], env[w], name=n.name, place=n.place)
-        return out
+        return o.emit(o.QDot(format=op.format, n=op.n, k=op.k), *quantized[x], env[w], name=n.name, place=n.place)
 
     @staticmethod
     def experts(n: Node, env: dict[Value, Value], quantized: dict[Value, tuple[Value, ...]]) -> Value | None:

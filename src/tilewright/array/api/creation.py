@@ -12,6 +12,7 @@ from ...core.tensors import is_tensor
 from ...runtime.outputs import new_array
 from ...transform.trace import Functions, Tracer, python_type
 from ..arrays import Array, ready, shown, wrap
+from . import rows
 from .base import COMPLEX, FLOAT, INT, Header, _listed, _number, common, give, header, known
 
 public = FUNCTIONS = Functions()
@@ -252,12 +253,7 @@ def _triangle(name: str, fn: Callable[..., Header]) -> Callable[..., Any]:
 
 FUNCTIONS["tril"] = _triangle("tril", np.tril)
 FUNCTIONS["triu"] = _triangle("triu", np.triu)
-
-
-@public
-def diag(x: Any, k: int = 0) -> Array:
-    """A matrix with x on its k-th diagonal, or the k-th diagonal of a matrix."""
-    return give(np.diag(header(x, "diag"), k))
+rows.enter(FUNCTIONS, {"diag(x, k: int = 0)": "A matrix with x on its k-th diagonal, or the k-th diagonal of a matrix."})
 
 
 @public

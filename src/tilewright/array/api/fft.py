@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 
 from ...core import dtypes as dt
-from ...core.errors import ArgumentError
-from ..arrays import Array, shown, wrap
-from .base import FLOAT, as_float, give, header, known
+from ...transform.trace import Functions
+from ..arrays import Array, wrap
+from . import rows
+from .base import FLOAT, as_float, header, known
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {}
+FUNCTIONS = Functions()
 
 
 def _prepared(x: Any, what: str) -> Any:
@@ -19,36 +20,22 @@ def _prepared(x: Any, what: str) -> Any:
     return a.astype(np.float32) if dt.dtype(a.dtype) in dt.SMALL else a
 
 
-def _one(name: str) -> Callable[..., Any]:
-    def call(x: Any, /, n: int | None = None, axis: int = -1, norm: str = "backward") -> Array:
-        a = _prepared(x, name)
-        try:
-            return give(getattr(np.fft, name)(a, n=n, axis=axis, norm=norm))
-        except (ValueError, IndexError) as e:
-            raise ArgumentError(f"{name}: {e}, got {shown(a)} with n={n} axis={axis} norm={norm!r}") from None
-
-    call.__name__, call.__doc__ = name, f"The transform {name} along an axis."
-    return call
+def _over_axes(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """fn, whose sizes alone are those of the last axes."""
+    return lambda a, s, axes, norm: fn(a, s, range(a.ndim - len(s), a.ndim) if s is not None and axes is None else axes, norm)
 
 
-def _many(name: str) -> Callable[..., Any]:
-    def call(x: Any, /, s: Any = None, axes: Any = None, norm: str = "backward") -> Array:
-        a = _prepared(x, name)
-        if s is not None and axes is None:
-            axes = tuple(range(a.ndim - len(s), a.ndim))
-        try:
-            return give(getattr(np.fft, name)(a, s=s, axes=axes, norm=norm))
-        except (ValueError, IndexError) as e:
-            raise ArgumentError(f"{name}: {e}, got {shown(a)} with s={s} axes={axes} norm={norm!r}") from None
-
-    call.__name__, call.__doc__ = name, f"The transform {name} along several axes."
-    return call
-
-
-for _name in ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft"):
-    FUNCTIONS[_name] = _one(_name)
-for _name in ("fftn", "ifftn", "rfftn", "irfftn", "fft2", "ifft2", "rfft2", "irfft2"):
-    FUNCTIONS[_name] = _many(_name)
+rows.enter(FUNCTIONS, {
+    **{f"{_name}(x, /, n: int | None = None, axis: int = -1, norm: str = 'backward')":
+        (f"The transform {_name} along an axis.", getattr(np.fft, _name)) for _name in ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")},
+    **{f"{_name}(x, /, s: Any = None, axes: Any = None, norm: str = 'backward')":
+        (f"The transform {_name} along several axes.", _over_axes(getattr(np.fft, _name)))
+       for _name in ("fftn", "ifftn", "rfftn", "irfftn", "fft2", "ifft2", "rfft2", "irfft2")},
+}, lambda what, x: [_prepared(x, what)])
+rows.enter(FUNCTIONS, {
+    "fftshift(x, /, axes: Any = None)": ("The zero frequency moved to the middle.", np.fft.fftshift),
+    "ifftshift(x, /, axes: Any = None)": ("The opposite of fftshift.", np.fft.ifftshift),
+})
 
 
 def _frequencies(name: str) -> Callable[..., Any]:
@@ -61,15 +48,5 @@ def _frequencies(name: str) -> Callable[..., Any]:
     return call
 
 
-def _shift(name: str) -> Callable[..., Any]:
-    def call(x: Any, /, axes: Any = None) -> Array:
-        return give(getattr(np.fft, name)(header(x, name), axes))
-
-    call.__name__, call.__doc__ = name, "The zero frequency moved to the middle." if name == "fftshift" else "The opposite of fftshift."
-    return call
-
-
 for _name in ("fftfreq", "rfftfreq"):
     FUNCTIONS[_name] = _frequencies(_name)
-for _name in ("fftshift", "ifftshift"):
-    FUNCTIONS[_name] = _shift(_name)

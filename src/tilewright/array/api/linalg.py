@@ -57,7 +57,7 @@ rows.enter(FUNCTIONS, {
     "matrix_power(x, n: int, /)":
         ("A square matrix times itself, n times; negative powers are those of the inverse.", np.linalg.matrix_power),
     "slogdet(x, /) -> NamedTuple": ("The sign and the logarithm of the magnitude of determinants.", np.linalg.slogdet),
-}, lambda what, x: [_matrix(x, what, True)])
+}, lambda what, x: [_matrix(x, what, True)], silently=True)
 rows.enter(FUNCTIONS, {
     "matrix_norm(x, /, *, keepdims: bool = False, ord: Any = 'fro')":
         ("A norm of the matrices in the last two axes.", np.linalg.matrix_norm),
@@ -65,12 +65,12 @@ rows.enter(FUNCTIONS, {
     "pinv(x, /, *, rtol: Any = None)": ("Pseudo-inverses.", lambda a, rtol: np.linalg.pinv(a, _tolerance(a, rtol)).astype(a.dtype)),
     "svd(x, /, *, full_matrices: bool = True) -> NamedTuple": ("The singular value decomposition U S Vh.", np.linalg.svd),
     "svdvals(x, /)": ("Singular values, in descending order.", np.linalg.svdvals),
-}, lambda what, x: [_matrix(x, what)])
+}, lambda what, x: [_matrix(x, what)], silently=True)
 rows.enter(FUNCTIONS, {
     "diagonal(x, /, *, offset: int = 0)": ("The diagonals of the last two axes: a view.", np.linalg.diagonal),
     "norm(x, ord: Any = None, axis: Any = None, keepdims: bool = False)":
         ("NumPy's norm of vectors and matrices.", lambda a, *rest: np.linalg.norm(as_float(a), *rest)),
-})
+}, silently=True)
 
 
 @public
@@ -78,13 +78,14 @@ def qr(x: Any, /, *, mode: str = "reduced") -> NamedTuple:
     """Orthonormal and triangular factors."""
     if mode not in ("reduced", "complete"):
         raise ArgumentError(f"qr: mode is 'reduced' or 'complete', got {mode!r}")
-    return rows.attempt("qr", np.linalg.qr, _matrix(x, "qr"), mode)  # type: ignore[no-any-return]
+    return rows.attempt("qr", rows.silent(np.linalg.qr), _matrix(x, "qr"), mode)  # type: ignore[no-any-return]
 
 
 @public
 def lstsq(x1: Any, x2: Any, /) -> tuple[Array, ...]:
     """The least squares solution, its residuals, the rank and the singular values."""
-    return rows.attempt("lstsq", np.linalg.lstsq, *rows.of_one_dtype("lstsq", _matrix(x1, "lstsq"), as_float(header(x2, "lstsq"))))  # type: ignore[no-any-return]
+    operands = rows.of_one_dtype("lstsq", _matrix(x1, "lstsq"), as_float(header(x2, "lstsq")))
+    return rows.attempt("lstsq", rows.silent(np.linalg.lstsq), *operands)  # type: ignore[no-any-return]
 
 
 @public
@@ -99,7 +100,7 @@ def solve(x1: Any, x2: Any, /) -> Array:
     a, b = rows.of_one_dtype("solve", _matrix(x1, "solve", True), as_float(header(x2, "solve")))
     if b.shape[-1 if b.ndim == 1 else -2] != a.shape[-1]:
         raise ArgumentError(f"solve: the sizes differ, got {shown(a)} and {shown(b)}")
-    made = rows.attempt("solve", np.linalg.solve, a, b[:, None] if b.ndim == 1 else b)
+    made = rows.attempt("solve", rows.silent(np.linalg.solve), a, b[:, None] if b.ndim == 1 else b)
     return made[..., 0] if b.ndim == 1 else made  # type: ignore[no-any-return]
 
 

@@ -25,6 +25,12 @@ rows.enter(FUNCTIONS, {
     "diag_indices(n: int, ndim: int = 2) -> tuple[Array, ...]":
         "The indices of the main diagonal of an array of `ndim` axes of n elements.",
 })
+rows.enter(FUNCTIONS, {
+    "select(conditions: Sequence[Any], choices: Sequence[Any], default: Any = 0)": "Elements of the first choice whose condition holds.",
+    "ravel_multi_index(indices: Sequence[Any], shape: Any)":
+        ("The positions of indices in a shape.", lambda indices, shape: np.ravel_multi_index(tuple(indices), shape)),
+    "lexsort(keys: Sequence[Any], axis: int = -1)": "The indices that sort by several keys; the last one counts most.",
+}, lambda what, *lists: [[header(x, what) for x in each] for each in lists])
 
 
 @public
@@ -59,21 +65,9 @@ def size(x: Any, /) -> int:
 
 
 @public
-def select(conditions: Any, choices: Any, default: Any = 0) -> Array:
-    """Elements of the first choice whose condition holds."""
-    return give(np.select([header(c) for c in conditions], [header(c) for c in choices], default))
-
-
-@public
 def apply_along_axis(fn: Callable[..., Any], axis: int, x: Any) -> Array:
     """fn of every vector along an axis."""
     return give(np.apply_along_axis(lambda v: header(fn(wrap(v))), axis, header(x)))
-
-
-@public
-def ravel_multi_index(indices: Any, shape: Any) -> Array:
-    """The positions of indices in a shape."""
-    return give(np.asarray(np.ravel_multi_index(tuple(header(i) for i in indices), shape), np.int64))
 
 
 @public
@@ -97,12 +91,6 @@ def delete(x: Any, where: Any, axis: int | None = None) -> Array:
 
 def _positions(where: Any) -> Any:
     return where if isinstance(where, (int, slice)) else header(where, "positions")
-
-
-@public
-def lexsort(keys: Any, axis: int = -1) -> Array:
-    """The indices that sort by several keys; the last one counts most."""
-    return give(np.lexsort([header(k, "lexsort") for k in keys], axis))
 
 
 def _split_like(name: str, axis: int) -> Callable[..., Any]:

@@ -16,7 +16,7 @@ from ...ops import functions as F
 from .elements import OF_DTYPE
 from .load import onnx_library
 
-Writer = Callable[["Export", Node, list[str]], Any]
+Writer = Callable[["Export", Any, list[str]], Any]  # of a node, whose op has attributes of its own
 TABLE: dict[str, Writer] = {}
 PLAIN = {"add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "pow": "Pow", "neg": "Neg", "abs": "Abs", "exp": "Exp", "log": "Log",
          "sqrt": "Sqrt", "sin": "Sin", "cos": "Cos", "tan": "Tan", "tanh": "Tanh", "sinh": "Sinh", "cosh": "Cosh", "asin": "Asin",
@@ -133,28 +133,6 @@ class Export:
         return [env[o] for o in outs]
 
 
-@writes("constant")
-def _constant(e: Export, n: Node, _: list[str]) -> Any:
-    return e.constant(n.op.data.array, n.name)  # type: ignore[attr-defined]
-
-
-@writes("cast")
-def _cast(e: Export, n: Node, x: list[str]) -> Any:
-    return e.node("Cast", x, to=OF_DTYPE[n.values[0].dtype].number)
-
-
-@writes("reshape", "expand")
-def _reshape(e: Export, n: Node, x: list[str]) -> Any:
-    if n.op.name == "expand":
-        return e.node("Expand", [x[0], e.ints(n.values[0].shape)])
-    return e.node("Reshape", [x[0], e.ints(n.values[0].shape)], allowzero=1)
-
-
-@writes("transpose")
-def _transpose(e: Export, n: Node, x: list[str]) -> Any:
-    return e.node("Transpose", x, perm=list(n.op.perm))  # type: ignore[attr-defined]
-
-
 @writes("slice")
 def _slice(e: Export, n: Node, x: list[str]) -> Any:
     op: Any = n.op
@@ -171,22 +149,11 @@ def _flip(e: Export, n: Node, x: list[str]) -> Any:
                             e.constant(np.full(k, -1))])
 
 
-@writes("concat")
-def _concat(e: Export, n: Node, x: list[str]) -> Any:
-    return e.node("Concat", x, axis=n.op.axis)  # type: ignore[attr-defined]
-
-
 @writes("split")
 def _split(e: Export, n: Node, x: list[str]) -> Any:
     outs = [e.fresh("part") for _ in n.values]
     e.node("Split", [x[0], e.ints(n.op.sizes)], outs, axis=n.op.axis)  # type: ignore[attr-defined]
     return outs
-
-
-@writes("pad")
-def _pad(e: Export, n: Node, x: list[str]) -> Any:
-    op: Any = n.op
-    return e.node("Pad", [x[0], e.ints([*op.lo, *op.hi]), e.constant(np.array(op.value, n.values[0].dtype.np))])
 
 
 @writes("matmul")
@@ -271,33 +238,6 @@ def _top_k(e: Export, n: Node, x: list[str]) -> Any:
     return outs if op.dtype is dt.i64 else [outs[0], e.node("Cast", [outs[1]], to=OF_DTYPE[op.dtype].number)]
 
 
-@writes("softmax", "log_softmax")
-def _softmax(e: Export, n: Node, x: list[str]) -> Any:
-    return e.node("Softmax" if n.op.name == "softmax" else "LogSoftmax", x, axis=n.op.axis)  # type: ignore[attr-defined]
-
-
-@writes("gather")
-def _gather(e: Export, n: Node, x: list[str]) -> Any:
-    return e.node("Gather", x, axis=n.op.axis)  # type: ignore[attr-defined]
-
-
-@writes("gather_along_axis")
-def _gather_along(e: Export, n: Node, x: list[str]) -> Any:
-    return e.node("GatherElements", x, axis=n.op.axis)  # type: ignore[attr-defined]
-
-
-@writes("scatter_along")
-def _scatter_along(e: Export, n: Node, x: list[str]) -> Any:
-    op: Any = n.op
-    return e.node("ScatterElements", x, axis=op.axis, reduction="add" if op.mode == "add" else "none")
-
-
-@writes("cum_sum")
-def _cum_sum(e: Export, n: Node, x: list[str]) -> Any:
-    op: Any = n.op
-    return e.node("CumSum", [x[0], e.constant(np.array(op.axis, np.int64))], exclusive=int(op.exclusive), reverse=int(op.reverse))
-
-
 @writes("layer_norm")
 def _layer_norm(e: Export, n: Node, x: list[str]) -> Any:
     op: Any = n.op
@@ -317,22 +257,6 @@ def _batch_norm(e: Export, n: Node, x: list[str]) -> Any:
     return e.node("BatchNormalization", [x[0], x[3], x[4], x[1], x[2]], epsilon=op.eps)
 
 
-@writes("gelu")
-def _gelu(e: Export, n: Node, x: list[str]) -> Any:
-    return e.node("Gelu", x, approximate=n.op.approximate)  # type: ignore[attr-defined]
-
-
-@writes("elu", "leaky_relu")
-def _slopes(e: Export, n: Node, x: list[str]) -> Any:
-    op: Any = n.op
-    return e.node("Elu", x, alpha=op.alpha) if op.name == "elu" else e.node("LeakyRelu", x, alpha=op.slope)
-
-
-@writes("not_equal")
-def _not_equal(e: Export, n: Node, x: list[str]) -> Any:
-    return e.node("Not", [e.node("Equal", x)])
-
-
 def _spelled(build: Callable[..., Any]) -> Writer:
     """An op as a formula of others."""
     def writer(e: Export, n: Node, x: list[str]) -> Any:
@@ -346,12 +270,33 @@ def _spelled(build: Callable[..., Any]) -> Writer:
     return writer
 
 
-TABLE["square"] = _spelled(lambda x: F.mul(x, x))
-TABLE["rsqrt"] = _spelled(lambda x: F.one("reciprocal", F.sqrt(x)))
-TABLE["silu"] = _spelled(lambda x: F.mul(x, F.sigmoid(x)))
-TABLE["expm1"] = _spelled(lambda x: F.sub(F.exp(x), 1.0))
-TABLE["log1p"] = _spelled(lambda x: F.log(F.add(x, 1.0)))
-TABLE["hardsigmoid"] = _spelled(lambda x: F.div(F.minimum(F.maximum(F.add(x, 3.0), 0.0), 6.0), 6.0))
+TABLE |= {
+    "constant": lambda e, n, x: e.constant(n.op.data.array, n.name),
+    "cast": lambda e, n, x: e.node("Cast", x, to=OF_DTYPE[n.values[0].dtype].number),
+    "reshape": lambda e, n, x: e.node("Reshape", [x[0], e.ints(n.values[0].shape)], allowzero=1),
+    "expand": lambda e, n, x: e.node("Expand", [x[0], e.ints(n.values[0].shape)]),
+    "transpose": lambda e, n, x: e.node("Transpose", x, perm=list(n.op.perm)),
+    "concat": lambda e, n, x: e.node("Concat", x, axis=n.op.axis),
+    "pad": lambda e, n, x: e.node("Pad", [x[0], e.ints([*n.op.lo, *n.op.hi]), e.constant(np.array(n.op.value, n.values[0].dtype.np))]),
+    "softmax": lambda e, n, x: e.node("Softmax", x, axis=n.op.axis),
+    "log_softmax": lambda e, n, x: e.node("LogSoftmax", x, axis=n.op.axis),
+    "gather": lambda e, n, x: e.node("Gather", x, axis=n.op.axis),
+    "gather_along_axis": lambda e, n, x: e.node("GatherElements", x, axis=n.op.axis),
+    "scatter_along": lambda e, n, x: e.node("ScatterElements", x, axis=n.op.axis, reduction="add" if n.op.mode == "add" else "none"),
+    "cum_sum": lambda e, n, x:
+        e.node("CumSum", [x[0], e.constant(np.array(n.op.axis, np.int64))], exclusive=int(n.op.exclusive), reverse=int(n.op.reverse)),
+    "gelu": lambda e, n, x: e.node("Gelu", x, approximate=n.op.approximate),
+    "elu": lambda e, n, x: e.node("Elu", x, alpha=n.op.alpha),
+    "leaky_relu": lambda e, n, x: e.node("LeakyRelu", x, alpha=n.op.slope),
+    "not_equal": lambda e, n, x: e.node("Not", [e.node("Equal", x)]),
+    "dim_value": lambda e, n, x: e.node("Cast", [e.node("Squeeze", [e.size(n.op.dim)])], to=OF_DTYPE[n.op.dtype].number),
+    "square": _spelled(lambda x: F.mul(x, x)),
+    "rsqrt": _spelled(lambda x: F.one("reciprocal", F.sqrt(x))),
+    "silu": _spelled(lambda x: F.mul(x, F.sigmoid(x))),
+    "expm1": _spelled(lambda x: F.sub(F.exp(x), 1.0)),
+    "log1p": _spelled(lambda x: F.log(F.add(x, 1.0))),
+    "hardsigmoid": _spelled(lambda x: F.div(F.minimum(F.maximum(F.add(x, 3.0), 0.0), 6.0), 6.0)),
+}
 
 
 @writes("iota")
@@ -371,12 +316,6 @@ def _iota(e: Export, n: Node, _: list[str]) -> Any:
     return e.node("Expand", [flat, e.ints(op.shape)])
 
 
-@writes("dim_value")
-def _dim_value(e: Export, n: Node, _: list[str]) -> Any:
-    op: Any = n.op
-    return e.node("Cast", [e.node("Squeeze", [e.size(op.dim)])], to=OF_DTYPE[op.dtype].number)
-
-
 @writes("floor_divide")
 def _floor_divide(e: Export, n: Node, x: list[str]) -> Any:
     kind = n.values[0].dtype.kind
@@ -394,11 +333,6 @@ def _remainder(e: Export, n: Node, x: list[str]) -> Any:
         return e.node("Mod", x)
     whole = e.node("Floor", [e.node("Div", x)])
     return e.node("Sub", [x[0], e.node("Mul", [whole, x[1]])])
-
-
-@writes("attention")
-def _attention(e: Export, n: Node, x: list[str]) -> Any:
-    return NotImplemented
 
 
 def export_graph(graph: Graph, path: str | PathLike[str], *, opset: int = 20) -> None:

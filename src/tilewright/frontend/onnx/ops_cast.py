@@ -16,7 +16,8 @@ from ...core.errors import ShapeError, UnsupportedError
 from ...ir.graph import Value
 from ...ops import functions as F
 from .elements import Elem, decoding, encoding
-from .registry import Context, NeedsData, NeedsHost, axis_of, elem_number, op, rows
+from .ops_nn import product_of, windows
+from .registry import Context, NeedsData, NeedsHost, axis_of, elem_number, op, rows, static
 
 
 @op("CastLike")
@@ -247,14 +248,13 @@ def is_zero(c: Context, z: Value | None) -> bool:
 
 def integer_matmul(c: Context, a: Value, b: Value, za: Value | None, zb: Value | None) -> Value:
     """(a - za) @ (b - zb) in i32. za: one, or one a row; zb: one, or one a column."""
-    la, lb = len(a.shape), len(b.shape)
-    left = F.reshape(a, (1, a.shape[0])) if la == 1 else a
-    right = F.reshape(b, (b.shape[0], 1)) if lb == 1 else b
+    return product_of(a, b, lambda left, right: _integer_product(c, left, right, za, zb))
+
+
+def _integer_product(c: Context, left: Value, right: Value, za: Value | None, zb: Value | None) -> Value:
     quantized, moved = signed_weights(c, right)
     total = O.IntMatmul()(left, quantized) if len(quantized.shape) == 2 else _wide_product(left, quantized)
     k = left.shape[-1]
-    rows = None
-    columns = None
     zero_b = None if is_zero(c, zb) and not moved else F.sub(F.cast(zb, dt.i32) if zb is not None else c.scalar(0, dt.i32), moved)
     if zero_b is not None:  # the sums of a's rows times the zero points of b
         zero_b = F.reshape(zero_b, () if zero_b.shape in ((), (1,)) else (*zero_b.shape[:-1], 1, zero_b.shape[-1])
@@ -268,11 +268,7 @@ def integer_matmul(c: Context, a: Value, b: Value, za: Value | None, zb: Value |
         columns = F.sum_(F.cast(quantized, dt.i32), (len(quantized.shape) - 2,), keepdims=True)
         part = columns if zero_b is None else F.sub(columns, F.mul(zero_b, c.scalar(k, dt.i32)))
         total = F.sub(total, F.mul(zero_a, part))
-    if la == 1 and lb == 1:
-        return F.reshape(total, ())
-    if la == 1:
-        return F.reshape(total, (*total.shape[:-2], total.shape[-1]))
-    return F.reshape(total, total.shape[:-1]) if lb == 1 else total
+    return total
 
 
 def _wide_product(a: Value, b: Value) -> Value:
@@ -282,13 +278,10 @@ def _wide_product(a: Value, b: Value) -> Value:
 
 def integer_conv(c: Context, x: Value, w: Value, zx: Value | None, zw: Value | None, **attrs: Any) -> Value:
     """The convolution of (x - zx) with (w - zw) in i32."""
-    from .ops_nn import pads_of
-    from .registry import static
-
     kernel = static(w.shape[2:], "the kernel's size")
     n = len(kernel)
-    stride, dil = tuple(attrs.get("strides") or (1,) * n), tuple(attrs.get("dilations") or (1,) * n)
-    padding = pads_of(x, kernel, stride, dil, attrs.get("pads"), attrs.get("auto_pad", "NOTSET"))
+    strides, dilations, pads = (attrs.get(name) for name in ("strides", "dilations", "pads"))
+    stride, dil, padding = windows(x, kernel, strides, dilations, pads, attrs.get("auto_pad", "NOTSET"))
     groups = attrs.get("group", 1)
     quantized, moved = signed_weights(c, w)
     if zx is not None and zx.shape not in ((), (1,)):

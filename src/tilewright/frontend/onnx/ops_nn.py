@@ -1,6 +1,7 @@
 """Products, convolutions, pools and normalisation."""
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import product as cartesian
 from typing import Any
 
@@ -17,12 +18,10 @@ from ...ops.index.strided_add import fold
 from .registry import Context, Unequal, axis_of, limited, op, rows, static
 
 
-def product_of(a: Value, b: Value) -> Value:
+def product_of(a: Value, b: Value, multiply: Callable[[Value, Value], Value] = F.matmul) -> Value:
     """NumPy's matmul: vectors are rows or columns that vanish again."""
     la, lb = len(a.shape), len(b.shape)
-    left = F.reshape(a, (1, a.shape[0])) if la == 1 else a
-    right = F.reshape(b, (b.shape[0], 1)) if lb == 1 else b
-    out = F.matmul(left, right)
+    out = multiply(F.reshape(a, (1, a.shape[0])) if la == 1 else a, F.reshape(b, (b.shape[0], 1)) if lb == 1 else b)
     if la == 1 and lb == 1:
         return F.reshape(out, ())
     if la == 1:
@@ -70,15 +69,18 @@ def pads_of(x: Value, kernel: Any, strides: Any, dilations: Any, pads: Any, auto
     return tuple((given[i], given[n + i]) for i in range(n))
 
 
+def windows(x: Value, kernel: Any, strides: Any, dilations: Any, pads: Any, auto_pad: str) -> tuple[Any, Any, Any]:
+    """Strides, dilations and padding of every spatial axis."""
+    stride, dil = (tuple(v or (1,) * len(kernel)) for v in (strides, dilations))
+    return stride, dil, pads_of(x, kernel, stride, dil, pads, auto_pad)
+
+
 @op("Conv")
 def conv(c: Context, x: Value, w: Value, bias: Value | None = None, *, auto_pad: str = "NOTSET", dilations: Any = None, group: int = 1,
          kernel_shape: Any = None, pads: Any = None, strides: Any = None) -> Value:
-    kernel = static(w.shape[2:], "the kernel's size")
-    n = len(kernel)
-    stride, dil = tuple(strides or (1,) * n), tuple(dilations or (1,) * n)
-    padding = pads_of(x, kernel, stride, dil, pads, auto_pad)
+    stride, dil, padding = windows(x, static(w.shape[2:], "the kernel's size"), strides, dilations, pads, auto_pad)
     out = O.Conv(stride=stride, padding=padding, dilation=dil, groups=group)(x, w)
-    return out if bias is None else F.add(out, F.reshape(bias, (bias.shape[0], *(1,) * n)))
+    return out if bias is None else F.add(out, channelwise(bias, len(x.shape)))
 
 
 @op("ConvTranspose")
@@ -108,7 +110,7 @@ def conv_transpose(c: Context, x: Value, w: Value, bias: Value | None = None, *,
     out = O.Conv(stride=stride, padding=tuple(padding), dilation=dil, groups=group, transposed=True, output_padding=tuple(extra))(x, w)
     if any(beyond):
         out = F.pad(out, [0] * (n + 2), [0, 0, *beyond])
-    return out if bias is None else F.add(out, F.reshape(bias, (bias.shape[0], *(1,) * n)))
+    return out if bias is None else F.add(out, channelwise(bias, len(x.shape)))
 
 
 def _ceil_padded(x: Value, kernel: Any, stride: Any, dil: Any, padding: Any) -> list[int]:
@@ -156,9 +158,7 @@ def _simple(padding: Any, kernel: Any, dil: Any) -> bool:
 def max_pool(c: Context, x: Value, *, kernel_shape: Any, auto_pad: str = "NOTSET", ceil_mode: int = 0, dilations: Any = None,
              pads: Any = None, storage_order: int = 0, strides: Any = None) -> Any:
     kernel = tuple(kernel_shape)
-    n = len(kernel)
-    stride, dil = tuple(strides or (1,) * n), tuple(dilations or (1,) * n)
-    padding = pads_of(x, kernel, stride, dil, pads, auto_pad)
+    stride, dil, padding = windows(x, kernel, strides, dilations, pads, auto_pad)
     if c.wanted(1):
         return _max_pool_indices(c, x, kernel, stride, dil, padding, bool(ceil_mode), storage_order)
     symbolic = any(isinstance(d, Expr) for d in x.shape[2:])
@@ -197,12 +197,10 @@ def _max_pool_indices(c: Context, x: Value, kernel: Any, stride: Any, dil: Any, 
 def average_pool(c: Context, x: Value, *, kernel_shape: Any, auto_pad: str = "NOTSET", ceil_mode: int = 0, count_include_pad: int = 0,
                  dilations: Any = None, pads: Any = None, strides: Any = None) -> Value:
     kernel = tuple(kernel_shape)
-    n = len(kernel)
-    stride, dil = tuple(strides or (1,) * n), tuple(dilations or (1,) * n)
-    padding = pads_of(x, kernel, stride, dil, pads, auto_pad)
+    stride, dil, padding = windows(x, kernel, strides, dilations, pads, auto_pad)
     if _simple(padding, kernel, dil) and not ceil_mode and all(e == 1 for e in dil):
         return F.emit(O.AvgPool(kernel=kernel, stride=stride, padding=padding, count_include_pad=bool(count_include_pad)), x)
-    more = _ceil_padded(x, kernel, stride, dil, padding) if ceil_mode else [0] * n
+    more = _ceil_padded(x, kernel, stride, dil, padding) if ceil_mode else [0] * len(kernel)
     wide = tuple((lo, hi + m) for (lo, hi), m in zip(padding, more, strict=True))
     total = _reduce(_taps(x, kernel, stride, dil, wide, 0.0), "add")
     ones = c.full((1, 1, *x.shape[2:]), 1.0, x.dtype)
@@ -216,9 +214,7 @@ def average_pool(c: Context, x: Value, *, kernel_shape: Any, auto_pad: str = "NO
 def lp_pool(c: Context, x: Value, *, kernel_shape: Any, auto_pad: str = "NOTSET", ceil_mode: int = 0, dilations: Any = None,
             p: float = 2, pads: Any = None, strides: Any = None) -> Value:
     kernel = tuple(kernel_shape)
-    n = len(kernel)
-    stride, dil = tuple(strides or (1,) * n), tuple(dilations or (1,) * n)
-    padding = pads_of(x, kernel, stride, dil, pads, auto_pad)
+    stride, dil, padding = windows(x, kernel, strides, dilations, pads, auto_pad)
     if ceil_mode:
         more = _ceil_padded(x, kernel, stride, dil, padding)
         padding = tuple((lo, hi + m) for (lo, hi), m in zip(padding, more, strict=True))

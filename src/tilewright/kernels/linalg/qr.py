@@ -1,4 +1,4 @@
-"""QR by Householder reflections. Larger matrices are taken by panels (qr_blocked.py), smaller ones by one program each, their columns in
+"""QR by Householder reflections. Larger matrices are taken by panels, smaller ones by one program each, their columns in
 local memory, so that every loop runs along registers.
 
 Reflections are applied column by column, first to the columns behind, then (last first) to the columns of the identity, which gives Q.

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core import dtypes as dt
-from ...core.dtypes import complex_of, real_of
+from ...core.dtypes import real_of
 from ...core.errors import UnsupportedError
 from ...ir.graph import Graph, Node, Value
 from .. import functions as F
@@ -105,29 +104,9 @@ def scalar(like: Value, number: float) -> Pair:
 
 
 @rule
-def mul(op: Op, x: Value, y: Value) -> Value:
-    return join(*times(parts(x), parts(y)))
-
-
-@rule
-def div(op: Op, x: Value, y: Value) -> Value:
-    return join(*over(parts(x), parts(y)))
-
-
-@rule
-def square(op: Op, x: Value) -> Value:
-    return join(*times(parts(x), parts(x)))
-
-
-@rule
 def reciprocal(op: Op, x: Value) -> Value:
     re, im = parts(x)
     return join(*over((F.expand(scalar(re, 1.0)[0], re.shape), F.zeros(re)), (re, im)))
-
-
-@rule
-def abs_(op: Op, x: Value) -> Value:
-    return magnitude(x)
 
 
 @rule
@@ -163,35 +142,6 @@ def sqrt(op: Op, x: Value) -> Value:
     a = F.where(negative, F.abs_(other), t)
     b = F.where(negative, F.one("copysign", t, im), other)
     return join(F.where(none, 0, a), F.where(none, 0, b))
-
-
-@rule
-def rsqrt(op: Op, x: Value) -> Value:
-    return reciprocal(op, sqrt(op, x))
-
-
-@rule
-def sin(op: Op, x: Value) -> Value:
-    re, im = parts(x)
-    return join(F.mul(F.one("sin", re), F.one("cosh", im)), F.mul(F.one("cos", re), F.one("sinh", im)))
-
-
-@rule
-def cos(op: Op, x: Value) -> Value:
-    re, im = parts(x)
-    return join(F.mul(F.one("cos", re), F.one("cosh", im)), F.neg(F.mul(F.one("sin", re), F.one("sinh", im))))
-
-
-@rule
-def sinh(op: Op, x: Value) -> Value:
-    re, im = parts(x)
-    return join(F.mul(F.one("sinh", re), F.one("cos", im)), F.mul(F.one("cosh", re), F.one("sin", im)))
-
-
-@rule
-def cosh(op: Op, x: Value) -> Value:
-    re, im = parts(x)
-    return join(F.mul(F.one("cosh", re), F.one("cos", im)), F.mul(F.one("sinh", re), F.one("sin", im)))
 
 
 @rule
@@ -233,21 +183,6 @@ def pow_(op: Op, x: Value, y: Value) -> Value:
 def equal(op: Op, x: Value, y: Value) -> Value:
     (a, b), (c, d) = parts(x), parts(y)
     return F.logical_and(F.equal(a, c), F.equal(b, d))
-
-
-@rule
-def not_equal(op: Op, x: Value, y: Value) -> Value:
-    return F.logical_not(equal(op, x, y))
-
-
-@rule
-def is_nan(op: Op, x: Value) -> Value:
-    return F.logical_or(*(F.one("is_nan", p) for p in parts(x)))
-
-
-@rule
-def is_inf(op: Op, x: Value) -> Value:
-    return F.logical_or(*(F.one("is_inf", p) for p in parts(x)))
 
 
 @rule
@@ -305,5 +240,27 @@ def pad(op: Any, x: Value) -> Value:
     return join(values_of(op(re))[0], values_of(replace(op, value=0.0)(im))[0])
 
 
-COMPLEX_DTYPES = (dt.c64, dt.c128)
-__all__ = ["COMPLEX_DTYPES", "KEPT", "RULES", "angle", "complex_of", "conj", "expanded", "has_complex", "lowered", "magnitude", "polar"]
+def _of_parts(first: str, second: str, third: str, fourth: str, *, sign: float = 1.0) -> Callable[..., Value]:
+    """first(re) second(im) + i sign third(re) fourth(im)."""
+    def made(op: Op, x: Value) -> Value:
+        re, im = parts(x)
+        other = F.mul(F.one(third, re), F.one(fourth, im))
+        return join(F.mul(F.one(first, re), F.one(second, im)), other if sign > 0 else F.neg(other))
+
+    return made
+
+
+RULES |= {
+    "mul": lambda op, x, y: join(*times(parts(x), parts(y))),
+    "div": lambda op, x, y: join(*over(parts(x), parts(y))),
+    "square": lambda op, x: join(*times(parts(x), parts(x))),
+    "abs": lambda op, x: magnitude(x),
+    "rsqrt": lambda op, x: reciprocal(op, sqrt(op, x)),
+    "sin": _of_parts("sin", "cosh", "cos", "sinh"),
+    "cos": _of_parts("cos", "cosh", "sin", "sinh", sign=-1.0),
+    "sinh": _of_parts("sinh", "cos", "cosh", "sin"),
+    "cosh": _of_parts("cosh", "cos", "sinh", "sin"),
+    "not_equal": lambda op, x, y: F.logical_not(equal(op, x, y)),
+    "is_nan": lambda op, x: F.logical_or(*(F.one("is_nan", p) for p in parts(x))),
+    "is_inf": lambda op, x: F.logical_or(*(F.one("is_inf", p) for p in parts(x))),
+}

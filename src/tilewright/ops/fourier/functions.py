@@ -10,6 +10,7 @@ from ...core.errors import ShapeError
 from ...ir.graph import Value
 from .. import functions as F
 from ..complex.parts import ViewAsComplex, ViewAsReal, parts
+from ..complex.rules import conj
 from .rows import RealDft, RealDftBack, wide
 from .transforms import LARGEST, Dft, DftColumns, factors, twiddles
 
@@ -112,3 +113,28 @@ def resized(x: Value, axis: int, n: int) -> Value:
     if isinstance(have, int) and have > n:
         return F.slice_(x, axis, 0, n)
     return F.pad(x, (0,) * len(x.shape), tuple(n - have if i == axis else 0 for i in range(len(x.shape))))
+
+
+def _all_resized(x: Value, axes: Sequence[int], sizes: Sequence[int]) -> Value:
+    for axis, n in zip(axes, sizes, strict=True):
+        x = resized(x, axis, n)
+    return x
+
+
+def spectrum(z: Value, axes: Sequence[int], sizes: Sequence[int], norm: str | None, *, inverse: bool) -> Value:
+    """`fftn` of an array cut or filled to these sizes."""
+    return fft_c2c(_all_resized(z, axes, sizes), axes, scale_of(norm, math.prod(sizes), inverse=inverse), inverse=inverse)
+
+
+def half_spectrum(x: Value, axes: Sequence[int], sizes: Sequence[int], norm: str | None, *, inverse: bool = False) -> Value:
+    """`rfftn`: real in, half a complex spectrum out (its conjugate with `inverse`)."""
+    half = half_forward(_all_resized(x, axes, sizes), axes[-1], scale_of(norm, math.prod(sizes), inverse=inverse))
+    half = fft_c2c(half, axes[:-1], 1.0, inverse=False) if axes[:-1] else half
+    return conj(half) if inverse else half
+
+
+def signal(z: Value, axes: Sequence[int], sizes: Sequence[int], norm: str | None, *, inverse: bool = True) -> Value:
+    """`irfftn`: half a complex spectrum in, real out (of its conjugate unless `inverse`)."""
+    z = _all_resized(z if inverse else conj(z), axes, [*sizes[:-1], sizes[-1] // 2 + 1])
+    z = fft_c2c(z, axes[:-1], 1.0, inverse=True) if axes[:-1] else z
+    return half_backward(z, sizes[-1], axes[-1], scale_of(norm, math.prod(sizes), inverse=inverse))

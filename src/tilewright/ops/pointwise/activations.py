@@ -17,7 +17,6 @@ from ..base import E, S, Values, register
 from ..families import Unary, bf16, boolean, f16, f32, f64, i32, unary_samples
 from ..special import erf as special
 from ..tiles import TileBuilder
-from .elementwise import FLOAT_ONLY
 
 TANH_SCALE = sqrt(2 / pi)
 TANH_CUBIC = 0.044715
@@ -50,7 +49,6 @@ class Silu(Unary):
     """x * sigmoid(x), also called swish."""
 
     public, aten = "silu", "silu"
-    errors = FLOAT_ONLY
 
     def ref(self, x: Any) -> Any:
         return x * special.sigmoid(x)
@@ -74,7 +72,7 @@ class Gelu(Unary):
     approximate: str = "none"
     samples = [*unary_samples(), S(f32(3, 5), approximate="tanh"), S(f64(5), approximate="tanh"), S(bf16(4), approximate="tanh"),
                S(f16(3), approximate="tanh")]
-    errors = [*FLOAT_ONLY, E(f32(3), approximate="fast", match="approximate must be 'none' or 'tanh', got approximate=fast")]
+    errors = [*Unary.errors, E(f32(3), approximate="fast", match="approximate must be 'none' or 'tanh', got approximate=fast")]
 
     def infer(self, *types: TensorType) -> TensorType:
         require(self.approximate in ("none", "tanh"), "approximate must be 'none' or 'tanh'", approximate=self.approximate)
@@ -158,7 +156,6 @@ class Softplus(Unary):
 
     public = "softplus"
     samples = unary_samples(-30, 30)
-    errors = FLOAT_ONLY
     dydx = lambda x, y: F.sigmoid(x)
 
     def ref(self, x: Any) -> Any:
@@ -178,7 +175,6 @@ class Mish(Unary):
 
     public, aten = "mish", "mish"
     samples = unary_samples(-30, 30)
-    errors = FLOAT_ONLY
 
     def ref(self, x: Any) -> Any:
         return x * np.tanh(Softplus().ref(x))
@@ -200,7 +196,6 @@ class Hardsigmoid(Unary):
 
     public, aten = "hardsigmoid", "hardsigmoid"
     samples = unary_samples(-5, 5)
-    errors = FLOAT_ONLY
 
     def ref(self, x: Any) -> Any:
         return np.clip(x + 3, 0, 6) / 6
@@ -222,7 +217,6 @@ class Hardswish(Unary):
 
     public, aten = "hardswish", "hardswish"
     samples = unary_samples(-5, 5)
-    errors = FLOAT_ONLY
     dydx = lambda x, y: F.where(F.less_equal(x, -3), 0, F.where(F.less(x, 3), F.add(F.div(x, 3), 0.5), 1))
 
     def ref(self, x: Any) -> Any:

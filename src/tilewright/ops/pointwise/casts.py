@@ -14,7 +14,6 @@ from .. import functions as F
 from ..base import E, S, Values, register
 from ..families import Unary, bf16, boolean, f16, f32, f64, i32, i64, u8
 from ..tiles import TileBuilder
-from .elementwise import FLOAT_ONLY
 
 
 @register
@@ -25,9 +24,7 @@ class LogicalNot(Unary):
     kinds = "b"
     samples = [S(boolean(3, 5)), S(boolean()), S(boolean(0))]
     errors = [E(i32(3), match="needs bool operands; cast first, got dtype=i32")]
-
-    def lower(self, t: TileBuilder, x: Any) -> Any:
-        return t.unary("not", x)
+    tile = "not"
 
 
 @register
@@ -49,24 +46,16 @@ class BitwiseNot(Unary):
 class IsNan(Unary):
     """True where x is NaN."""
 
-    public, complex, numpy = "isnan", "rule", "isnan"
+    public, complex, numpy, tile = "isnan", "rule", "isnan", "isnan"
     to_bool = True
-    errors = FLOAT_ONLY
-
-    def lower(self, t: TileBuilder, x: Any) -> Any:
-        return t.unary("isnan", x)
 
 
 @register
 class IsInf(Unary):
     """True where x is an infinity of either sign."""
 
-    public, complex, numpy = "isinf", "rule", "isinf"
+    public, complex, numpy, tile = "isinf", "rule", "isinf", "isinf"
     to_bool = True
-    errors = FLOAT_ONLY
-
-    def lower(self, t: TileBuilder, x: Any) -> Any:
-        return t.unary("isinf", x)
 
 
 @register
@@ -75,6 +64,7 @@ class Cast(Unary):
 
     complex = "rule"
     dtype: DType
+    errors = []
     samples = [S(f32(3, 5), dtype=dt.i32, low=-9, high=9), S(f64(7), dtype=dt.f32), S(f32(6), dtype=dt.bf16), S(f64(5), dtype=dt.f16),
                S(bf16(4), dtype=dt.f32), S(i64(2, 3), dtype=dt.f32, low=-9, high=9), S(f32(5), dtype=dt.bool_), S(i32(5), dtype=dt.bool_),
                S(boolean(2, 3), dtype=dt.f32), S(boolean(3), dtype=dt.i64), S(f16(3), dtype=dt.bf16),

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from math import pi, sqrt
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -17,18 +17,6 @@ from ..base import E, register
 from ..families import Unary, boolean, i32, i64, u8, unary_samples
 from ..special import erf as special
 from ..tiles import TileBuilder
-
-
-class Primitive(Unary):
-    """One tile instruction of the same meaning."""
-
-    tile: ClassVar[str] = ""
-
-    def lower(self, t: TileBuilder, x: Any) -> Any:
-        return t.unary(type(self).tile, x)
-
-
-FLOAT_ONLY = [E(i32(3), match="needs float operands; cast first, got dtype=i32")]
 
 
 @register
@@ -91,66 +79,60 @@ class Sign(Unary):
 
 
 @register
-class Exp(Primitive):
+class Exp(Unary):
     """e**x."""
 
     public, aten, complex, numpy = "exp", "exp", "rule", "exp"
     tile = "exp"
-    errors = FLOAT_ONLY
     dydx = lambda x, y: y
 
 
 @register
-class Log(Primitive):
+class Log(Unary):
     """Natural logarithm."""
 
     public, aten, complex, numpy = "log", "log", "rule", "log"
     tile = "log"
     samples = unary_samples(0.01, 9)
-    errors = FLOAT_ONLY
     dydx = lambda x, y: F.one("reciprocal", x)
 
 
 @register
-class Log1p(Primitive):
+class Log1p(Unary):
     """log(1 + x), accurate near 0."""
 
     public, aten, numpy = "log1p", "log1p special_log1p", "log1p"
     tile = "log1p"
     samples = unary_samples(-0.9, 4)
-    errors = FLOAT_ONLY
     dydx = lambda x, y: F.one("reciprocal", F.add(x, 1))
 
 
 @register
-class Expm1(Primitive):
+class Expm1(Unary):
     """exp(x) - 1, accurate near 0."""
 
     public, aten, numpy = "expm1", "expm1 special_expm1", "expm1"
     tile = "expm1"
-    errors = FLOAT_ONLY
     dydx = lambda x, y: F.add(y, 1)
 
 
 @register
-class Sqrt(Primitive):
+class Sqrt(Unary):
     """Square root, correctly rounded."""
 
     public, aten, complex, numpy = "sqrt", "sqrt", "rule", "sqrt"
     tile = "sqrt"
     samples = unary_samples(0, 9)
-    errors = FLOAT_ONLY
     dydx = lambda x, y: F.div(0.5, y)
 
 
 @register
-class Rsqrt(Primitive):
+class Rsqrt(Unary):
     """1 / sqrt(x)."""
 
     public, aten, complex = "rsqrt", "rsqrt", "rule"
     tile = "rsqrt"
     samples = unary_samples(0.1, 9)
-    errors = FLOAT_ONLY
     dydx = lambda x, y: F.mul(F.div(y, x), -0.5)
 
     def ref(self, x: Any) -> Any:
@@ -162,56 +144,51 @@ class Rsqrt(Primitive):
 
 
 @register
-class Sin(Primitive):
+class Sin(Unary):
     """Sine of radians."""
 
     public, aten, complex, numpy = "sin", "sin", "rule", "sin"
     tile = "sin"
     samples = unary_samples(-9, 9)
-    errors = FLOAT_ONLY
     dydx = lambda x, y: F.one("cos", x)
 
 
 @register
-class Cos(Primitive):
+class Cos(Unary):
     """Cosine of radians."""
 
     public, aten, complex, numpy = "cos", "cos", "rule", "cos"
     tile = "cos"
     samples = unary_samples(-9, 9)
-    errors = FLOAT_ONLY
     dydx = lambda x, y: F.neg(F.one("sin", x))
 
 
 @register
-class Tan(Primitive):
+class Tan(Unary):
     """Tangent of radians."""
 
     public, aten, complex, numpy = "tan", "tan", "rule", "tan"
     tile = "tan"
     samples = unary_samples(-1.4, 1.4)
-    errors = FLOAT_ONLY
     dydx = lambda x, y: F.add(F.square(y), 1)
 
 
 @register
-class Tanh(Primitive):
+class Tanh(Unary):
     """Hyperbolic tangent."""
 
     public, aten, complex, numpy = "tanh", "tanh", "rule", "tanh"
     tile = "tanh"
-    errors = FLOAT_ONLY
     dydx = lambda x, y: F.sub(1, F.square(y))
 
 
 @register
-class Erf(Primitive):
+class Erf(Unary):
     """The error function."""
 
     public, aten = "erf", "erf special_erf"
     tile = "erf"
     samples = unary_samples(-5, 5)
-    errors = FLOAT_ONLY
     dydx = lambda x, y: F.mul(F.exp(F.neg(F.square(x))), 2 / sqrt(pi))
 
     def ref(self, x: Any) -> Any:
@@ -219,12 +196,11 @@ class Erf(Primitive):
 
 
 @register
-class Sigmoid(Primitive):
+class Sigmoid(Unary):
     """1 / (1 + exp(-x))."""
 
     public, aten, complex = "sigmoid", "sigmoid special_expit", "rule"
     tile = "sigmoid"
-    errors = FLOAT_ONLY
     dydx = lambda x, y: F.mul(y, F.sub(1, y))
 
     def ref(self, x: Any) -> Any:
@@ -232,13 +208,12 @@ class Sigmoid(Primitive):
 
 
 @register
-class Reciprocal(Primitive):
+class Reciprocal(Unary):
     """1 / x."""
 
     public, aten, complex, numpy = "reciprocal", "reciprocal", "rule", "reciprocal"
     tile = "reciprocal"
     samples = unary_samples(0.2, 5)
-    errors = FLOAT_ONLY
     dydx = lambda x, y: F.neg(F.square(y))
 
 

@@ -9,7 +9,6 @@ from ..base import E, S, Sample, Values, register
 from ..families import Binary, Unary, bf16, f32, f64, i32
 from ..special import vector_math as vm
 from ..tiles import TileBuilder
-from .elementwise import FLOAT_ONLY, Primitive
 
 
 def few(low: float, high: float) -> list[Sample]:
@@ -21,7 +20,6 @@ class Formula(Unary):
     """Written in tile operations (`vector_math`); the reference is NumPy's function."""
 
     formula: ClassVar[Any] = None
-    errors = FLOAT_ONLY
 
     def lower(self, t: TileBuilder, x: Any) -> Any:
         return type(self).formula(t, x)
@@ -126,24 +124,22 @@ class Atan2(Binary):
 
 
 @register
-class Exp2(Primitive):
+class Exp2(Unary):
     """2**x."""
 
     public, aten, numpy = "exp2", "exp2 special_exp2", "exp2"
     tile = "exp2"
     samples = few(-5, 5)[:2]
-    errors = FLOAT_ONLY
     dydx = lambda x, y: F.mul(y, vm.LN2)
 
 
 @register
-class Log2(Primitive):
+class Log2(Unary):
     """Logarithm of base 2."""
 
     public, aten, numpy = "log2", "log2", "log2"
     tile = "log2"
     samples = few(0.1, 9)[:2]
-    errors = FLOAT_ONLY
     dydx = lambda x, y: F.div(1 / vm.LN2, x)
 
 

@@ -2,12 +2,11 @@
 from __future__ import annotations
 
 from ..base import register
-from .elementwise import FLOAT_ONLY, Primitive
+from ..families import Unary
 
 
-class Rounding(Primitive):
+class Rounding(Unary):
     steps = True
-    errors = FLOAT_ONLY
     dydx = lambda x, y: None
 
 

@@ -13,7 +13,6 @@ from ...ir.types import TensorType
 from .. import functions as F
 from ..base import E, NotSupported, S, Values, register
 from ..families import Binary, Unary, f32, f64, i32
-from ..pointwise.elementwise import FLOAT_ONLY
 from ..pointwise.hyperbolic import few
 from ..tiles import TileBuilder
 from . import vector_bessel as vb
@@ -26,7 +25,6 @@ class Special(Unary):
     """Written in tile operations; the reference runs them on f64 arrays."""
 
     formula: ClassVar[Any] = None
-    errors = FLOAT_ONLY
 
     def ref(self, x: Any) -> Any:
         with np.errstate(all="ignore"):
@@ -123,7 +121,7 @@ class Polygamma(Special):
 
     n: int = 1
     samples = [S(f32(3, 5), n=1, low=0.2, high=6), S(f64(7), n=2, low=0.2, high=4), S(f64(5), n=4, low=-2.9, high=-2.6)]
-    errors = [*FLOAT_ONLY, E(f32(3), n=-1, match="n must not be negative, got n=-1")]
+    errors = [*Unary.errors, E(f32(3), n=-1, match="n must not be negative, got n=-1")]
 
     def infer(self, *types: TensorType) -> TensorType:
         require(self.n >= 0, "n must not be negative", n=self.n)

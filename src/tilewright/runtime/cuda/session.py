@@ -44,7 +44,7 @@ class CudaSession(Compiled):
         self.stream = 0  # of calls without torch's tensors: the default one
         self._stream: int | None = None  # of the last run: another one waits for it
         self.seen_stream: Any = None  # the same where machine code reads it
-        self._ways: dict[str, Any] = {}  # short ways of a call, by whose arrays they take
+        self._ways: dict[str, Any] = {}  # fast paths of a call, by whose arrays they take
         self._fast: Any = None  # the one that fits the last call
         self.apart: Any = None  # a check of the addresses of a call that writes donated inputs in place, where the owner wants one
         self._env: dict[str, int] | None = None  # sizes of the last call

@@ -116,7 +116,7 @@ def _extreme(f: FunctionText, fn: str, dtype: DType, ty: str, a: str, b: str) ->
 
 
 def _remainder(f: FunctionText, ty: str, a: str, b: str) -> str:
-    """C's fmod, exact. One FMA while the quotient is a whole number of the format: rounded, it is right or one too large, and what is
+    """C's fmod, exact. One FMA while the quotient is an integer of the format: rounded, it is right or one too large, and what is
     left is representable either way. The library's long division only where some lane's quotient is larger or no number."""
     if not (f.features.has_fma and f.branches):
         return f.value(f"frem {ty} {a}, {b}")

@@ -3,7 +3,6 @@ are transformed in f32."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ from ...core import dtypes as dt
 from ...core.errors import ShapeError
 from ...ir.graph import Value
 from ...ops import functions as F
-from ...ops.complex.rules import conj
 from ...ops.fourier import functions as T
 from ..promote import as_float, as_tracer
 from ..trace import Functions, Tracer, built, user_place
@@ -42,13 +40,7 @@ def _wide(x: Any) -> Tracer:
 def _complex_form(name: str, x: Any, s: Any, axes: Any, norm: str | None, *, inverse: bool) -> Any:
     x = _wide(x) if axes is None or len(axes) else as_complex(_wide(x))  # a transform makes real numbers complex itself
     found, sizes = _axes(name, x, s, axes)
-
-    def build(z: Value) -> Value:
-        for a, n in zip(found, sizes, strict=True):
-            z = T.resized(z, a, n)
-        return T.fft_c2c(z, found, T.scale_of(norm, prod(sizes), inverse=inverse), inverse=inverse)
-
-    return built(build, x)
+    return built(lambda z: T.spectrum(z, found, sizes, norm, inverse=inverse), x)
 
 
 def _to_half(name: str, x: Any, s: Any, axes: Any, norm: str | None, *, inverse: bool = False) -> Any:
@@ -57,15 +49,7 @@ def _to_half(name: str, x: Any, s: Any, axes: Any, norm: str | None, *, inverse:
     if x.value.dtype.kind == "c":
         raise ShapeError(f"{name}: needs real operands, got {x.type} ({user_place()})")
     found, sizes = _axes(name, x, s, axes)
-
-    def build(v: Value) -> Value:
-        for a, n in zip(found, sizes, strict=True):
-            v = T.resized(v, a, n)
-        half = T.half_forward(v, found[-1], T.scale_of(norm, prod(sizes), inverse=inverse))
-        half = T.fft_c2c(half, found[:-1], 1.0, inverse=False) if found[:-1] else half
-        return conj(half) if inverse else half
-
-    return built(build, x)
+    return built(lambda v: T.half_spectrum(v, found, sizes, norm, inverse=inverse), x)
 
 
 def _from_half(name: str, x: Any, s: Any, axes: Any, norm: str | None, *, inverse: bool = True) -> Any:
@@ -74,15 +58,7 @@ def _from_half(name: str, x: Any, s: Any, axes: Any, norm: str | None, *, invers
     found, sizes = _axes(name, x, s, axes)
     if s is None:
         sizes = [*sizes[:-1], 2 * (sizes[-1] - 1)]
-
-    def build(z: Value) -> Value:
-        z = z if inverse else conj(z)
-        for a, n in zip(found, [*sizes[:-1], sizes[-1] // 2 + 1], strict=True):
-            z = T.resized(z, a, n)
-        z = T.fft_c2c(z, found[:-1], 1.0, inverse=True) if found[:-1] else z
-        return T.half_backward(z, sizes[-1], found[-1], T.scale_of(norm, prod(sizes), inverse=inverse))
-
-    return built(build, x)
+    return built(lambda z: T.signal(z, found, sizes, norm, inverse=inverse), x)
 
 
 def _one(make: Callable[..., Any], name: str, *, inverse: bool, doc: str) -> None:

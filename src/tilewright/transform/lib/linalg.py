@@ -28,19 +28,26 @@ def _floats(*operands: Any) -> list[Tracer]:
     return meet(*(as_float(x) for x in operands))
 
 
-def _of_one(name: str, fn: Callable[..., Any]) -> Callable[[Any], Any]:
+def _of_one(name: str, fn: Callable[..., Any], doc: str) -> Callable[[Any], Any]:
     def call(x: Any) -> Any:
         return built(fn, as_float(x))
 
     call.__name__ = call.__qualname__ = name
     call.__code__ = call.__code__.replace(co_name=name)  # errors name what the user called
-    call.__doc__ = fn.__doc__
+    call.__doc__ = doc
     return call
 
 
 for _name, _fn in {"inv": L.inv, "det": L.det, "slogdet": L.slogdet, "matrix_exp": L.matrix_exp, "diagonal": X.diagonal,
                    "eig": L.eig, "eigvals": L.eigvals}.items():
-    FUNCTIONS[_name] = _of_one(_name, _fn)
+    FUNCTIONS[_name] = _of_one(_name, _fn, _fn.__doc__ or "")
+for _name, _op, _doc in (
+    ("geqrf", Geqrf(), "(packed, tau): R above the diagonal, the vectors of the reflections below it, as LAPACK has them."),
+    ("eigh", Eigh(), "(ascending eigenvalues, eigenvectors as columns) of symmetric matrices."),
+    ("eigvalsh", Eigh(vectors=False), "Ascending eigenvalues of symmetric matrices."),
+    ("svdvals", Svd(vectors=False), "Descending singular values."),
+):
+    FUNCTIONS[_name] = _of_one(_name, _op.__call__, _doc)
 
 
 @public
@@ -100,12 +107,6 @@ def qr(a: Any, mode: str = "reduced") -> Any:
 
 
 @public
-def geqrf(a: Any) -> Any:
-    """(packed, tau): R above the diagonal, the vectors of the reflections below it, as LAPACK has them."""
-    return apply(Geqrf(), as_float(a))
-
-
-@public
 def householder_product(packed: Any, tau: Any) -> Any:
     """The first columns of the Q that packed reflections stand for."""
     return built(R.householder_product, *_floats(packed, tau))
@@ -118,30 +119,12 @@ def ormqr(packed: Any, tau: Any, other: Any, *, left: bool = True, transpose: bo
 
 
 @public
-def eigh(a: Any) -> Any:
-    """(ascending eigenvalues, eigenvectors as columns) of symmetric matrices."""
-    return apply(Eigh(), as_float(a))
-
-
-@public
-def eigvalsh(a: Any) -> Any:
-    """Ascending eigenvalues of symmetric matrices."""
-    return apply(Eigh(vectors=False), as_float(a))
-
-
-@public
 def svd(a: Any, full_matrices: bool = False) -> Any:
     """(U, descending singular values, V.T)."""
     s, u, vt = apply(Svd(), as_float(a))
     if full_matrices:
         u, vt = built(L.complete_basis, u), built(lambda v: X.mt(L.complete_basis(X.mt(v))), vt)
     return u, s, vt
-
-
-@public
-def svdvals(a: Any) -> Any:
-    """Descending singular values."""
-    return apply(Svd(vectors=False), as_float(a))
 
 
 @public

@@ -57,19 +57,13 @@ def same(c: Context, x: Value, **_: Any) -> Value:
 def arange_step(c: Context, start: Any, end: Any, step: Any = 1, **_: Any) -> Value:
     (n,) = c.shape
     if isinstance(start, (int, Expr)) and isinstance(step, int):
-        counts = O.Iota(shape=(n,), axis=0, dtype=c.dtype if c.dtype.is_int else _i64(), start=start, step=step)
+        counts = O.Iota(shape=(n,), axis=0, dtype=c.dtype if c.dtype.is_int else dt.i64, start=start, step=step)
         return c.cast(c.emit(counts), c.dtype)
     if isinstance(n, int) and isinstance(start, (int, float)) and isinstance(step, (int, float)):
         if c.dtype.is_int:
             return c.constant((np.arange(n) * int(step) + int(start)).astype(c.dtype.np), "arange")
         return c.constant((np.arange(n) * float(step) + float(start)).astype(c.dtype.np), "arange")
     raise UnsupportedError(f"arange from {start} in steps of {step} needs static floats or integer steps")
-
-
-def _i64() -> Any:
-    from ....core.dtypes import i64
-
-    return i64
 
 
 @aten("linspace.default")

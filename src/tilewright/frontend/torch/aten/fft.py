@@ -19,23 +19,16 @@ def _scale(normalization: int, n: int) -> float:
     return (1.0, 1.0 / max(n, 1) ** 0.5, 1.0 / max(n, 1))[normalization]
 
 
-def _size(shape: Sequence[Any], axes: Sequence[int]) -> int:
-    n = 1
-    for a in axes:
-        n *= shape[a]
-    return n
-
-
 @aten("_fft_c2c.default")
 def c2c(c: Context, z: Value, dim: Sequence[int], normalization: int, forward: bool) -> Any:
     axes = [axis_of(d, len(z.shape)) for d in dim]
-    return c.built(lambda: T.fft_c2c(z, axes, _scale(normalization, _size(z.shape, axes)), inverse=not forward))
+    return c.built(lambda: T.fft_c2c(z, axes, _scale(normalization, prod(z.shape[a] for a in axes)), inverse=not forward))
 
 
 @aten("_fft_r2c.default")
 def r2c(c: Context, x: Value, dim: Sequence[int], normalization: int, onesided: bool) -> Any:
     axes = [axis_of(d, len(x.shape)) for d in dim]
-    scale = _scale(normalization, _size(x.shape, axes))
+    scale = _scale(normalization, prod(x.shape[a] for a in axes))
 
     def build() -> Value:
         if not onesided:
@@ -49,7 +42,7 @@ def r2c(c: Context, x: Value, dim: Sequence[int], normalization: int, onesided: 
 @aten("_fft_c2r.default")
 def c2r(c: Context, z: Value, dim: Sequence[int], normalization: int, last_dim_size: int) -> Any:
     axes = [axis_of(d, len(z.shape)) for d in dim]
-    scale = _scale(normalization, _size(z.shape, axes[:-1]) * last_dim_size)
+    scale = _scale(normalization, prod(z.shape[a] for a in axes[:-1]) * last_dim_size)
 
     def build() -> Value:
         inner = T.fft_c2c(z, axes[:-1], 1.0, inverse=True) if axes[:-1] else z
@@ -77,28 +70,12 @@ def _places(x: Value, s: Sequence[int] | None, dim: Sequence[int] | None) -> tup
 def _complex_form(c: Context, x: Value, s: Any, dim: Any, norm: str | None, *, inverse: bool) -> Any:
     x = _float(c, x)
     axes, sizes = _places(x, s, dim)
-
-    def build() -> Value:
-        z = x if axes else F.cast(x, c.dtype)
-        for a, n in zip(axes, sizes, strict=True):
-            z = T.resized(z, a, n)
-        return T.fft_c2c(z, axes, T.scale_of(norm, prod(sizes), inverse=inverse), inverse=inverse)
-
-    return c.built(build)
+    return c.built(lambda: T.spectrum(x if axes else F.cast(x, c.dtype), axes, sizes, norm, inverse=inverse))
 
 
 def _to_half(c: Context, x: Value, s: Any, dim: Any, norm: str | None) -> Any:
     x = _float(c, x)
-    axes, sizes = _places(x, s, dim)
-
-    def build() -> Value:
-        v = x
-        for a, n in zip(axes, sizes, strict=True):
-            v = T.resized(v, a, n)
-        half = T.half_forward(v, axes[-1], T.scale_of(norm, prod(sizes), inverse=False))
-        return T.fft_c2c(half, axes[:-1], 1.0, inverse=False) if axes[:-1] else half
-
-    return c.built(build)
+    return c.built(T.half_spectrum, x, *_places(x, s, dim), norm)
 
 
 def _from_half(c: Context, x: Value, s: Any, dim: Any, norm: str | None) -> Any:
@@ -106,15 +83,7 @@ def _from_half(c: Context, x: Value, s: Any, dim: Any, norm: str | None) -> Any:
     axes, sizes = _places(x, s, dim)
     if s is None or s[-1] == -1:
         sizes[-1] = 2 * (sizes[-1] - 1)
-
-    def build() -> Value:
-        z = x
-        for a, n in zip(axes, [*sizes[:-1], sizes[-1] // 2 + 1], strict=True):
-            z = T.resized(z, a, n)
-        z = T.fft_c2c(z, axes[:-1], 1.0, inverse=True) if axes[:-1] else z
-        return T.half_backward(z, sizes[-1], axes[-1], T.scale_of(norm, prod(sizes), inverse=True))
-
-    return c.built(build)
+    return c.built(T.signal, x, axes, sizes, norm)
 
 
 def _install(name: str, make: Callable[..., Any], **more: Any) -> None:
@@ -122,13 +91,11 @@ def _install(name: str, make: Callable[..., Any], **more: Any) -> None:
     def one(c: Context, x: Value, n: int | None = None, dim: int = -1, norm: str | None = None) -> Any:
         return make(c, x, None if n is None else (n,), (dim,), norm, **more)
 
-    @aten(f"fft_{name}2.default")
-    def two(c: Context, x: Value, s: Any = None, dim: Any = (-2, -1), norm: str | None = None) -> Any:
-        return make(c, x, s, dim, norm, **more)
+    for suffix, axes in (("2", (-2, -1)), ("n", None)):
 
-    @aten(f"fft_{name}n.default")
-    def many(c: Context, x: Value, s: Any = None, dim: Any = None, norm: str | None = None) -> Any:
-        return make(c, x, s, dim, norm, **more)
+        @aten(f"fft_{name}{suffix}.default")
+        def many(c: Context, x: Value, s: Any = None, dim: Any = axes, norm: str | None = None) -> Any:
+            return make(c, x, s, dim, norm, **more)
 
 
 _install("fft", _complex_form, inverse=False)
