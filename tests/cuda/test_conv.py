@@ -273,6 +273,24 @@ def test_pools_of_values_that_lie_channels_last(channels: int, rng: np.random.Ge
         np.testing.assert_allclose(a.astype(np.float64), b.numpy(), rtol=1.2e-2, atol=1.2e-2)
 
 
+def test_dilated_windows_of_every_channel(rng: np.random.Generator) -> None:
+    """Rows of taps are apart, and those before and behind the image are left out; some windows lie behind it altogether."""
+    x, k = numbers(rng, f32, 2, 9, 7, 12), numbers(rng, f32, 12, 1, 3, 2)
+
+    def windows(v: Any) -> tuple[Any, ...]:
+        y, w = o.Transpose(perm=(0, 3, 1, 2))(v), v.node.graph.constant(k, "w")
+        both = o.Conv(stride=(2, 1), padding=((6, 6), (1, 1)), dilation=(2, 3), groups=12)(y, w), o.MaxPool(
+            kernel=(3, 2), stride=(2, 2), padding=((1, 1), (1, 1)), dilation=(2, 1))(y)  # fmt: skip
+        return tuple(o.Transpose(perm=(0, 2, 3, 1))(z) for z in both)
+
+    made = Emulated(graph(windows, (f32, x.shape)))
+    assert {n.kernel.name.rpartition("_")[0] for n in made.program.launches} == {"conv_depthwise", "max_pool"}
+    y = wide(x).permute(0, 3, 1, 2)
+    want = F.conv2d(y, wide(k), None, (2, 1), (6, 1), (2, 3), 12), F.max_pool2d(y, (3, 2), (2, 2), (1, 1), (2, 1))
+    for a, b in zip(made(x), want, strict=True):
+        np.testing.assert_allclose(a, b.permute(0, 2, 3, 1).numpy(), rtol=1e-5, atol=1e-5)
+
+
 def test_a_convolution_without_input_channels_is_zero(rng: np.random.Generator) -> None:
     """Without input channels every sum is empty."""
     padding = ((1, 1),) * 2

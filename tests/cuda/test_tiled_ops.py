@@ -403,6 +403,15 @@ def test_products_with_axes_of_size_1(dtype: DType, sizes: tuple[int, int, int],
     assert_close(product(a, b)[0], want, dtype)
 
 
+@pytest.mark.parametrize("rows", [3, 6])
+def test_factors_of_rows_in_an_epilogue_end_with_the_rows(rows: int) -> None:
+    """Neighbours in memory along the rows, of which there are fewer than a vector has elements: nothing behind them is read."""
+    rng = fresh_rng()
+    x, w, f = (rng.standard_normal(s).astype(np.float32) for s in ((2, rows, 5), (5, 4), (rows, 1)))
+    (got,) = Emulated(graph(lambda x, w, f: o.Mul()(Matmul()(x, w), f), (f32, x.shape), (f32, w.shape), (f32, f.shape)))(x, w, f)
+    np.testing.assert_allclose(got, x @ w * f, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize(("depth", "wide", "delta"), [(64, 32, True), (24, 40, False), (128, 5, True)])
 def test_memories_lie_in_registers_of_warps(depth: int, wide: int, delta: bool) -> None:
     """Depths and widths that fill their tiles or not, two heads that share a key; no program is one thread's."""

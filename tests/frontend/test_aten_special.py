@@ -55,7 +55,7 @@ ROWS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "bucketize, many edges": (lambda x, e: torch.bucketize(x, e, out_int32=True), (EDGE, f(1000).sort()[0].round(decimals=1))),
     "searchsorted, NaN behind the edges": (torch.searchsorted, (torch.cat([f(300).sort()[0], torch.full((9,), float("nan"))]),
                                                                 f(36).clamp(-1, 1))),
-    "searchsorted, NaN behind few edges": (torch.searchsorted, (torch.tensor([-1.0, 0.0, 1.0, 2.0, 3.0, float("nan")]), f(36).clamp(-1, 1))),
+    "searchsorted, NaN behind few edges": (torch.searchsorted, (torch.tensor([-1.0, 0.0, 1.0, 2.0, 3.0, torch.nan]), f(36).clamp(-1, 1))),
     "histc, one edge given twice": (lambda x: torch.histc(x, 5, 1, 1), (f(40),)),
     "histc": (lambda x: torch.histc(x, 5, -1, 1), (torch.tensor([float("nan"), 0.0, 1.0, -1.0, 2.0, -0.3, -2.0]),)),
     "rrelu": (lambda x: F.rrelu(x, 0.1, 0.3), (f(6),)),

@@ -144,7 +144,10 @@ class Bound:
             self._load(state, len(addresses))
         if self.errors is not None:
             self.kernel.raise_error(self.errors)
-        packet = self.packets.pop() if self.packets else cuda_launch.Packet(self.function, self.grid, self.kernel.block, self.words)
+        try:
+            packet = self.packets.pop()
+        except IndexError:  # other threads have all
+            packet = cuda_launch.Packet(self.function, self.grid, self.kernel.block, self.words)
         arguments = packet.values
         for i, k, base in self.places:
             arguments[i] = base + addresses[k]

@@ -46,10 +46,12 @@ class TiledKernel(SimtKernel):
 
 
 def aligned(layout: Layout, inner: Dim | None = None, most: int = 16) -> int:
-    """The largest power of two of elements that every row of a layout starts at a multiple of (and that `inner`, the row's length, is). 1
-    where several axes have stride 1 (some of size 1): whoever walks along one of them starts at every place of another."""
+    """The largest power of two of elements that every row of a layout starts at a multiple of (and that `inner`, the row's length, and the
+    length of the axis of stride 1 are). 1 where several axes have stride 1 (some of size 1): whoever walks along one of them starts at
+    every place of another."""
     v = most if layout.strides.count(1) <= 1 else 1
-    parts = [layout.offset, *(s for s in layout.strides if s != 1), *([] if inner is None else [inner])]
+    ends = [] if inner is None else [inner, *(d for d, s in zip(layout.shape, layout.strides, strict=True) if s == 1)]
+    parts = [layout.offset, *(s for s in layout.strides if s != 1), *ends]
     while v > 1 and not all(divisible(x, v) for x in parts):
         v //= 2
     return v

@@ -95,8 +95,8 @@ class Windows:
             return row(taps, pixel if few is None else few.__getitem__, list(states))
         dilation = self.dilation[axis]
         begin = self.begin(axis, self.rows[axis])
-        low, high = (b.ceildiv(q, dilation) for q in (0 - begin, self.sizes[axis] - begin))
-        with b.loop(b.maximum(low, 0), b.minimum(high, self.kernel[axis]), 1, states) as loop:
+        low, high = (b.ceildiv(b.maximum(q, 0), dilation) for q in (0 - begin, self.sizes[axis] - begin))  # quotients of no negative number
+        with b.loop(low, b.minimum(high, self.kernel[axis]), 1, states) as loop:
             loop.next(*self._rows(axis + 1, (*at, begin + loop.index * dilation), (*taps, loop.index), list(loop.carried), row))
         return list(loop.results)
 

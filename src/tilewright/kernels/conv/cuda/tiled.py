@@ -157,7 +157,7 @@ class ConvKernel:
     def _view(self, name: str, o: Operand, layout: Layout, inner: int, *, write: bool = False) -> View:
         """A view [offset, channel] of a value [N, C, spatial…]; `inner` is what rows of channels are a multiple of."""
         step = layout.strides[1]
-        along = Layout(layout.shape, tuple(s for i, s in enumerate(layout.strides) if i != 1), layout.offset)
+        along = Layout((layout.shape[0], *layout.shape[2:]), (layout.strides[0], *layout.strides[2:]), layout.offset)
         self.vectors[name] = aligned(along, inner) if step == 1 else 1
         extent: Dim = 1
         for d, s in zip(layout.shape, layout.strides, strict=True):
