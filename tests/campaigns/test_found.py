@@ -95,6 +95,34 @@ def test_onnx_clip_keeps_the_sign_of_zero() -> None:
         assert np.signbit(tw.onnx.InferenceSession(model).run(None, feed)[0]).tolist() == np.signbit(want).tolist()
 
 
+INDEX_NODES: list[tuple[str, dict[str, Any], list[int], Any]] = [
+    ("GatherND", {}, [2, 3], [[0, 5], [1, -4], [-3, 5]]), ("GatherND", {"batch_dims": 1}, [2, 3], [[3], [-4]]),
+    ("ScatterND", {}, [2, 3], [[0, 5], [1, -4], [-3, 5]]), ("ScatterND", {"reduction": "mul"}, [2, 3], [[0, 5], [1, -4]]),
+    ("ScatterElements", {"axis": 1, "reduction": "max"}, [2, 3], [[3], [-4]]),
+    ("ScatterElements", {"axis": 1, "reduction": "mul"}, [2, 3], [[3], [-4]]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("constant", [False, True])
+@pytest.mark.parametrize("node, attributes, shape, bad", INDEX_NODES)
+def test_an_index_beyond_its_axis_is_no_index_of_another_row(node: str, attributes: Any, shape: Any, bad: Any, constant: bool) -> None:
+    from onnx import TensorProto, helper, numpy_helper
+
+    for index in bad:
+        ids = np.array([[0] * len(index), index] if node != "ScatterElements" else [index, [0]])
+        updates = np.ones(ids.shape if node == "ScatterElements" else len(ids), np.float32)
+        names = ["x", "i", *(["u"] if node != "GatherND" else [])]
+        given = {"x": np.ones(shape, np.float32), "i": ids, "u": updates}
+        types = {"x": TensorProto.FLOAT, "i": TensorProto.INT64, "u": TensorProto.FLOAT}
+        fixed = [numpy_helper.from_array(ids, "i")] if constant else []
+        inputs = [helper.make_tensor_value_info(n, types[n], given[n].shape) for n in names if n != "i" or not constant]
+        out = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+        graph = helper.make_graph([helper.make_node(node, names, ["y"], **attributes)], "g", inputs, [out], fixed)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8).SerializeToString()
+        with pytest.raises(tw.TilewrightError, match="index out of range"):
+            tw.onnx.InferenceSession(model).run(None, {i.name: given[i.name] for i in inputs})
+
+
 def test_integers_are_clipped_by_bounds_beyond_their_dtype() -> None:
     x = tw.asarray(np.array([-128, -1, 0, 127], np.int8))
     assert np.asarray(tw.clip(x, -1000, 3)).tolist() == [-128, -1, 0, 3]

@@ -50,6 +50,7 @@ class FakeDriver:
         self.streams: list[int] = []  # of each launch
         self.native = 0  # calls by machine code
         self._arriving: list[tuple[int, bytes]] = []  # copies on the default stream that are on their way
+        self._changing = threading.Lock()  # as the driver, it serves several threads
         self._kept: list[Any] = []  # the driver's handles are numbers: something must hold what they stand for
         self.library = SimpleNamespace(**{name: self._checked(name) for name in cuda_launch.PROTOTYPES})
         self.CUresult = CUresult
@@ -88,12 +89,13 @@ class FakeDriver:
                 return CUresult.CUDA_ERROR_INVALID_VALUE
 
         found = ctypes.CFUNCTYPE(ctypes.c_int, *cuda_launch.PROTOTYPES[name])(call)
-        self._kept.append(found)
+        self._handle(found)
         return ctypes.cast(found, ctypes.c_void_p).value or 0
 
     def _handle(self, what: Any) -> Handle:
-        self._kept.append(what)
-        found = Handle(len(self._kept))
+        with self._changing:
+            self._kept.append(what)
+            found = Handle(len(self._kept))
         found.what = what
         return found
 
@@ -147,9 +149,10 @@ class FakeDriver:
 
     def _reach(self, stream: int) -> None:
         """Work of the default stream waits for the copies there; the other streams (PyTorch's are like that) for nothing."""
-        for target, data in self._arriving if stream in (0, cuda_array.LEGACY) else ():
-            self.memory.view(target, len(data))[:] = np.frombuffer(data, np.uint8)
-        self._arriving = [] if stream in (0, cuda_array.LEGACY) else self._arriving
+        with self._changing:
+            while self._arriving and stream in (0, cuda_array.LEGACY):
+                target, data = self._arriving.pop(0)
+                self.memory.view(target, len(data))[:] = np.frombuffer(data, np.uint8)
 
     def cuMemPoolCreate(self, props: Any) -> tuple[Any, ...]:
         return CUresult.CUDA_SUCCESS, self._handle(props)
@@ -217,7 +220,7 @@ class FakeDriver:
     def cuTensorMapEncodeTiled(self, kind: Any, rank: int, address: int, *rest: Any) -> tuple[Any, ...]:
         """128 bytes: the address, then something of the rest."""
         data = np.frombuffer(np.int64(address).tobytes() + hashlib.sha512(repr((kind, rank, rest)).encode()).digest() + bytes(56), np.uint8)
-        self._kept.append(data)
+        self._handle(data)
         return CUresult.CUDA_SUCCESS, SimpleNamespace(getPtr=lambda: data.ctypes.data)
 
     def _cuTensorMapReplaceAddress(self, place: int, address: int) -> None:

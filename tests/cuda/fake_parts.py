@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -28,13 +29,14 @@ class Memory(Heap):
     def __init__(self, shift: int = 0) -> None:
         """`shift`: how far from their own addresses blocks of the device seem to lie, so that the host cannot read them."""
         super().__init__()
-        self.shift = shift
+        self.shift, self._changing = shift, threading.Lock()
         self.kept: dict[int, Array] = {}
         self.tensors: list[Any] = []  # what tests have added
 
     def add(self, array: Array, shift: int = 0) -> int:
         flat = array.reshape(-1).view(np.uint8)
-        self.buffers.append((flat.ctypes.data + shift, flat))
+        with self._changing:
+            self.buffers.append((flat.ctypes.data + shift, flat))
         return int(flat.ctypes.data) + shift
 
     def allocate(self, nbytes: int, *, host: bool = False) -> int:
@@ -45,10 +47,11 @@ class Memory(Heap):
         return at
 
     def free(self, address: int) -> None:
-        if address not in self.kept:
+        with self._changing:  # its memory goes last: somebody else may get the address at once
+            raw = self.kept.pop(address, None)
+            self.buffers = [b for b in self.buffers if b[0] != address]
+        if raw is None:
             raise Fault(f"{address:#x} is freed, and is no memory")
-        del self.kept[address]
-        self.buffers = [b for b in self.buffers if b[0] != address]
 
     def view(self, address: int, nbytes: int) -> Array:
         data, at = self.find(address, nbytes)

@@ -191,6 +191,9 @@ def test_the_decorator() -> None:
         made(defaults)
     with pytest.raises(tw.InputError, match=r"grid takes sizes and constants by name \(N\), got M"):
         made(shapes, grid=lambda M: M)(X)
+    for grid in ("a", None, 1.5, -1, np.int64(-1), True, (2, "a"), [[1]]):
+        with pytest.raises(tw.InputError, match="kernel shapes: the grid has sizes of 0 or more, got "):
+            made(shapes, grid=lambda: grid)(X)  # noqa: B023 - it is called here
     with pytest.raises(tw.ParseError, match=r"the dtype U of y is that of no argument"):
         made(shapes, "T[N] -> U[N]")(X)
     with pytest.raises(tw.ParseError, match=r"the size 'M' of y must be made of sizes of the arguments before it \(N\)"):

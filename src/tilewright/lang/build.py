@@ -8,7 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..core.dims import Dim, product
+import numpy as np
+
+from ..core.dims import Dim, Expr, product
 from ..core.dtypes import bool_
 from ..core.errors import InputError
 from ..ir.layout import Layout
@@ -178,9 +180,9 @@ class Definition:
                 raise InputError(f"kernel {self.name}: the grid cannot be computed for {given} ({type(e).__name__}: {e})") from e
         sizes = tuple(grid) if isinstance(grid, (tuple, list)) else (grid,)
         for d in sizes:
-            if isinstance(d, (bool, float)) or (isinstance(d, int) and d < 0):
+            if not isinstance(d, Expr) and (not isinstance(d, (int, np.integer)) or isinstance(d, bool) or d < 0):
                 raise InputError(f"kernel {self.name}: the grid has sizes of 0 or more, got {grid!r}")
-        return sizes
+        return tuple(d if isinstance(d, Expr) else int(d) for d in sizes)
 
 
 @dataclass(eq=False)

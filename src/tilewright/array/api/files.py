@@ -19,6 +19,7 @@ import numpy as np
 from ...core import tensor_file
 from ...core.errors import STRANGE, ArgumentError, FileError, FormatError, TilewrightError
 from ...core.files import open_file, write_file
+from ...core.syntax import parse_python
 from ..arrays import ArrayLike, wrap
 from .base import Header, header
 
@@ -112,7 +113,8 @@ def _array_header(file: Any, size: int) -> tuple[np.dtype[Any], tuple[int, ...],
     length = int.from_bytes(file.read(2 if start[6] == 1 else 4), "little")
     if length > HEADER:
         raise ValueError(f"the header of an array has at most {HEADER:,} bytes, got {length:,}")
-    found = ast.literal_eval(file.read(length).decode("latin1"))  # NumPy's own reader may take seconds for a damaged one
+    text = file.read(length).decode("latin1").strip()
+    found = ast.literal_eval(parse_python(text, "eval"))  # NumPy's own reader may take seconds for a damaged one
     shape, fortran, kind = found["shape"], found["fortran_order"], np.dtype(str(found["descr"]))
     if not isinstance(shape, tuple) or not all(type(n) is int for n in shape) or type(fortran) is not bool:
         raise ValueError(f"shape must be a tuple of integers and fortran_order a truth value, got {shape!s:.100} and {fortran!s:.100}")

@@ -34,26 +34,29 @@ def gather_nd(c: Context, x: Value, ids: Value, *, batch_dims: int = 0) -> Value
     lead = product(x.shape[:b])
     rows = F.reshape(x, (lead, *x.shape[b:]))
     places = F.reshape(ids, (lead, *ids.shape[b:]))
-    flat, whole = _flat_index(c, places, rows.shape[1 : 1 + k])
+    first = F.iota(c.graph, (lead, *(1,) * (len(places.shape) - 2)), 0, dt.i64) if b else None
+    flat, whole = _flat_index(c, places, rows.shape[1 : 1 + k], first)
     rows = F.reshape(rows, (lead * whole, *x.shape[b + k :]))
-    if b:
-        first = F.iota(c.graph, (lead, *(1,) * (len(flat.shape) - 1)), 0, dt.i64)
-        flat = F.add(flat, F.mul(first, c.scalar(whole, dt.i64)))
     out = F.gather(rows, flat, 0)
     return F.reshape(out, (*ids.shape[:-1], *x.shape[b + k :]))
 
 
-def _flat_index(c: Context, ids: Value, dims: Any) -> tuple[Value, Dim]:
-    """Tuples of the last axis as places in row-major order."""
-    k, last = len(dims), len(ids.shape) - 1
+def _flat_index(c: Context, ids: Value, dims: Any, first: Value | None = None) -> tuple[Value, Dim]:
+    """Tuples of the last axis as places in row-major order, behind the index `first`; -1 where one of several is out of its range."""
+    last, total, ok = len(ids.shape) - 1, first, None
     ids = F.cast(ids, dt.i64)
-    total: Value | None = None
     for i, d in enumerate(dims):
         part = nonnegative(c, F.reshape(F.slice_(ids, last, i, 1), ids.shape[:-1]), d)
+        ok = _inside(c, part, d) if ok is None else F.logical_and(ok, _inside(c, part, d))
         total = part if total is None else F.add(F.mul(total, c.scalar(d, dt.i64)), part)
-    if total is None or k == 0:
-        total = c.full(ids.shape[:-1], 0, dt.i64)
-    return total, product(dims)
+    if total is None or ok is None:
+        zeros = c.full(ids.shape[:-1], 0, dt.i64)
+        return zeros if total is None else F.add(zeros, total), product(dims)
+    return total if total is part else F.where(ok, total, -1), product(dims)
+
+
+def _inside(c: Context, ids: Value, size: Dim) -> Value:
+    return F.logical_and(F.greater_equal(ids, 0), F.less(ids, c.scalar(size, dt.i64)))
 
 
 MODES = {"none": "set", "add": "add", "mul": "mul", "max": "max", "min": "min"}
@@ -69,7 +72,8 @@ def scatter_elements(c: Context, x: Value, ids: Value, updates: Value, *, axis: 
             raise UnsupportedError("adding bools")
         return F.emit(O.ScatterAlong(axis=at, mode=mode), x, ids, updates)
     # Products and extremes go through rows of single elements.
-    flat = _along_as_flat(c, F.cast(ids, dt.i64), at, x.shape)
+    ids = F.cast(ids, dt.i64)
+    flat = F.where(_inside(c, ids, x.shape[at]), _along_as_flat(c, ids, at, x.shape), -1)
     n = product(x.shape)
     out = O.Scatter(axis=0, mode=mode)(F.reshape(x, (n,)), F.reshape(flat, (flat.type.numel,)),
                                                   F.reshape(updates, (updates.type.numel,)))
