@@ -32,7 +32,7 @@ def compiled(module: Any, inputs: Inputs, threads: int) -> Call:
 def onnxruntime(module: Any, inputs: Inputs, threads: int) -> Call:
     import onnxruntime as ort
 
-    with _exported(module, inputs) as path:
+    with exported(module, inputs) as path:
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads
         session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
@@ -53,7 +53,7 @@ def openvino(module: Any, inputs: Inputs, threads: int) -> Call:
     import openvino as ov
 
     config = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32"}
-    with _exported(module, inputs) as path:
+    with exported(module, inputs) as path:
         request = ov.Core().compile_model(path, "CPU", config).create_infer_request()
     values = [x.numpy() for x in inputs]
     return lambda: list(request.infer(values, share_inputs=True, share_outputs=True).values())
@@ -63,7 +63,7 @@ PEERS: dict[str, Callable[[Any, Inputs, int], Call]] = {"eager": eager, "compile
 
 
 @contextmanager
-def _exported(module: Any, inputs: Inputs) -> Iterator[str]:
+def exported(module: Any, inputs: Inputs) -> Iterator[str]:
     """The module as an ONNX file while the block runs."""
     import torch
 

@@ -4,6 +4,7 @@
     python benchmarks/zoo.py llama vgg --peers eager,ort --rounds 5
     python benchmarks/zoo.py --device cuda         bf16 (or --dtype f32) on a GPU, larger batches, beside eager and torch.compile
     python benchmarks/zoo.py --outside             models of further kinds, that nobody tuned for
+    python benchmarks/zoo.py --onnx                the same models from PyTorch and from ONNX files, both ours
     python benchmarks/zoo.py --lint                no peers: the launches that matter and are far from their roofline, with the reason
 
 The lowest ratio matters, not the mean. Nothing is downloaded. Needs the extra `bench`.
@@ -303,6 +304,38 @@ def findings(name: str, module: nn.Module, inputs: tuple[Any, ...]) -> None:
     print(f"{name:18s} {found.total_us / 1e3:10.2f} ms", *(f"\n    {x}" for x in found.findings), flush=True)
 
 
+def beside_onnx(name: str, module: nn.Module, inputs: tuple[Any, ...], rounds: int) -> list[dict[str, Any]]:
+    """The same model from PyTorch and from the ONNX file that PyTorch exports, both ours: fastest of interleaved calls, and what the cost
+    model says of their launches, which no other process disturbs."""
+    import time
+
+    import numpy as np
+
+    import tilewright as tw
+    from benchmarks.peers import exported
+
+    session = tw.compile(module, inputs)
+    with exported(module, inputs) as path:
+        other = tw.compile(path)
+    values = [x.numpy() for x in inputs]
+    torch_out, onnx_out = session(*inputs), other(*values)
+    error = float(np.linalg.norm(np.asarray(onnx_out) - torch_out.numpy()) / np.linalg.norm(torch_out.numpy()))
+    calls = {"torch": lambda: session(*inputs), "onnx": lambda: other(*values)}
+    best = dict.fromkeys(calls, math.inf)
+    for _ in range(rounds):
+        for k, f in calls.items():
+            for _ in range(3):
+                start = time.perf_counter()
+                f()
+                best[k] = min(best[k], time.perf_counter() - start)
+    found = [s.profile(*x, repeat=3) if isinstance(s, tw.Session) else None for s, x in ((session, inputs), (other, values))]
+    told = ["segments" if p is None else f"{len(p.rows)} launches, {sum(r.get('predicted_us', 0) for r in p.rows):.0f} us" for p in found]
+    ratio = best["torch"] / best["onnx"]
+    print(f"{name:18s} torch {best['torch'] * 1e3:9.3f} ms  onnx {best['onnx'] * 1e3:9.3f} ms  ratio {ratio:.2f}  difference {error:.1e}  "
+          f"predicted: {told[0]}; {told[1]}", flush=True)
+    return [{"name": name, "ratio": ratio, "low": ratio}]
+
+
 def main() -> None:
     from benchmarks.bench import compare
     from tilewright.cli.console import console
@@ -314,6 +347,7 @@ def main() -> None:
     parser.add_argument("--peers", default="eager,compile,ort,openvino")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--lint", action="store_true")
+    parser.add_argument("--onnx", action="store_true", help="the same models from PyTorch and from ONNX files, both ours")
     parser.add_argument("--outside", action="store_true", help="the models of outside.py instead")
     args = parser.parse_args()
     rows, failed = list[dict[str, Any]](), list[str]()
@@ -327,6 +361,9 @@ def main() -> None:
         try:
             if args.lint:
                 findings(name, module.eval(), inputs)
+                continue
+            if args.onnx:
+                rows += beside_onnx(name, module.eval(), inputs, args.rounds)
                 continue
             rows += (on_gpu(name, module.eval(), inputs, args) if args.device == "cuda"
                      else compare(console(), name, module.eval(), inputs, args.peers.split(","), args.rounds))
