@@ -382,6 +382,7 @@ GENERAL: dict[str, Oracle] = {
     "top_k": top_k,
     "sort": sort,
     "arg_sort": lambda a, x: sort(a, x)[1],
+    "arg_rank": lambda a, x, r: torch.take_along_dim(sort(a, x)[1], r.long().clamp(0, x.shape[a["axis"]] - 1), a["axis"]),
     "max_pool": max_pool,
     "pool": pool,
     "max_pool_indices": max_pool_indices,

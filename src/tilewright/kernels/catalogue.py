@@ -31,6 +31,7 @@ from .scan.delta_net import GatedDeltaRuleTemplate
 from .scan.delta_net_backward import GatedDeltaRuleBackwardTemplate
 from .scan.scans import Running
 from .scan.selective_scan import SelectiveScanBackwardTemplate, SelectiveScanTemplate
+from .sort.rank import ArgRankTemplate
 from .sort.sorting import SortTemplate
 from .sort.topk import TopKTemplate
 from .splat.backward import SplatRasterizeBackwardTemplate
@@ -40,6 +41,7 @@ from .splat.row_map import RowMapTemplate
 from .template import Template
 
 CATALOGUE: list[Template] = [
+    ArgRankTemplate(),
     ArgReduce(),
     BagSumTemplate(),
     CausalConvTemplate(),

@@ -32,7 +32,7 @@ from .index.scatter import (
     ScatterOrdered as ScatterOrdered
 )
 from .index.scatter_along import ScatterAlong as ScatterAlong
-from .index.sorting import ArgSort as ArgSort, Sort as Sort
+from .index.sorting import ArgRank as ArgRank, ArgSort as ArgSort, Sort as Sort
 from .index.strided_add import StridedAdd as StridedAdd
 from .index.weighted import GatherSum as GatherSum, WeightedGather as WeightedGather
 from .linalg.eigenvalues import Eig as Eig

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..core import torch_context
 from ..core.signature import Signature
-from ..core.torch_context import allocator, modes
 from . import torch_calls
 from .arguments import from_dtype
 from .fastcall import contiguous_strides, finisher
@@ -102,9 +102,9 @@ def native_call(interface: Interface, signature: Signature, pool: Pool, workspac
                 after: Callable[[int], None]) -> Callable[..., Any] | None:
     """`call(args, kwargs, out)` in front of `short`, where there can be one. `after(status)` settles a run that was interrupted, and raises
     what a kernel has found."""
-    arrays = [*interface.inputs, *interface.outputs]
+    arrays, alloc = [*interface.inputs, *interface.outputs], torch_context.allocator()
     refused = interface.symbols or interface.donated or not signature.simple or len(interface.outputs) > MOST_OUTPUTS
-    if refused or any(t.dtype.kind == "c" for t in arrays) or any(map(is_recycled, interface.outputs)) or not allocator()[1]:
+    if refused or any(t.dtype.kind == "c" for t in arrays) or any(map(is_recycled, interface.outputs)) or not alloc[1]:
         return None  # complex tensors may have signs that are not in the memory
     functions, code = torch_calls.exchange(), _code()
     if functions is None or code is None:
@@ -120,8 +120,8 @@ def native_call(interface: Interface, signature: Signature, pool: Pool, workspac
     except (RuntimeError, BufferError):
         return None
     likes = [like(t) for t in interface.outputs]
-    around = modes()
-    objects = {**torch_calls.tensor_objects(), "short": short, "alloc": allocator()[0], "finish": finisher(signature, interface), "zero": 0,
+    around = torch_context.modes()
+    objects = {**torch_calls.tensor_objects(), "short": short, "alloc": alloc[0], "finish": finisher(signature, interface), "zero": 0,
                "dispatching": around["dispatching"], "recording": around["recording"], "after": after}
     words = {"look": look, "device": torch_calls.seen(look, torch.empty(1))[0], "ins": len(interface.inputs), "outs": len(likes),
              "io": ctypes.addressof(workspace.io), "run": pool.library.address("tw_run"), "job": workspace.fixed,

@@ -240,7 +240,7 @@ class Session(Compiled):
             assert found is not None
             found.settle(status, workspace)
             if workspace.errors[:, 0].any():
-                raise found.fault(workspace)
+                raise found._fault(workspace)
 
         found = native_call(self.interface, self.model.signature, self.pool, workspace, len(executable.error_launches), short, after)
         if found is None:
@@ -384,11 +384,11 @@ class Session(Compiled):
 
     def fail(self, workspace: Workspace) -> None:
         """Raise what a kernel has found."""
-        problem = self.fault(workspace)
+        problem = self._fault(workspace)
         self.give(workspace)
         raise problem
 
-    def fault(self, workspace: Workspace) -> Exception:
+    def _fault(self, workspace: Workspace) -> Exception:
         """The exception of the first filled error block; all are clear for the next call."""
         blocks, env, executable = workspace.errors.copy(), workspace.last_env(), workspace.executable
         workspace.errors[:] = 0

@@ -8,6 +8,7 @@ from .... import ops as O
 from ....core import dtypes as dt
 from ....core.errors import UnsupportedError
 from ....ir.graph import Value
+from ....ops.index.sorting import MOST_COUNTED
 from ....ops.linalg.functions import vector_norm as vector_norm_of
 from .logic import truth
 from .registry import Context, aten, axes_of, axis_of, rows
@@ -152,13 +153,17 @@ def argsort(c: Context, x: Value, dim: int = -1, descending: bool = False) -> Va
 
 @aten("kthvalue.default")
 def kthvalue(c: Context, x: Value, k: Any, dim: int = -1, keepdim: bool = False) -> Any:
-    """The k-th smallest: the last of the k smallest."""
+    """The k-th smallest, of long rows the last of the k smallest."""
     if not isinstance(k, int):
         raise UnsupportedError(f"kthvalue needs a static k, got {k}")
     if not x.shape:
         return x, c.scalar(0, dt.i64)
     axis = axis_of(dim, len(x.shape))
-    found = [c.slice(v, axis, k - 1, 1) for v in c.emit_all(O.TopK(k=k, axis=axis, largest=False), x)]
+    if isinstance(n := x.shape[axis], int) and k <= n <= MOST_COUNTED:
+        index = c.emit(O.ArgRank(axis=axis), x, c.expand(c.scalar(k - 1, dt.i64), (*x.shape[:axis], 1, *x.shape[axis + 1 :])))
+        found = [c.emit(O.GatherAlongAxis(axis=axis), x, index), index]
+    else:
+        found = [c.slice(v, axis, k - 1, 1) for v in c.emit_all(O.TopK(k=k, axis=axis, largest=False), x)]
     return tuple(v if keepdim else c.reshape(v, (*x.shape[:axis], *x.shape[axis + 1 :])) for v in found)
 
 

@@ -82,7 +82,6 @@ def _running(c: Context, x: Value, dim: int, op: Any) -> tuple[Value, Value]:
 def _median(c: Context, x: Value, axis: int, skip_nan: bool) -> tuple[Value, Value]:
     """(value, index) with the axis kept: the lower of the two middle elements; NaN (the first) where there is one and none is skipped."""
     n = _size(x.shape[axis], "median")
-    _, order = c.emit_all(O.Sort(axis=axis), x)  # NaN last
     middle: Value = c.scalar((n - 1) // 2, dt.i64)
     shape = tuple(1 if a == axis else d for a, d in enumerate(x.shape))
     if not x.dtype.is_float:
@@ -95,7 +94,7 @@ def _median(c: Context, x: Value, axis: int, skip_nan: bool) -> tuple[Value, Val
             at = c.emit(O.Maximum(), half, c.scalar(0, dt.i64))
         else:
             at = c.emit(O.Where(), c.emit(O.Greater(), nans, c.scalar(0, dt.i64)), rest, middle)
-    index = c.emit(O.GatherAlongAxis(axis=axis), order, at)
+    index = c.emit(O.ArgRank(axis=axis), x, at)  # NaN last
     return c.emit(O.GatherAlongAxis(axis=axis), x, index), index
 
 
