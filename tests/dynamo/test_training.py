@@ -259,3 +259,37 @@ def test_gradients_of_gradients_are_an_error() -> None:
     (g,) = torch.autograd.grad(torch.compile(lambda x: (x**3).sum(), backend="tilewright")(x), x, create_graph=True)
     with pytest.raises(RuntimeError, match="does not currently support double backward"):
         g.sum().backward()
+
+
+class Blocks(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.n, self.b = torch.nn.Conv2d(3, 20, 3, padding=1), torch.nn.BatchNorm2d(20), torch.nn.Conv2d(20, 8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.b(torch.nn.functional.max_pool2d(torch.relu(self.n(self.a(x))), 2))
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_saved_tensors_lie_as_kernels_want_them(split: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is copied to be kept; a backward graph that PyTorch runs in parts gets the strides that it was traced with."""
+    from tilewright.dynamo import backend
+
+    if split:
+        ours = backend.Compiler._ours
+        monkeypatch.setattr(backend.Compiler, "_ours", lambda self, f, nodes: (None, "refused here") if f.graph.name == "backward_graph"
+                            and len(nodes) > 2 else ours(self, f, nodes))
+    module, x = Blocks(), torch.randn(2, 3, 12, 12, requires_grad=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with backend.watching() as found:
+            torch.compile(module, backend="tilewright")(x).square().sum().backward()
+    mine = [x.grad, *(p.grad for p in module.parameters())]
+    x.grad = None
+    module.zero_grad()
+    module(x).square().sum().backward()
+    for a, b in zip(mine, [x.grad, *(p.grad for p in module.parameters())], strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4 * float(b.abs().max()) + 2e-4)
+    forward = next(c for c in found if c.kind == "forward")
+    assert "memory of its own" not in str(forward.steps[0].session.report())
+    assert (next(c for c in found if c.kind == "backward").splits > 0) is split

@@ -15,7 +15,7 @@ from tests.ops.oracle_low_bit import LOW_BIT
 from tests.ops.oracle_random import RANDOM
 from tests.ops.oracle_special import SPECIAL
 from tests.ops.oracle_splats import SPLATS
-from tests.ops.oracle_winograd import winograd_conv
+from tests.ops.oracle_winograd import winograd_conv, winograd_tiles
 
 Oracle = Callable[..., Any]
 
@@ -149,6 +149,7 @@ CATALOGUE: dict[str, Oracle] = {
     "grouped_gemm": grouped_gemm,
     "grouped_outer": lambda a, x, y, ends: torch.stack([x[s:e].T @ y[s:e] for s, e in zip([0, *ends.tolist()], ends.tolist())]),  # noqa: B905
     "winograd_conv": winograd_conv,
+    "winograd_tiles": winograd_tiles,
     **COMPLEX,
     **FOURIER,
     **LINALG,

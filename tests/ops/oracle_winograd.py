@@ -11,16 +11,34 @@ import torch.nn.functional as tf
 POINTS = {2: (0.0, 1.0, -1.0), 4: (0.0, 11 / 16, -11 / 16, 1.5, -1.5)}
 
 
-def winograd_conv(a: dict[str, Any], x: Any, u: Any) -> Any:
-    m, n, wide = a["tile"], a["tile"] + 2, x.double()
+def transforms(m: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The matrices of pixels and of results."""
+    n = m + 2
     points = torch.tensor(POINTS[m], dtype=torch.float64)
     powers = torch.zeros(n, n, dtype=torch.float64)  # values of a polynomial at the points, and its highest coefficient
     powers[:-1], powers[-1, -1] = points[:, None] ** torch.arange(n), 1
     norms = torch.ones(n, dtype=torch.float64)
     norms[:-1] = torch.stack([torch.prod(p - points[points != p]) for p in points])
-    pixels = norms[:, None] * torch.linalg.inv(powers).T
     results = powers[:, :m].clone()
     results[-1] = torch.eye(m, dtype=torch.float64)[-1]
+    return norms[:, None] * torch.linalg.inv(powers).T, results
+
+
+def winograd_tiles(a: dict[str, Any], x: Any) -> Any:
+    m, gradients = a["tile"], a.get("gradients", False)
+    matrix = transforms(m)[gradients]
+    (top, bottom), (left, right) = a.get("padding", ((0, 0), (0, 0)))
+    more = 0 if gradients else 2
+    down, across = -(-(x.shape[2] + top + bottom - more) // m), -(-(x.shape[3] + left + right - more) // m)
+    padded = tf.pad(x.double(), (left, across * m + more - left - x.shape[3], top, down * m + more - top - x.shape[2]))
+    tiles = padded.unfold(2, m + more, m).unfold(3, m + more, m)
+    found = torch.einsum("ip,lq,zcrspq->ilzrsc", matrix, matrix, tiles)
+    return found.reshape(len(matrix) ** 2, x.shape[0] * down * across, x.shape[1]).to(x.dtype)
+
+
+def winograd_conv(a: dict[str, Any], x: Any, u: Any) -> Any:
+    m, n, wide = a["tile"], a["tile"] + 2, x.double()
+    pixels, results = transforms(m)
     *outside, (top, bottom), (left, right) = a["padding"]
     taps, groups = a.get("outer", ()), a.get("groups", 1)
     out = x.shape[-2] + top + bottom - 2, x.shape[-1] + left + right - 2

@@ -275,8 +275,9 @@ def _way(region: Region, p: Problem, config: Config, b_buffer: Buffer, panels: L
 
 
 def row_block(m: Dim, lead: list[Dim], p: Problem, config: Config, target: TargetSpec, most: int) -> Dim:
-    """Rows of one program: A's block stays in half of L2, blocks are of nearly equal height, several programs per core where M allows."""
-    depth = p.k if isinstance(p.k, int) else 4096
+    """Rows of one program: a K block of A's block stays in half of L2, blocks are of nearly equal height, several programs per core where
+    M allows."""
+    depth = min(p.k, config.depth) if isinstance(p.k, int) else config.depth
     fit = max(config.rows, target.l2 // 2 // max(depth * p.dtype.itemsize, 1))
     fit = min(fit, most)
     programs = m * ceildiv(p.n, config.width) * product(lead)
