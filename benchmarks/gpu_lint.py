@@ -77,6 +77,15 @@ class Predicting(Compiler):
                                 partition_fn=partition, keep_inference_input_mutations=True, decompositions={})(module, inputs)
 
 
+class Attending(nn.Module):
+    def __init__(self, weights: bool) -> None:
+        super().__init__()
+        self.inner, self.weights = nn.MultiheadAttention(512, 8, batch_first=True), weights
+
+    def forward(self, x: Any, mask: Any = None, pad: Any = None) -> Any:
+        return self.inner(x, x, x, attn_mask=mask, key_padding_mask=pad, need_weights=self.weights)[0]
+
+
 def layers() -> dict[str, Build]:
     """name -> () -> (module or function, inputs), at sizes that fill a GPU."""
     r, ints = torch.randn, torch.randint
@@ -89,7 +98,7 @@ def layers() -> dict[str, Build]:
     def add(name: str, build: Callable[[], Any], *inputs: Any) -> None:
         found[name] = lambda: (build(), inputs)
 
-    for n, m, x in [
+    for name, layer, given in [
         ("conv1d", lambda: nn.Conv1d(256, 256, 5, padding=2), (r(16, 256, 1024),)),
         ("conv1d depthwise", lambda: nn.Conv1d(256, 256, 31, padding=15, groups=256), (r(16, 256, 1024),)),
         ("conv2d", lambda: nn.Conv2d(64, 128, 3, padding=1), image()),
@@ -144,13 +153,9 @@ def layers() -> dict[str, Build]:
         ("gru", lambda: first(nn.GRU(256, 256, batch_first=True)), (r(32, 64, 256),)),
         ("rnn", lambda: first(nn.RNN(256, 256, batch_first=True)), (r(32, 64, 256),)),
         ("lstm bidirectional", lambda: first(nn.LSTM(128, 128, 2, bidirectional=True, batch_first=True)), (r(32, 64, 128),)),
-        ("multihead attention", lambda: (lambda m: lambda x: m(x, x, x, need_weights=False)[0])(nn.MultiheadAttention(512, 8,
-            batch_first=True)), text(8, 512, 512)),
-        ("multihead attention weights", lambda: (lambda m: lambda x: m(x, x, x)[0])(nn.MultiheadAttention(512, 8, batch_first=True)),
-         text(8, 512, 512)),
-        ("multihead attention masks", lambda: (lambda m: lambda x, mask, pad: m(x, x, x, attn_mask=mask, key_padding_mask=pad,
-            need_weights=False)[0])(nn.MultiheadAttention(512, 8, batch_first=True)),
-         (r(8, 512, 512), r(512, 512), torch.zeros(8, 512))),
+        ("multihead attention", lambda: Attending(False), text(8, 512, 512)),
+        ("multihead attention weights", lambda: Attending(True), text(8, 512, 512)),
+        ("multihead attention masks", lambda: Attending(False), (r(8, 512, 512), r(512, 512), torch.zeros(8, 512))),
         ("transformer encoder layer", lambda: nn.TransformerEncoderLayer(512, 8, batch_first=True, dropout=0.0), text(8, 512, 512)),
         ("transformer decoder layer", lambda: nn.TransformerDecoderLayer(512, 8, batch_first=True, dropout=0.0),
          (r(8, 256, 512), r(8, 512, 512))),
@@ -165,11 +170,11 @@ def layers() -> dict[str, Build]:
         ("weight norm", lambda: nn.utils.parametrizations.weight_norm(nn.Linear(1024, 1024)), (r(1024, 1024),)),
         ("spectral norm", lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(1024, 1024)), (r(1024, 1024),)),
     ]:
-        add(n, m, *x)
+        add(name, layer, *given)
     q = r(4, 16, 1024, 64)
     some = lambda f: lambda: f
     up = lambda mode, **k: some(lambda x: F.interpolate(x, scale_factor=2.0, mode=mode, **k))
-    for n, f, x in [
+    for name, call, given in [
         ("sdpa causal", some(lambda a, b, c: F.scaled_dot_product_attention(a, b, c, is_causal=True)), (q, q, q)),
         ("sdpa gqa", some(lambda a, b, c: F.scaled_dot_product_attention(a, b, c, is_causal=True, enable_gqa=True)),
          (r(1, 32, 2048, 128), r(1, 4, 2048, 128), r(1, 4, 2048, 128))),
@@ -276,7 +281,7 @@ def layers() -> dict[str, Build]:
         ("det", some(torch.linalg.det), (r(1024, 16, 16),)),
         ("linear gru scan", some(lambda a, x: torch.cumsum(x / torch.cumprod(a.sigmoid(), 1), 1)), (r(8, 256, 512), r(8, 256, 512))),
     ]:
-        add(n, f, *x)
+        add(name, call, *given)
     return found
 
 

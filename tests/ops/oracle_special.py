@@ -127,7 +127,11 @@ def scatter(a: dict[str, Any], x: Any, ids: Any, updates: Any) -> Any:
 
 
 def index_order(a: dict[str, Any], ids: Any) -> Any:
-    rows, places = torch.sort(ids.reshape(-1).long(), stable=True)
+    named = ids.long()
+    if a.get("steps"):  # places in a tensor whose elements are its own places
+        x = torch.arange(1 << 10).as_strided((*ids.shape[: a["axis"]], a["rows"], *ids.shape[a["axis"] + 1 :]), a["steps"])
+        named = torch.gather(x, a["axis"], named)
+    rows, places = torch.sort(named.reshape(-1), stable=True)
     return rows << 32 | places
 
 

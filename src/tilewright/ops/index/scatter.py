@@ -6,6 +6,7 @@ its last update.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any, ClassVar
 
 import numpy as np
@@ -199,23 +200,33 @@ class Scatter(ScatterRows):
 @register
 class IndexOrder(Composite):
     """Words (row << 32 | place) of the indices in the order of the rows that they name, equal ones in the order of their places: what
-    scatters with the same indices share."""
+    scatters with the same indices share. With `steps` an index names an element along `axis`, and its row is that element's place in
+    memory: the position of the index, with the index itself on the axis, times the steps."""
 
     whole = True
     faults = True
     rows: Dim
-    samples = [S(i64(7), rows=4, low=0, high=3), S(i32(3, 5), rows=300, low=0, high=299), S(i64(N), rows=9, low=0, high=8)]
-    errors = [E(f32(5), rows=3, match="indices must be integers"), E(i64(5), rows=0, match="rows must be at least 1, got rows=0")]
+    axis: int = 0
+    steps: tuple[int, ...] = ()
+    samples = [S(i64(7), rows=4, low=0, high=3), S(i32(3, 5), rows=300, low=0, high=299), S(i64(N), rows=9, low=0, high=8),
+               S(i64(3, 5), rows=4, axis=1, steps=(4, 1), low=0, high=3), S(i32(2, 5, 3), rows=9, axis=1, steps=(27, 3, 1), low=0, high=8)]
+    errors = [E(f32(5), rows=3, match="indices must be integers"), E(i64(5), rows=0, match="rows must be at least 1, got rows=0"),
+              E(i64(5), rows=3, steps=(3, 1), match="needs a step for each axis of the indices, got steps=\\(3, 1\\)")]
 
     def infer(self, ids: TensorType) -> TensorType:
         require_ids(ids)
         require(self.rows != 0, "rows must be at least 1", rows=self.rows)
+        require(len(self.steps) in (0, ids.ndim), "needs a step for each axis of the indices", steps=self.steps)
         return TensorType(dt.i64, (ids.numel,))
 
     def ref(self, ids: Any) -> Any:
         assert isinstance(self.rows, int)
         check_indices(self.name, ids, self.rows, 0)
-        return np.sort(ids.reshape(-1).astype(np.int64) << 32 | np.arange(ids.size))
+        row = ids.astype(np.int64)
+        if self.steps:
+            places = [row if a == self.axis else at for a, at in enumerate(np.indices(ids.shape))]
+            row = np.asarray(sum(at * step for at, step in zip(places, self.steps, strict=True)))
+        return np.sort(row.reshape(-1) << 32 | np.arange(ids.size))
 
     def decomposes(self, operands: Values, target: TargetSpec | None) -> bool:
         return target is None or target.kind != "cuda"
@@ -223,6 +234,10 @@ class IndexOrder(Composite):
     def decompose(self, ids: Value) -> Value:
         graph, count = ids.node.graph, product(ids.shape)
         rows = F.gather(F.iota(graph, (self.rows,), 0, dt.i64), F.reshape(ids, (count,)), 0)
+        if self.steps:
+            named = F.reshape(rows, ids.shape)
+            places = [named if a == self.axis else F.iota(graph, ids.shape, a, dt.i64) for a in range(len(self.steps))]
+            rows = F.reshape(functools.reduce(F.add, (F.mul(p, step) for p, step in zip(places, self.steps, strict=True))), (count,))
         high = F.one("bitwise_left_shift", rows, F.scalar(graph, 32, dt.i64))
         words: Value = F.apply("sort", F.add(high, F.iota(graph, (count,), 0, dt.i64)), axis=0)[0]
         return words

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
-from ....core.dims import Dim, bounds, ceildiv
+from ....core.dims import Dim, bounds, ceildiv, minimum
 from ....core.dtypes import DType, compute_dtype, i32, u64
 from ....core.target_spec import TargetSpec
 from ....ir.layout import Layout
@@ -23,6 +23,7 @@ from ...cuda.groups import on_threads, vector_width
 from ...cuda.kernel import WARP
 from ...launch import Buffer, Launch
 from ...pointwise.copies import copy_launch
+from ...pointwise.pointwise import unravel
 from ...region import Operand, Region, narrow, widen
 from ...sort.cuda.radix import Words
 from ...sort.keys import RADIX, index_of, word
@@ -42,7 +43,10 @@ class CudaIndexOrder(Template):
     serves = (IndexOrder,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        ids, result, rows = region.operands[0], region.results[0], region.op(IndexOrder).rows
+        op, ids, result = region.op(IndexOrder), region.operands[0], region.results[0]
+        shape, steps = ids.type.shape, op.steps or (0,) * (ids.type.ndim - 1) + (1,)
+        axis = op.axis if op.steps else ids.type.ndim - 1
+        most = bounds(sum((n - 1) * s for n, s in zip((*shape[:axis], op.rows, *shape[axis + 1 :]), steps, strict=True)))[1]
         launches = []
         if not ids.layout.is_contiguous:
             made = Operand(ids.type, Buffer(f"{region.name}.indices", "temp", ids.type.nbytes), Layout.contiguous(ids.type.shape))
@@ -50,7 +54,7 @@ class CudaIndexOrder(Template):
             ids = made
         count = result.type.shape[0]
         words = Words(region.name, 1, count)
-        shifts = range(0, max(1, (bounds(rows)[1] - 1).bit_length()), RADIX)
+        shifts = range(0, max(1, most.bit_length()), RADIX)
         moves = 1 if words.blocks == 1 else len(shifts)
         if moves % 2:
             words.other = result.buffer
@@ -60,12 +64,14 @@ class CudaIndexOrder(Template):
         b = call.b
         source = call.view("ids", ids.type.dtype, ids.buffer, Layout.contiguous((count,)))
         goal = call.view("words", u64, words.now, Layout.contiguous((count,)), write=True)
-        error, size = call.error(), call.word("size", rows)
+        error, size = call.error(), call.word("size", op.rows)
         wanted = b.to_index(b.load(source, (b.pid,), ()))
         for bad in (b.compare("lt", wanted, 0), b.compare("ge", wanted, size)):
             with b.if_(bad):
                 report_index(b, error, b.pid, wanted)
-        row = b.minimum(b.maximum(wanted, 0), size - 1)
+        row = b.minimum(b.maximum(wanted, 0), size - 1) * steps[axis]
+        for a, at in enumerate(unravel(b, b.pid, [call.word(f"d{i}", d) for i, d in enumerate(shape)]) if op.steps else ()):
+            row = row if a == axis else row + at * steps[a]
         b.store(goal, (b.pid,), word(b, b.from_index(row, u64), b.from_index(b.pid, u64)))
         launch = call.finish(count, bytes_=ids.type.nbytes + count * 8, note="words of row and place")
         launch.kernel = on_threads(launch.kernel, 1, BLOCK)
@@ -129,7 +135,7 @@ class _Level:
         return self.b.pid // strips
 
     def _finish(self, grid: Dim, note: str) -> Launch:
-        moved = self.rows.type.nbytes + 2 * self.result.type.nbytes + self.count * 8
+        moved = self.rows.type.nbytes + 2 * minimum(self.result.type.nbytes, self.rows.type.nbytes) + self.count * 8
         launch = self.call.finish(grid * -(-self.width // self.strip), flops=self.rows.type.numel, bytes_=moved, note=note)
         launch.kernel = on_threads(launch.kernel, self.lanes, (BLOCK if self.lanes > 4 else WARP) // self.lanes, self.vector)
         return launch

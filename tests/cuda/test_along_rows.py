@@ -1,0 +1,80 @@
+"""Kernels that took one thread for a row, on many threads: extremes and scatters along an axis, emulated against PyTorch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import tilewright as tw
+import tilewright.ops as o
+from tests.cuda.fake_driver import fake_gpu
+from tests.cuda.launching import Emulated, graph
+from tilewright.core.dtypes import DType, bf16, bool_, f32, f64, i32, i64
+from tilewright.core.errors import ExecutionError
+from tilewright.ops import functions as F
+
+SHAPES = [((3, 7), 1), ((1, 70), 1), ((2, 600), 1), ((70, 5), 0), ((2, 3, 40), 1), ((0, 5), 1)]
+
+
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_80"])
+@pytest.mark.parametrize("dtype", [f32, bf16, i32, f64], ids=str)
+def test_places_of_extremes(dtype: DType, arch: str, rng: np.random.Generator) -> None:
+    """Ties, NaN, and rows of nothing but the worst number."""
+    for shape, axis in SHAPES:
+        x = np.round(rng.standard_normal(shape) * 3).astype(dtype.np)
+        worst = np.full(shape, np.iinfo(dtype.np).min if dtype.is_int else -np.inf).astype(dtype.np)
+        given = [x, worst]
+        if not dtype.is_int and x.size:
+            given.append(x.copy())
+            given[-1].reshape(-1)[[2, -1]] = np.nan
+        for op, want in ((o.ArgMax, np.argmax), (o.ArgMin, np.argmin)):
+            emulated = Emulated(graph(lambda v, op=op, axis=axis: op(axis=axis)(v), (dtype, shape)), arch)
+            for a in given:
+                wide = a if dtype.is_int else a.astype(np.float64)
+                np.testing.assert_array_equal(emulated(a)[0], want(wide, axis))
+
+
+def scattered(dtype: DType, shape: tuple[int, ...], counts: tuple[int, ...], axis: int, mode: str) -> Any:
+    return graph(lambda x, i, u: o.ScatterAlong(axis=axis, mode=mode)(x, i, u), (dtype, shape), (i64, counts), (dtype, counts))
+
+
+@pytest.mark.parametrize(("dtype", "mode", "arch"), [
+    (f32, "add", "sm_90a"), (f32, "set", "sm_80"), (bf16, "add", "sm_80"), (i64, "add", "sm_120"), (i64, "set", "sm_90a"),
+    (bool_, "set", "sm_80")], ids=str)  # fmt: skip
+def test_scatter_along(dtype: DType, mode: str, arch: str, rng: np.random.Generator) -> None:
+    for shape, counts, axis in [((3, 40), (3, 50), 1), ((50, 3), (33, 3), 0), ((3, 30, 5), (2, 20, 5), 1), ((3, 9), (3, 2), 1)]:
+        x, u = (np.round(rng.standard_normal(s) * 8).astype(dtype.np) for s in (shape, counts))
+        ids = rng.integers(0, shape[axis], counts)
+        want = x.astype(np.float64)
+        if mode == "add":
+            want = torch.scatter_add(torch.tensor(want), axis, torch.tensor(ids), torch.tensor(u.astype(np.float64))).numpy()
+        for at in np.ndindex(*counts) if mode == "set" else ():  # the last of equal ones stays, where PyTorch's may be any
+            want[(*at[:axis], ids[at], *at[axis + 1 :])] = u[at]
+        got = np.asarray(Emulated(scattered(dtype, shape, counts, axis, mode), arch)(x, ids, u)[0], np.float64)
+        np.testing.assert_allclose(got, want, rtol=0.01 if dtype is bf16 else 1e-6, atol=0.5 if dtype is bf16 else 0)
+
+
+def test_indices_that_are_equal_along_rows_scatter_rows(rng: np.random.Generator) -> None:
+    def build(x: Any, ids: Any, u: Any) -> Any:
+        return o.ScatterAlong(axis=0)(x, F.expand(F.reshape(ids, (40, 1)), (40, 6)), u)
+
+    g = graph(build, (f32, (7, 6)), (i64, (40,)), (f32, (40, 6)))
+    x, ids, u = rng.standard_normal((7, 6)).astype(np.float32), rng.integers(0, 7, 40), rng.standard_normal((40, 6)).astype(np.float32)
+    emulated = Emulated(g)
+    (words,) = (x for x in emulated.program.launches if x.name.endswith(".words"))
+    assert words.grid == 40
+    want = torch.index_add(torch.tensor(x), 0, torch.tensor(ids), torch.tensor(u)).numpy()
+    np.testing.assert_allclose(emulated(x, ids, u)[0], want, rtol=1e-5, atol=1e-5)
+
+
+def test_an_index_outside_is_reported() -> None:
+    with fake_gpu():
+        session: Any = tw.compile(scattered(f32, (2, 20), (2, 18), 1, "add"), target="cuda")
+        ids = np.zeros((2, 18), np.int64)
+        ids[1, 3] = 20
+        session(np.zeros((2, 20), np.float32), ids, np.ones((2, 18), np.float32))
+        with pytest.raises(ExecutionError, match=r"index out of range, got 20 at position 21"):
+            session.synchronize()
