@@ -16,6 +16,7 @@ import numpy as np
 
 from ..core import dtypes as dt
 from ..core.errors import ArgumentError, AxisError, ParseError
+from ..core.pytree import mapped
 from ..core.tensors import HasArray, HasDlpack, is_masked, is_tensor
 from ..runtime.outputs import new_array
 
@@ -546,17 +547,6 @@ def shown(a: Any) -> str:
     except ParseError:
         name = str(a.dtype)
     return f"{name}[{','.join(map(str, a.shape))}]"
-
-
-def mapped(fn: Callable[[Any], Any], tree: Any) -> Any:
-    """fn of everything in nested lists, tuples, named tuples and dicts."""
-    if type(tree) is Array or type(tree) is np.ndarray:  # most often
-        return fn(tree)
-    if type(tree) in (list, tuple):
-        return type(tree)([mapped(fn, x) for x in tree])
-    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        return type(tree)(*(mapped(fn, x) for x in tree))
-    return {k: mapped(fn, v) for k, v in tree.items()} if type(tree) is dict else fn(tree)
 
 
 def _plain(x: Any) -> Any:

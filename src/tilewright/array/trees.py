@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from ..core.errors import ArgumentError
-from ..core.pytree import flatten
-from .arrays import Array, device_calls, mapped, own, ready, shown, wrapped
+from ..core.pytree import flatten, mapped
+from .arrays import Array, device_calls, own, ready, shown, wrapped
 
 
 def check_devices(tree: Any, what: str) -> None:

@@ -221,3 +221,14 @@ def matches(tree: Any, spec: Spec, leaves: list[Any]) -> str | None:
             where = spec.keys[i] if spec.type == "dict" else i
             return f"[{where!r}]: {problem}" if not problem.startswith("[") else f"[{where!r}]{problem}"
     return None
+
+
+def mapped(fn: Callable[[Any], Any], tree: Any) -> Any:
+    """fn of everything in nested lists, tuples, named tuples and dicts; other containers are leaves."""
+    if not isinstance(tree, (list, tuple, dict)):
+        return fn(tree)
+    if type(tree) in (list, tuple):
+        return type(tree)([mapped(fn, x) for x in tree])
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return type(tree)(*(mapped(fn, x) for x in tree))
+    return {k: mapped(fn, v) for k, v in tree.items()} if type(tree) is dict else fn(tree)
