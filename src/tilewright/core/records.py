@@ -60,7 +60,7 @@ def _make(cls: Any, frozen: bool) -> None:
         alike[f.name] = field(init=f.init, kw_only=bool(f.kw_only), **given)
     if hasattr(cls, "__post_init__"):
         alike["__post_init__"] = None
-    cls.__match_args__ = tuple(f.name for f in fields(cls) if f.init and not f.kw_only)
+    type.__setattr__(cls, "__match_args__", tuple(f.name for f in fields(cls) if f.init and not f.kw_only))
     cls.__init__ = vars(standard(frozen=frozen, eq=False, repr=False)(type(cls.__name__, (), alike)))["__init__"]
 
 
