@@ -69,9 +69,9 @@ def _filter_rows(array: Array, packed: Packed) -> tuple[Array, tuple[int, ...]]:
     g = packed.groups
     _, _, order = filter_sizes(array.shape, packed)
     if not packed.transposed:
-        return array.reshape(g, -1, *array.shape[1:]), order
+        return array.reshape(g, array.shape[0] // g, *array.shape[1:]), order
     transposed = np.flip(array, tuple(range(2, array.ndim)))
-    return np.swapaxes(transposed.reshape(g, -1, *array.shape[1:]), 1, 2), order
+    return np.swapaxes(transposed.reshape(g, array.shape[0] // g, *array.shape[1:]), 1, 2), order
 
 
 def _pack_filters(array: Array, packed: Packed, out: Array) -> None:
