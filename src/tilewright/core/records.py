@@ -10,6 +10,7 @@ from __future__ import annotations
 from _thread import RLock
 from operator import attrgetter
 from reprlib import recursive_repr
+from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 _LOCK = RLock()
@@ -111,23 +112,26 @@ class _Init:
 
     def __init__(self, cls: type, frozen: bool) -> None:
         self._cls, self._frozen, self._left = cls, frozen, _FEW
-        self._rows: list[tuple[str, Any, Any]] | None = None  # name, default, factory
+        self._names: tuple[str, ...] = ()
+        self._rows: list[tuple[str, Any, Any]] | None = None  # name, default, factory; None: not looked at yet, or not plain
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         self._left -= 1
-        if instance is None or self._left < 0:
+        if instance is None or self._left < 0 or (self._rows is None and not self._plain()):
             return self._compiled().__get__(instance, owner)
+        return MethodType(self, instance)
 
-        def fill(*args: Any, **kwargs: Any) -> None:
-            rows = self._rows
-            if rows is None:
-                fields = _fields(self._cls)
-                plain = all(isinstance(f, _Field) and f.init and not f.kw_only for f in fields)
-                rows = self._rows = [(f.name, f.default, f.default_factory) for f in fields] if plain else None
-            if rows is None:
-                self._compiled()(instance, *args, **kwargs)
-                return
-            values, used = {row[0]: value for row, value in zip(rows, args, strict=False)}, 0
+    def _plain(self) -> bool:
+        fields = _fields(self._cls)
+        if not all(isinstance(f, _Field) and f.init and not f.kw_only for f in fields):
+            return False
+        self._names, self._rows = tuple(f.name for f in fields), [(f.name, f.default, f.default_factory) for f in fields]
+        return True
+
+    def __call__(self, instance: Any, *args: Any, **kwargs: Any) -> None:
+        rows, values = self._rows or (), dict(zip(self._names, args, strict=False))
+        if kwargs or len(args) != len(rows):
+            used = 0
             for name, default, factory in rows[len(args):]:
                 if name in kwargs:
                     values[name] = kwargs[name]
@@ -139,11 +143,9 @@ class _Init:
             if len(values) != len(rows) or len(args) > len(rows) or used != len(kwargs):
                 self._compiled()(instance, *args, **kwargs)
                 return
-            instance.__dict__.update(values)
-            if hasattr(instance, "__post_init__"):
-                instance.__post_init__()
-
-        return fill
+        instance.__dict__.update(values)
+        if hasattr(instance, "__post_init__"):
+            instance.__post_init__()
 
     def _compiled(self) -> Any:
         with _LOCK:

@@ -103,7 +103,7 @@ def _without_constants(item: Item) -> list[Item]:
     plain.CopyFrom(graph)
     for k in reversed(same):
         del plain.input[k + 2], plain.output[k + 1]
-    names = body.frame.names | {inputs[k + 2]: item.inputs[k + 2] for k in same}
+    names = {**body.frame.names, **{inputs[k + 2]: item.inputs[k + 2] for k in same}}
     sub = Sub(plain, replace(body.frame, names=names))
     left = replace(item, inputs=tuple(x for k, x in enumerate(item.inputs) if k - 2 not in same),
                    outputs=tuple(x for k, x in enumerate(item.outputs) if k not in same), attrs={**item.attrs, "body": sub})

@@ -202,25 +202,31 @@ class Forest:
 
     def leaves(self, c: Context, x: Value) -> Value:
         """i32[rows, trees]: the leaf that each row ends in."""
-        rows, count = x.shape[0], len(self.roots)
-        at = F.expand(c.constant(self.roots.reshape(1, count)), (rows, count))
+        shape = (x.shape[0], len(self.roots))
         if x.dtype.np != self.threshold.dtype:
             x = F.cast(x, dt.dtype(self.threshold.dtype))
-        tables = {k: c.constant(getattr(self, k), k) for k in ("feature", "threshold", "true", "false")}
         used = sorted(set(self.mode[~self.leaf].tolist())) or [0]
-        modes = c.constant(self.mode, "mode") if len(used) > 1 else None
-        missing = c.constant(self.missing, "missing") if self.missing.any() else None
+        tables: dict[str, Value] = {}
+        at: Value | None = None  # at first each row is at the roots, whose entries are constants
+
+        def entry(name: str) -> Value:
+            table = getattr(self, name)
+            if at is None:
+                return c.constant(table[self.roots].reshape(1, -1), name)
+            if name not in tables:
+                tables[name] = c.constant(table, name)
+            return F.gather(tables[name], at)
+
         for _ in range(self.depth):
-            value = O.GatherAlongAxis(axis=1)(x, F.gather(tables["feature"], at))
-            limit = F.gather(tables["threshold"], at)
+            value = O.GatherAlongAxis(axis=1)(x, F.expand(entry("feature"), shape))
+            limit = entry("threshold")
             go = self._test(used[0], value, limit)
             for m in used[1:]:
-                assert modes is not None
-                go = F.where(F.equal(F.gather(modes, at), m), self._test(m, value, limit), go)
-            if missing is not None:
-                go = F.logical_or(go, F.logical_and(F.one("is_nan", value), F.gather(missing, at)))
-            at = F.where(go, F.gather(tables["true"], at), F.gather(tables["false"], at))
-        return at
+                go = F.where(F.equal(entry("mode"), m), self._test(m, value, limit), go)
+            if self.missing.any():
+                go = F.logical_or(go, F.logical_and(F.one("is_nan", value), entry("missing")))
+            at = F.where(go, entry("true"), entry("false"))
+        return F.expand(c.constant(self.roots.reshape(1, -1)), shape) if at is None else at
 
     @staticmethod
     def _test(mode: int, value: Value, limit: Value) -> Value:
