@@ -81,7 +81,7 @@ def _shape(shape: Sequence[Dim], names: dict[str, str]) -> str:
     return "(" + "".join(dim_source(d, names) + ", " for d in shape) + ")"
 
 
-def contiguous_strides(type_: TensorType) -> tuple[Dim, ...]:
+def _strides(type_: TensorType) -> tuple[Dim, ...]:
     """Of a contiguous tensor. (Those of an empty one may be 0 here, which is as good as any.)"""
     return tuple(prod(type_.shape[i + 1 :], start=1) for i in range(type_.ndim))
 
@@ -156,7 +156,7 @@ def generate(interface: Interface, framework: str, *, errors: int, result: str, 
         elif framework == "torch":
             static = type_.is_static
             body.append(f"y{k} = alloc({f'Y{k}' if static else _shape(type_.shape, names)}, "
-                        f"{f'S{k}' if static else _shape(contiguous_strides(type_), names)}, E{k})")
+                        f"{f'S{k}' if static else _shape(_strides(type_), names)}, E{k})")
         else:
             body.append(f"y{k} = empty({_shape(type_.shape, names)}, E{k})")
         body.append(f"q{k} = {address.format(f'y{k}')}")
@@ -206,7 +206,7 @@ def compile_call(interface: Interface, framework: str, *, errors: int, result: s
     for k, type_ in enumerate(interface.outputs):
         names[f"E{k}"] = wanted(type_.dtype)
         if framework == "torch" and type_.is_static:
-            names[f"Y{k}"], names[f"S{k}"] = type_.shape, contiguous_strides(type_)
+            names[f"Y{k}"], names[f"S{k}"] = type_.shape, _strides(type_)
         if is_recycled(type_):
             shape = tuple(d for d in type_.shape if isinstance(d, int))
             names[f"R{k}"] = recycler(type_, shape, framework == "torch")

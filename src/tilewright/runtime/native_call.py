@@ -9,15 +9,17 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from functools import cache
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..core import torch_context
 from ..core.signature import Signature
+from ..ir.types import TensorType
 from . import torch_calls
 from .arguments import from_dtype
-from .fastcall import contiguous_strides, finisher
+from .fastcall import finisher
 from .native import layout as L
 from .outputs import is_recycled
 from .torch_calls import MachineCode
@@ -111,8 +113,9 @@ def native_call(interface: Interface, signature: Signature, pool: Pool, workspac
         return None
     import torch
 
-    def like(t: Any) -> torch_calls.Like:
-        return t.shape, contiguous_strides(t), from_dtype()[t.dtype]
+    def like(t: TensorType) -> torch_calls.Like:
+        sizes = tuple(d for d in t.shape if isinstance(d, int))  # all of them: there are no symbols
+        return sizes, tuple(prod(sizes[i + 1 :]) for i in range(len(sizes))), from_dtype()[t.dtype]
 
     look = functions[0]
     try:

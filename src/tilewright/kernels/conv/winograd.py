@@ -35,6 +35,7 @@ from .parts import int_of, spread
 ROWS = 6  # tiles that are multiplied at once
 MOST = 48  # tiles of a program
 TILES = 8  # of a program that transforms them alone
+FEW = 8  # programs of a core that another core does not even out
 CHAINS = {2: CHAIN, 4: 16}  # steps of a chain of products: short where the transform of results enlarges their error
 
 
@@ -287,7 +288,11 @@ class Tiles:
         groups = 1
         while -(-tiles // most) * self.groups * groups < wanted and groups < self.panels:
             groups += 1
-        return most, groups
+        blocks, cores = -(-tiles // most), self.target.cores
+        if blocks * self.groups * groups < FEW * cores:  # few programs: as many for every core
+            while blocks * self.groups * groups % cores and blocks < tiles:
+                blocks += 1
+        return -(-tiles // blocks), groups
 
     # --- pixels -------------------------------------------------------------------------------------------------------
     def _place(self, tile: Ix | int) -> tuple[Ix | int, list[Ix | int]]:

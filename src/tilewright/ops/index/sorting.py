@@ -126,7 +126,7 @@ class ArgRank(Composite):
         order, graph = ArgSort(axis=self.axis, dtype=self.dtype)(x), x.node.graph
         at = F.maximum(F.cast(rank, dt.i64), F.scalar(graph, 0, dt.i64))
         at = F.minimum(at, F.dim_value(graph, x.shape[self.axis] - 1, dt.i64))
-        return F.apply("gather_along_axis", order, at, axis=self.axis)
+        return F.one("gather_along_axis", order, at, axis=self.axis)
 
     def decomposes(self, operands: Values, target: TargetSpec | None) -> bool:
         length = operands[0].shape[self.axis]
