@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from typing import Any
 
 import pytest
@@ -261,13 +262,13 @@ def test_gradients_of_gradients_are_an_error() -> None:
         g.sum().backward()
 
 
-class Blocks(torch.nn.Module):
+class Blocks(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.a, self.n, self.b = torch.nn.Conv2d(3, 20, 3, padding=1), torch.nn.BatchNorm2d(20), torch.nn.Conv2d(20, 8, 3)
+        self.a, self.n, self.b = nn.Conv2d(3, 20, 3, padding=1), nn.BatchNorm2d(20), nn.Conv2d(20, 8, 3)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.b(torch.nn.functional.max_pool2d(torch.relu(self.n(self.a(x))), 2))
+        return self.b(F.max_pool2d(torch.relu(self.n(self.a(x))), 2)).mean((2, 3))
 
 
 @pytest.mark.parametrize("split", [False, True])

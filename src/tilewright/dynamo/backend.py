@@ -171,8 +171,10 @@ def _report_strides(fragment: Fragment) -> None:
 
     context = TracingContext.try_get()
     if context is not None and context.output_strides is not None:
-        known = (fragment.targets[r.index].strides if isinstance(r, Slot) else () for r in fragment.results)
-        context.output_strides += [s if s and all(isinstance(d, int) for d in s) else None for s in known]
+        for r in fragment.results:
+            strides = fragment.targets[r.index].strides if isinstance(r, Slot) else ()
+            known = tuple(d for d in strides if isinstance(d, int))
+            context.output_strides.append(known if known and len(known) == len(strides) else None)
 
 
 def _lay(module: Any, examples: Sequence[Any]) -> dict[int, Any]:

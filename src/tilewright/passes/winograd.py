@@ -1,4 +1,5 @@
-"""Convolutions of 3×3 at step 1 by constant weights become Winograd's, whose products are a quarter (or less than half) as many.
+"""Convolutions of 3×3 at step 1 become Winograd's, whose products are a quarter (or less than half) as many, and so do the gradients of
+their inputs and weights in f32. Weights that are not constants are transformed in every call, where images are large enough for it.
 
 Those of small floats are multiplied in f32 then. Pairs of bf16 numbers are multiplied twice as fast: only the quarter pays for them.
 """
@@ -99,7 +100,8 @@ def _transform(w: Value, transposed: bool, tile: int, m: Match) -> Value:
 class Winograd(Pass):
     """Before: batch norms are in the weights of their convolutions.
     After: on a CPU, no convolution with 3×3 taps along its last axes at step 1 in f32, f16 or bf16 by constant weights of 16 channels and
-    results a group (large ones in bf16 excepted). What it becomes depends on the weights' type alone."""
+    results a group (large ones in bf16 excepted), nor by other weights in f32 where an image has PIXELS results. What it becomes depends on
+    the weights' type and the size of an image, never on the batch."""
 
     name: ClassVar[str] = "winograd"
 

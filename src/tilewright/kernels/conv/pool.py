@@ -291,8 +291,8 @@ class MaxPoolBackward(Template):
             for back in itertools.product(*(range(r - 1, -1, -1) for r in op.reach)):
                 window = [first - j for first, j in zip(last, back, strict=True)]
                 there: Ix | int = 1
-                for w, limit in zip(window, windows, strict=True):
-                    there = b.maximum(0, b.minimum(there, b.minimum(w + 1, limit - w)))
+                for w, count_of in zip(window, windows, strict=True):
+                    there = b.maximum(0, b.minimum(there, b.minimum(w + 1, count_of - w)))
                 limit = (b.minimum(there, 1) * count,)
                 own = b.cmp("eq", b.cast(b.load(named, (image, *window, c), (lanes,), limit=limit), i64), mine)
                 share = widen(b, b.load(g, (image, *window, c), (lanes,), limit=limit))

@@ -130,7 +130,8 @@ def transform_gradients(b: KernelBuilder, tile: int, d: Sequence[Tile]) -> list[
 
 
 def transform_window(b: KernelBuilder, x: View, at: Sequence[Ix | int], sizes: Sequence[Ix], first: Ix | int, channels: int, lanes: int,
-                     length: int, line: Callable[[list[Tile]], list[Tile]], store: Callable[[int, Ix | int, Tile, int | None], None]) -> None:
+                     length: int, line: Callable[[list[Tile]], list[Tile]],
+                     store: Callable[[int, Ix | int, Tile, int | None], None]) -> None:
     """The square window of `length` at image, outer axes, top and side of x[N, spatial…, C], zeros outside, with both axes transformed by
     `line`: `store` gets the position of an element, the channel behind `first`, the elements of a register, and how many there are."""
     image, *outer, top, side = at
