@@ -12,16 +12,17 @@ import tilewright as tw
 import tilewright.ops as o
 from tests.cuda.fake_driver import fake_gpu
 from tests.cuda.launching import Emulated, graph
-from tilewright.core.dtypes import DType, bf16, bool_, f32, f64, i32, i64
+from tilewright.core.dtypes import DType, bf16, bool_, f16, f32, f64, i32, i64
 from tilewright.core.errors import ExecutionError
 from tilewright.kernels.rows.cuda import long_sums
 from tilewright.ops import functions as F
+from tilewright.passes import split_long_products
 
 SLOW = pytest.mark.slow
 SHAPES = [((3, 7), 1), ((1, 70), 1), ((2, 600), 1), ((70, 5), 0), ((2, 3, 40), 1), ((0, 5), 1)]
 
 
-@pytest.mark.parametrize(("dtype", "arch"), [(f32, "sm_90a"), (bf16, "sm_80"), (i32, "sm_120"), pytest.param(f64, "sm_80", marks=SLOW)], ids=str)
+@pytest.mark.parametrize(("dtype", "arch"), [(f32, "sm_90a"), (bf16, "sm_80"), (i32, "sm_120"), pytest.param(f64, "sm_80", marks=SLOW)])
 def test_places_of_extremes(dtype: DType, arch: str, rng: np.random.Generator) -> None:
     """Ties, NaN, and rows of nothing but the worst number."""
     for shape, axis in SHAPES:
@@ -47,7 +48,8 @@ LONG: dict[str, tuple[Any, list[tuple[int, ...]], Any]] = {
 }
 
 
-@pytest.mark.parametrize(("dtype", "arch"), [(f32, "sm_90a"), pytest.param(bf16, "sm_80", marks=SLOW), pytest.param(f64, "sm_120", marks=SLOW)])
+@pytest.mark.parametrize(("dtype", "arch"), [
+    (f32, "sm_90a"), pytest.param(bf16, "sm_80", marks=SLOW), pytest.param(f64, "sm_120", marks=SLOW)])  # fmt: skip
 @pytest.mark.parametrize("name", LONG)
 def test_long_rows_of_runs(name: str, dtype: DType, arch: str, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
     """Few rows use all warps, however their operands lie. NaN stays."""
@@ -106,3 +108,20 @@ def test_an_index_outside_is_reported() -> None:
         session(np.zeros((2, 20), np.float32), ids, np.ones((2, 18), np.float32))
         with pytest.raises(ExecutionError, match=r"index out of range, got 20 at position 21"):
             session.synchronize()
+
+
+@pytest.mark.parametrize(("dtype", "arch", "flip"), [(bf16, "sm_120", (True, False)), (f32, "sm_80", (False, True)),
+                                                     (f16, "sm_80", (False, False))], ids=str)  # fmt: skip
+def test_long_products_of_few_tiles(dtype: DType, arch: str, flip: tuple[bool, bool], monkeypatch: pytest.MonkeyPatch,
+                                    rng: np.random.Generator) -> None:  # fmt: skip
+    """Parts of the rows are products of their own, added in f32."""
+    monkeypatch.setattr(split_long_products, "LONGEST", 64)
+    monkeypatch.setattr(split_long_products, "PART", 32)
+    a, b = (rng.standard_normal((24, 192)).astype(dtype.np), rng.standard_normal((192, 40)).astype(dtype.np))
+    given = [np.ascontiguousarray(x.T) if turned else x for x, turned in zip((a, b), flip, strict=True)]
+    build = lambda x, y: F.matmul(x, y, transpose_a=flip[0], transpose_b=flip[1], alpha=0.5)
+    emulated = Emulated(graph(build, *((dtype, x.shape) for x in given)), arch)
+    assert any(x.kernel.name.startswith(("sum", "columns", "long_sums")) for x in emulated.program.launches)
+    want = 0.5 * torch.tensor(a.astype(np.float64)) @ torch.tensor(b.astype(np.float64))
+    limit = {"f32": 1e-5, "bf16": 8e-3, "f16": 1e-3}[dtype.name]
+    np.testing.assert_allclose(np.asarray(emulated(*given)[0], np.float64), want.numpy(), rtol=limit, atol=8 * limit)
