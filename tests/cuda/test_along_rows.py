@@ -12,15 +12,17 @@ import tilewright as tw
 import tilewright.ops as o
 from tests.cuda.fake_driver import fake_gpu
 from tests.cuda.launching import Emulated, graph
-from tilewright.core.dtypes import DType, bf16, bool_, f32, f64, i32, i64
+from tilewright.core.dtypes import DType, bf16, bool_, f16, f32, f64, i32, i64
 from tilewright.core.errors import ExecutionError
+from tilewright.kernels.rows.cuda import long_sums
 from tilewright.ops import functions as F
+from tilewright.passes import split_long_products
 
+SLOW = pytest.mark.slow
 SHAPES = [((3, 7), 1), ((1, 70), 1), ((2, 600), 1), ((70, 5), 0), ((2, 3, 40), 1), ((0, 5), 1)]
 
 
-@pytest.mark.parametrize("arch", ["sm_90a", "sm_80"])
-@pytest.mark.parametrize("dtype", [f32, bf16, i32, f64], ids=str)
+@pytest.mark.parametrize(("dtype", "arch"), [(f32, "sm_90a"), (bf16, "sm_80"), (i32, "sm_120"), pytest.param(f64, "sm_80", marks=SLOW)])
 def test_places_of_extremes(dtype: DType, arch: str, rng: np.random.Generator) -> None:
     """Ties, NaN, and rows of nothing but the worst number."""
     for shape, axis in SHAPES:
@@ -37,13 +39,41 @@ def test_places_of_extremes(dtype: DType, arch: str, rng: np.random.Generator) -
                 np.testing.assert_array_equal(emulated(a)[0], want(wide, axis))
 
 
+LONG: dict[str, tuple[Any, list[tuple[int, ...]], Any]] = {
+    "repeated": (lambda a, b: o.Mean(axes=(0, 1))(F.add(a, b)), [(37, 1), (37, 41)], lambda a, b: (a + b).mean()),
+    "outer": (lambda a, b: o.Sum(axes=(0, 1))(F.mul(F.reshape(a, (37, 1)), b)), [(37,), (300,)], lambda a, b: (a[:, None] * b).sum()),
+    "transposed": (lambda a, b: o.Max(axes=(0, 1))(F.add(F.transpose(a, (1, 0)), b)), [(41, 37), (37, 41)], lambda a, b: (a.T + b).max()),
+    "channels": (lambda a, b: o.Sum(axes=(0, 2, 3))(F.mul(a, b)), [(5, 3, 9, 11), (1, 3, 1, 1)], lambda a, b: (a * b).sum((0, 2, 3))),
+    "kept": (lambda a: o.Sum(axes=(0, 2), keepdims=True)(a), [(40, 3, 50)], lambda a: a.sum((0, 2), keepdims=True)),
+}
+
+
+@pytest.mark.parametrize(("dtype", "arch"), [
+    (f32, "sm_90a"), pytest.param(bf16, "sm_80", marks=SLOW), pytest.param(f64, "sm_120", marks=SLOW)])  # fmt: skip
+@pytest.mark.parametrize("name", LONG)
+def test_long_rows_of_runs(name: str, dtype: DType, arch: str, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
+    """Few rows use all warps, however their operands lie. NaN stays."""
+    monkeypatch.setattr(long_sums, "LONG", 64)
+    monkeypatch.setattr(long_sums, "CHUNKS", 4)
+    build, shapes, want = LONG[name]
+    emulated = Emulated(graph(build, *((dtype, s) for s in shapes)), arch)
+    assert [x.kernel.name.startswith("long_sums") for x in emulated.program.launches] == [True, True]
+    given = [rng.standard_normal(s).astype(dtype.np) for s in shapes]
+    for bad in (False, True):
+        if bad:
+            given[-1].reshape(-1)[-1] = np.nan
+        limit = {"f32": 1e-5, "bf16": 0.01, "f64": 1e-12}[dtype.name]
+        found = want(*(torch.tensor(x.astype(np.float64)) for x in given)).numpy()
+        np.testing.assert_allclose(np.asarray(emulated(*given)[0], np.float64), found, rtol=limit, atol=30 * limit)
+
+
 def scattered(dtype: DType, shape: tuple[int, ...], counts: tuple[int, ...], axis: int, mode: str) -> Any:
     return graph(lambda x, i, u: o.ScatterAlong(axis=axis, mode=mode)(x, i, u), (dtype, shape), (i64, counts), (dtype, counts))
 
 
 @pytest.mark.parametrize(("dtype", "mode", "arch"), [
-    (f32, "add", "sm_90a"), (f32, "set", "sm_80"), (bf16, "add", "sm_80"), (i64, "add", "sm_120"), (i64, "set", "sm_90a"),
-    (bool_, "set", "sm_80")], ids=str)  # fmt: skip
+    (f32, "add", "sm_90a"), (bf16, "set", "sm_80"), (i64, "add", "sm_120"), (bool_, "set", "sm_80"),
+    pytest.param(f32, "set", "sm_80", marks=SLOW), pytest.param(bf16, "add", "sm_80", marks=SLOW)], ids=str)  # fmt: skip
 def test_scatter_along(dtype: DType, mode: str, arch: str, rng: np.random.Generator) -> None:
     for shape, counts, axis in [((3, 40), (3, 50), 1), ((50, 3), (33, 3), 0), ((3, 30, 5), (2, 20, 5), 1), ((3, 9), (3, 2), 1)]:
         x, u = (np.round(rng.standard_normal(s) * 8).astype(dtype.np) for s in (shape, counts))
@@ -78,3 +108,20 @@ def test_an_index_outside_is_reported() -> None:
         session(np.zeros((2, 20), np.float32), ids, np.ones((2, 18), np.float32))
         with pytest.raises(ExecutionError, match=r"index out of range, got 20 at position 21"):
             session.synchronize()
+
+
+@pytest.mark.parametrize(("dtype", "arch", "flip"), [(bf16, "sm_120", (True, False)), (f32, "sm_80", (False, True)),
+                                                     (f16, "sm_80", (False, False))], ids=str)  # fmt: skip
+def test_long_products_of_few_tiles(dtype: DType, arch: str, flip: tuple[bool, bool], monkeypatch: pytest.MonkeyPatch,
+                                    rng: np.random.Generator) -> None:  # fmt: skip
+    """Parts of the rows are products of their own, added in f32."""
+    monkeypatch.setattr(split_long_products, "LONGEST", 64)
+    monkeypatch.setattr(split_long_products, "PART", 32)
+    a, b = (rng.standard_normal((24, 192)).astype(dtype.np), rng.standard_normal((192, 40)).astype(dtype.np))
+    given = [np.ascontiguousarray(x.T) if turned else x for x, turned in zip((a, b), flip, strict=True)]
+    build = lambda x, y: F.matmul(x, y, transpose_a=flip[0], transpose_b=flip[1], alpha=0.5)
+    emulated = Emulated(graph(build, *((dtype, x.shape) for x in given)), arch)
+    assert any(x.kernel.name.startswith(("sum", "columns", "long_sums")) for x in emulated.program.launches)
+    want = 0.5 * torch.tensor(a.astype(np.float64)) @ torch.tensor(b.astype(np.float64))
+    limit = {"f32": 1e-5, "bf16": 8e-3, "f16": 1e-3}[dtype.name]
+    np.testing.assert_allclose(np.asarray(emulated(*given)[0], np.float64), want.numpy(), rtol=limit, atol=8 * limit)

@@ -30,6 +30,7 @@ from .quantized_rows import QuantizedRows
 from .recognise import Recognise
 from .row_products import MergePacked, RowProducts
 from .save_logsumexp import SaveLogSumExp
+from .split_long_products import SplitLongProducts
 from .winograd import Winograd
 
 
@@ -62,6 +63,7 @@ def pipeline(target: TargetSpec | None = None) -> tuple[Pass, ...]:
         LowerQuantized(gpu=gpu),  # may make matmuls
         *([MergePacked()] if gpu else []),
         MergeMatmuls(),
+        *([SplitLongProducts(target.cores)] if gpu and target is not None else []),  # of what is one product now
         *([Winograd()] if winograd else []),
         Fuse(quantizes=not gpu, sweeps=not gpu, rotated_rows=1 if gpu else None),
         Dce(),
