@@ -290,6 +290,7 @@ def test_saved_tensors_lie_as_kernels_want_them(split: bool, monkeypatch: pytest
     module.zero_grad()
     module(x).square().sum().backward()
     for a, b in zip(mine, [x.grad, *(p.grad for p in module.parameters())], strict=True):
+        assert b is not None
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4 * float(b.abs().max()) + 2e-4)
     forward = next(c for c in found if c.kind == "forward")
     assert "memory of its own" not in str(forward.steps[0].session.report())

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ....core.errors import CompileError
-from ...cpu.llvm_text import FunctionText
+from ...cpu.llvm_text import FeatureLevel, FunctionText
 from ..ptx.text import KernelText, literal
 
 _FLOAT = {"fadd": "add.rn", "fsub": "sub.rn", "fmul": "mul.rn", "fdiv": "div.rn"}
@@ -18,10 +18,7 @@ _WIDTH = {"i8": 8, "i16": 16, "i32": 32, "i64": 64}
 _ORDERED = {"oeq": "eq", "olt": "lt", "ole": "le", "ogt": "gt", "oge": "ge", "one": "ne", "une": "neu", "uno": "nan", "ord": "num"}
 
 
-class Features:
-    """What the shared mathematics asks of a CPU, answered for a GPU."""
-
-    has_fma, has_avx512, has_sse41 = True, False, True
+GPU = FeatureLevel("gpu", has_fma=True, has_sse41=True)  # what the shared mathematics asks of a CPU
 
 
 class Scalars(FunctionText):
@@ -30,7 +27,7 @@ class Scalars(FunctionText):
     branches = False
 
     def __init__(self, k: KernelText) -> None:
-        super().__init__(k.name, [], Features())
+        super().__init__(k.name, [], GPU)
         self.k = k
 
     # -- plumbing -----------------------------------------------------------------------------------------------------
