@@ -58,7 +58,7 @@ class OrderScatters(Pass):
         same = ids.node.operands[0] if isinstance(ids.node.op, Expand) else ids
         if product(same.shape) == same.shape[n.op.axis] and not any(a != n.op.axis and d != x.shape[a] for a, d in enumerate(ids.shape)):
             return self.ordered(n, x, F.reshape(same, (same.shape[n.op.axis],)), updates)
-        count, steps = product(x.shape), tuple(s for s in Layout.contiguous(x.shape).strides if isinstance(s, int))  # sizes are known
+        count, steps = product(x.shape), tuple(s for s in Layout.contiguous(x.shape).strides if isinstance(s, int))  # all of them
         words = IndexOrder(rows=x.shape[n.op.axis], axis=n.op.axis, steps=steps)(ids, place=n.place)
         rows = F.reshape(updates, (product(updates.shape), 1))
         made: Value = ScatterOrdered(mode=n.op.mode)(F.reshape(x, (count, 1)), words, rows, place=n.place)
