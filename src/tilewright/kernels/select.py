@@ -57,7 +57,7 @@ from .rows.sweeps import RowSweeps
 from .sites import name_sites
 from .sort.sampling import SampleTemplate
 from .state import computed_in_window, in_place_updates, land_states, updated
-from .template import Template, Unserved
+from .template import Foreign, Template, Unserved
 
 
 class Memo:
@@ -381,9 +381,10 @@ class Selector:
         probe = self._make_region(node, self._probe)
         template = self._template(probe)
         if template is None:
-            reasons = "; ".join(f"{t.key}: {why.text}" for t in self.templates if (why := t.matches(probe, self.target)) is not None)
+            why = {t.key: t.matches(probe, self.target) for t in self.templates}
+            reasons = "; ".join(f"{key}: {w.text}" for key, w in why.items() if w is not None and not isinstance(w, Foreign))
             what = probe.anchor.op.name if probe.anchor is not None else node.op.name
-            raise Unserved(f"{what} %{node.name}{f' ({node.place})' if node.place else ''}: {reasons}")
+            raise Unserved(f"{what} %{node.name}{f' ({node.place})' if node.place else ''}: {reasons or 'no template is for it'}")
         wanted = template.packs(probe, self.target)
         operands = [self._operand(v, i, template, wanted.get(i)) for i, v in enumerate(_given(node))]
         results = [self._result(v, probe) for v in node.values]

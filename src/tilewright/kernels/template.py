@@ -18,6 +18,10 @@ class Reason:
     text: str
 
 
+class Foreign(Reason):
+    """The region has nothing that the template is for."""
+
+
 class Unserved(Exception):
     """A node that no template serves."""
 
@@ -26,7 +30,7 @@ def anchored(region: Region, *ops: type) -> Reason | None:
     """None when the region's anchor is an op of these classes."""
     node = region.anchor
     if node is None or not isinstance(node.op, ops):
-        return Reason(f"not {' or '.join(o.__name__ for o in ops)}")
+        return Foreign(f"not {' or '.join(o.__name__ for o in ops)}")
     return None
 
 

@@ -18,7 +18,7 @@ from ..launch import Launch
 from ..matmul.tiling import leaves_of_epilogue
 from ..pointwise.pointwise import unravel
 from ..region import Evaluator, Operand, Region, collapse, narrow, widen
-from ..template import Reason, Template, alone, region_bytes, region_flops
+from ..template import Foreign, Reason, Template, alone, region_bytes, region_flops
 from .gather import along_memory, report_index
 
 REPEATS = 16  # of an element, at most, that are spelled out
@@ -37,7 +37,7 @@ class GatherLast(Template):
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:
         node = region.anchor
         if node is None or not isinstance(node.op, GatherOp) or region.tail is not None:
-            return Reason("no gather")
+            return Foreign("no gather")
         x, ids = node.operands
         if node.op.axis != len(x.shape) - 1 or (len(x.shape) < 2 and target.kind != "cpu") or not ids.shape:
             return Reason("not along the last of several axes")

@@ -19,7 +19,7 @@ from ..launch import Launch
 from ..matmul.tiling import leaves_of_epilogue
 from ..pointwise.pointwise import unravel
 from ..region import Evaluator, Operand, Region, narrow, widen
-from ..template import Reason, Template, region_bytes, region_flops
+from ..template import Foreign, Reason, Template, region_bytes, region_flops
 from .gather import along_memory
 
 ELEMENTS = 4096  # of a program, where sizes are known
@@ -31,7 +31,7 @@ class GatherSumTemplate(Template):
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:
         node = region.anchor
         if node is None or not isinstance(node.op, GatherSumOp):
-            return Reason("no gather_sum")
+            return Foreign("no gather_sum")
         if any(region.operand(v) is None for v in node.operands):
             return Reason("operands must come from memory")
         bad = [r for r in region.results if r.type.shape != node.values[0].shape]

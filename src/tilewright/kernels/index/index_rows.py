@@ -18,7 +18,7 @@ from ..launch import Launch
 from ..matmul.tiling import leaves_of_epilogue
 from ..pointwise.pointwise import unravel
 from ..region import Evaluator, Operand, Region, narrow, widen
-from ..template import Reason, Template, region_bytes, region_flops
+from ..template import Foreign, Reason, Template, region_bytes, region_flops
 from .gather import report_index
 from .gather_last import checked
 
@@ -31,7 +31,7 @@ class IndexRows(Template):
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:
         node = region.anchor
         if node is None or not isinstance(node.op, IndexOp) or target.kind != "cpu":
-            return Reason("no index")
+            return Foreign("no index")
         places = [region.operand(v) for v in node.operands]
         if places[0] is None or any(o is None for o in places):
             return Reason("operands must come from memory")

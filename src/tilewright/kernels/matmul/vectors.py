@@ -17,7 +17,7 @@ from ..launch import Launch
 from ..region import Region
 from ..rows.reduce import Reduce
 from ..rows.rows import Rows
-from ..template import Reason, Template
+from ..template import Foreign, Reason, Template
 
 FEWEST_ROWS, SHORTEST = 64, 16  # of a product of two columns
 
@@ -30,7 +30,7 @@ class VectorProducts(Template):
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:
         node = region.anchor
         if node is None or not isinstance(node.op, MatmulOp) or region.tail is not None:
-            return Reason("no matmul")
+            return Foreign("no matmul")
         (a, b), out = node.operands, node.values[0]
         if not a.dtype is b.dtype is out.dtype or compute_dtype(out.dtype) not in (f32, f64):
             return Reason("not floats of one dtype")

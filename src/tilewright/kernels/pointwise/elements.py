@@ -20,7 +20,7 @@ from ..index.gather import report_index
 from ..launch import Launch
 from ..matmul.tiling import leaves_of_epilogue
 from ..region import Evaluator, Operand, Region, narrow, widen
-from ..template import Reason, Template, from_memory, region_bytes, region_flops, shaped_as_result
+from ..template import Foreign, Reason, Template, from_memory, region_bytes, region_flops, shaped_as_result
 from .pointwise import unravel
 
 BLOCK = 256  # elements a program computes
@@ -35,7 +35,7 @@ class Elements(Template):
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:
         node = region.anchor
         if node is None or type(node.op) not in RULES:
-            return Reason("no element rule for it")
+            return Foreign("no element rule for it")
         return from_memory(region) or shaped_as_result(region)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:

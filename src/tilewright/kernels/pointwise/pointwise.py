@@ -24,7 +24,7 @@ from ..call import NEAR, Call
 from ..launch import Buffer, Launch
 from ..region import Evaluator, Operand, Region, collapse, narrow
 from ..sites import Checks, checked
-from ..template import Reason, Template, region_bytes, region_flops
+from ..template import Foreign, Reason, Template, region_bytes, region_flops
 
 BLOCK = 4096  # elements of the innermost axis per program
 UNROLL = 4  # registers of work per iteration
@@ -55,7 +55,7 @@ class Pointwise(Template):
 
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:
         if region.anchor is not None:
-            return Reason(f"{region.anchor.op.name} is not elementwise")
+            return Foreign(f"{region.anchor.op.name} is not elementwise")
         shapes = {r.type.shape for r in region.results}
         return None if len(shapes) == 1 else Reason(f"outputs differ in shape: {shapes}")
 

@@ -29,7 +29,7 @@ from ..call import Call
 from ..launch import Buffer, Launch
 from ..pointwise.pointwise import unravel
 from ..region import Evaluator, Operand, Region, collapse, narrow
-from ..template import Reason, Template, region_bytes, region_flops
+from ..template import Foreign, Reason, Template, region_bytes, region_flops
 from .reduce_parts import over_parts
 from .rows import COMBINE, REDUCTIONS, Rows
 
@@ -47,7 +47,7 @@ class Reduce(Template):
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:
         node = region.anchor
         if node is None or type(node.op) not in REDUCTIONS:
-            return Reason("no reduction")
+            return Foreign("no reduction")
         if _vector_axis(region) not in _axes(node) or _is_long(node):
             return None
         return Reason("rows of neighbours")

@@ -16,7 +16,7 @@ from ...tile.builder import Ix, Tile
 from ...tile.ir import identity
 from ..launch import Launch
 from ..region import Evaluator, Operand, Region, narrow
-from ..template import Reason, Template, region_bytes, region_flops
+from ..template import Foreign, Reason, Template, region_bytes, region_flops
 from .rows import COMBINE, REDUCTIONS, RowKernel, transposed
 
 
@@ -32,7 +32,7 @@ class RowSweeps(Template):
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:
         node = region.anchor
         if node is None or type(node.op) not in REDUCTIONS:
-            return Reason("no reduction")
+            return Foreign("no reduction")
         whole = node.operands[0].shape
         along = any(v.shape == whole != node.values[0].shape and region.depends_on_anchor(v) for v in region.body.outputs)
         return None if along or len(_reductions(region)) > 1 else Reason("nothing goes back along the rows")

@@ -33,7 +33,7 @@ from ...launch import Buffer, Launch
 from ...matmul.tiling import leaves_of_epilogue
 from ...pointwise.pointwise import unravel
 from ...region import Evaluator, Operand, Region, narrow, widen
-from ...template import Reason, Template, region_bytes, region_flops
+from ...template import Foreign, Reason, Template, region_bytes, region_flops
 from ..forward import AttentionTemplate
 from .decode_quantized import quantized_row, spread
 
@@ -90,7 +90,7 @@ class DecodeAttention(Template):
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:
         node = region.anchor
         if node is None or not isinstance(node.op, AttentionOp) or type(node.op) not in (AttentionOp, Q8AttentionOp):
-            return Reason("no attention")
+            return Foreign("no attention")
         if node.op.has_mask or node.op.has_bias:
             return Reason("masks and biases are not fused here")
         if not appended(region) and AttentionTemplate().matches(region, target) is not None:

@@ -26,7 +26,7 @@ from ...launch import Buffer, Launch, Word
 from ...matmul.tiling import leaves_of_epilogue
 from ...pointwise.copies import copy_launch
 from ...region import Evaluator, Operand, Region, narrow
-from ...template import Reason, Template, alone, region_bytes, region_flops
+from ...template import Foreign, Reason, Template, alone, region_bytes, region_flops
 from ..forward import AttentionTemplate
 
 TRIED = 24  # sizes of a group
@@ -85,7 +85,7 @@ class HopperAttention(Template):
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:
         node = region.anchor
         if node is None or type(node.op) not in (AttentionOp, AttentionSavedOp):
-            return Reason("no attention")
+            return Foreign("no attention")
         if target.cpu != "sm_90a":
             return Reason(f"needs sm_90a, got {target.cpu}")
         if isinstance(node.op, AttentionSavedOp):  # made only where this kernel serves it

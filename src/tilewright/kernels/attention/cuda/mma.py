@@ -16,7 +16,7 @@ from ...cuda.kernel import MmaAttentionKernel, identified
 from ...launch import Launch, Word
 from ...matmul.tiling import leaves_of_epilogue
 from ...region import Evaluator, Operand, Region, narrow
-from ...template import Reason, Template, alone, region_bytes, region_flops
+from ...template import Foreign, Reason, Template, alone, region_bytes, region_flops
 from ..forward import AttentionTemplate
 from .flash import as_rows, suitable
 
@@ -29,7 +29,7 @@ class MmaAttention(Template):
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:
         node = region.anchor
         if node is None or type(node.op) not in (AttentionOp, AttentionSavedOp):
-            return Reason("no attention")
+            return Foreign("no attention")
         if isinstance(node.op, AttentionSavedOp):  # made only where this kernel, or a better one, serves it
             return alone(region, AttentionSavedOp)
         q, k, v = node.operands[:3]

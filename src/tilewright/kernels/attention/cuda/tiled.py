@@ -23,7 +23,7 @@ from ...launch import Launch
 from ...matmul.tiling import leaves_of_epilogue
 from ...pointwise.pointwise import unravel
 from ...region import Evaluator, Operand, Region, narrow, widen
-from ...template import Reason, Template, from_memory, region_bytes, region_flops
+from ...template import Foreign, Reason, Template, from_memory, region_bytes, region_flops
 
 NEVER = float("-inf")
 LOG2E = 1.4426950408889634
@@ -66,7 +66,7 @@ class TiledAttention(Template):
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:
         node = region.anchor
         if node is None or type(node.op) not in (AttentionOp, AttentionSavedOp):
-            return Reason("no attention")
+            return Foreign("no attention")
         if (why := from_memory(region)) is not None:
             return why
         q, k, v = node.operands[:3]

@@ -25,7 +25,7 @@ from ...matmul.cuda.epilogue import Sums, write_results
 from ...matmul.cuda.product_epilogue import Matrix
 from ...pointwise.copies import copy_launch, fill_launch
 from ...region import Operand, Region
-from ...template import Reason, Template, region_bytes, region_flops
+from ...template import Foreign, Reason, Template, region_bytes, region_flops
 from ..channels_last import channels_last
 from ..conv import ConvTemplate
 from .channels_last import in_groups, in_pairs
@@ -38,7 +38,7 @@ def of_known_size(region: Region, target: TargetSpec) -> Reason | None:
     """Why a region is no convolution that `mma.sync` could serve, whatever its groups are."""
     node = region.anchor
     if node is None or not isinstance(node.op, ConvOp):
-        return Reason("no convolution")
+        return Foreign("no convolution")
     if any(v.dtype not in (bf16, f16) for v in node.operands) or node.op.transposed:
         return Reason("needs bf16 or f16 operands, not transposed")
     if (other := ConvTemplate().matches(region, target)) is not None:

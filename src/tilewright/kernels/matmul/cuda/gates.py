@@ -18,7 +18,7 @@ from ...call import Call
 from ...cuda.tiled import aligned, fitting, tiled
 from ...launch import Launch
 from ...region import Evaluator, Leaf, Operand, Region, collapse, narrow
-from ...template import Reason, Template, region_bytes, region_flops
+from ...template import Foreign, Reason, Template, region_bytes, region_flops
 from ..tiling import leaves_of_epilogue
 from .tiled import rounds
 
@@ -33,7 +33,7 @@ class TiledGates(Template):
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:
         node, split = region.anchor, split_of(region)
         if node is None or not isinstance(node.op, MatmulOp) or split is None:
-            return Reason("no product whose result is split")
+            return Foreign("no product whose result is split")
         if node.operands[0].dtype not in (bf16, f16, f32) or any(region.operand(v) is None for v in node.operands):
             return Reason("needs floats from memory")
         return None

@@ -22,7 +22,7 @@ from ...cuda.groups import on_threads
 from ...cuda.kernel import identified
 from ...launch import Launch
 from ...region import Evaluator, Operand, Region, narrow, widen
-from ...template import Reason, Template, region_bytes, region_flops
+from ...template import Foreign, Reason, Template, region_bytes, region_flops
 from .gemv import Plan, plan, settled, widest
 
 
@@ -32,7 +32,7 @@ class CudaRowProducts(Template):
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:
         norm, products = parts(region)
         if norm is None or not products:
-            return Reason("no product of a norm")
+            return Foreign("no product of a norm")
         places = [region.operand(v) for n in (norm, *products) for v in n.operands if v.node is not norm]
         if any(o is None or not o.layout.strides or o.layout.strides[-1] != 1 or not divisible(o.layout.offset, 8) for o in places):
             return Reason("rows of a multiple of 16 bytes")

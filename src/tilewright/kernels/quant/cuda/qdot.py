@@ -22,7 +22,7 @@ from ...call import Call
 from ...cuda.kernel import QDotKernel, identified
 from ...launch import Launch, Packed, Variant, Word
 from ...region import Evaluator, Operand, Region, collapse, narrow
-from ...template import Reason, Template, region_bytes, region_flops
+from ...template import Foreign, Reason, Template, region_bytes, region_flops
 from .fragments import ROWS, Fragments
 from .small_floats import blocks_at_once
 
@@ -39,7 +39,7 @@ class CudaQDot(Template):
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:
         products = products_of(region)
         if not products:
-            return Reason("no product with a packed matrix")
+            return Foreign("no product with a packed matrix")
         if region.tail is not None:
             return Reason("quantized values of the result are made by the next product")
         if any((w := region.operand(n.operands[3])) is None or w.data is None for n in products):
