@@ -49,9 +49,9 @@ class Predicting(Compiler):
                 print(f"    does not compile: {type(e).__name__}: {e}\n{traceback.format_exc()[-600:]}")
         return Step(lambda args: args, True, nodes), ""
 
-    def _compiled(self, module: Any, kind: str, constants: Mapping[int, Any]) -> Compiled:
+    def _compiled(self, module: Any, kind: str, constants: Mapping[int, Any], traced: Mapping[int, Any]) -> Compiled:
         before = len(self.sessions)
-        made = super()._compiled(module, kind, constants)
+        made = super()._compiled(module, kind, constants, traced)
         self.sessions[before:] = [(kind, s) for _, s in self.sessions[before:]]
         (results,) = next(n for n in module.graph.nodes if n.op == "output").args
 
@@ -64,8 +64,8 @@ class Predicting(Compiler):
 
     def __call__(self, module: Any, inputs: Any) -> Any:
         def run(kind: str) -> Any:
-            def make(graph: Any, _: Any) -> Any:
-                made = self.graph(graph, kind)
+            def make(graph: Any, examples: Any) -> Any:
+                made = self.graph(graph, kind, None, examples if kind == "backward" else ())
                 call = lambda args: made.call(args)
                 call._boxed_call = True  # type: ignore[attr-defined]
                 return call
