@@ -174,8 +174,9 @@ def test_frozen_weights() -> None:
     assert [len(c.steps[0].session.interface.inputs) for c in found] == [1]
 
 
-def test_autocast() -> None:
-    module = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 4))
+@pytest.mark.parametrize("norm", [nn.LayerNorm(32), nn.GroupNorm(4, 32)])
+def test_autocast(norm: nn.Module) -> None:
+    module = nn.Sequential(nn.Linear(16, 32), nn.GELU(), norm, nn.Linear(32, 4))
     compiled, x = torch.compile(module, backend="tilewright"), torch.randn(5, 16)
     grads = []
     for call in (compiled, module):

@@ -32,14 +32,18 @@ def _norm(c: Context, op: Any, x: Value, *rest: Value) -> Value:
     return out
 
 
+def _mixed(x: Value, *affine: Value | None) -> bool:
+    """Whether weights are of another dtype, as under autocast: the norm is computed in f32 then, and its result is of x's dtype."""
+    return any(v is not None and v.dtype is not x.dtype for v in affine)
+
+
 @aten("layer_norm.default")
 def layer_norm(c: Context, x: Value, normalized_shape: Sequence[int], weight: Value | None = None, bias: Value | None = None,
                eps: float = 1e-5, *_: Any) -> Value:
     n = len(normalized_shape)
-    if any(v is not None and v.dtype is not x.dtype for v in (weight, bias)):  # under autocast
-        wide = [None if v is None else c.cast(v, dt.f32) for v in (x, weight, bias)]
-        assert wide[0] is not None
-        return c.cast(layer_norm(c, wide[0], normalized_shape, wide[1], wide[2], eps), x.dtype)
+    if _mixed(x, weight, bias):
+        weight, bias = (v if v is None else c.cast(v, dt.f32) for v in (weight, bias))
+        return c.cast(layer_norm(c, c.cast(x, dt.f32), normalized_shape, weight, bias, eps), x.dtype)
     if weight is not None and bias is not None:
         return _norm(c, O.LayerNorm(eps=float(eps), naxes=n, affine="both"), x, weight, bias)
     if weight is not None:
@@ -51,8 +55,8 @@ def layer_norm(c: Context, x: Value, normalized_shape: Sequence[int], weight: Va
 @aten("native_layer_norm.default")
 def native_layer_norm(c: Context, x: Value, normalized_shape: Sequence[int], weight: Value | None, bias: Value | None, eps: float) -> Any:
     axes = tuple(range(len(x.shape) - len(normalized_shape), len(x.shape)))
-    mixed = weight is not None and weight.dtype is not x.dtype
-    return (layer_norm(c, x, normalized_shape, weight, bias, eps), *_moments(c, c.cast(x, dt.f32) if mixed else x, axes, eps))
+    wide = c.cast(x, dt.f32) if _mixed(x, weight, bias) else x
+    return (layer_norm(c, x, normalized_shape, weight, bias, eps), *_moments(c, wide, axes, eps))
 
 
 def _moments(c: Context, x: Value, axes: tuple[int, ...], eps: float, keepdims: bool = True) -> tuple[Value, Value]:
@@ -152,6 +156,9 @@ def native_batch_norm(c: Context, x: Value, weight: Value | None, bias: Value | 
 @aten("group_norm.default")
 def group_norm(c: Context, x: Value, num_groups: int, weight: Value | None = None, bias: Value | None = None, eps: float = 1e-5,
                cudnn_enabled: bool = True) -> Value:
+    if _mixed(x, weight, bias):
+        weight, bias = (v if v is None else c.cast(v, dt.f32) for v in (weight, bias))
+        return c.cast(group_norm(c, c.cast(x, dt.f32), num_groups, weight, bias, eps), x.dtype)
     extra = _affine(c, weight, bias, x, x.shape[1])
     return _norm(c, O.GroupNorm(groups=num_groups, eps=float(eps), affine="both" if extra else "none"), x, *extra)
 
@@ -160,6 +167,7 @@ def group_norm(c: Context, x: Value, num_groups: int, weight: Value | None = Non
 def native_group_norm(c: Context, x: Value, weight: Value | None, bias: Value | None, n: Any, channels: Any, hw: Any, group: int,
                       eps: float) -> Any:
     out = group_norm(c, x, group, weight, bias, eps)
+    x = c.cast(x, dt.f32) if _mixed(x, weight, bias) else x
     if product(x.shape) == 0:
         return (out, *(c.expand(c.scalar(v, x.dtype), (n, group)) for v in (float("nan"), float("nan"))))
     return (out, *_moments(c, c.reshape(x, (n, group, channels // group * hw)), (2,), eps, keepdims=False))
