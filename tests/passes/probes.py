@@ -32,7 +32,14 @@ def with_numbers(*ops: Any) -> list[Probe]:
             for op in ops for c in (*FEW, 1e-5, 7.0, 64.0, 2.0**-30) for turn in (False, True)]
 
 
+def pools(k: Kit) -> list[Value]:
+    window: dict[str, Any] = {"kernel": (3,), "stride": (2,), "padding": ((1, 1),), "dilation": (1,)}
+    x = k.x(k.b, 2, 7)
+    return [o.MaxPool(**window)(x), *o.MaxPoolIndices(**window)(x), o.MaxPool(**window, ceil_mode=True)(x)]
+
+
 SCALAR: dict[str, list[Probe]] = {
+    "pool_with_indices": [pools],
     "cast_to_itself": [lambda k: o.Cast(dtype=k.dtype)(k.x())],
     "cast_of_cast": [casts, integer_casts],
     "add_zero": [*with_numbers(o.Add, o.Sub), lambda k: o.Add()(o.Exp()(k.x()), k.c(0.0)), lambda k: o.Add()(o.Square()(k.x()), k.c(0.0)),

@@ -28,7 +28,8 @@ from .probes import SCALAR
 from .probes_recognise import PROBES
 
 DRAWS = 4
-APART = {"winograd": "an option: an infinity reaches more results than in the direct sum (docs/configuration.md), tests/ops compares it"}
+APART = dict.fromkeys(("winograd", "winograd_weight_gradient"),
+                      "an option: an infinity reaches more results than in the direct sum (docs/configuration.md), tests/ops compares it")
 
 
 def rules() -> dict[tuple[str, str], tuple[Pass, Rule]]:

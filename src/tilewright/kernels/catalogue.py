@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .conv.pool import MaxPoolBackward, PoolTemplate
+from .conv.pool import MaxPoolBackwardTemplate, PoolTemplate
 from .conv.tap_products import TapProductsTemplate
 from .custom.own import Own
 from .fft.fourier import DftColumnsTemplate
@@ -66,7 +66,7 @@ CATALOGUE: list[Template] = [
     PadEdgesTemplate(),
     PadTemplate(),
     PairSumsTemplate(),
-    PoolTemplate(), MaxPoolBackward(),
+    PoolTemplate(), MaxPoolBackwardTemplate(),
     QExpertsBackTemplate(),
     QMatmulBackTemplate(),
     QrTemplate(),

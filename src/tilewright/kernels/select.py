@@ -31,7 +31,7 @@ from .catalogue import CATALOGUE
 from .control import lower_control
 from .conv.channels_last import behind_views, channels_last_layouts, seen_through
 from .conv.conv import ConvTemplate
-from .conv.winograd import Winograd, WinogradTiles
+from .conv.winograd import Winograd, WinogradTilesTemplate
 from .index.gather import GatherTemplate
 from .index.index_rows import IndexRows
 from .index.scatter import ScatterAddTemplate
@@ -163,7 +163,7 @@ TEMPLATES: list[Template] = [
     *CATALOGUE, VectorProducts(), MatmulTemplate(), QDotTemplate(), QExpertsDotTemplate(), QuantizeRowsTemplate(), AttentionTemplate(),
     AttentionBackwardTemplate(), NormBackwardTemplate(), Q8BlocksTemplate(), RowSweeps(), Reduce(), Rows(), GatherTemplate(), IndexRows(),
     Pointwise(), QMatmulTemplate(), QGatherTemplate(), QExpertsTemplate(), UpdateSliceTemplate(), ScatterAddTemplate(),
-    SampleTemplate(), ConvTemplate(), Winograd(), WinogradTiles(), RopeTemplate(), ConcatTemplate(), Elements(),
+    SampleTemplate(), ConvTemplate(), Winograd(), WinogradTilesTemplate(), RopeTemplate(), ConcatTemplate(), Elements(),
 ]
 
 GATHERS = {"panels": "gather", "strips": "qgather"}  # lookups that read a table in a form made for a product

@@ -49,8 +49,7 @@ from .matmul.int_products import (
     PackWords as PackWords, Requantize as Requantize
 )
 from .matmul.tap_products import TapProducts as TapProducts
-from .matmul.winograd import WinogradConv as WinogradConv
-from .matmul.winograd import WinogradTiles as WinogradTiles
+from .matmul.winograd import WinogradConv as WinogradConv, WinogradTiles as WinogradTiles
 from .packed.affine_quant import Dequantize as Dequantize, LoraMatmul as LoraMatmul, Quantize as Quantize
 from .packed.backward import QExpertsBack as QExpertsBack, QMatmulBack as QMatmulBack
 from .packed.fake_quant import FakeQuantize as FakeQuantize, FakeQuantizeLsq as FakeQuantizeLsq

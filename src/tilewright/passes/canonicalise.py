@@ -11,9 +11,9 @@ from . import scalar_rules, view_rules
 from .base import Log, Pass, apply_rules
 
 
-@rule(P(o.MaxPool, X, name="pool"))
+@rule(P(o.MaxPool, X, name="pool"), changes="rounding")
 def pool_with_indices(x: Value, pool: Any, m: Match) -> Value | None:
-    """Maxima come from the pool that finds their places."""
+    """Maxima come from the pool that finds their places: of zeros of both signs the first, where a pool alone gives either."""
     for n in m.users(x):
         if isinstance(n.op, o.MaxPoolIndices) and m.readers(n.values[1]) and all(getattr(n.op, k) == v for k, v in vars(pool.op).items()):
             return n.values[0]

@@ -16,7 +16,7 @@ from ...core.dtypes import compute_dtype, i32, i64
 from ...core.target_spec import TargetSpec
 from ...ir.layout import Layout
 from ...ir.types import TensorType
-from ...ops.rows.pool_backward import MaxPoolBackward as MaxPoolBackwardOp
+from ...ops.rows.pool_backward import MaxPoolBackward
 from ...ops.rows.pool_indices import MaxPoolIndices as MaxPoolIndicesOp
 from ...ops.rows.pooling import AvgPool as AvgPoolOp
 from ...ops.rows.pooling import MaxPool as MaxPoolOp
@@ -256,15 +256,15 @@ class PoolKernel:
         return self._taps(at, first, limit, start, step)
 
 
-class MaxPoolBackward(Template):
+class MaxPoolBackwardTemplate(Template):
     """The backward pass of max pooling, channels along registers: every element looks which of the windows around it name its place, and
     adds their cotangents in order. A program computes a line of elements; zero-sized results run none."""
 
     key = "max_pool_backward"
-    serves = (MaxPoolBackwardOp,)
+    serves = (MaxPoolBackward,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        op, y = region.op(MaxPoolBackwardOp), region.results[0]
+        op, y = region.op(MaxPoolBackward), region.results[0]
         n, launches, both = len(op.kernel), list[Launch](), []
         for i, v in enumerate(region.node.operands):
             x = region.given(v)

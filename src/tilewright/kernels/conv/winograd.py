@@ -17,8 +17,7 @@ from ...core.target_spec import TargetSpec
 from ...core.winograd import PAIRS, TAPS
 from ...ir.graph import Value
 from ...ir.layout import Layout
-from ...ops.matmul.winograd import WinogradConv
-from ...ops.matmul.winograd import WinogradTiles as WinogradTilesOp
+from ...ops.matmul.winograd import WinogradConv, WinogradTiles
 from ...tile.builder import Ix, KernelBuilder, Tile, View
 from ..call import Call
 from ..launch import Launch, Packed
@@ -175,14 +174,14 @@ def transform_window(b: KernelBuilder, x: View, at: Sequence[Ix | int], sizes: S
         each(inside=False)
 
 
-class WinogradTiles(Template):
+class WinogradTilesTemplate(Template):
     """A program transforms TILES tiles. Those at the border read zeros outside; without tiles no program runs."""
 
     key = "winograd_tiles"
-    serves = (WinogradTilesOp,)
+    serves = (WinogradTiles,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        op, x, y = region.op(WinogradTilesOp), region.operand(region.node.operands[0]), region.results[0]
+        op, x, y = region.op(WinogradTiles), region.operand(region.node.operands[0]), region.results[0]
         assert x is not None
         copies, x = _channels_last(region.name, x, target)
         call = Call("winograd_tiles", region.name)

@@ -35,7 +35,9 @@ class MaxPoolBackward(Composite):
                  low=(-2, 11), high=(2, 13)),
                S(f64(2, 3, 2), i32(2, 3, 2), sizes=(6,), kernel=(5,), stride=(1,), padding=((0, 0),), dilation=(1,), low=(-2, 1),
                  high=(2, 4)),
-               S(bf16(M, 3), i64(M, 3), sizes=(8,), kernel=(5,), stride=(2,), padding=((1, 1),), dilation=(1,), low=(-2, 3), high=(2, 3))]
+               S(bf16(M, 3), i64(M, 3), sizes=(8,), kernel=(5,), stride=(2,), padding=((1, 1),), dilation=(1,), low=(-2, 3), high=(2, 3)),
+               S(f32(2, 9, 2), i64(2, 9, 2), sizes=(6,), kernel=(5,), stride=(1,), padding=((0, 0),), dilation=(1,), low=(-2, 1),
+                 high=(2, 4))]
     errors = [E(f32(1, 3), i64(1, 4), sizes=(6,), kernel=(2,), stride=(2,), padding=((0, 0),), dilation=(1,),
                 match="indices must have the shape of the cotangent"),
               E(f32(1, 4), i64(1, 4), sizes=(6,), kernel=(2,), stride=(2,), padding=((0, 0),), dilation=(1,),

@@ -31,7 +31,10 @@ def entry_bytes(header: Data, groups: list[list[bytes]]) -> bytes:
 def read_entry(data: memoryview) -> tuple[Data, list[list[memoryview]]]:
     (n_text,) = struct.unpack_from("<Q", data)
     at = 8 + n_text
-    header: Data = marshal.loads(data[8:at])
+    try:
+        header: Data = marshal.loads(data[8:at])
+    except EOFError as e:
+        raise ValueError("an entry that ends early") from e
     pieces: list[list[memoryview]] = []
     for sizes in header["sizes"]:
         pieces.append([])
