@@ -191,8 +191,8 @@ def test_a_damaged_file(tmp_path: Path) -> None:
 EXIT = """
 import threading, torch, tilewright as tw
 session = tw.compile(torch.nn.Linear(64, 64), (torch.randn(256, 64),), threads=3)
+session(torch.randn(256, 64))
 x = torch.randn(256, 64).numpy()  # with tensors torch itself aborts: its daemon threads do not survive the end of Python
-session(x)
 def forever():
     while True:
         session(x)

@@ -54,6 +54,19 @@ def test_what_it_does_not_know_goes_the_other_way() -> None:
     assert torch.equal(session(x), x * 2 + 1)
 
 
+def test_calls_with_arrays_make_none() -> None:
+    """Nor do they enter PyTorch, whose threads do not survive the end of a process."""
+    x = torch.randn(6, 4)
+    session: Any = tw.compile(Function(lambda x: x * 2 + 1), (x,))
+    session(x)
+    for _ in range(3):
+        assert (session(x.numpy()) == x.numpy() * 2 + 1).all()
+        assert not isinstance(session._call, BuiltinFunctionType)
+    for _ in range(2):
+        assert torch.equal(session(x), x * 2 + 1)
+    assert isinstance(session._call, BuiltinFunctionType)
+
+
 def test_an_error_of_a_kernel_leaves_nothing_behind() -> None:
     x, ids = torch.randn(8, 3), torch.tensor([1, 7])
     session = session_of(lambda x, i: x[i], x, ids)

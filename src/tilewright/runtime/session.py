@@ -425,10 +425,12 @@ class Session(Compiled):
 
 
 def _second(session: ref[Session], short: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
-    """The second call: a session that is called again has machine code in front."""
+    """The second call: a session that is called again with tensors has machine code in front. Arrays never enter PyTorch, which aborts a
+    process that ends while one of its threads is inside."""
     found = session()
     assert found is not None
-    if (executable := found.executable) is not None and isinstance(found._call, partial):  # no other thread has been here
+    unmade = isinstance(found._call, partial)  # no other thread has been here
+    if unmade and any(map(is_tensor, args)) and (executable := found.executable) is not None:
         found._call = found._native(executable, short)
     return short(args, kwargs, out)
 

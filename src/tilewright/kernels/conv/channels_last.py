@@ -12,6 +12,7 @@ from ...core.dims import Shape
 from ...core.target_spec import TargetSpec
 from ...ir.graph import Graph, Node, Value
 from ...ir.layout import Layout
+from ...ir.types import TensorType
 from ...ops.fused import Fused
 from ...ops.index.indexing import Concat, Gather, Pad
 from ...ops.index.weighted import GatherSum
@@ -22,6 +23,8 @@ from ...ops.rows.norms import BatchNorm, LayerNorm
 from ...ops.rows.pool_backward import MaxPoolBackward
 from ...ops.rows.pool_indices import MaxPoolIndices
 from ...ops.rows.pooling import AvgPool, MaxPool
+from ..launch import Buffer
+from ..region import Operand
 
 FOLLOWS = (MaxPool, AvgPool, Concat, Gather, Pad, LayerNorm)
 
@@ -30,6 +33,11 @@ def channels_last(shape: Shape) -> Layout:
     """A contiguous [N, spatial…, C], seen as [N, C, spatial…]."""
     lay = Layout.contiguous((shape[0], *shape[2:], shape[1]))
     return lay.permute((0, len(shape) - 1, *range(1, len(shape) - 1)))
+
+
+def channels_last_memory(name: str, type_: TensorType) -> Operand:
+    """New memory that lies channels last."""
+    return Operand(type_, Buffer(name, "temp", type_.nbytes), channels_last(type_.shape))
 
 
 def behind_views(v: Value) -> tuple[Value, list[Value]]:

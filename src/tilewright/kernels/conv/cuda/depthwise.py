@@ -20,7 +20,7 @@ from ...pointwise.copies import copy_launch
 from ...pointwise.cuda.pointwise import evaluator
 from ...region import Operand, Region, narrow, widen
 from ...template import Reason, Template
-from ..channels_last import channels_last
+from ..channels_last import channels_last_memory
 from ..conv import ConvTemplate
 from .by_channel import Windows
 from .channels_last import depthwise
@@ -50,11 +50,8 @@ class DepthwiseConv(Template):
         before: list[Launch] = []
         after: list[Launch] = []
 
-        def elsewhere(o: Operand, name: str) -> Operand:
-            return Operand(o.type, Buffer(f"{region.name}.{name}", "temp", o.type.nbytes), channels_last(o.type.shape))
-
         if x.layout.strides[1] != 1:
-            there = elsewhere(x, "image")
+            there = channels_last_memory(f"{region.name}.image", x.type)
             before.append(copy_launch(f"{region.name}.pixels", x, there, target, "channels last for a convolution"))
             x = there
         if w.packed.form != "taps":
@@ -65,7 +62,7 @@ class DepthwiseConv(Template):
             w = replace(w, layout=_transposed(w.type))
         results: list[Operand] = []
         for i, r in enumerate(region.results):
-            results.append(r if r.layout.strides[1] == 1 else elsewhere(r, f"result{i}"))
+            results.append(r if r.layout.strides[1] == 1 else channels_last_memory(f"{region.name}.result{i}", r.type))
             if results[-1] is not r:
                 after.append(copy_launch(f"{region.name}.out{i}", results[-1], r, target, "a result that does not lie channels last"))
         return [*before, depthwise_launch(region, node, x, w, results), *after]

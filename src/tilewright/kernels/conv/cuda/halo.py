@@ -20,13 +20,13 @@ from ....tile.builder import Ix, View
 from ....tile.ir import INDEX, TileType, Var
 from ...call import Call
 from ...cuda.kernel import identified
-from ...launch import Buffer, Launch, Packed
+from ...launch import Launch, Packed
 from ...matmul.cuda.epilogue import Sums, write_results
 from ...matmul.cuda.product_epilogue import Matrix
 from ...pointwise.copies import copy_launch, fill_launch
 from ...region import Operand, Region
 from ...template import Foreign, Reason, Template, region_bytes, region_flops
-from ..channels_last import channels_last
+from ..channels_last import channels_last_memory
 from ..conv import ConvTemplate
 from .channels_last import in_groups, in_pairs
 from .hopper import PIECE, TAPS, matrices, packed_weights, weight_operand, windows_of
@@ -60,7 +60,7 @@ def volume(name: str, x: Operand, groups: int, target: TargetSpec) -> tuple[list
         return [], _as_volume(x)
     padded = -(-own // PIECE) * PIECE
     type_ = TensorType(x.type.dtype, (batch, groups * padded, *sizes))
-    whole = Operand(type_, Buffer(f"{name}.image", "temp", type_.nbytes), channels_last(type_.shape))
+    whole = channels_last_memory(f"{name}.image", type_)
     grouped = TensorType(x.type.dtype, (batch, groups, own, *sizes))
     source = replace(x, type=grouped, layout=_split(lay, groups, own))
     part = Operand(grouped, whole.buffer, _split(whole.layout, groups, padded).slice(2, 0, own))

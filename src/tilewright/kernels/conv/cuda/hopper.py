@@ -30,7 +30,7 @@ from ...pointwise.copies import copy_launch, fill_launch
 from ...pointwise.pointwise import unravel
 from ...region import Operand, Region, collapse
 from ...template import Reason, Template, region_bytes, region_flops
-from ..channels_last import channels_last
+from ..channels_last import channels_last_memory
 from ..conv import ConvTemplate
 from .kernels import ConvKernel
 from .windows import Windowed
@@ -277,8 +277,7 @@ def matrices(region: Region, value: Value, target: TargetSpec) -> tuple[list[Lau
     after: list[Launch] = []
 
     def elsewhere(o: Operand, name: str) -> Operand:
-        type_ = TensorType(o.type.dtype, value.shape)
-        return Operand(type_, Buffer(f"{region.name}.{name}", "temp", type_.nbytes), channels_last(value.shape))
+        return channels_last_memory(f"{region.name}.{name}", TensorType(o.type.dtype, value.shape))
 
     def sure(o: Operand) -> Matrix:
         found = matrix_of(o, o.layout)
@@ -316,7 +315,7 @@ def image_operand(name: str, x: Operand, target: TargetSpec) -> tuple[list[Launc
     channels = x.type.shape[1]
     padded = ceildiv(channels, PIECE) * PIECE
     type_ = TensorType(x.type.dtype, (x.type.shape[0], padded, *x.type.shape[2:]))
-    whole = Operand(type_, Buffer(f"{name}.image", "temp", type_.nbytes), channels_last(type_.shape))
+    whole = channels_last_memory(f"{name}.image", type_)
     part = Operand(x.type, whole.buffer, whole.layout.slice(1, 0, channels))
     launches = [] if padded == channels else [fill_launch(f"{name}.zero", 0.0, whole, target)]
     return [*launches, copy_launch(f"{name}.pixels", x, part, target, "channels last for a convolution")], _as_image(whole)

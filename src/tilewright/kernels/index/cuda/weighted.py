@@ -9,11 +9,11 @@ from ....core.dtypes import compute_dtype
 from ....core.target_spec import TargetSpec
 from ....ops.index.weighted import WeightedGather as WeightedGatherOp
 from ...call import Call
-from ...conv.channels_last import channels_last
+from ...conv.channels_last import channels_last_memory
 from ...conv.cuda.by_channel import inside_flag
 from ...cuda.groups import on_threads, vector_width
 from ...cuda.kernel import WARP
-from ...launch import Buffer, Launch
+from ...launch import Launch
 from ...pointwise.copies import copy_launch
 from ...region import Operand, Region, narrow, widen
 from ...template import Reason, Template, region_bytes, region_flops
@@ -37,15 +37,12 @@ class CudaWeightedGather(Template):
         before: list[Launch] = []
         after: list[Launch] = []
 
-        def elsewhere(o: Operand, name: str) -> Operand:
-            return Operand(o.type, Buffer(f"{region.name}.{name}", "temp", o.type.nbytes), channels_last(o.type.shape))
-
         if x.layout.strides[1] != 1:
-            image = elsewhere(x, "image")
+            image = channels_last_memory(f"{region.name}.image", x.type)
             before.append(copy_launch(f"{region.name}.pixels", x, image, target, "channels last for samples"))
             x = image
         if y.layout.strides[1] != 1:
-            result = elsewhere(y, "result")
+            result = channels_last_memory(f"{region.name}.result", y.type)
             after.append(copy_launch(f"{region.name}.out", result, y, target, "a result that does not lie channels last"))
             y = result
         return [*before, samples(region, x, ids, shares, y), *after]
