@@ -126,3 +126,30 @@ def test_long_products_of_few_tiles(dtype: DType, arch: str, flip: tuple[bool, b
     want = 0.5 * torch.tensor(a.astype(np.float64)) @ torch.tensor(b.astype(np.float64))
     limit = {"f32": 1e-5, "bf16": 8e-3, "f16": 1e-3}[dtype.name]
     np.testing.assert_allclose(np.asarray(emulated(*given)[0], np.float64), want.numpy(), rtol=limit, atol=8 * limit)
+
+
+H, W, PATCH = np.arange(14) // 2, np.arange(22) // 2, np.arange(3)
+PICKED: dict[str, tuple[tuple[int, ...], tuple[int, ...], list[Any]]] = {
+    "resized": ((2, 3, 7, 11), (2, 3), [H[:, None], W]),
+    "in the middle": ((3, 7, 11, 5), (1, 2), [H[:, None], W]),
+    "pairs": ((3, 7, 11), (1, 2), [np.array([1, 5, 6]), np.array([0, 10, 3])]),
+    "patches": ((2, 3, 7, 11), (2, 3), [(PATCH[:, None] + np.arange(5))[:, None, :, None], (PATCH[:, None] + np.arange(9))[None, :, None]]),
+    "one axis": ((40, 9), (1,), [np.array([8, 0, 3])]),
+}
+
+
+@pytest.mark.parametrize("name", PICKED)
+def test_elements_at_known_places(name: str, rng: np.random.Generator) -> None:
+    """One block program, with the elementwise work behind it, whatever the order of axes in memory."""
+    shape, axes, ids = PICKED[name]
+    order = rng.permutation(len(shape))
+    back = tuple(int(a) for a in np.argsort(order))
+    x = rng.standard_normal(shape).astype(np.float32)
+
+    def build(v: Any) -> Any:
+        picked = o.Index(axes=axes)(o.Transpose(perm=back)(v), *(v.node.graph.constant(i) for i in ids))
+        return o.Abs()(picked)
+
+    emulated = Emulated(graph(build, (f32, tuple(shape[a] for a in order))))
+    assert [x.kernel.name[:6] for x in emulated.program.launches] == ["picked"]
+    np.testing.assert_array_equal(emulated(np.ascontiguousarray(x.transpose(order)))[0], np.abs(x)[(slice(None),) * axes[0] + tuple(ids)])

@@ -22,7 +22,7 @@ from ..conv.cuda.tiled import TiledConv
 from ..conv.cuda.weight_gradient import ConvWeightGradient
 from ..conv.pool import PoolTemplate
 from ..custom.own import Own
-from ..index.cuda.gather import CudaGather
+from ..index.cuda.gather import CudaGather, CudaIndex
 from ..index.cuda.scatter import CudaIndexOrder, CudaScatterOrdered
 from ..index.cuda.weighted import CudaWeightedGather
 from ..index.gather import GatherTemplate
@@ -108,6 +108,7 @@ CUDA_TEMPLATES: list[Template] = [
     CudaPool(),
     CudaMaxPoolBackward(),
     CudaGather(),
+    CudaIndex(),
     CudaSample(),
     CudaRunning(),
     CudaDeltaRule(),
