@@ -177,7 +177,7 @@ def _resized(kind: str, n: int) -> None:
         return c.built(pulled, c, lambda inner, x: forward(inner, x, output_size, *options, *named.values()), (x,), g, meta=c.args[0])[0]
 
 
-for _kind, _n in (("linear", 1), ("bilinear", 2), ("bicubic", 2), ("trilinear", 3)):
+for _kind, _n in (*(("nearest", n) for n in (1, 2, 3)), ("linear", 1), ("bilinear", 2), ("bicubic", 2), ("trilinear", 3)):
     _resized(_kind, _n)
 
 
