@@ -256,7 +256,7 @@ class Trees:
         said = O.Forest(depth=self.depth, how=how, parts=parts)(x, c.constant(self.limit[inner], "limits"), c.constant(links, "links"),
                                                                 c.constant(leaves, "leaves"),
                                                                 c.constant(place[self.roots].astype(np.uint32), "roots"))
-        return F.one(how, said, axes=(0,))
+        return F.reshape(said, said.shape[1:]) if parts == 1 else F.one(how, said, axes=(0,))
 
 
 def _before(limit: Any) -> Any:
@@ -388,8 +388,8 @@ def tree_ensemble(c: Context, x: Value, *, nodes_featureids: Any, nodes_modes: A
     if len(within) > len(groups):
         raise FormatError(f"onnx: a tree has {len(within)} nodes that ask for members of sets, and {len(groups)} sets")
     none = [0] * count
-    forest = Trees(feature + none, np.array(threshold + none), modes + none, true + none, false + none, [False] * n + [True] * count, tree_roots,
-                   missing + none, splits.dtype, dict(zip(within, groups, strict=False)))
+    forest = Trees(feature + none, np.array(threshold + none), modes + none, true + none, false + none, [False] * n + [True] * count,
+                   tree_roots, missing + none, splits.dtype, dict(zip(within, groups, strict=False)))
     table = np.full((n + count, n_targets), np.nan, splits.dtype)
     for k, (t, w) in enumerate(zip(leaf_targetids, np.asarray(leaf_weights).reshape(-1).tolist(), strict=True)):
         if not 0 <= t < n_targets:

@@ -25,7 +25,7 @@ from .elements import Elem, elem, elem_of
 from .importer import Blocked, Builder, Nothing, Pending, Strings, constants_of
 from .load import Source
 from .model import Frame, Item, items_of
-from .registry import HOST, lookup
+from .registry import HOST, PREPARED, lookup
 
 SMALL = 4096  # elements of a value that the next plan takes as a constant
 KEPT = 64  # plans of one place in the program
@@ -60,8 +60,20 @@ class Segment:
     outputs: list[tuple[str, Any]]  # a name, and its structure: an index of the graph's outputs, a list, or None
     elems: list[Elem]
     seeded: bool
+    plain: list[str] | None = field(init=False)  # inputs, where nothing needs another form on its way in or out
+
+    def __post_init__(self) -> None:
+        kinds = {e.kind for e in (*self.elems, *(e for _, _, e in self.inputs))}
+        simple = kinds <= {"plain"} and not any(p for _, p, _ in self.inputs) and all(isinstance(s, int) for _, s in self.outputs)
+        self.plain = [n for n, _, _ in self.inputs] if simple and not self.seeded and self.session is not None else None
 
     def __call__(self, env: dict[str, Any]) -> None:
+        if self.plain is not None:
+            results = self.session(*[env[n] for n in self.plain])
+            results = results if type(results) is tuple else (results,)
+            for name, at in self.outputs:
+                env[name] = a if type(a := results[at]) is np.ndarray else np.asarray(a)
+            return
         given = []
         for name, place, e in self.inputs:
             a = env[name]
@@ -70,7 +82,7 @@ class Segment:
             given.append(e.inward(a))
         if self.seeded:
             given.append(np.asarray(draw_seed([]), np.uint64))
-        results: Any = self.session(*given) if self.session is not None else ()
+        results = self.session(*given) if self.session is not None else ()
         if not isinstance(results, (tuple, list)):
             results = (results,)
         for name, structure in self.outputs:
@@ -219,7 +231,7 @@ class Program:
             stage.segment(env)
         env.update(stage.known)
         for b in stage.host:
-            self._step(b.item, env)
+            self._step(b, env)
 
     def _first(self, env: dict[str, Any], stages: list[Stage]) -> Stage:
         """The first stage that reads more than scalars. Those before it (a choice by a sampling rate or a flag) are remembered by the
@@ -336,13 +348,20 @@ class Program:
             dims.append(renamed[d])
         return Tensor(TensorType(e.held, tuple(dims)), e)
 
-    def _step(self, item: Item, env: dict[str, Any]) -> None:
+    def _step(self, blocked: Blocked, env: dict[str, Any]) -> None:
         """One node on the host."""
-        fn = lookup(HOST, item.domain, item.op_type, item.version)
-        assert fn is not None
+        item = blocked.item
         inputs = [self._output(n, env) if n else None for n in item.inputs]
         try:
-            made = fn(Step(self, item, env), *inputs, **item.attrs)
+            if blocked.run is None:
+                fn = lookup(HOST, item.domain, item.op_type, item.version)
+                assert fn is not None
+                if fn not in PREPARED:
+                    made = fn(Step(self, item, env), *inputs, **item.attrs)
+                else:
+                    blocked.run = fn(**item.attrs)
+            if blocked.run is not None:
+                made = blocked.run(*inputs)
         except TilewrightError:
             raise
         except (ValueError, IndexError, TypeError, KeyError, ArithmeticError) as e:

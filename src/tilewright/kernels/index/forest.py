@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...core.dims import ceildiv
-from ...core.dtypes import DType, f64, i64
+from ...core.dtypes import i64
 from ...core.target_spec import TargetSpec
 from ...ops.index.forest import Forest
 from ...tile.builder import Ix
@@ -33,11 +33,10 @@ class ForestTemplate(Template):
         x, limits, links, weights, roots = (region.operand(v) for v in region.node.operands)
         assert x is not None and limits is not None and links is not None and weights is not None and roots is not None
         (result,) = region.results
-        dtype: DType = x.type.dtype
         call = Call("forest", region.name)
         b = call.b
-        xs, ts, ls, ws, rs = (call.view(n, o.type.dtype, o.buffer, o.layout, bake=bake) for n, o, bake in
-                              (("x", x, ()), ("limits", limits, ()), ("links", links, (0,)), ("weights", weights, (0,)), ("roots", roots, ())))
+        xs, ts, rs = (call.view(n, o.type.dtype, o.buffer, o.layout) for n, o in (("x", x), ("limits", limits), ("roots", roots)))
+        ls, ws = (call.view(n, o.type.dtype, o.buffer, o.layout, bake=(0,)) for n, o in (("links", links), ("weights", weights)))
         out = call.view("y", result.type.dtype, result.buffer, result.layout, write=True)
         rows, width = call.word("rows", x.type.shape[0]), call.word("features", x.type.shape[1])
         nodes, leaves, trees = (call.word(n, o.type.shape[0]) for n, o in (("nodes", limits), ("leaves", weights), ("trees", roots)))
