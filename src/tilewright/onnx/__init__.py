@@ -83,7 +83,8 @@ class OrtValue:
         return cls(np.asarray(array))
 
     @classmethod
-    def ortvalue_from_shape_and_type(cls, shape: Sequence[int], element_type: Any, device_type: str = "cpu", device_id: int = 0) -> OrtValue:
+    def ortvalue_from_shape_and_type(cls, shape: Sequence[int], element_type: Any, device_type: str = "cpu",
+                                     device_id: int = 0) -> OrtValue:
         return cls(np.empty(tuple(shape), element_type))
 
     def numpy(self) -> Any:

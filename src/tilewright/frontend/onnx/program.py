@@ -8,7 +8,7 @@ from an earlier call becomes a symbol, so that further sizes need no further com
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -111,6 +111,7 @@ class Stage:
     known: dict[str, Any] = field(default_factory=dict)  # values that this plan makes constants
     reads: list[str] | None = None  # names that the nodes of `rest` and the outputs need
     why: list[str] = field(default_factory=list)  # the program is cut here
+    alike: bool = False  # sizes that are equal in a call are one symbol; symbols of their own did not work out here
     exact: bool = False  # symbols did not work out here: every set of sizes has its own plan
 
 
@@ -273,16 +274,20 @@ class Program:
         if (found := stage.recent.get(quick)) is not None:
             return found
         names = [n for n in stage.reads if n in env]
-        key = tuple([_key(env[n], n in needs, self._shape(stage, n, env[n])) for n in names if n not in known])
-        found = stage.next.get(key)
+
+        def key() -> Any:
+            own = [_key(env[n], n in needs, self._shape(stage, n, env[n])) for n in names if n not in known]
+            return *own, *self._equal(stage, env, names)
+
+        found = stage.next.get(now := key())
         if found is None:
             found = self._planned(stage, env, names)
-            stage.next[key] = found
+            stage.next[now := key()] = found
             if len(stage.next) > KEPT:
                 stage.next.popitem(last=False)
                 stage.recent.clear()
         else:
-            stage.next.move_to_end(key)
+            stage.next.move_to_end(now)
         if len(stage.recent) > KEPT:
             stage.recent.clear()
         stage.recent[quick] = found
@@ -291,17 +296,28 @@ class Program:
     def _planned(self, stage: Stage, env: dict[str, Any], names: list[str]) -> Stage:
         renamed: dict[Any, Expr] = {}
         needs = stage.needs | set(stage.known)
-        specs = {n: self._spec(n, env[n], n in needs, self._shape(stage, n, env[n]), stage.types.get(n), renamed) for n in names}
+        def given(alike: bool) -> dict[str, Spec]:
+            shapes = {n: self._shape(stage, n, env[n]) for n in names}
+            free = set(self._free(stage, env, names)) if alike else set[int]()
+            return {n: self._spec(n, env[n], n in needs, s, stage.types.get(n), renamed, free) for n, s in shapes.items()}
+
+        specs = given(stage.alike)
         has_symbols = any(isinstance(d, Expr) for s in specs.values() for d in _dims(s))
         try:
             made = self.plan(stage.rest, specs)[0]
         except TilewrightError as e:
             if not has_symbols:
                 raise
-            self.notes.append(f"one plan for each set of sizes: {e}")
-            stage.exact = True
-            specs = {n: self._spec(n, env[n], n in needs, None, None, renamed) for n in names}
-            made = self.plan(stage.rest, specs)[0]
+            try:
+                if stage.alike:
+                    raise
+                stage.alike = True
+                made = self.plan(stage.rest, given(True))[0]
+            except TilewrightError:
+                self.notes.append(f"one plan for each set of sizes: {e}")
+                stage.exact = True
+                specs = {n: self._spec(n, env[n], n in needs, None, None, renamed) for n in names}
+                made = self.plan(stage.rest, specs)[0]
         if made.rest and not made.segment and not made.host and {id(i) for i in made.rest} == {id(i) for i in stage.rest} \
                 and not made.needs - stage.needs:
             raise FormatError(f"onnx: {self.name}: nothing gives what the nodes {', '.join(i.title for i in made.rest[:5])} wait for")
@@ -320,8 +336,21 @@ class Program:
         stage.seen[name] = seen
         return seen
 
+    def _equal(self, stage: Stage, env: dict[str, Any], names: list[str]) -> tuple[int, ...]:
+        """Which of the sizes that differ from call to call are equal in this one: each by the first that is the same."""
+        if not stage.alike or stage.exact:
+            return ()
+        sizes = self._free(stage, env, names)
+        return tuple(sizes.index(d) for d in sizes)
+
+    def _free(self, stage: Stage, env: dict[str, Any], names: list[str]) -> list[int]:
+        """The sizes in this call of dims that differ from call to call."""
+        arrays = [(a.shape, stage.seen.get(n, ())) for n in names if isinstance(a := env[n], np.ndarray)]
+        return [d for shape, seen in arrays for d, s in zip(shape, seen, strict=False) if s is None]
+
     def _spec(self, name: str, value: Any, needed: bool, shape: tuple[Any, ...] | None, type_: TensorType | None,
-              renamed: dict[Any, Expr]) -> Spec:
+              renamed: dict[Any, Expr], free: Collection[int] = ()) -> Spec:
+        """`free`: sizes that are one symbol each, wherever they stand."""
         if value is None:
             return Nothing()
         if isinstance(value, list):
@@ -336,10 +365,10 @@ class Program:
         e = elem_of(a)
         dims: list[Dim] = []
         for k, n in enumerate(a.shape):
-            if shape is None or shape[k] is not None:
+            if shape is None or (shape[k] is not None and n not in free):
                 dims.append(n)
                 continue
-            d = type_.shape[k] if type_ is not None and k < type_.ndim else (name, k)
+            d = n if free else type_.shape[k] if type_ is not None and k < type_.ndim else (name, k)
             if d not in renamed:
                 self._symbols += 1
                 only = next(iter(d.symbols)) if isinstance(d, Expr) and len(d.terms) == 1 and len(d.symbols) == 1 else None
@@ -437,7 +466,9 @@ def _dims(spec: Spec) -> Sequence[Dim]:
 
 def _exact(value: Any, needed: bool) -> Any:
     """All that a plan may depend on, of a tensor quickly."""
-    if type(value) is np.ndarray and value.dtype.kind not in "OUS":
+    if type(value) is np.ndarray:
+        if value.dtype.kind in "OUS":
+            return "strings"
         return (value.shape, value.dtype, value.tobytes()) if needed else (value.shape, value.dtype)
     return _key(value, needed, None)
 
