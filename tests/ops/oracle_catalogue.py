@@ -134,8 +134,8 @@ def forest(a: dict[str, Any], x: Any, limits: Any, links: Any, weights: Any, roo
     for r, row in enumerate(x.tolist()):
         for t, at in enumerate(roots.tolist()):
             while at < len(links):
-                feature, above, below, *nan = links[at].tolist()
-                at = below if row[feature] <= limits[at].item() or (row[feature] != row[feature] and any(nan)) else above
+                feature, above, below = links[at].tolist()
+                at = below if row[feature] <= limits[at].item() else above
             found[r, t] = weights[at - len(links)].double()
     parts, how = a.get("parts", 1), a.get("how", "sum")
     shares = [found[:, len(roots) * k // parts : len(roots) * (k + 1) // parts] for k in range(parts)]

@@ -196,6 +196,9 @@ class Trees:
         several = {int(k): [float(self.limit[k])] for k in np.flatnonzero(np.isin(mode, (self.EQ, self.NEQ)))} | (sets or {})
         for k, values in several.items():
             self._member(k, values)
+        alone = np.isnan(self.limit) & self.nan & ~self.leaf  # only a NaN passes: of all others it is known that they are at most infinite
+        self.below, self.above = np.where(alone, self.above, self.below), np.where(alone, self.below, self.above)
+        self.limit, self.nan = np.where(alone, np.inf, self.limit).astype(kind), self.nan & ~alone
         self.depth = self._depth()
 
     def _member(self, k: int, values: list[float]) -> None:
@@ -249,9 +252,17 @@ class Trees:
             return F.one(how, F.expand(c.constant(table[self.roots], "leaves"), (x.shape[0], *table[self.roots].shape)), axes=(1,))
         order = np.argsort(self.leaf, kind="stable")  # leaves behind all others
         place, inner = np.argsort(order, kind="stable"), order[: int((~self.leaf).sum())]
-        columns = (self.feature, place[self.above], place[self.below], *([self.nan] if self.nan[inner].any() else []))
-        links, leaves = np.stack([column[inner] for column in columns], 1).astype(np.uint32), table[order[len(inner) :]]
         x = x if x.dtype.np == self.limit.dtype else F.cast(x, dt.dtype(self.limit.dtype))
+        feature = self.feature
+        if self.nan[inner].any():  # nodes that a NaN passes look at a copy of the features in which it is below everything
+            low = F.where(F.one("is_nan", x), float("-inf"), x)
+            if self.nan[inner].all():
+                x = low
+            else:
+                pairs = F.concat([F.reshape(v, (*v.shape, 1)) for v in (x, low)], 2)
+                x, feature = F.reshape(pairs, (x.shape[0], 2 * x.shape[1])), 2 * feature + self.nan
+        columns = (feature, place[self.above], place[self.below])
+        links, leaves = np.stack([column[inner] for column in columns], 1).astype(np.uint32), table[order[len(inner) :]]
         parts = min(PARTS, max(1, len(self.roots) // TREES))
         said = O.Forest(depth=self.depth, how=how, parts=parts)(x, c.constant(self.limit[inner], "limits"), c.constant(links, "links"),
                                                                 c.constant(leaves, "leaves"),

@@ -53,10 +53,8 @@ class ForestTemplate(Template):
             node = b.minimum(at, nodes - 1)
             feature = b.minimum(b.to_index(b.load(ls, (node, 0), ())), width - 1)
             value = b.load(xs, (row, feature), ())
-            passes = b.cmp("le", value, b.load(ts, (node,), ()))
-            if links.type.shape[1] == 4:
-                passes = b.binary("or", passes, b.binary("and", b.cmp("ne", value, value), b.cmp("ne", b.load(ls, (node, 3), ()), 0)))
-            found = b.cast(b.load(ls, (node, b.to_index(b.cast(passes, i64)) + 1), ()), i64)
+            below = b.to_index(b.cast(b.cmp("le", value, b.load(ts, (node,), ())), i64))
+            found = b.cast(b.load(ls, (node, below + 1), ()), i64)
             return b.to_index(b.select(b.compare("lt", at, nodes), found, b.from_index(at)))
 
         def levels(count: int, own: Sequence[Ix | int], at: list[Ix | int]) -> list[Ix | int]:

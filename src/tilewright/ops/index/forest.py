@@ -23,37 +23,36 @@ def some_trees(arrays: list[Any]) -> list[Any]:
     """Links that lead on: a node has its children behind it."""
     x, limits, links, weights, roots = arrays
     most = len(links) + len(weights)
-    own, last = np.arange(len(links)), links[:, 3:] % 2
-    made = [links[:, 0] % x.shape[1], *(np.minimum(own + 1 + links[:, k] % 4, most - 1) for k in (1, 2)), *last.T]
+    own = np.arange(len(links))
+    made = [links[:, 0] % x.shape[1], *(np.minimum(own + 1 + links[:, k] % 4, most - 1) for k in (1, 2))]
     return [x, limits, np.stack(made, 1).astype(links.dtype), weights, roots % most]
 
 
 @register
 class Forest(Composite):
     """What trees say of rows x[R, F]. Node i compares x[:, feature] with limits[i]; links[n, 3] hold the feature, the node to go to where
-    x is above the limit, and the one where it is not. A NaN is above, unless a fourth column says that it is not. Node n + k is leaf k,
-    which says row k of weights[m, C]. roots[T] are the trees' first nodes, and no leaf is deeper than `depth`. The leaves' weights are
-    summed in f64 in the order of the trees (or the largest or smallest is taken), in `parts` of as many trees: [parts, R, C]. Places
-    outside of a table are clamped into it."""
+    x is above the limit (or NaN), and the one where it is not. Node n + k is leaf k, which says row k of weights[m, C]. roots[T] are the
+    trees' first nodes, and no leaf is deeper than `depth`. The leaves' weights are summed in f64 in the order of the trees (or the largest
+    or smallest is taken), in `parts` of as many trees: [parts, R, C]. Places outside of a table are clamped into it."""
 
     depth: int
     how: str = "sum"
     parts: int = 1
 
     whole = True
-    samples = [S(f32(19, 5), f32(12), u32(12, 4), f32(6, 3), u32(4), high=_HIGH, low=_LOW, fit=some_trees, depth=12),
+    samples = [S(f32(19, 5), f32(12), u32(12, 3), f32(6, 3), u32(4), high=_HIGH, low=_LOW, fit=some_trees, depth=12),
                S(f32(3, 5), f32(12), u32(12, 3), f32(6, 1), u32(11), high=_HIGH, low=_LOW, fit=some_trees, depth=12, parts=5),
                S(f64(9, 4), f64(20), u32(20, 3), f64(4, 11), u32(3), high=_HIGH, low=_LOW, fit=some_trees, depth=20, parts=2),
-               S(f32(N, 5), f32(5), u32(5, 4), f32(4, 2), u32(9), high=_HIGH, low=_LOW, fit=some_trees, depth=5, how="max"),
+               S(f32(N, 5), f32(5), u32(5, 3), f32(4, 2), u32(9), high=_HIGH, low=_LOW, fit=some_trees, depth=5, how="max"),
                S(f32(8, 1), f32(1), u32(1, 3), f32(1, 1), u32(2), high=_HIGH, low=_LOW, fit=some_trees, depth=0, how="min")]
-    errors = [E(f32(9), f32(3), u32(3, 4), f32(2, 1), u32(1), match="needs rows of features", depth=1),
-              E(f32(9, 2), f64(3), u32(3, 4), f32(2, 1), u32(1), match="needs limits and weights in the dtype", depth=1),
-              E(f32(9, 2), f32(3), i32(3, 4), f32(2, 1), u32(1), match="needs links and roots in u32", depth=1),
-              E(f32(9, 2), f32(3), u32(3, 2), f32(2, 1), u32(1), match="needs a limit and three or four links", depth=1),
-              E(f32(9, 2), f32(3), u32(3, 4), f32(0, 1), u32(1), match="needs leaves, each with a row", depth=1),
-              E(i32(9, 2), i32(3), u32(3, 4), i32(2, 1), u32(1), match="needs float operands", depth=1),
-              E(f32(9, 2), f32(3), u32(3, 4), f32(2, 1), u32(1), match="needs one of", depth=1, how="product"),
-              E(f32(9, 2), f32(3), u32(3, 4), f32(2, 1), u32(3), match="needs at least a tree in every part", depth=1, parts=4)]
+    errors = [E(f32(9), f32(3), u32(3, 3), f32(2, 1), u32(1), match="needs rows of features", depth=1),
+              E(f32(9, 2), f64(3), u32(3, 3), f32(2, 1), u32(1), match="needs limits and weights in the dtype", depth=1),
+              E(f32(9, 2), f32(3), i32(3, 3), f32(2, 1), u32(1), match="needs links and roots in u32", depth=1),
+              E(f32(9, 2), f32(3), u32(3, 2), f32(2, 1), u32(1), match="needs a limit and three links", depth=1),
+              E(f32(9, 2), f32(3), u32(3, 3), f32(0, 1), u32(1), match="needs leaves, each with a row", depth=1),
+              E(i32(9, 2), i32(3), u32(3, 3), i32(2, 1), u32(1), match="needs float operands", depth=1),
+              E(f32(9, 2), f32(3), u32(3, 3), f32(2, 1), u32(1), match="needs one of", depth=1, how="product"),
+              E(f32(9, 2), f32(3), u32(3, 3), f32(2, 1), u32(3), match="needs at least a tree in every part", depth=1, parts=4)]
 
     def infer(self, x: TensorType, limits: TensorType, links: TensorType, weights: TensorType, roots: TensorType) -> TensorType:
         require_kind((x,), "f")
@@ -62,8 +61,8 @@ class Forest(Composite):
         require(limits.dtype is x.dtype and weights.dtype is x.dtype, "needs limits and weights in the dtype of the features", x=x,
                 limits=limits, weights=weights)
         require(links.dtype is dt.u32 and roots.dtype is dt.u32, "needs links and roots in u32", links=links, roots=roots)
-        require(limits.ndim == 1 and links.shape in ((*limits.shape, 3), (*limits.shape, 4)),
-                "needs a limit and three or four links for every node", limits=limits, links=links)
+        require(limits.ndim == 1 and links.shape == (*limits.shape, 3),
+                "needs a limit and three links for every node", limits=limits, links=links)
         sizes = (*limits.shape, *weights.shape, *roots.shape)
         require(weights.ndim == 2 and roots.ndim == 1 and all(isinstance(d, int) and d > 0 for d in sizes),
                 "needs leaves, each with a row of weights, and roots", weights=weights, roots=roots, limits=limits)
@@ -75,11 +74,9 @@ class Forest(Composite):
         for _ in range(self.depth):
             node = np.minimum(at, n - 1)
             value = np.take_along_axis(x, np.minimum(links[node, 0], x.shape[1] - 1).astype(np.int64), 1)
-            passes = value <= limits[node]
-            passes = passes | (np.isnan(value) & (links[node, 3] != 0)) if links.shape[1] == 4 else passes
-            at = np.where(at < n, np.where(passes, links[node, 2], links[node, 1]), at)
+            at = np.where(at < n, np.where(value <= limits[node], links[node, 2], links[node, 1]), at)
         found = weights[np.clip(at - n, 0, len(weights) - 1)].astype(np.float64 if self.how == "sum" else x.dtype)
-        put = {"sum": np.sum, "max": np.max, "min": np.min}[self.how]
+        put: Any = {"sum": np.sum, "max": np.max, "min": np.min}[self.how]
         return np.stack([put(found[:, a:b], axis=1) for a, b in self.shares(len(roots))])
 
     def shares(self, trees: int) -> list[tuple[int, int]]:
@@ -88,21 +85,19 @@ class Forest(Composite):
         return list(zip(edges[:-1], edges[1:], strict=True))
 
     def decompose(self, x: Value, limits: Value, links: Value, weights: Value, roots: Value) -> Value:
-        (nodes, count), leaves, shape = links.shape, weights.shape[0], (x.shape[0], roots.shape[0])
-        assert isinstance(nodes, int) and isinstance(leaves, int) and isinstance(count, int)
+        nodes, leaves, shape = limits.shape[0], weights.shape[0], (x.shape[0], roots.shape[0])
+        assert isinstance(nodes, int) and isinstance(leaves, int)
         graph = x.node.graph
         places = F.cast(F.minimum(links, F.dim_value(graph, nodes + leaves - 1, dt.u32)), dt.i32)
-        tables = [F.reshape(F.slice_(places, 1, k, 1), (nodes,)) for k in range(count)]
+        tables = [F.reshape(F.slice_(places, 1, k, 1), (nodes,)) for k in range(3)]
         features = F.minimum(tables[0], F.dim_value(graph, x.shape[1] - 1, dt.i32))
         first = F.cast(F.minimum(roots, F.dim_value(graph, nodes + leaves - 1, dt.u32)), dt.i32)
         at = F.expand(F.reshape(first, (1, roots.shape[0])), shape)
         for _ in range(self.depth):
             node = F.minimum(at, nodes - 1)
             value = F.one("gather_along_axis", x, F.gather(features, node), axis=1)
-            passes = F.less_equal(value, F.gather(limits, node))
-            if count == 4:
-                passes = F.logical_or(passes, F.logical_and(F.one("is_nan", value), F.greater(F.gather(tables[3], node), 0)))
-            at = F.where(F.less(at, nodes), F.where(passes, F.gather(tables[2], node), F.gather(tables[1], node)), at)
+            below = F.less_equal(value, F.gather(limits, node))
+            at = F.where(F.less(at, nodes), F.where(below, F.gather(tables[2], node), F.gather(tables[1], node)), at)
         found = F.gather(weights, F.maximum(F.sub(at, nodes), 0), 0)
         found = F.cast(found, dt.f64) if self.how == "sum" else found
         assert isinstance(shape[1], int)
