@@ -168,6 +168,7 @@ def linear_classifier(c: Context, x: Value, *, coefficients: Any, intercepts: An
 # --- trees ----------------------------------------------------------------------------------------------------------------------------
 
 
+LARGE = 1 << 23  # elements of a table of weights that few leaves fill
 PARTS, TREES = 8, 24  # parts of a forest that are walked apart, at most, and the trees of one, at least
 
 
@@ -317,8 +318,15 @@ def _old_forest(attrs: dict[str, Any], kind: Any) -> tuple[Trees, dict[tuple[int
     return forest, number
 
 
+def _empty(nodes: int, targets: int, said: int, kind: Any) -> Any:
+    """A table of what leaves say, in which nothing stands yet. Files that mention few targets of very many are refused."""
+    if not 0 < targets or nodes * targets > max(LARGE, 256 * said):
+        raise UnsupportedError(f"onnx: {nodes} nodes of trees that say {said} weights of {targets} targets are not supported")
+    return np.full((nodes, targets), np.nan, kind)
+
+
 def _leaf_table(attrs: dict[str, Any], name: str, number: dict[tuple[int, int], int], width: int, kind: Any) -> Any:
-    table = np.full((len(number), width), np.nan, kind)
+    table = _empty(len(number), width, len(attrs[f"{name}_ids"]), kind)
     weights = attrs.get(f"{name}_weights_as_tensor")
     weights = attrs[f"{name}_weights"] if weights is None else weights
     for t, i, k, w in zip(attrs[f"{name}_treeids"], attrs[f"{name}_nodeids"], attrs[f"{name}_ids"], weights, strict=True):
@@ -401,7 +409,7 @@ def tree_ensemble(c: Context, x: Value, *, nodes_featureids: Any, nodes_modes: A
     none = [0] * count
     forest = Trees(feature + none, np.array(threshold + none), modes + none, true + none, false + none, [False] * n + [True] * count,
                    tree_roots, missing + none, splits.dtype, dict(zip(within, groups, strict=False)))
-    table = np.full((n + count, n_targets), np.nan, splits.dtype)
+    table = _empty(n + count, n_targets, count, splits.dtype)
     for k, (t, w) in enumerate(zip(leaf_targetids, np.asarray(leaf_weights).reshape(-1).tolist(), strict=True)):
         if not 0 <= t < n_targets:
             raise FormatError(f"onnx: a tree's leaf gives a weight to target {t} of {n_targets}")

@@ -22,6 +22,7 @@ WALKS = 8
 LEVELS = 4  # that are walked between two looks at the places
 COLUMNS = 8  # of sums in a register
 ROWS, SUMS = 64, 2048  # rows of a program, and sums that it keeps, at most
+SPAN = 64  # targets of a program: the walks are made again for further ones
 
 
 class ForestTemplate(Template):
@@ -44,7 +45,7 @@ class ForestTemplate(Template):
         assert isinstance(targets, int)
         sums = result.type.dtype
         tile = 1 if targets == 1 else min(COLUMNS, 1 << (targets - 1).bit_length())
-        room = -(-targets // tile) * tile
+        spans, room = -(-targets // SPAN), min(SPAN, -(-targets // tile) * tile)
         block = max(WALKS, min(ROWS, SUMS // room // WALKS * WALKS))
         acc = b.scratch(sums, (block, room))
         places = b.scratch(i64, (WALKS + 1,))  # and the least of them
@@ -79,19 +80,23 @@ class ForestTemplate(Template):
                 at = [b.to_index(b.load(places, (k,), ())) for k in range(WALKS)]
             return [b.minimum(b.maximum(p - nodes, 0), leaves - 1) for p in at]
 
-        def columns() -> list[tuple[int, tuple[int] | None]]:
-            return [(c, None if c + tile <= targets else (targets - c,)) for c in range(0, targets, tile)]
+        begin, part, left = b.pid // (op.parts * spans) * block, b.pid // spans % op.parts, b.pid % spans * SPAN if spans > 1 else 0
+
+        def columns() -> list[tuple[int, tuple[Ix | int] | None]]:
+            """Tiles of the program's targets, and how many of each there are where it is not whole."""
+            if spans > 1:
+                return [(c, (b.maximum(targets - left - c, 0),)) for c in range(0, room, tile)]
+            return [(c, None if c + tile <= targets else (targets - c,)) for c in range(0, room, tile)]
 
         def add(k: Ix | int, leaf: Ix | int) -> None:
             """The weights of a leaf to the sums of a row of the block."""
             for c, limit in columns():
-                more, old = b.cast(b.load(ws, (leaf, c), (tile,), limit=limit), sums), b.load(acc, (k, c), (tile,))
+                more, old = b.cast(b.load(ws, (leaf, left + c), (tile,), limit=limit), sums), b.load(acc, (k, c), (tile,))
                 b.store(acc, (k, c), old + more if op.how == "sum" else b.binary(op.how, old, more))
 
         def root(tree: Ix | int) -> Ix | int:
             return b.to_index(b.load(rs, (tree,), ()))
 
-        begin, part = b.pid // op.parts * block, b.pid % op.parts
         first, last = trees * part // op.parts, trees * (part + 1) // op.parts
         count = b.minimum(rows - begin, block)
         whole = count // WALKS * WALKS
@@ -110,6 +115,6 @@ class ForestTemplate(Template):
                     add(row.index, leaf)
         with b.loop(0, count) as row:
             for c, limit in columns():
-                b.store(out, (part, begin + row.index, c), b.load(acc, (row.index, c), (tile,)), limit=limit)
-        grid = ceildiv(x.type.shape[0], block) * op.parts
+                b.store(out, (part, begin + row.index, left + c), b.load(acc, (row.index, c), (tile,)), limit=limit)
+        grid = ceildiv(x.type.shape[0], block) * op.parts * spans
         return [call.finish(grid, flops=region_flops(region), bytes_=region_bytes(region))]

@@ -44,7 +44,8 @@ class Forest(Composite):
                S(f32(3, 5), f32(12), u32(12, 3), f32(6, 1), u32(11), high=_HIGH, low=_LOW, fit=some_trees, depth=12, parts=5),
                S(f64(9, 4), f64(20), u32(20, 3), f64(4, 11), u32(3), high=_HIGH, low=_LOW, fit=some_trees, depth=20, parts=2),
                S(f32(N, 5), f32(5), u32(5, 3), f32(4, 2), u32(9), high=_HIGH, low=_LOW, fit=some_trees, depth=5, how="max"),
-               S(f32(8, 1), f32(1), u32(1, 3), f32(1, 1), u32(2), high=_HIGH, low=_LOW, fit=some_trees, depth=0, how="min")]
+               S(f32(8, 1), f32(1), u32(1, 3), f32(1, 1), u32(2), high=_HIGH, low=_LOW, fit=some_trees, depth=0, how="min"),
+               S(f32(9, 3), f32(4), u32(4, 3), f32(3, 130), u32(2), high=_HIGH, low=_LOW, fit=some_trees, depth=4)]
     errors = [E(f32(9), f32(3), u32(3, 3), f32(2, 1), u32(1), match="needs rows of features", depth=1),
               E(f32(9, 2), f64(3), u32(3, 3), f32(2, 1), u32(1), match="needs limits and weights in the dtype", depth=1),
               E(f32(9, 2), f32(3), i32(3, 3), f32(2, 1), u32(1), match="needs links and roots in u32", depth=1),
