@@ -180,9 +180,16 @@ def _fake_quantize_channels(x: Any, scale: Any, zero: Any, axis: int, low: int, 
     return _fake_quantize(x, scale.view(along), zero.view(along), low, high)
 
 
+def _weight_norm_backward(g: Any, v: Any, scale: Any, norms: Any, axis: int) -> Any:
+    """Of w = v * scale / norms, where norms are those of v over all axes but one."""
+    along = (g * v).sum([a for a in range(v.ndim) if a != axis], keepdim=True) / norms
+    return scale / norms * (g - v * (along / norms)), along.to(scale.dtype)
+
+
 OWN: dict[str, Callable[..., Any]] = {  # of ops for which torch has none
     "grid_sampler_2d_backward.default": _grid_sampler_backward,
     "masked_scatter_backward.default": _masked_scatter_backward,
+    "_weight_norm_interface_backward.default": _weight_norm_backward,
     **{f"{kind}{n}d_backward.default": _nearest_backward(f"{kind}{n}d") for n in (1, 2, 3)
        for kind in ("upsample_nearest", "_upsample_nearest_exact")},
     "_transformer_encoder_layer_fwd.default": _encoder_layer,
