@@ -1,4 +1,4 @@
-"""What runs over PyTorch's OpInfo database in other dtypes than f32 found: wrong numbers once, each with the call that showed it."""
+"""What sweeps over PyTorch's OpInfo database in other dtypes than f32, and over many models, found: each with the call that showed it."""
 from __future__ import annotations
 
 from typing import Any
@@ -73,3 +73,12 @@ def test_a_decoder_takes_masks_without_a_look_at_them() -> None:
     x, mask = torch.randn(2, 5, 16), torch.nn.Transformer.generate_square_subsequent_mask(5)
     away = torch.arange(5) >= torch.tensor([[5], [3]])
     check(lambda x, m: model(x, x, tgt_mask=m, memory_key_padding_mask=away), x, mask, calls=1, fullgraph=True)
+
+
+def test_pools_at_random_places_and_volumes_train() -> None:
+    x, y, draws = torch.randn(2, 3, 7, 9, requires_grad=True), torch.randn(1, 2, 4, 5, 6, requires_grad=True), torch.rand(2, 3, 2)
+    grid = (torch.rand(1, 3, 4, 5, 3) * 2 - 1).requires_grad_()
+    check(lambda x, s: F.fractional_max_pool2d(x, (2, 3), (5, 4), _random_samples=s), x, draws, calls=1, grad=True)
+    check(lambda y, s: F.fractional_max_pool3d(y, 2, (2, 3, 1), _random_samples=s), y, torch.rand(1, 2, 3), calls=1, grad=True)
+    check(lambda y, g, z: (F.grid_sample(y, g, align_corners=True), F.pdist(z, 1.5)), y, grid, torch.randn(4, 3, requires_grad=True),
+          calls=1, grad=True)
