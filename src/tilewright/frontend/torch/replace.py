@@ -94,7 +94,7 @@ def no_look_at_masks() -> None:
     code = detect.__code__.replace(co_filename=transformer.__file__)
     made = types.FunctionType(code, transformer.__dict__, look.__name__, detect.__defaults__, detect.__closure__)
     made.before = look  # type: ignore[attr-defined]
-    transformer._detect_is_causal_mask = made  # type: ignore[assignment]
+    transformer._detect_is_causal_mask = made
 
 
 def _corrcoef(x: Any) -> Any:
