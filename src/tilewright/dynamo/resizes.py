@@ -62,10 +62,10 @@ def _with_factors(packet: Any, before: Callable[..., Any]) -> Callable[..., Any]
     """(x, sizes or None, [align_corners], factors or None), as `interpolate` calls it."""
 
     def resize(x: Any, sizes: Any, *rest: Any) -> Any:
-        from torch._decomp.decompositions import upsample_compute_output_size
+        from torch._decomp import decompositions
 
         *align, factors = rest
-        found = upsample_compute_output_size(x.size(), sizes, factors)
+        found = decompositions.upsample_compute_output_size(x.size(), sizes, factors)  # type: ignore[no-untyped-call]
         if not _known(x, found):
             return before(x, sizes, *rest)
         return packet.default(x, found, *align, *(factors or [None] * len(found)))

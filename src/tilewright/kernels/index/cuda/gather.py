@@ -84,8 +84,9 @@ def picked(region: Region, table: Operand, ids: list[Operand], axes: tuple[int, 
         return None
     if any(not isinstance(s, int) or s < 0 for s in table.layout.strides):
         return None
-    for o, a in zip(ids, axes, strict=True):
-        if o.data is None or not o.data.array.size or not 0 <= o.data.array.min() <= o.data.array.max() < bounds(table.type.shape[a])[0]:
+    for one, a in zip(ids, axes, strict=True):
+        numbers = None if one.data is None else one.data.array
+        if numbers is None or not numbers.size or not 0 <= numbers.min() <= numbers.max() < bounds(table.type.shape[a])[0]:
             return None
     places = {v: o.layout.expand(shape) for v in leaves_of_epilogue(region, node.values[0]) if (o := region.operand(v)) is not None}
     steps = table.layout.strides
@@ -123,16 +124,19 @@ def picked(region: Region, table: Operand, ids: list[Operand], axes: tuple[int, 
         return b.load(v, (*z, *at), part, limit=tuple(w if p != 1 else None for w, p in zip(limit, part, strict=True)))
 
     base: Ix | int = 0
-    for where, step in zip((*z, *at), strides[0], strict=True):
+    hops = [s for s in strides[0] if isinstance(s, int)]
+    for where, step in zip((*z, *at), hops, strict=True):
         base = base + where * step
     places_: Tile | None = None
-    for axis, step in enumerate(strides[0][-2:]):
+    for axis, step in enumerate(hops[-2:]):
         if step != 0:
             along = b.iota((tile[0], 1) if axis == 0 else (1, tile[1]), axis, i32) * step
             places_ = along if places_ is None else places_ + along
-    for v, a in zip(indices, axes, strict=True):
-        one = b.cast(read(v), i32) * steps[a]
-        places_ = one if places_ is None else places_ + one
+    for index, a in zip(indices, axes, strict=True):
+        step = steps[a]
+        assert isinstance(step, int)
+        found = b.cast(read(index), i32) * step
+        places_ = found if places_ is None else places_ + found
     assert places_ is not None
     row = b.cmp("lt", b.iota((tile[0], 1), 0, i32), b.from_index(limit[0], i32))
     column = b.cmp("lt", b.iota((1, tile[1]), 1, i32), b.from_index(limit[1], i32))
