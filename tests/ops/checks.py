@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -74,11 +75,14 @@ def cases(*, only: Any = lambda op: True) -> list[Any]:
     ]
 
 
-def _numbered(op: type[Op]) -> Iterator[tuple[int, Case]]:
+@cache
+def _numbered(op: type[Op]) -> list[tuple[int, Case]]:
+    """The cases of an op's samples: many tests go over all of them."""
+    found = []
     for i, sample in enumerate(op.samples):
         used = {s.name for s in all_symbols(Case(op, sample, {}).graph())}
-        for env in ENVS if used else ({},):
-            yield i, Case(op, sample, {k: v for k, v in env.items() if k in used})
+        found += [(i, Case(op, sample, {k: v for k, v in env.items() if k in used})) for env in (ENVS if used else ({},))]
+    return found
 
 
 def error_cases() -> list[Any]:
