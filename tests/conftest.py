@@ -37,7 +37,7 @@ LONG = {
     "llm": "commands families formats hf_fields",
     "onnx": "microsoft",
     "ops": "reference",
-    "passes": "exact families",
+    "passes": "families",
     "quantize": "words",
     "splat": "render",
     "target": "vmath",
