@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -75,14 +74,17 @@ def cases(*, only: Any = lambda op: True) -> list[Any]:
     ]
 
 
-@cache
+_NUMBERED: dict[type[Op], list[tuple[int, Case]]] = {}
+
+
 def _numbered(op: type[Op]) -> list[tuple[int, Case]]:
-    """The cases of an op's samples: many tests go over all of them."""
-    found = []
-    for i, sample in enumerate(op.samples):
-        used = {s.name for s in all_symbols(Case(op, sample, {}).graph())}
-        found += [(i, Case(op, sample, {k: v for k, v in env.items() if k in used})) for env in (ENVS if used else ({},))]
-    return found
+    """The cases of an op's samples, found once: many tests go over all of them."""
+    if op not in _NUMBERED:
+        found = _NUMBERED[op] = []
+        for i, sample in enumerate(op.samples):
+            used = {s.name for s in all_symbols(Case(op, sample, {}).graph())}
+            found += [(i, Case(op, sample, {k: v for k, v in env.items() if k in used})) for env in (ENVS if used else ({},))]
+    return _NUMBERED[op]
 
 
 def error_cases() -> list[Any]:
