@@ -80,7 +80,7 @@ _NUMBERED: dict[type[Op], list[tuple[int, Case]]] = {}
 def _numbered(op: type[Op]) -> list[tuple[int, Case]]:
     """The cases of an op's samples, found once: many tests go over all of them."""
     if op not in _NUMBERED:
-        found = _NUMBERED[op] = []
+        found = _NUMBERED.setdefault(op, [])
         for i, sample in enumerate(op.samples):
             used = {s.name for s in all_symbols(Case(op, sample, {}).graph())}
             found += [(i, Case(op, sample, {k: v for k, v in env.items() if k in used})) for env in (ENVS if used else ({},))]

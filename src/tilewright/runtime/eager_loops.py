@@ -402,7 +402,7 @@ out:
 
 
 def _transpose_ir(size: int) -> str:
-    """transpose_<size>(to, from, to's step, from's step): eight rows of eight elements, transposed. Three rounds in which rows i and i + 4 are
+    """transpose_<size>(to, from, to's step, from's step): eight rows of eight elements, transposed. Three rounds where rows i and i + 4 are
     zipped into rows 2i and 2i + 1 transpose them."""
     word, lines = f"i{8 * size}", []
     for k in range(8):
