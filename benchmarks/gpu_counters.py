@@ -2,7 +2,8 @@
 
     PYTHONPATH=src python benchmarks/gpu_counters.py          # times, then the counters through Nsight Compute where that is permitted
 
-Each case is one kernel. Under `ncu` (the script starts it on itself) each runs once, with cold caches.
+Each case is one kernel. Under `ncu` (the script starts it on itself) each runs once, with cold caches. A run that contradicts the table's
+verdict ends with an error (verdicts.py).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import torch
 from gpu_hypotheses import emitted, launcher
 from gpu_tools import timed
 from hypotheses import conditional
+from verdicts import claim, settle
 
 from tilewright.core.dtypes import f32
 from tilewright.kernels.cuda.kernel import BlockKernel
@@ -161,11 +163,21 @@ def main() -> None:
     for key in ("fetch_misses", "waits"):
         series = [found[f"code_{s}"][key] / found[f"code_{s}"]["instructions"] for s in SIDES if key in found.get(f"code_{s}", {})]
         if len(series) == len(SIDES):
-            print(f"9     correlation of tile size with {key} an instruction: {statistics.correlation(SIDES, series):.2f}")
+            correlation = statistics.correlation(SIDES, series)
+            claim(9, correlation > 0.5, f"correlation of tile size with {key} an instruction: {correlation:.2f}")
     for name in ("walked_columns", "walked_tiles"):
         say("46", name, SIZE * SIZE * 4 / times[name] / 1e3, "GB/s")
     for name in ("loop_whole", "loop_split"):
         say("58", name, times[name] / times["loop_whole"], "of the whole loop's time")
+    if all(k in c for c in found.values() for k in ("hits", "loads", "fetch_misses")) and found:
+        hit = {kb: found[f"swept_{kb}"]["hits"] / found[f"swept_{kb}"]["loads"] for kb in SWEPT}
+        claim(8, hit[32] > 0.9 and hit[1024] < 0.1, f"hits of L1 at 32 KB {hit[32]:.1%}, at 1 MB {hit[1024]:.1%}")
+        claim(34, hit[256] >= 0.9, f"hits of L1 where tiles fill it on paper: {hit[256]:.1%}")
+        missed = {n: found[n]["loads"] - found[n]["hits"] for n in ("walked_tiles", "walked_columns")}
+        claim(46, missed["walked_tiles"] < missed["walked_columns"], f"sectors that miss L1: {missed}")
+        lost = {n: found[n]["fetch_misses"] for n in ("loop_split", "loop_whole")}
+        claim(58, lost["loop_split"] < lost["loop_whole"], f"instruction misses: {lost}")
+    settle()
 
 
 if __name__ == "__main__":

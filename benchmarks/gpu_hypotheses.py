@@ -1,5 +1,5 @@
 """Measurements behind docs/internals/hypotheses.md that need a GPU. One line each: number, what is compared, ratio. Those that read the
-chip's counters are in gpu_counters.py.
+chip's counters are in gpu_counters.py. A run that contradicts the table's verdict ends with an error (verdicts.py).
 
     PYTHONPATH=src python benchmarks/gpu_hypotheses.py [sections…]
 """
@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from gpu_tools import measure, ours, rand, session, timed
+from verdicts import claim, settle
 
 import tilewright as tw
 import tilewright.ops as o
@@ -25,7 +26,7 @@ from tilewright.kernels.cuda.kernel import BlockKernel
 from tilewright.kernels.matmul.cuda import gemv
 from tilewright.kernels.matmul.cuda import hopper as matmul
 from tilewright.kernels.pointwise.cuda import pointwise
-from tilewright.kernels.pointwise.cuda import transpose as turning
+from tilewright.kernels.pointwise.cuda import transpose as transposing
 from tilewright.runtime.cuda import driver as gpu
 from tilewright.runtime.cuda import executable as cuda_executable
 from tilewright.runtime.cuda.modules import load_function
@@ -88,9 +89,12 @@ def tiles() -> None:
         gains.append(times["128x192"] / times["128x256"])
         print(f"1 15  product {m}x{n}x{k}, power-of-two tile 128x256 against 128x192: {gains[-1]:.3f} x as fast")
         if len(chosen) > 2:
-            print(f"3     128x128 against 64x256, as many elements: {times['64x256'] / times['128x128']:.3f} x as fast")
+            ratio = times["64x256"] / times["128x128"]
+            claim(3, abs(ratio - 1) < 0.05, f"128x128 against 64x256, as many elements: {ratio:.3f} x as fast")
             print(f"7     a product with 64x64 tiles takes {times['64x64'] / times['128x256']:.2f} of the time with 128x256")
-    print(f"1 15  geometric mean of the {len(gains)}: {math.exp(statistics.fmean(map(math.log, gains))):.3f}")
+    mean = math.exp(statistics.fmean(map(math.log, gains)))
+    claim(1, mean >= 1.1, f"geometric mean of the {len(gains)}: {mean:.3f}")
+    claim(15, mean >= 1.05, f"geometric mean of the {len(gains)}: {mean:.3f}")
 
 
 def accesses() -> None:
@@ -101,8 +105,10 @@ def accesses() -> None:
     one = replaced(pointwise, "group", lambda *_: (1, 1), lambda: ours(session(lambda v: o.Neg()(v), x), x))
     calls["small"] = one[0]
     times = measure(calls, 4)
-    print(f"35    reads along the row against reads across it: {times['transposed'] / times['contiguous']:.2f} x the bandwidth")
-    print(f"7     programs of 4 elements take {times['small'] / times['contiguous']:.3f} of the time of 2048 elements")
+    ratio = times["transposed"] / times["contiguous"]
+    claim(35, ratio >= 4, f"reads along the row against reads across it: {ratio:.2f} x the bandwidth")
+    ratio = times["small"] / times["contiguous"]
+    claim(7, ratio >= 1.2, f"programs of 4 elements take {ratio:.3f} of the time of 2048 elements")
 
 
 def unrolling() -> None:
@@ -110,7 +116,7 @@ def unrolling() -> None:
     x, w = rand(1, 4096), rand(14336, 4096)
     calls = {u: replaced(gemv, "plan", lambda *_, u=u: gemv.Plan(128, 2, u), lambda: ours(session(product, x, w), x, w))[0] for u in (1, 4)}
     times = measure({str(u): c for u, c in calls.items()}, 20)
-    print(f"23    one row times a matrix, 4 pieces in flight against 1: {times['1'] / times['4']:.3f} x as fast")
+    claim(23, times["1"] > times["4"], f"one row times a matrix, 4 pieces in flight against 1: {times['1'] / times['4']:.3f} x as fast")
 
 
 def arithmetic() -> None:
@@ -131,7 +137,8 @@ def arithmetic() -> None:
             total = total + v
         b.store(y, (b.pid * 256,), total)
         times[name] = kernel_time(b, 132 * 8, [torch.empty(132 * 8 * 256, device="cuda"), 2000])
-    print(f"24    fma against mul, the same number: {times['fma'] / times['mul']:.3f} of the time")
+    ratio = times["fma"] / times["mul"]
+    claim(24, abs(ratio - 1) < 0.1, f"fma against mul, the same number: {ratio:.3f} of the time")
 
 
 def addresses() -> None:
@@ -146,7 +153,8 @@ def addresses() -> None:
         total = loop.results[0] + loop.results[1] + loop.results[2] + loop.results[3]
         b.store(y, (b.pid * 256,), b.broadcast(b.reshape(b.from_index(total), (1,)), (256,)))
         times[name] = kernel_time(b, 132 * 8, [out, 4000, 8])
-    print(f"10    an index by shift against by product, in a loop of nothing else: {times['product'] / times['shift']:.2f} x as fast")
+    ratio = times["product"] / times["shift"]
+    claim(10, ratio > 1, f"an index by shift against by product, in a loop of nothing else: {ratio:.2f} x as fast")
     x, r = torch.randn(8192, 8192, device="cuda"), torch.empty(8192, 8192, device="cuda")
     for name in ("view", "pointer"):
         b = KernelBuilder(name)
@@ -155,7 +163,8 @@ def addresses() -> None:
         at = (b.pid // 4, b.pid % 4 * 2048) if name == "view" else (b.pid * 2048,)
         b.store(target, at, -b.load(source, at, (2048,)))
         times[name] = kernel_time(b, 8192 * 4, [x, 8192, r, 8192] if name == "view" else [x, r], vector=4)
-    print(f"36    a copy of 8192 x 8192 through strided views takes {times['view'] / times['pointer']:.4f} of the time through pointers")
+    ratio = times["view"] / times["pointer"]
+    claim(36, ratio < 1.01, f"a copy of 8192 x 8192 through strided views takes {ratio:.4f} of the time through pointers")
 
 
 def orders() -> None:
@@ -169,8 +178,9 @@ def orders() -> None:
         with b.loop(0, n) as loop:
             b.store(y, (b.pid * 256,), b.full((256,), 1, i32) + b.from_index(loop.index, i32), **how)
         times[order] = kernel_time(b, 132 * 8, [out, 200])
-    print("69    stores to global memory, time against relaxed: "
-          + ", ".join(f"{k} {t / times['relaxed']:.2f}" for k, t in times.items()))  # fmt: skip
+    shares = {k: t / times["relaxed"] for k, t in times.items()}
+    text = "stores to global memory, time against relaxed: " + ", ".join(f"{k} {v:.2f}" for k, v in shares.items())
+    claim(69, shares["weak"] > 0.97 and shares["release"] > 1, text)  # a weak store is the same instruction in a cache
 
 
 def messages(ways: tuple[str, str], n: int, pieces: int) -> KernelBuilder:
@@ -218,8 +228,9 @@ def passing() -> None:
             run()
             w, p = counts.sum((0, 2)).tolist()
             wrong, passed = wrong + w, passed + p
-        print(f"68    {ways[0]} and {ways[1]}: {wrong} old values behind a flag ({rule}); in {passed} of "
-              f"{rounds * pairs * n * pieces / 1e6:.0f} million messages the flag came after the old value was read")  # fmt: skip
+        text = (f"{ways[0]} and {ways[1]}: {wrong} old values behind a flag ({rule}); in {passed} of "
+                f"{rounds * pairs * n * pieces / 1e6:.0f} million messages the flag came after the old value was read")  # fmt: skip
+        claim(68, rule == "allowed" or (not wrong and passed > 0), text)
 
 
 def unfused(text: str) -> str:
@@ -261,11 +272,11 @@ def gates() -> None:
     found = measure({"fused": f32_product(a, c), "apart": apart}, 4)
     print(f"gate  4 million dot products of 2,048 (a product in f32), fused: {found['apart'] / found['fused']:.3f} x as fast (wants 1.10)")
     m = torch.randn(1024, 1024, device="cuda")
-    calls = {"turned": ours(session(lambda v: o.transpose(v, (1, 0)), m), m)[0]}
-    calls["jumping"] = replaced(turning, "SMALLEST", 1 << 40, lambda: ours(session(lambda v: o.transpose(v, (1, 0)), m), m)[0])
+    calls = {"transposed": ours(session(lambda v: o.transpose(v, (1, 0)), m), m)[0]}
+    calls["jumping"] = replaced(transposing, "SMALLEST", 1 << 40, lambda: ours(session(lambda v: o.transpose(v, (1, 0)), m), m)[0])
     found = measure(calls, 20)
-    ratio = found["jumping"] / found["turned"]
-    print(f"gate  a million floats turned, through shared memory against jumping: {ratio:.2f} x as fast (wants 1.20)")
+    ratio = found["jumping"] / found["transposed"]
+    print(f"gate  a million floats transposed, through shared memory against jumping: {ratio:.2f} x as fast (wants 1.20)")
 
 
 def launching() -> None:
@@ -305,3 +316,4 @@ if __name__ == "__main__":
     gpu.enter()
     for name in sys.argv[1:] or named:
         named[name]()
+    settle()

@@ -1,4 +1,5 @@
-"""Measurements behind docs/internals/hypotheses.md that need no GPU. One line each: number, what is compared, ratio.
+"""Measurements behind docs/internals/hypotheses.md that need no GPU. One line each: number, what is compared, ratio. A run that
+contradicts the table's verdict ends with an error (verdicts.py).
 
     PYTHONPATH=src python benchmarks/hypotheses.py [numbers…]
 """
@@ -14,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from verdicts import claim, settle
 
 from tilewright.core.dtypes import f32
 from tilewright.core.target_spec import TargetSpec
@@ -92,7 +94,8 @@ def fusion() -> None:
     for name, kernel in (("dot product", dot(4096, 1)), ("polynomial of degree 7", polynomial())):
         counts = [sum(i.op not in ("full", "for", "store") and not i.op.startswith("index") for i in k.walk())
                   for k in (kernel, optimise(kernel, [FuseMultiplyAdd()]))]  # fmt: skip
-        print(f"16    {name}: {counts[0]} instructions, {counts[1]} with fusion: {1 - counts[1] / counts[0]:.0%} fewer")
+        fewer = 1 - counts[1] / counts[0]
+        claim(16, 0.3 < fewer < 0.37, f"{name}: {counts[0]} instructions, {counts[1]} with fusion: {fewer:.0%} fewer")
     rng = np.random.default_rng(1)
     a, b = (rng.standard_normal((2000, 1024)).astype(np.float32) for _ in range(2))
     plain, fused = np.zeros(2000, np.float32), np.zeros(2000, np.float32)
@@ -102,7 +105,7 @@ def fusion() -> None:
         fused = (fused + product).astype(np.float32)
     exact = (a.astype(np.float64) * b).sum(1)
     errors = [float(np.abs(x - exact).mean()) for x in (plain, fused)]
-    print(f"17    sums of 1024 products, mean error fused over plain: {errors[1] / errors[0]:.3f}")
+    claim(17, errors[1] < errors[0], f"sums of 1024 products, mean error fused over plain: {errors[1] / errors[0]:.3f}")
     data = [rng.standard_normal(100_352).astype(np.float32) for _ in range(2)] + [np.zeros(LANES, np.float32)]
     small = [d[:8192] for d in data]
     for level in ("avx2", "native"):
@@ -111,7 +114,8 @@ def fusion() -> None:
             kernel = dot(len(args[0]))
             calls = {n: Native(kernel, args, target, p) for n, p in (("off", ()), ("on", (FuseMultiplyAdd(),)))}
             times = fastest(calls)
-            print(f"20    dot product of {name} on {level}, fusion: {times['off'] / times['on']:.3f} x as fast (the gate wants 1.10)")
+            text = f"dot product of {name} on {level}, fusion: {times['off'] / times['on']:.3f} x as fast (the gate wants 1.10)"
+            print(f"20    {text}") if name == "8,192" or level != "avx2" else claim(20, times["off"] >= 1.1 * times["on"], text)
     b2 = KernelBuilder("polynomials")
     x2, y2 = b2.view("x", f32, (1,)), b2.view("y", f32, (1,))
     with b2.contracting(), b2.loop(0, 8192, LANES) as loop:
@@ -130,7 +134,8 @@ def fusion() -> None:
         copies = [polynomial(n) for _ in range(3)]
         gc.collect()
         sizes[n] = min(_seconds(lambda k=k: FuseMultiplyAdd().run(k)) for k in copies)
-    print("30    the pass on chains: " + ", ".join(f"{n}: {t * 1e3:.1f} ms" for n, t in sizes.items()))
+    text = "the pass on chains: " + ", ".join(f"{n}: {t * 1e3:.1f} ms" for n, t in sizes.items())
+    claim(30, sizes[8000] < 2 * 8 * sizes[1000], text)  # a square would be 64 times as long
 
 
 def _seconds(call: Callable[[], Any]) -> float:
@@ -167,11 +172,13 @@ def splitting() -> None:
     args = [np.ones(n, np.float32), np.zeros(n, np.float32), n, n]  # the split leaves one side empty: what is left is its cost
     kernel = conditional(n, False)
     times = fastest({k: Native(kernel, args, target, p) for k, p in (("off", ()), ("on", (SplitLoops(),)))}, inner=2)
-    print(f"65    {n // LANES} rounds where only masks go: split takes {times['on'] / times['off']:.3f} of the time")
+    share = times["on"] / times["off"]
+    claim(65, share < 1.01, f"{n // LANES} rounds where only masks go: split takes {share:.3f} of the time")
     text = {name: emit_block_kernel(_one_thread(optimise(conditional(4096, True), p)), cuda_target())
             for name, p in (("off", ()), ("on", (HoistInvariants(), SplitLoops())))}  # fmt: skip
     used = {k: assemble(t, "sm_90a").registers for k, t in text.items()}
-    print(f"57    registers of that loop on sm_90a: {used['off']} whole, {used['on']} split (one allocation for the kernel)")
+    text = f"registers of that loop on sm_90a: {used['off']} whole, {used['on']} split (one allocation for the kernel)"
+    claim(57, used["on"] < used["off"], text)
 
 
 def _one_thread(k: Kernel) -> BlockKernel:
@@ -199,7 +206,8 @@ def assembler() -> None:
 
         taken[elements] = min(_seconds(run) for _ in range(3))
         made = f"{usage.registers} registers, {usage.spilled} bytes spilled"
-        print(f"12    tile of {elements} floats a thread: {taken[elements]:.2f} s of assembler, {made}")
+        text = f"tile of {elements} floats a thread: {taken[elements]:.2f} s of assembler, {made}"
+        claim(12, taken[elements] > 60, text) if elements == 512 else print(f"12    {text}")
     print(f"gate  tile constraints: the largest tile that fits assembles {taken[512] / taken[256]:.2f} x as fast as twice it (wants 1.05)")
 
 
@@ -226,7 +234,8 @@ def token_size() -> None:
             without = copy_kernel(k)
             tokens.strip(without)
             bare += len(to_text(without))
-        print(f"75    {name}: tokens add {whole / bare - 1:.1%} to the text")
+        text = f"{name}: tokens add {whole / bare - 1:.1%} to the text"
+        claim(75, whole < 1.05 * bare, text) if group is attention else print(f"75    {text}")
 
 
 def vectors() -> None:
@@ -239,7 +248,8 @@ def vectors() -> None:
         b.store(y, [loop.index], b.unary("exp", b.load(x, [loop.index], (LANES,))) + 1.0)
     kernel = b.build()
     times = fastest({level: Native(kernel, args, host_target(level=level)) for level in ("baseline", "avx2", "avx512")})  # type: ignore[arg-type]
-    print("90    exp of 8,192 floats: " + ", ".join(f"{k} {v:.1f} us" for k, v in times.items()))
+    wider = times["baseline"] > times["avx2"] > times["avx512"]
+    claim(90, wider, "exp of 8,192 floats: " + ", ".join(f"{k} {v:.1f} us" for k, v in times.items()))
     n = 1024
     data = [rng.standard_normal((n, n)).astype(np.float32), np.zeros((n, n), np.float32)]
     ways = {}
@@ -261,3 +271,4 @@ SECTIONS = {"fusion": fusion, "splitting": splitting, "assembler": assembler, "t
 if __name__ == "__main__":
     for section in sys.argv[1:] or SECTIONS:
         SECTIONS[section]()
+    settle()

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import inspect
 import os
+import shutil
+import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -20,21 +22,22 @@ settings.load_profile("suite")
 core.global_force_seed = fresh.SEED  # type: ignore[assignment]  # as --hypothesis-seed does: one seed repeats the whole run
 
 
-SHARE = 3  # of the many alike cases of these modules one in three, chosen by the run's seed, is in the fast suite; all are in the slow one
+SHARE = 4  # of the many alike cases of a test in these modules one in four (at least one), chosen by the run's seed, is in the fast suite
 LONG = {
     "array": "eager",
     "control": "random",
-    "cuda": "control conv decode fast_calls flash ops ptx random tiled tiled_ops",
-    "dynamo": "gradients patterns",
-    "e2e": "bad_input bits families modules passes_off processes values",
+    "cuda": "along_rows control conv decode fast_calls flash ops products ptx qgemm random splats tiled tiled_ops training",
+    "dynamo": "bounded gradients patterns",
+    "e2e": "bad_input bits families layouts modules passes_off processes values",
     "fft": "functions",
-    "frontend": "experts models random recurrences",
-    "kernels": "extremes few_launches interpreted qdot registry scans strip_rows templates",
+    "frontend": "experts models pools random recurrences",
+    "kernels": "conv extremes few_launches grid_sample interpreted pairs qdot reduce registry rounded scans strip_rows templates",
     "lang": "examples",
     "linalg": "functions threads",
     "llm": "commands families formats hf_fields",
+    "onnx": "microsoft",
     "ops": "reference",
-    "passes": "exact families",
+    "passes": "families",
     "quantize": "words",
     "splat": "render",
     "target": "vmath",
@@ -52,10 +55,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Cases that are not this run's share are slow ones. Whoever names a test gets it."""
     if any("::" in argument for argument in config.args) or config.option.keyword or config.getoption("--rounds") > 1:
         return
+    alike: dict[tuple[str, str], list[pytest.Item]] = {}
     for item in items:
         if item.path.stem.removeprefix("test_") in LONG.get(item.path.parent.name, "").split() and hasattr(item, "callspec"):
-            if zlib.crc32(f"{fresh.SEED} {item.nodeid}".encode()) % SHARE:
-                item.add_marker(pytest.mark.slow)
+            alike.setdefault((str(item.path), getattr(item, "originalname", item.name)), []).append(item)
+    for cases in alike.values():
+        cases.sort(key=lambda item: zlib.crc32(f"{fresh.SEED} {item.nodeid}".encode()))
+        for item in cases[-(-len(cases) // SHARE) :]:
+            item.add_marker(pytest.mark.slow)
 
 
 def pytest_collectstart(collector: pytest.Collector) -> None:
@@ -108,15 +115,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """A crash in native code names its kernel on the real standard error, before output is captured."""
+    """A crash in native code names its kernel on the real standard error, before output is captured. The suite neither reads nor fills the
+    user's code cache, nor makes the user a key; worker processes inherit its own, so that what one compiles serves the other."""
     crash.FILE = os.dup(2)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def private_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The suite neither reads nor fills the user's code cache, nor makes the user a key."""
-    os.environ.setdefault("TILEWRIGHT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-    os.environ.setdefault("TILEWRIGHT_KEY_FILE", str(tmp_path_factory.mktemp("key") / "archive.key"))
+    if not hasattr(config, "workerinput"):
+        folder = tempfile.mkdtemp(prefix="tilewright-tests-")
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+        os.environ.setdefault("TILEWRIGHT_CACHE_DIR", os.path.join(folder, "cache"))
+        os.environ.setdefault("TILEWRIGHT_KEY_FILE", os.path.join(folder, "key", "archive.key"))
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,11 +74,17 @@ def cases(*, only: Any = lambda op: True) -> list[Any]:
     ]
 
 
-def _numbered(op: type[Op]) -> Iterator[tuple[int, Case]]:
-    for i, sample in enumerate(op.samples):
-        used = {s.name for s in all_symbols(Case(op, sample, {}).graph())}
-        for env in ENVS if used else ({},):
-            yield i, Case(op, sample, {k: v for k, v in env.items() if k in used})
+_NUMBERED: dict[type[Op], list[tuple[int, Case]]] = {}
+
+
+def _numbered(op: type[Op]) -> list[tuple[int, Case]]:
+    """The cases of an op's samples, found once: many tests go over all of them."""
+    if op not in _NUMBERED:
+        found = _NUMBERED.setdefault(op, [])
+        for i, sample in enumerate(op.samples):
+            used = {s.name for s in all_symbols(Case(op, sample, {}).graph())}
+            found += [(i, Case(op, sample, {k: v for k, v in env.items() if k in used})) for env in (ENVS if used else ({},))]
+    return _NUMBERED[op]
 
 
 def error_cases() -> list[Any]:

@@ -143,9 +143,10 @@ def reshape_before_elementwise(inner: Any, view: Any) -> Value | None:
 
 @rule(P(o.Reshape, P(elementwise_classes(), name="inner", once=True), name="view"))
 def ones_before_elementwise(inner: Any, view: Any) -> Value | None:
-    """Axes of size 1 are put behind a vector before the arithmetic, not after it, so that what broadcasts it can do the arithmetic, too."""
+    """Axes of size 1 are put behind a vector before the arithmetic, not after it, so that what broadcasts it can do the arithmetic, too.
+    Indices are not broadcast: their masks would be computed for both shapes."""
     new, old = view.types[0].shape, inner.types[0].shape
-    if len(old) != 1 or old == (1,) or kept_tail(old, new) or tuple(d for d in new if d != 1) != old:
+    if not inner.types[0].dtype.is_float or len(old) != 1 or old == (1,) or kept_tail(old, new) or tuple(d for d in new if d != 1) != old:
         return None
     if any(v.shape not in ((), old) or strided(v) for v in inner.operands):
         return None

@@ -77,18 +77,18 @@ def _window(launch: Launch, buffer: Buffer, size: int) -> tuple[int, int]:
 
 
 def derive_barriers(touched: Sequence[Sequence[Access]], serial: Sequence[bool]) -> list[bool]:
-    """For each launch: must all threads meet before it?"""
+    """For each launch: must all threads wait for each other before it?"""
     barriers: list[bool] = []
     pending: dict[object, list[tuple[int, int, bool, bool]]] = {}  # space -> (lo, hi, write, serial) since the last barrier
     for mine, alone in zip(touched, serial, strict=True):
-        meet = any(
+        barrier = any(
             lo < a.hi and a.lo < hi and (a.write or write) and not (alone and was_alone)
             for a in mine
             for lo, hi, write, was_alone in pending.get(a.space, ())
         )
-        if meet:
+        if barrier:
             pending.clear()
         for a in mine:
             pending.setdefault(a.space, []).append((a.lo, a.hi, a.write, alone))
-        barriers.append(meet)
+        barriers.append(barrier)
     return barriers

@@ -1,4 +1,4 @@
-"""Loops and branches in a schedule: the rows of the thunk table, what lives across iterations, and where threads must meet.
+"""Loops and branches in a schedule: the rows of the thunk table, what lives across iterations, and where barriers stand.
 
 A loop is the rows  loop · its test · test · its body · next · end,  a branch  if · then · jump · other · end.  Every thread goes the same
 way, so a barrier inside is met by all. A loop or branch whose kernels all run on one thread is that thread's alone: the others go on at
@@ -130,7 +130,7 @@ class Schedule:
 
 
 def is_long(item: Item) -> bool:
-    """Something in it may take long: threads that wait behind it meet at its end, so that an interrupt can stop it anywhere."""
+    """Something in it may take long: a barrier is at its end, so that an interrupt can stop it anywhere."""
     if isinstance(item, Launch):
         return False
     if isinstance(item, Loop) and (item.count is None or item.predicate is not None or not isinstance(item.count, int)
@@ -145,7 +145,7 @@ Parity = Mapping[Loop, int]
 
 
 class Barriers:
-    """Where threads meet, for one choice of launches that run on one thread. A loop is gone through until nothing changes: what one
+    """Where barriers are, for one choice of launches that run on one thread. A loop is gone through until nothing changes: what one
     iteration leaves pending the next one meets."""
 
     def __init__(self, schedule: Schedule, touch: Callable[[Launch, Parity], list[Access]],
@@ -191,7 +191,7 @@ class Barriers:
 
     def _loop(self, loop: Loop, pending: Pending, parity: dict[Loop, int]) -> Pending:
         head, last = self.schedule.heads[loop], self.schedule.ends[loop] - 1
-        if head in self.schedule.checks:  # all threads decide alike: they meet
+        if head in self.schedule.checks:  # all threads decide alike: a barrier
             self.flags[head], pending = True, {}
         exits = [pending]
         test = next((i for i in range(self.schedule.heads[loop], self.schedule.ends[loop])

@@ -274,11 +274,11 @@ def tw_transpose_run(args, begin, end, scratch):
         r = first
         if size == 4:
             while r < whole:
-                turn_4(dst + r * ds + c * 4, src + r * 4 + c * ss, ds, ss)
+                transpose_4(dst + r * ds + c * 4, src + r * 4 + c * ss, ds, ss)
                 r += 8
         else:
             while r < whole:
-                turn_8(dst + r * ds + c * 8, src + r * 8 + c * ss, ds, ss)
+                transpose_8(dst + r * ds + c * 8, src + r * 8 + c * ss, ds, ss)
                 r += 8
         c += 8
     r = first
@@ -402,7 +402,7 @@ out:
 
 
 def _transpose_ir(size: int) -> str:
-    """turn_<size>(to, from, to's step, from's step): eight rows of eight elements, transposed. Three rounds in which rows i and i + 4 are
+    """transpose_<size>(to, from, to's step, from's step): eight rows of eight elements, transposed. Three rounds where rows i and i + 4 are
     zipped into rows 2i and 2i + 1 transpose them."""
     word, lines = f"i{8 * size}", []
     for k in range(8):
@@ -418,7 +418,7 @@ def _transpose_ir(size: int) -> str:
         lines += [f"  %d{k} = mul i64 %ds, {k}", f"  %t{k} = add i64 %to, %d{k}", f"  %o{k} = inttoptr i64 %t{k} to ptr",
                   f"  store <8 x {word}> %r3.{k}, ptr %o{k}, align 1"]
     body = "\n".join(lines)
-    return f"define internal i64 @turn_{size}(i64 %to, i64 %from, i64 %ds, i64 %ss) nounwind {{\n{body}\n  ret i64 0\n}}\n"
+    return f"define internal i64 @transpose_{size}(i64 %to, i64 %from, i64 %ds, i64 %ss) nounwind {{\n{body}\n  ret i64 0\n}}\n"
 
 
 STEPS = {f"copy_{'m1' if step < 0 else step}_{size}": (step, size)
@@ -430,4 +430,4 @@ def vector_ir() -> str:
     return "".join(_step_ir(step, size) for step, size in STEPS.values()) + _transpose_ir(4) + _transpose_ir(8)
 
 
-GIVEN = (*STEPS, "turn_4", "turn_8")
+GIVEN = (*STEPS, "transpose_4", "transpose_8")

@@ -1,5 +1,5 @@
-"""Where a block of threads must meet: barriers derived from the token graph, for views in `shared` memory, and for those in `global`
-memory whose accesses have tokens.
+"""Barriers of a block of threads, derived from the token graph, for views in `shared` memory, and for those in `global` memory whose
+accesses have tokens.
 
 An access needs a barrier before it when a token path leads to it from an access to the same memory, one of the two writes, and no
 barrier stands between them. Straight lines are handled, and one loop whose stages form a ring: accesses at index `(i + c) mod S` (or
@@ -95,7 +95,7 @@ class _Derive:
         self.looped: set[Var] = set()
 
     def counts(self, i: Instr) -> bool:
-        """Whether threads of a program may meet for an access: of shared memory, or of global memory with a token."""
+        """Whether an access may need a barrier: of shared memory, or of global memory with a token."""
         root = self.roots.get(i.operands[0]) if i.op in ACCESS else None  # type: ignore[arg-type]
         return root is not None and (isinstance(root.type, ViewType) or i in self.ordered)
 

@@ -1,5 +1,5 @@
-"""Which dtype operands of different dtypes meet in: the array API standard's table, an integer with a float gives that float, and Python
-numbers take the dtype of the array they meet."""
+"""The common dtype of operands of different dtypes: the array API standard's table, an integer with a float gives that float, and Python
+numbers take the dtype of the array beside them."""
 from __future__ import annotations
 
 from typing import Any
@@ -51,14 +51,14 @@ def dtype_of(x: Any) -> tuple[DType, bool]:
 
 
 def common(*operands: Any) -> tuple[DType, bool]:
-    """The dtype in which operands meet, and whether it is still a weak one."""
+    """The common dtype of operands, and whether it is still a weak one."""
     kinds = [dtype_of(x) for x in operands]
     strong = [d for d, weak in kinds if not weak]
     if not strong:
         return result_dtype(*(d for d, _ in kinds)), True
     out = result_dtype(*strong)
     for d, weak in kinds:
-        if weak and RANK[d.kind] > RANK[out.kind]:  # a Python float meets an integer array, a complex number a real one
+        if weak and RANK[d.kind] > RANK[out.kind]:  # a Python float beside an integer array, a complex number a real one
             out = complex_of(out) if d.kind == "c" else d
     return out, False
 
@@ -75,7 +75,7 @@ def as_tracer(x: Any, dtype: DType | None = None) -> Tracer:
     return trace.wrap(trace.lift(x, dtype or own), weak=own is not None and dtype is None)
 
 
-def meet(*operands: Any) -> list[Tracer]:
+def promote(*operands: Any) -> list[Tracer]:
     """All operands as tracers of one dtype."""
     dtype, weak = common(*operands)
     out = [as_tracer(x, dtype) for x in operands]

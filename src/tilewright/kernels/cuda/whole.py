@@ -1,4 +1,4 @@
-"""Small loops and branches as one kernel: one block goes through all their launches and steps, and meets at a barrier between two launches.
+"""Small loops and branches as one kernel: one block goes through all their launches and steps, with a barrier between two launches.
 
 A launch of its own takes some microseconds, and a predicate that the host reads several times that; a block that has little to do needs
 neither. What counts as little is an estimate (`BYTES`, `FLOPS` of a launch), more where the host would wait otherwise.

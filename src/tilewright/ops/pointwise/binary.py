@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -126,36 +125,36 @@ class Div(Binary):
         return F.div(g, inputs[1]) if i == 0 else F.neg(F.div(F.mul(g, output), inputs[1]))
 
 
+class Extreme(Binary):
+    kinds = "fiub"
+    samples = binary_samples(-3, 3, i32(4), boolean(5), u8(3))
+    errors = [*MIXED, *APART]
+    spelled: ClassVar[tuple[str, str]]  # of bools, of numbers
+    wins: ClassVar[str]
+
+    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
+        return t.binary(self.spelled[not x.dtype.is_bool], x, y)
+
+    def scaled(self, i: int, g: Value, inputs: Values, output: Value) -> Value:
+        """g where this input is the result, half of it where both are."""
+        x, other = inputs[i], inputs[1 - i]
+        return F.where(F.one(self.wins, x, other), g, F.where(F.equal(x, other), F.mul(g, 0.5), 0))
+
+
 @register
-class Maximum(Binary):
+class Maximum(Extreme):
     """The larger; NaN when either is NaN; of 0.0 and -0.0 either; `or` for bools."""
 
     public, aten, numpy = "maximum", "maximum max.other", "maximum"
-    kinds = "fiub"
-    samples = binary_samples(-3, 3, i32(4), boolean(5), u8(3))
-    errors = [*MIXED, *APART]
-
-    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
-        return t.binary("or" if x.dtype.is_bool else "max", x, y)
-
-    def scaled(self, i: int, g: Value, inputs: Values, output: Value) -> Value:
-        return winner(g, inputs[i], inputs[1 - i], F.greater)
+    spelled, wins = ("or", "max"), "greater"
 
 
 @register
-class Minimum(Binary):
+class Minimum(Extreme):
     """The smaller; NaN when either is NaN; of 0.0 and -0.0 either; `and` for bools."""
 
     public, aten, numpy = "minimum", "minimum min.other", "minimum"
-    kinds = "fiub"
-    samples = binary_samples(-3, 3, i32(4), boolean(5), u8(3))
-    errors = [*MIXED, *APART]
-
-    def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
-        return t.binary("and" if x.dtype.is_bool else "min", x, y)
-
-    def scaled(self, i: int, g: Value, inputs: Values, output: Value) -> Value:
-        return winner(g, inputs[i], inputs[1 - i], F.less)
+    spelled, wins = ("and", "min"), "less"
 
 
 @register
@@ -205,11 +204,6 @@ class Pow(Binary):
         return F.where(known, 0, F.mul(g, F.mul(output, F.log(F.where(known, 1, x)))))
 
 
-def winner(g: Value, x: Value, other: Value, wins: Callable[[Value, Value], Value]) -> Value:
-    """g where x is the result, half of it where both are."""
-    return F.where(wins(x, other), g, F.where(F.equal(x, other), F.mul(g, 0.5), 0))
-
-
 def _safe_divisor(t: TileBuilder, y: Any) -> Any:
     """Integer division must not trap: 0 and (for signed types) -1 are replaced by 1 and handled apart."""
     bad = t.cmp("eq", y, 0)
@@ -222,6 +216,12 @@ class Division(Binary):
     """Division of numbers that may be integers: one by 0 is an ExecutionError, whoever reads the result. MIN // -1 wraps to MIN."""
 
     faults = True
+    steps = True
+    kinds = "fiu"
+    samples = [*binary_samples((-9, 0.3), (9, 4)), S(i32(9), i32(9), low=(-9, 1), high=(9, 4)),
+               S(i32(9), i32(9), low=(-9, -4), high=(9, -1)), S(i64(5), i64(), low=(-20, 2), high=(20, 7)),
+               S(u8(5), u8(5), low=(0, 1), high=(9, 4))]
+    errors = [*MIXED, E(boolean(3), boolean(3), match="needs float or integer operands")]
 
     def faulty(self, inputs: Values) -> bool:
         divisor = inputs[1]
@@ -230,32 +230,20 @@ class Division(Binary):
         known = divisor.op.data.array if isinstance(divisor.op, Constant) and divisor.shape == () else None
         return known is None or int(known) == 0
 
-    def check(self, x: Any, y: Any) -> None:
-        """The reference's errors."""
-        if y.dtype.kind not in "iu" or np.all(y):
-            return
-        x, y = np.broadcast_arrays(x, y)
-        for at in np.flatnonzero(y.reshape(-1) == 0)[:1]:
+    def ref(self, x: Any, y: Any) -> Any:
+        if y.dtype.kind in "iu" and not np.all(y):
+            x, y = np.broadcast_arrays(x, y)
+            at = int(np.flatnonzero(y.reshape(-1) == 0)[0])
             raise ExecutionError(f"{self.name}: integers are not divided by 0, got {int(x.reshape(-1)[at])} and 0 at position {at}; "
                                  "use where(d == 0, 1, d) for the divisor d")
+        return super().ref(x, y)
 
 
 @register
 class Remainder(Division):
     """x - floor(x / y) * y: the sign is the divisor's. Integers modulo 0 are an error."""
 
-    public, aten = "remainder mod", "remainder.Tensor|Scalar|Scalar_Tensor"
-    steps = True
-    kinds = "fiu"
-    samples = [*binary_samples((-9, 0.3), (9, 4)), S(i32(9), i32(9), low=(-9, 1), high=(9, 4)),
-               S(i32(9), i32(9), low=(-9, -4), high=(9, -1)), S(i64(5), i64(), low=(-20, 2), high=(20, 7)),
-               S(u8(5), u8(5), low=(0, 1), high=(9, 4))]
-    errors = [*MIXED, E(boolean(3), boolean(3), match="needs float or integer operands")]
-
-    def ref(self, x: Any, y: Any) -> Any:
-        self.check(x, y)
-        with np.errstate(all="ignore"):
-            return np.remainder(x, y)
+    public, aten, numpy = "remainder mod", "remainder.Tensor|Scalar|Scalar_Tensor", "remainder"
 
     def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
         return t.binary("rem", x, y if y.dtype.is_float else _safe_divisor(t, y))
@@ -268,18 +256,7 @@ class Remainder(Division):
 class FloorDivide(Division):
     """floor(x / y). Integers divided by 0 are an error."""
 
-    public, aten = "floor_divide", "floor_divide.default|Scalar"
-    steps = True
-    kinds = "fiu"
-    samples = [*binary_samples((-9, 0.3), (9, 4)), S(i32(9), i32(9), low=(-9, 1), high=(9, 4)),
-               S(i32(9), i32(9), low=(-9, -4), high=(9, -1)), S(i64(5), i64(), low=(-20, 2), high=(20, 7)),
-               S(u8(5), u8(5), low=(0, 1), high=(9, 4))]
-    errors = [*MIXED, E(boolean(3), boolean(3), match="needs float or integer operands")]
-
-    def ref(self, x: Any, y: Any) -> Any:
-        self.check(x, y)
-        with np.errstate(all="ignore"):
-            return np.floor_divide(x, y)
+    public, aten, numpy = "floor_divide", "floor_divide.default|Scalar", "floor_divide"
 
     def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
         if y.dtype.is_float:

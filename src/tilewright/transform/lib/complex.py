@@ -8,7 +8,7 @@ from ...core.dtypes import complex_of
 from ...ops import functions as F
 from ...ops.complex import rules as C
 from ...ops.complex.parts import Complex, Imag, Real, ViewAsComplex, ViewAsReal, parts
-from ..promote import as_float, as_tracer, meet
+from ..promote import as_float, as_tracer, promote
 from ..trace import Functions, apply, built, install
 
 public = FUNCTIONS = Functions()
@@ -31,7 +31,7 @@ def imag(z: Any) -> Any:
 @public
 def complex_(re: Any, im: Any) -> Any:
     """re + i im."""
-    a, b = meet(as_float(re), as_float(im))
+    a, b = promote(as_float(re), as_float(im))
     if a.shape != b.shape:
         from .elementwise import FUNCTIONS as ELEMENTWISE
 
@@ -65,7 +65,7 @@ def abs_squared(z: Any) -> Any:
 @public
 def polar(size: Any, angle: Any) -> Any:
     """size * (cos(turn) + i sin(turn))."""
-    a, b = meet(as_float(size), as_float(angle))
+    a, b = promote(as_float(size), as_float(angle))
     return built(C.polar, a, b)
 
 

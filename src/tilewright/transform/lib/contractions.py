@@ -10,7 +10,7 @@ from ...core.errors import ShapeError
 from ...ops import Attention, Concat, GatedDeltaRule, GroupedMatmul, LoraMatmul, Matmul, Reshape, Rope, SelectiveScan, Split
 from ...ops import Conv as ConvOp
 from ...ops.quant import by_name
-from ..promote import as_tracer, meet
+from ..promote import as_tracer, promote
 from ..trace import Functions, apply, dtype_given, install, user_place
 from .creation import zeros
 from .elementwise import _operator, _reflected
@@ -25,7 +25,7 @@ public = FUNCTIONS = Functions()
 def matmul(a: Any, b: Any, *, dtype: Any = None) -> Any:
     """a @ b over the last two axes; leading axes broadcast, vectors lose their axis. Operands of eight bits may have a result of another
     `dtype`: f32, f16 or bf16 of floats, i32 of integers."""
-    x, y = meet(a, b) if dtype is None else (as_tracer(a), as_tracer(b))
+    x, y = promote(a, b) if dtype is None else (as_tracer(a), as_tracer(b))
     if x.ndim == 0 or y.ndim == 0:
         raise ShapeError(f"matmul: needs operands of rank 1 or more, got {x.type} @ {y.type} ({user_place()})")
     row, column = x.ndim == 1, y.ndim == 1
@@ -56,7 +56,7 @@ def einsum(equation: str, *operands: Any) -> Any:
         raise ShapeError(f"einsum: needs one term an operand, each with distinct letters, got {equation!r} ({user_place()})")
     if not arrow:
         result = "".join(sorted(c for c in set(left) - {","} if left.count(c) == 1))
-    values = meet(*operands)
+    values = promote(*operands)
     for t, v in zip(terms, values, strict=True):
         if len(t) != v.ndim:
             raise ShapeError(f"einsum: term {t!r} names {len(t)} axes, got {v.type} ({user_place()})")
@@ -105,7 +105,7 @@ def _pair(p: str, x: Any, q: str, y: Any, later: set[str]) -> tuple[str, Any]:
 def dot_general(a: Any, b: Any, contract: Any, batch: Any = ((), ())) -> Any:
     """Sums of products over pairs of axes: `contract` and `batch` are (axes of a, axes of b). The result has the batch axes, then what is
     left of a, then of b."""
-    x, y = meet(a, b)
+    x, y = promote(a, b)
     return paired("dot_general", x, y, contract, batch)
 
 
@@ -132,7 +132,7 @@ def paired(what: str, x: Any, y: Any, contract: Any, batch: Any = ((), ())) -> A
 @public
 def rope(x: Any, cos: Any, sin: Any, *, interleaved: bool = False, n_rot: int | None = None) -> Any:
     """Pairs of the first n_rot elements of each row rotated by the angles whose cosines and sines are given, [..., S, n_rot // 2]."""
-    x, cos, sin = meet(x, cos, sin)
+    x, cos, sin = promote(x, cos, sin)
     return apply(Rope(interleaved=interleaved, n_rot=n_rot), x, cos, sin)
 
 
@@ -140,7 +140,7 @@ def rope(x: Any, cos: Any, sin: Any, *, interleaved: bool = False, n_rot: int | 
 def axial_rope(x: Any, rows: Any, columns: Any, *, interleaved: bool = False) -> Any:
     """Two-dimensional rope of x[..., H, W, D]: the first half of D is rotated by the row's angle, the second by the column's. `rows` is
     (cos, sin) of shape [H, D // 4], `columns` of [W, D // 4]."""
-    x, *angles = meet(x, *rows, *columns)
+    x, *angles = promote(x, *rows, *columns)
     height, width, depth = x.shape[-3:] if x.ndim >= 3 else (0, 0, 0)
     quarter = depth // 4
     if x.ndim < 3 or depth % 4 or any(v.shape != (n, quarter) for v, n in zip(angles, (height, height, width, width), strict=True)):
@@ -160,7 +160,7 @@ def attention(q: Any, k: Any, v: Any, *, mask: Any = None, bias: Any = None, cau
     earlier keys wants it. (PyTorch's `is_causal` begins at the other end: query i sees keys 0 .. i. The two are equal where Sq = Sk; a
     PyTorch module keeps PyTorch's meaning.) A query that sees no key gives zeros. `window` w leaves each query its last w keys.
     """
-    q, k, v = meet(q, k, v)
+    q, k, v = promote(q, k, v)
     extras = [as_tracer(mask, dt.bool_)] if mask is not None else []
     extras += [as_tracer(bias, q.value.dtype)] if bias is not None else []
     op = Attention(scale=q.shape[-1] ** -0.5 if scale is None else scale, causal=causal, window=window, softcap=softcap,
@@ -171,7 +171,7 @@ def attention(q: Any, k: Any, v: Any, *, mask: Any = None, bias: Any = None, cau
 @public
 def conv(x: Any, w: Any, *, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1) -> Any:
     """Convolution x[N,C,*s] with w[O,C/groups,*k]; stride, padding and dilation are ints or one an axis (padding also pairs)."""
-    x, w = meet(x, w)
+    x, w = promote(x, w)
     n = x.ndim - 2
     return apply(ConvOp(stride=each(stride, n), padding=pairs(padding, n), dilation=each(dilation, n), groups=groups), x, w)
 
@@ -179,14 +179,14 @@ def conv(x: Any, w: Any, *, stride: Any = 1, padding: Any = 0, dilation: Any = 1
 @public
 def lora_matmul(x: Any, w: Any, a: Any, b: Any, *, scale: float = 1.0) -> Any:
     """x @ w + scale * ((x @ a) @ b): a product with a correction of low rank."""
-    return apply(LoraMatmul(scale=scale), *meet(x, w, a, b))
+    return apply(LoraMatmul(scale=scale), *promote(x, w, a, b))
 
 
 @public
 def grouped_matmul(x: Any, w: Any, ids: Any) -> Any:
     """Row i of x[M,K] times matrix ids[i] of w[G,K,N] (a mixture of experts). Rows are sorted by their matrix first, so that each matrix
     that has rows is read once, and no other. An index out of range is an ExecutionError."""
-    x, w = meet(x, w)
+    x, w = promote(x, w)
     return apply(GroupedMatmul(), x, w, as_tracer(ids))
 
 
@@ -208,7 +208,7 @@ def quantized_experts(x: Any, packed: Any, ids: Any, *, format: str) -> Any:  # 
 @public
 def outer(a: Any, b: Any) -> Any:
     """All products of two vectors' elements."""
-    x, y = meet(a, b)
+    x, y = promote(a, b)
     return broadcast_to(reshape(x, (-1, 1)), (x.size, y.size)) * reshape(y, (1, -1))
 
 
@@ -222,7 +222,7 @@ def selective_scan(x: Any, delta: Any, a: Any, b: Any, c: Any, d: Any = None, z:
     Shapes: x, delta, z [B,L,D] · a [D,N] · b, c [B,L,N] · d [D] · state [B,D,N]. Without d and state they are zero, without z there is no
     gate. States are computed again for the derivative, not kept.
     """
-    x, delta, a, b, c, *rest = meet(x, delta, a, b, c, *(v for v in (d, z, state) if v is not None))
+    x, delta, a, b, c, *rest = promote(x, delta, a, b, c, *(v for v in (d, z, state) if v is not None))
     given = iter(rest)
     batch, _, channels = x.shape if x.ndim == 3 else (0, 0, 0)
     size = a.shape[1] if a.ndim == 2 else 0
@@ -241,7 +241,7 @@ def gated_delta_rule(q: Any, k: Any, v: Any, g: Any, beta: Any, state: Any = Non
     Shapes: q, k [B,G,L,K] · v [B,H,L,V] · g, beta [B,H,L] · state [B,H,K,V] (zeros without one). The scale is K**-0.5 unless given.
     H/G heads share the queries and keys of a group. With `delta=False` there is no correction, S += k (beta v)^T: Mamba-2's recurrence.
     """
-    q, k, v, g, beta, *rest = meet(q, k, v, g, beta, *(() if state is None else (state,)))
+    q, k, v, g, beta, *rest = promote(q, k, v, g, beta, *(() if state is None else (state,)))
     if not rest and q.ndim == 4 and v.ndim == 4:
         rest = [zeros((*v.shape[:2], q.shape[-1], v.shape[-1]), q.value.dtype.name)]
     factor = q.shape[-1] ** -0.5 if scale is None and q.ndim else 1.0 if scale is None else scale

@@ -14,7 +14,7 @@ from ...core.dims import Expr
 from ...core.errors import ShapeError
 from ...ops import REGISTRY, Cast, Where
 from ...ops.families import Elementwise
-from ..promote import as_float, as_tracer, common, dtype_of, meet
+from ..promote import as_float, as_tracer, common, dtype_of, promote
 from ..trace import Functions, Tracer, apply, dtype_given, install, tracing, user_place
 
 public = FUNCTIONS = Functions()
@@ -27,7 +27,7 @@ ON_FLOATS: list[str] = []  # functions of one float operand
 def _floats(x: Any, y: Any) -> list[Tracer]:
     dtype, weak = common(x, y)
     if dtype.kind in "fc":
-        return meet(x, y)
+        return promote(x, y)
     return [Tracer(v.trace, v.value, weak) for v in (as_tracer(x, dt.f32), as_tracer(y, dt.f32))]
 
 
@@ -51,7 +51,7 @@ def _unary(op: type[Elementwise]) -> Callable[..., Any]:
 
 def _binary(op: type[Elementwise]) -> Callable[[Any, Any], Any]:
     def call(x: Any, y: Any) -> Any:
-        a, b = (as_tracer(v, dt.bool_) for v in (x, y)) if op.kinds == "b" else _floats(x, y) if op.kinds == "f" else meet(x, y)
+        a, b = (as_tracer(v, dt.bool_) for v in (x, y)) if op.kinds == "b" else _floats(x, y) if op.kinds == "f" else promote(x, y)
         out = apply(op(), a, b)
         out.weak = a.weak and b.weak and not op.to_bool
         return out
@@ -98,7 +98,7 @@ def pow_(x: Any, y: Any) -> Any:
     if type(y) is float and y in (0.5, -1.0):
         return FUNCTIONS["sqrt" if y == 0.5 else "reciprocal"](x)
     whole = common(x, y)[0].is_int and not (type(y) is int and y < 0)
-    a, b = meet(x, y) if whole else _floats(x, y)
+    a, b = promote(x, y) if whole else _floats(x, y)
     out = apply(REGISTRY["pow"](), a, b)
     out.weak = a.weak and b.weak
     return out
@@ -138,7 +138,7 @@ def _quotient(made: Any, x: Any, y: Any) -> Any:
 @public
 def where(condition: Any, x: Any, y: Any) -> Any:
     """x where the condition holds, else y."""
-    a, b = meet(x, y)
+    a, b = promote(x, y)
     return apply(Where(), as_tracer(condition, dt.bool_), a, b)
 
 

@@ -14,7 +14,7 @@ from ...ops.linalg.factors import Qr
 from ...ops.linalg.reflections import Geqrf
 from ...ops.linalg.spectra import Eigh, Svd
 from ...ops.linalg.systems import Lu
-from ..promote import as_float, as_tracer, meet
+from ..promote import as_float, as_tracer, promote
 from ..trace import Functions, Tracer, apply, built, user_place
 from .contractions import matmul, outer, paired
 from .elementwise import FUNCTIONS as ELEMENTWISE
@@ -25,7 +25,7 @@ public = FUNCTIONS = Functions()
 
 
 def _floats(*operands: Any) -> list[Tracer]:
-    return meet(*(as_float(x) for x in operands))
+    return promote(*(as_float(x) for x in operands))
 
 
 def _of_one(name: str, fn: Callable[..., Any], doc: str) -> Callable[[Any], Any]:
@@ -192,13 +192,13 @@ def multi_dot(arrays: Sequence[Any]) -> Any:
     """The product of several matrices, in the order that takes the fewest operations."""
     if len(arrays) < 2:
         raise ShapeError(f"multi_dot: needs two arrays or more, got {len(arrays)} ({user_place()})")
-    return built(lambda *v: L.multi_dot(v), *meet(*arrays))
+    return built(lambda *v: L.multi_dot(v), *promote(*arrays))
 
 
 @public
 def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
     """Sums of products over the last axes of a and the first of b, or over pairs of axes."""
-    x, y = meet(a, b)
+    x, y = promote(a, b)
     pairs = (range(x.ndim - axes, x.ndim), range(axes)) if isinstance(axes, int) else [(s,) if isinstance(s, int) else s for s in axes]
     return paired("tensordot", x, y, pairs)
 
@@ -206,20 +206,20 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
 @public
 def cross(a: Any, b: Any, axis: int = -1) -> Any:
     """The vector product along an axis of size 3."""
-    x, y = meet(a, b)
+    x, y = promote(a, b)
     return built(L.cross, x, y, axis=axis)
 
 
 @public
 def kron(a: Any, b: Any) -> Any:
     """Blocks of b scaled by the elements of a."""
-    return built(L.kron, *meet(a, b))
+    return built(L.kron, *promote(a, b))
 
 
 @public
 def vecdot(a: Any, b: Any, axis: int = -1) -> Any:
     """The sum of products along one axis; the others broadcast."""
-    x, y = meet(a, b)
+    x, y = promote(a, b)
     return ELEMENTWISE["mul"](x, y).sum(axis=axis)
 
 

@@ -11,7 +11,7 @@ from ...core.errors import ShapeError
 from ...ops import ArgSort, CumProd, CumSum, Sample, Sort
 from ...ops import functions as F
 from ...ops.index import counting as N
-from ..promote import as_float, as_tracer, meet
+from ..promote import as_float, as_tracer, promote
 from ..trace import Functions, apply, built, dtype_given, install, user_place
 from .reductions import numbers, one_axis
 from .shapes import broadcast_to, stack
@@ -83,7 +83,7 @@ install(sort=sort, argsort=argsort, cumsum=cumsum, cumprod=cumprod)
 @public
 def histogram(x: Any, bins: Any = 10, range: Sequence[float] | None = None, *, weights: Any = None, density: bool = False) -> Any:  # noqa: A002
     """(counts, edges) of all elements: `bins` even bins of their range (or of `range`), or between the given ascending edges."""
-    given = [as_float(x)] if weights is None else meet(as_float(x), as_float(weights))
+    given = [as_float(x)] if weights is None else promote(as_float(x), as_float(weights))
     if not isinstance(bins, int):
         given = [*given, as_tracer(bins, given[0].value.dtype)]
 

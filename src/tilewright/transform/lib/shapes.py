@@ -10,7 +10,7 @@ from ...core.dims import Expr, product
 from ...core.errors import ShapeError
 from ...ops import Concat, Expand, Flip, Pad, Reshape, Transpose
 from ...ops import Split as SplitOp
-from ..promote import as_tracer, meet
+from ..promote import as_tracer, promote
 from ..trace import Functions, Tracer, apply, install, user_place
 from .reductions import axes_of, one_axis
 
@@ -119,14 +119,14 @@ def concat(arrays: Sequence[Any], axis: int = 0) -> Any:
     """Arrays one after the other along an axis."""
     if not arrays:
         raise ShapeError(f"concat: needs at least one array ({user_place()})")
-    values = meet(*arrays)
+    values = promote(*arrays)
     return apply(Concat(axis=one_axis("concat", axis, values[0].ndim)), *values)
 
 
 @public
 def stack(arrays: Sequence[Any], axis: int = 0) -> Any:
     """Arrays side by side along a new axis."""
-    return concat([expand_dims(x, axis) for x in meet(*arrays)], axis)
+    return concat([expand_dims(x, axis) for x in promote(*arrays)], axis)
 
 
 @public

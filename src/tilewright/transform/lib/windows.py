@@ -8,7 +8,7 @@ from ...ops import AdaptivePool, AvgPool, MaxPool, MaxPoolIndices, Resize
 from ...ops import Conv as ConvOp
 from ...ops import Pool as PoolOp
 from ...ops.rows.pooling import fitted
-from ..promote import as_float, as_tracer, meet
+from ..promote import as_float, as_tracer, promote
 from ..trace import Functions, Tracer, apply, user_place
 
 public = FUNCTIONS = Functions()
@@ -34,7 +34,7 @@ def _spatial(name: str, x: Tracer) -> int:
 def conv_transpose(x: Any, w: Any, *, stride: Any = 1, padding: Any = 0, output_padding: Any = 0, dilation: Any = 1,
                    groups: int = 1) -> Any:
     """The transpose of a convolution: x[N,C,*s] with w[C,O/groups,*k]; `output_padding` adds to the end of each axis of the result."""
-    x, w = meet(x, w)
+    x, w = promote(x, w)
     n = _spatial("conv_transpose", x)
     return apply(ConvOp(stride=each(stride, n), padding=pairs(padding, n), dilation=each(dilation, n), groups=groups, transposed=True,
                         output_padding=each(output_padding, n)), x, w)

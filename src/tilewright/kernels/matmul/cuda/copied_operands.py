@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SIDE = 64  # of a block's square
 
 
-def turn_rows(
+def contiguous_rows(
     name: str, o: Operand, offset: Dim, lead: tuple[tuple[Dim, ...], tuple[Dim, ...]], shape: tuple[Dim, Dim], strides: tuple[Dim, Dim],
 ) -> tuple[Launch, Operand, Dim]:  # fmt: skip
     """A copy of [*lead, rows, K] with K contiguous: the launch, the copy, and its rows' distance (whole pieces of 16 bytes). `lead` is
@@ -55,7 +55,7 @@ def aligned_rows(strides: tuple[Dim, Dim, Dim], offset: Dim, unit: int) -> bool:
     return (column == 1 and divisible(row, unit) and row != 0) or (row == 1 and divisible(column, unit) and column != 0)
 
 
-def straightened(
+def contiguous_operands(
     region: Region, p: Problem, at: Places, *, either: bool
 ) -> tuple[list[Launch], Problem, Places]:
     """Operands in rows along K of whole pieces of 16 bytes (or, with `either`, in columns of them): as they lie, or copied."""
@@ -64,14 +64,14 @@ def straightened(
     if at.copy_a is not None or not aligned_rows(at.a, p.a_view.offset, unit) or not (either or at.a[2] == 1):
         c, whole = at.copy_a, at.batch if at.a[0] != 0 else 1
         lead, rows, step = (((whole,), (at.a[0],)), at.m, at.a[1]) if c is None else ((c.sizes, c.strides), c.rows, c.step)
-        launch, a, step = turn_rows(f"{region.name}.a", p.a, p.a_view.offset, lead, (rows, p.k), (step, at.a[2]))
+        launch, a, step = contiguous_rows(f"{region.name}.a", p.a, p.a_view.offset, lead, (rows, p.k), (step, at.a[2]))
         launches.append(launch)
         many = at.a[0] != 0 or c is not None
         p, at = replace(p, a=a, a_view=a.layout), replace(at, a=(step * at.m if many else 0, step, 1), copy_a=None)
     if at.copy_b is not None or not aligned_rows(at.b, p.b_view.offset, unit) or not (either or at.b[1] == 1):
         c, whole = at.copy_b, at.batch if at.b[0] != 0 else 1
         lead = ((whole,), (at.b[0],)) if c is None else (c.sizes, c.strides)
-        launch, b, step = turn_rows(f"{region.name}.b", p.b, p.b_view.offset, lead, (p.n, p.k), (at.b[2], at.b[1]))
+        launch, b, step = contiguous_rows(f"{region.name}.b", p.b, p.b_view.offset, lead, (p.n, p.k), (at.b[2], at.b[1]))
         launches.append(launch)
         many = at.b[0] != 0 or c is not None
         p, at = replace(p, b=b, b_view=b.layout), replace(at, b=(step * p.n if many else 0, 1, step), copy_b=None)

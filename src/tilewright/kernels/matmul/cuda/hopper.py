@@ -23,7 +23,7 @@ from ...region import Operand, Region
 from ...template import Reason, Template, region_bytes, region_flops
 from ..matmul import MatmulTemplate
 from ..product import Problem
-from .copied_operands import straightened
+from .copied_operands import contiguous_operands
 from .epilogue import Sums, write_results
 from .places import Places, places_of
 from .tiled import rounds
@@ -113,7 +113,7 @@ class HopperMatmul(Template):
         places = places_of(region)
         assert places is not None
         p = Problem.of(region)
-        copies, p, places = straightened(region, p, places, either=p.a.type.dtype.itemsize == 2)
+        copies, p, places = contiguous_operands(region, p, places, either=p.a.type.dtype.itemsize == 2)
         small = p.a.type.dtype in (f8e4m3, f8e5m2)
         config = choose(places.m, p.n, p.k, places.batch, target.cores, p.a.type.dtype.itemsize, 192 if small else 256, places.b[1] == 1)
         if small:

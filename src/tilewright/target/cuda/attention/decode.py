@@ -42,7 +42,7 @@ def _within_warp(k: KernelText, state: list[str], threads: int, parts: int) -> l
 def emit_decode(kernel: DecodeKernel, target: TargetSpec) -> str:
     k = KernelText(kernel.name, [])
     e = Emitter(kernel, Group(kernel.threads, kernel.vector), k)
-    k.late = e.pending = k.patient = kernel.early and arch_number(target.cpu) >= 90  # matrices would be in the way of its few loads
+    k.late = e.pending = k.starts_after_wait = kernel.early and arch_number(target.cpu) >= 90  # matrices would delay its few loads
     e.parameters()
     decode_program(kernel, e)
     directives = [f".maxntid {kernel.block}, 1, 1"] + [f".reqnctapercluster {kernel.cluster}, 1, 1"] * (kernel.cluster > 1)

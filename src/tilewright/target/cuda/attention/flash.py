@@ -18,7 +18,7 @@ from ....kernels.cuda.kernel import FlashKernel
 from ....tile.ir import TileType
 from ..matmul.gemm_pieces import matrix_descriptor, wgmma_registers, wgmma_shared
 from ..matmul.groups import PRODUCTS, Groups
-from ..matmul.stages import RING, Filler, Reader, Ring, Stages
+from ..matmul.stages import RING, Consumer, Producer, Ring, Stages
 from ..ptx.text import KernelText, literal, module_text
 from ..threads.emit import Emitter
 from ..threads.layout import Fragment, Key, Regs
@@ -169,7 +169,7 @@ class Flash:
                 f"[{target}+{c * rows * 128}], [{self.maps[which]}, {{{64 * c}, {row}, {head}, {self.batch}}}], [{barrier}];"
             )
 
-    def _copy(self, name: str, ring: Filler, step: str) -> None:
+    def _copy(self, name: str, ring: Producer, step: str) -> None:
         k, g = self.k, self.kernel
         which = 1 if name == "k" else 2
         full = ring.fill(self.tile_bytes)
@@ -185,7 +185,7 @@ class Flash:
         k, v = self.k, self.k.value
         k.emit(f"setmaxnreg.dec.sync.aligned.u32 {self.registers[0]};")
         k.emit(f"@{v('i1', f'setp.ne.u32 {{}}, {self.tid}, 0;')} bra {end};")
-        keys, values, queries = (Filler(k, x) for x in (self.of_keys, self.of_values, self.of_queries))
+        keys, values, queries = (Producer(k, x) for x in (self.of_keys, self.of_values, self.of_queries))
         work, again, over = self._work_loop()
         empty = k.label("nothing")
         k.emit(f"@{v('i1', f'setp.eq.u32 {{}}, {self.count}, 0;')} bra {empty};")
@@ -224,7 +224,7 @@ class Flash:
         self.base, self.total, self.fade = ([k.reg("float") for _ in range(2)] for _ in range(3))
         self.careful = k.reg("i1")
         self.products = Groups(k, *PRODUCTS)
-        self.keys, self.values, self.queries = (Reader(k, x) for x in (self.of_keys, self.of_values, self.of_queries))
+        self.keys, self.values, self.queries = (Consumer(k, x) for x in (self.of_keys, self.of_values, self.of_queries))
         work, again, over = self._work_loop()
         for r in self.out:
             k.emit(f"mov.f32 {r}, 0f00000000;")
@@ -333,8 +333,8 @@ class Flash:
             wgmma_registers(k, self.out, g.dtype, weights[4 * i : 4 * i + 4], b, k.truth(True))
         return self.products.commit(lambda: self._release(self.values))
 
-    def _release(self, ring: Reader) -> None:
-        ring.of.hand_back(ring.stage, self.lead)
+    def _release(self, ring: Consumer) -> None:
+        ring.of.release(ring.stage, self.lead)
         ring.advance()
 
     def _powers(self, weights: Sequence[str]) -> list[str]:

@@ -19,7 +19,7 @@ from ....kernels.attention.cuda.flash_kernels import FlashGradKernel
 from ....tile.ir import Var
 from ..matmul.gemm_pieces import matrix_descriptor, wgmma_registers, wgmma_shared
 from ..matmul.groups import COPIES, PRODUCTS, Groups
-from ..matmul.stages import RING, Filler, Reader, Stages, wait
+from ..matmul.stages import RING, Consumer, Producer, Stages, wait
 from ..ptx.text import literal, module_text
 from .flash_finish import PART, Common, Finish
 from .flash_stats import LOG2E, NEVER, ZERO
@@ -258,7 +258,7 @@ class FlashGrad(Scores):
         k.emit(f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [{self.bars}], {2 * at.own};")
         for i in range(2):
             self._load(i, v("i32", f"add.u32 {{}}, {self.base}, {i * at.own};"), self.row0, self.head, self.bars, KEYS)
-        ring, step = Filler(k, self.stages), k.reg("i32")
+        ring, step = Producer(k, self.stages), k.reg("i32")
         top = self._loop(step)
         full = ring.fill(2 * at.tile + 8 * g.queries)
         spot = v("i32", f"mad.lo.u32 {{}}, {ring.stage}, {2 * at.tile}, {self.base};")
@@ -386,13 +386,13 @@ class FlashGrad(Scores):
         done = k.label("nothing")
         k.emit(f"@{v('i1', f'setp.eq.u32 {{}}, {self.count}, 0;')} bra {done};")
         wait(k, self.bars, "0")
-        ring, step, previous, adder = Reader(k, self.stages), k.reg("i32"), k.reg("i32"), k.reg("i32")
+        ring, step, previous, adder = Consumer(k, self.stages), k.reg("i32"), k.reg("i32"), k.reg("i32")
         k.emit(f"mov.u32 {previous}, 0;")
         k.emit(f"mov.u32 {adder}, {FULL};")
         top = self._loop(step)
         products = Groups(k, *PRODUCTS)
         if not self.tight:  # dK of the round before, and with it the last read of its stage, ends while the next scores are in flight
-            products.carried(lambda: self.stages.hand_back(previous, more))
+            products.carried(lambda: self.stages.release(previous, more))
         start = products.in_flight
         ring.ready()
         spot = v("i32", f"mad.lo.u32 {{}}, {ring.stage}, {2 * at.tile}, {self.base};")
@@ -438,7 +438,7 @@ class FlashGrad(Scores):
             wgmma_shared(k, dq, g.dtype, a, b, k.truth(i > 0), "1, 1")
         dq_there = products.commit()
         self._sum(dk, ds, q_at)
-        dk_there = products.commit((lambda: self.stages.hand_back(ring.stage)) if self.tight else None)
+        dk_there = products.commit((lambda: self.stages.release(ring.stage)) if self.tight else None)
         products.wait(dq_there)
         free = k.label("free")
         k.emit(f"@!{more} bra {free};")

@@ -17,7 +17,7 @@ from ....kernels.attention.cuda.flash_kernels import FlashStatsKernel
 from ....tile.ir import Var
 from ..matmul.gemm_pieces import matrix_descriptor, wgmma_shared
 from ..matmul.groups import PRODUCTS, Groups
-from ..matmul.stages import RING, Filler, Reader, Stages, wait
+from ..matmul.stages import RING, Consumer, Producer, Stages, wait
 from ..ptx.text import KernelText, literal, module_text
 from ..threads.emit import Emitter
 from ..threads.layout import Fragment
@@ -118,7 +118,7 @@ class FlashStats:
         for i in range(2):
             at = v("i32", f"add.u32 {{}}, {self.base}, {i * self.own_bytes};")
             self._load(i, at, self.row0, self.head, self.bars, g.rows)
-        ring, step = Filler(k, self.stages), k.reg("i32")
+        ring, step = Producer(k, self.stages), k.reg("i32")
         k.emit(f"mov.u32 {step}, 0;")
         top = k.label("copy")
         k.place(top)
@@ -153,7 +153,7 @@ class FlashStats:
         done = k.label("nothing")
         k.emit(f"@{v('i1', f'setp.eq.u32 {{}}, {self.count}, 0;')} bra {done};")
         wait(k, self.bars, "0")
-        ring, step = Reader(k, self.stages), k.reg("i32")
+        ring, step = Consumer(k, self.stages), k.reg("i32")
         k.emit(f"mov.u32 {step}, 0;")
         top = k.label("tile")
         k.place(top)
@@ -165,7 +165,7 @@ class FlashStats:
         self._product(s, own[0], matrix_descriptor(k, spot, 1))
         scores = products.commit()
         self._product(dp, own[1], matrix_descriptor(k, second, 1))
-        both = products.commit(lambda: self.stages.hand_back(ring.stage, lead))
+        both = products.commit(lambda: self.stages.release(ring.stage, lead))
         products.wait(scores)
         self._mask(s, v("i32", f"shl.b32 {{}}, {step}, 6;"))
         self._maxima(s)

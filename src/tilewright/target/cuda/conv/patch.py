@@ -15,7 +15,7 @@ from ....kernels.conv.cuda.kernels import PATCH, PLANES, PatchKernel
 from ..matmul.gemm import BK, EMPTY, Gemm, results_bytes
 from ..matmul.gemm_pieces import wgmma
 from ..matmul.groups import PRODUCTS, Groups
-from ..matmul.stages import Filler, Reader, Stages
+from ..matmul.stages import Consumer, Producer, Stages
 from ..threads.layout import Key, Regs
 
 BOXES = 2  # of pixels
@@ -67,7 +67,7 @@ class PatchGemm(Gemm):
         assert self.boxes is not None
         k.emit("setmaxnreg.dec.sync.aligned.u32 40;")
         k.emit(f"@{v('i1', f'setp.ne.u32 {{}}, {self.tid}, 0;')} bra {end};")
-        pixels, weights = Filler(k, self.boxes), Filler(k, self.stages)
+        pixels, weights = Producer(k, self.boxes), Producer(k, self.stages)
         load = "cp.async.bulk.tensor.{}d.shared::cluster.global.mbarrier::complete_tx::bytes"
         tile, top, done = self._tile_loop()
         row, column, _ = self._position(tile)
@@ -113,7 +113,7 @@ class PatchGemm(Gemm):
         desc_a, desc_b = self._descriptor(mine, width), self._descriptor(self._weights(), 8)
         lead = v("i1", f"setp.eq.u32 {{}}, {v('i32', f'and.b32 {{}}, {self.tid}, 127;')}, 0;")
         acc = [[k.reg("float") for _ in range(g.bn // 2)] for _ in range(OWN)]
-        pixels, weights = Reader(k, self.boxes), Reader(k, self.stages)
+        pixels, weights = Consumer(k, self.boxes), Consumer(k, self.stages)
         staging = v("i32", f"add.u32 {{}}, {self._weights()}, {g.stages * self.b_bytes};")
         self.e.place_staging(staging, who, self.tid, self.maps[2:])
         previous, step, tap, across, down = (k.reg("i32") for _ in range(5))
@@ -133,7 +133,7 @@ class PatchGemm(Gemm):
         k.place(inner)
         products = Groups(k, *PRODUCTS)
         more = v("i1", f"setp.ne.u32 {{}}, {tap}, 0;")
-        before = products.carried(lambda: self.stages.hand_back(previous, v("i1", f"and.pred {{}}, {lead}, {more};")))
+        before = products.carried(lambda: self.stages.release(previous, v("i1", f"and.pred {{}}, {lead}, {more};")))
         start = products.in_flight
         weights.ready()
         goes_on = v("i1", f"setp.ne.u32 {{}}, {step}, 0;")
@@ -144,7 +144,7 @@ class PatchGemm(Gemm):
             for p in range(OWN):
                 a = v("i64", f"add.s64 {{}}, {here}, {2 * i + p * (plane >> 4)};") if i or p else here
                 wgmma(k, acc[p], g, a, b, goes_on if i == 0 else k.truth(True))
-        sums = products.commit(lambda: self.stages.hand_back(previous, lead))
+        sums = products.commit(lambda: self.stages.release(previous, lead))
         products.wait(before)
         k.emit(f"mov.u32 {previous}, {weights.stage};")
         weights.advance()
@@ -154,7 +154,7 @@ class PatchGemm(Gemm):
         products.again(start)
         k.emit(f"@{v('i1', f'setp.lt.u32 {{}}, {tap}, {prod(g.taps)};')} bra {inner};")
         products.wait(sums)
-        self.boxes.hand_back(pixels.stage, lead)
+        self.boxes.release(pixels.stage, lead)
         pixels.advance()
         k.emit(f"@{v('i1', f'setp.lt.u32 {{}}, {step}, {prod(g.taps) * -(-g.channels // 64)};')} bra {outer};")
         plane_of = v("i32", f"mad.lo.u32 {{}}, {who}, {OWN}, {first[2]};")

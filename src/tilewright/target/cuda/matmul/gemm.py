@@ -23,7 +23,7 @@ from ..threads.layout import Key, Regs
 from .gemm_pieces import descriptor, promote, wgmma
 from .gemm_results import Results, slice_bytes
 from .groups import PRODUCTS, Groups
-from .stages import RING, Filler, Reader, Stages, wait
+from .stages import RING, Consumer, Producer, Stages, wait
 
 BK = 128  # bytes of K in a step
 
@@ -203,7 +203,7 @@ class Gemm:
         if self.uneven:
             k.emit(f"setmaxnreg.dec.sync.aligned.u32 {PRODUCER_REGISTERS};")
         k.emit(f"@{k.value('i1', f'setp.ne.u32 {{}}, {self.tid}, 0;')} bra {end};")
-        ring = Filler(k, self.stages)
+        ring = Producer(k, self.stages)
         load = "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
         if g.kept:
             full = f"{self.bars}+{KEPT}"
@@ -262,7 +262,7 @@ class Gemm:
                 col = k.value("i32", f"add.u32 {{}}, {first}, {64 * c};") if c else first
                 k.emit(f"{load} [{target}+{self.a_bytes + 8192 * c}], [{self.maps[1]}, {{{col}, {at}, {batch}}}], [{full}]{mask};")
 
-    def _fetch_added(self, ring: Filler, place: tuple[str, str, str]) -> None:
+    def _fetch_added(self, ring: Producer, place: tuple[str, str, str]) -> None:
         """What the epilogue adds takes stages of the ring too, one for every slice of columns, in place of A."""
         k, g, v = self.k, self.kernel, self.k.value
         row, column, batch = place
@@ -315,7 +315,7 @@ class Gemm:
             self.stages.remote = k.value("i32", f"mapa.shared::cluster.u32 {{}}, {self.bars}, {who_hears};")
         acc = [k.reg(self.number) for _ in range(g.bn // 2)]
         total = [k.reg("float") for _ in acc] if g.promote else acc
-        ring = Reader(k, self.stages)
+        ring = Consumer(k, self.stages)
         previous = k.reg("i32")
         if g.stored:
             self.e.place_staging(k.value("i32", f"add.u32 {{}}, {self.base}, {stage_bytes(g) * g.stages};"), who, self.tid, self.maps[2:])
@@ -330,7 +330,7 @@ class Gemm:
         inner = k.label("multiply")
         k.place(inner)
         products = Groups(k, *PRODUCTS)
-        before = products.carried(lambda: self.stages.hand_back(previous, k.value("i1", f"and.pred {{}}, {lead}, {more};")))
+        before = products.carried(lambda: self.stages.release(previous, k.value("i1", f"and.pred {{}}, {lead}, {more};")))
         start = products.in_flight
         ring.ready()
         more = k.value("i1", f"setp.ne.u32 {{}}, {step}, 0;")
@@ -345,7 +345,7 @@ class Gemm:
             a = k.value("i64", f"add.s64 {{}}, {da}, {step_a * i};") if i else da
             b = k.value("i64", f"add.s64 {{}}, {db}, {step_b * i};") if i else db
             wgmma(k, acc, g, a, b, goes_on if i == 0 else k.truth(True))
-        sums = products.commit(lambda: self.stages.hand_back(previous, lead))
+        sums = products.commit(lambda: self.stages.release(previous, lead))
         products.wait(before)
         k.emit(f"mov.u32 {previous}, {ring.stage};")
         ring.advance()
@@ -392,7 +392,7 @@ class Gemm:
         row, column, batch = self.place
         self._epilogue(total, row, v("i32", f"mad.lo.u32 {{}}, {self.part}, {width}, {column};"), batch)
 
-    def _epilogue(self, acc: list[str], row: str, column: str, batch: str, ring: Reader | None = None, lead: str = "") -> None:
+    def _epilogue(self, acc: list[str], row: str, column: str, batch: str, ring: Consumer | None = None, lead: str = "") -> None:
         g, e, k = self.kernel, self.e, self.k
         assert g.acc is not None and g.row is not None and g.column is not None and g.batch is not None
         assert isinstance(g.acc.type, TileType)
@@ -412,5 +412,5 @@ class Gemm:
             ring.ready()
             e.place_added(k.value("i32", f"mad.lo.u32 {{}}, {ring.stage}, {stage_bytes(g)}, {self.base};"))
             e.block(g.body)  # its stores have a barrier after the loads
-            self.stages.hand_back(ring.stage, lead)
+            self.stages.release(ring.stage, lead)
             ring.advance()

@@ -60,14 +60,14 @@ class Stages:
     def address(self, stage: str, base: str = "") -> str:
         return self.k.value("i32", f"mad.lo.u32 {{}}, {stage}, 8, {base or self.bars};")
 
-    def hand_back(self, stage: str, when: str = "") -> None:
+    def release(self, stage: str, when: str = "") -> None:
         """This thread has read a stage, or its warpgroup has."""
         at, space = self.address(stage, self.remote), "cluster" if self.remote else "cta"
         self.k.emit(f"{f'@{when} ' if when else ''}mbarrier.arrive.shared::{space}.b64 _, [{at}+{self.empty}];")
 
 
-class Filler(Ring):
-    """The thread that fills the stages."""
+class Producer(Ring):
+    """The thread that fills the stages: the producer."""
 
     def __init__(self, k: KernelText, stages: Stages) -> None:
         super().__init__(k, stages.count, phase=1)
@@ -83,7 +83,7 @@ class Filler(Ring):
         return full
 
 
-class Reader(Ring):
+class Consumer(Ring):
     """Threads that read the stages."""
 
     def __init__(self, k: KernelText, stages: Stages) -> None:

@@ -55,8 +55,8 @@ class KernelText:
         self.prologue: list[str] = []  # constants that every block may use
         self.lines: list[str] = []
         self.shared = 0  # bytes of static shared memory asked for so far
-        self.late = False  # the wait for the kernel before stands somewhere in the lines
-        self.patient = False  # ... and the next kernel starts no earlier than that
+        self.late = False  # the emitter places the wait of programmatic dependent launch (PDL) itself
+        self.starts_after_wait = False  # ... and lets the next kernel start no earlier than that
         self._counts = dict.fromkeys(DECLARED, 0)
         self._labels = 0
         self._truth: dict[bool, str] = {}
@@ -104,7 +104,7 @@ class KernelText:
         declared = [f"  .reg {ty} %{stem}<{self._counts[stem] + 1}>;" for stem, ty in DECLARED.items() if self._counts[stem]]
         if self.shared:
             declared.append(f"  .shared .align 128 .b8 scratch[{self.shared}];")
-        start = () if arch_number(arch) < 90 or self.patient else (START,) if self.late else (START, WAIT)
+        start = () if arch_number(arch) < 90 or self.starts_after_wait else (START,) if self.late else (START, WAIT)
         return "\n".join([self.entry(), *directives, "{", *declared, *self.prologue, *start, *self.lines, "  ret;", "}"]) + "\n"
 
 

@@ -49,7 +49,7 @@ class QDot:
     def module(self, target: TargetSpec) -> str:
         g, k = self.kernel, self.k
         k.late = self.e.pending = arch_number(target.cpu) >= 90
-        k.patient = k.late and g.norm is not None and not g.tiles and g.per == len(g.weights) == 1  # q, k and v: attention comes next
+        k.starts_after_wait = k.late and g.norm is not None and not g.tiles and g.per == len(g.weights) == 1  # q, k, v: attention is next
         self.e.parameters(["strips", "rows"])
         self.program()
         directives = [f".maxntid {g.block}, 1, 1"]

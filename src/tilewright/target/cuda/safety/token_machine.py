@@ -115,7 +115,7 @@ class Barriers(State):
         a.late = True
         return True
 
-    def meet(self, a: Agent, segment: Segment, args: tuple[int, ...]) -> bool:
+    def synchronize(self, a: Agent, segment: Segment, args: tuple[int, ...]) -> bool:
         op = segment.op
         if ".warp" in op.opcode:
             key: Any = (a.block, "warp", a.tid >> 5)
@@ -454,5 +454,5 @@ _HANDLERS = (
     ("mbarrier.init", "init"), ("mbarrier.arrive", "arrive"), ("mbarrier.try_wait", "wait"), ("mbarrier.test_wait", "wait"),
     ("cp.async.bulk.commit", "send_commit"), ("cp.async.bulk.wait", "send_wait"), ("cp.reduce", "send"), ("cp.async.bulk.", "send"),
     ("cp.async.commit", "piece_commit"), ("cp.async.wait", "piece_wait"), ("cp.async.c", "piece"), ("ldmatrix", "load"),
-    ("stmatrix", "store"), ("st.async", "tell"), ("fence", "fence"), ("bar", "meet"), ("griddepcontrol", "begin"),
+    ("stmatrix", "store"), ("st.async", "tell"), ("fence", "fence"), ("bar", "synchronize"), ("griddepcontrol", "begin"),
 )  # fmt: skip

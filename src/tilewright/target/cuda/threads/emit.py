@@ -32,7 +32,7 @@ def reduce_tile(e: Emitter, fn: str, x: Regs, axis: int) -> Regs:
 
 
 def reduce_tiles(e: Emitter, fn: str, tiles: list[Regs], axis: int) -> list[Regs]:
-    """Tiles of one dtype that are reduced along the same axis: a block's threads meet once for all of them."""
+    """Tiles of one dtype that are reduced along the same axis: a block needs one barrier for all of them."""
     dtype = tiles[0].type.dtype
     found = []
     for x in tiles:
@@ -182,7 +182,7 @@ class Emitter(Control):
 
     @cached_property
     def barriers_of(self) -> frozenset[Instr]:
-        """Accesses before which the threads of a program meet."""
+        """Accesses before which the threads of a program wait for each other."""
         return ordering.planned(self.kernel)
 
     def module(self, target: TargetSpec) -> str:
@@ -299,7 +299,7 @@ class Emitter(Control):
         self.reduced.update(together)
 
     def _beside(self, instr: Instr) -> list[Instr]:
-        """The reductions that follow at once and are of the same kind, where the threads of a block would meet for each."""
+        """The reductions that follow at once and are of the same kind, where each would have a barrier of its own."""
         x = self.tile(instr.operands[0]).type
         if self.layout.threads <= WARP or not self.layout.spread(x.shape, instr.attrs["axis"]):
             return []
@@ -455,7 +455,7 @@ class Emitter(Control):
 
     def wait(self) -> None:
         """All that the kernel before wrote is in memory from here on."""
-        self.k.lines += [WAIT, START] if self.k.patient else [WAIT]
+        self.k.lines += [WAIT, START] if self.k.starts_after_wait else [WAIT]
 
     def do_store(self, instr: Instr) -> None:
         view, at, limits, used = self._access(instr)

@@ -3,7 +3,7 @@
 Barriers on shared scratch, and between accesses of global memory that tokens order, are derived from the token graph (`tile/barriers.py`)
 and stand nowhere else. A release access comes after a
 barrier of its program's threads (their earlier accesses happen before it, and a release passes that on); an acquire access is
-followed by one. A program of one thread needs neither; a part of a warp meets by `bar.warp.sync`, a block by `bar.sync`.
+followed by one. A program of one thread needs neither; a part of a warp synchronizes by `bar.warp.sync`, a block by `bar.sync`.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _KINDS = {"add": "", "max": "", "min": "", "and": "b", "or": "b", "xor": "b", "e
 
 
 def planned(kernel: Kernel) -> frozenset[Instr]:
-    """The accesses before which the threads of a program meet."""
+    """The accesses before which the threads of a program wait for each other."""
     ordered = any(i.tokens or (i.op == "alloc" and isinstance(i.results[0].type, ViewType) and i.results[0].type.space == "shared")
                   for i in kernel.walk())  # fmt: skip
     return frozenset(b.before for b in derive_barriers(kernel, "gpu").barriers) if ordered else frozenset()
 
 
-def meet(e: Emitter) -> None:
+def synchronize(e: Emitter) -> None:
     """All threads of the program: what they did before happens before what they do after."""
     if e.layout.threads > WARP:
         e.barrier()
@@ -58,12 +58,12 @@ def _scope(e: Emitter, name: str) -> str:
 
 def before(e: Emitter, instr: Instr) -> None:
     if instr in e.barriers_of or instr.attrs.get("order") in ("release", "acq_rel"):
-        meet(e)
+        synchronize(e)
 
 
 def after(e: Emitter, instr: Instr) -> None:
     if instr.attrs.get("order") in ("acquire", "acq_rel"):
-        meet(e)
+        synchronize(e)
 
 
 def atomic(e: Emitter, instr: Instr, view: Address, at: list[str], limits: dict[int, str], tile: Regs) -> Regs:

@@ -1,4 +1,4 @@
-"""Loops and branches inside one kernel (`kernels/cuda/whole.py`) → PTX: one block runs the programs of every launch, then meets."""
+"""Loops and branches inside one kernel (`kernels/cuda/whole.py`) → PTX: one block runs each launch, with a barrier behind it."""
 
 from __future__ import annotations
 
