@@ -101,9 +101,9 @@ def test_memory_is_planned(arch: str) -> None:
 
 
 def test_the_launches_say_what_becomes_of_a_bias() -> None:
-    """Tiles that nobody sees are cleared, the scores' cotangent is stored, and its sum over broadcast axes is two launches of its own."""
+    """Tiles that nobody sees are cleared, the scores' cotangent is stored, and its sum over broadcast axes is a launch of its own."""
     names = [x.name.partition(".")[2] for x in Emulated(BACKWARD[0].graph(f16)).program.launches]
-    assert {"unseen", "grad", "dq", "chunks"} <= set(names) and len(names) == 9, names
+    assert {"unseen", "grad", "dq", "shares"} <= set(names) and len(names) == 8, names
 
 
 @pytest.mark.parametrize(("arch", "split"), [("sm_90a", 2), ("sm_80", 2), pytest.param("sm_90a", 1, marks=pytest.mark.slow)])
