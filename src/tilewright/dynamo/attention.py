@@ -90,7 +90,8 @@ def _forward(q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float, rows
     import torch
 
     found = torch.nn.functional.scaled_dot_product_attention(q, k, v, mask, 0.0, causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1])
-    sums = _scores(*_wide(q, k), mask, causal, scale).logsumexp(-1).float() if keeps else _sums(q, False)
+    a, b = _wide(q, k)
+    sums = _scores(a, b, mask, causal, scale).logsumexp(-1).float() if keeps else _sums(q, False)
     return _room(q, v.shape[-1], rows).copy_(found), sums
 
 
@@ -140,7 +141,7 @@ def exchange(module: Any) -> None:
     import torch
 
     for part in module.modules():
-        graph = getattr(part, "graph", None)
+        graph: Any = getattr(part, "graph", None)
         found = [n for n in graph.nodes if n.target is torch._C._nn.scaled_dot_product_attention] if graph is not None else []
         for node in found:
             node.target = attend
@@ -157,7 +158,7 @@ def exchange(module: Any) -> None:
 
 
 def _shape(node: Any) -> tuple[Any, ...] | None:
-    value = getattr(node, "meta", {}).get("example_value")
+    value: Any = getattr(node, "meta", {}).get("example_value")
     return tuple(value.shape) if hasattr(value, "shape") else None
 
 
