@@ -25,6 +25,7 @@ from torch._dynamo.backends.common import aot_autograd
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from tilewright.compile import compile_graph, graph_signature, target_spec
+from tilewright.dynamo import attention
 from tilewright.dynamo.backend import Compiled, Compiler, Step, _plain_ops
 from tilewright.dynamo.joint import partition
 from tilewright.dynamo.options import Options
@@ -72,6 +73,7 @@ class Predicting(Compiler):
 
             return make
 
+        attention.exchange(module)
         with _plain_ops():
             return aot_autograd(fw_compiler=run("forward"), bw_compiler=run("backward"), inference_compiler=run("inference"),
                                 partition_fn=partition, keep_inference_input_mutations=True, decompositions={})(module, inputs)
@@ -347,6 +349,7 @@ def main() -> None:
     parser.add_argument("--depth", type=int, default=2)
     args = parser.parse_args()
     torch.manual_seed(0)
+    attention.SAVING = ("cpu",)
     if args.outside:
         from benchmarks.outside import models as outside
 

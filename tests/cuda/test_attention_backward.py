@@ -13,8 +13,10 @@ import tilewright as tw
 from tests.cuda.attention_cases import BACKWARD, Case
 from tests.cuda.fake_driver import fake_gpu
 from tests.cuda.launching import Emulated
+from tilewright import ops as o
 from tilewright.core.dims import sym
 from tilewright.core.dtypes import DType, bf16, f16
+from tilewright.kernels.attention.cuda import flash_launches, mma_backward
 from tilewright.kernels.attention.cuda.flash_kernels import FlashGradKernel, FlashStatsKernel, MmaGradKernel
 from tilewright.kernels.cuda.kernel import FlashKernel, GemmKernel
 
@@ -101,4 +103,21 @@ def test_memory_is_planned(arch: str) -> None:
 def test_the_launches_say_what_becomes_of_a_bias() -> None:
     """Tiles that nobody sees are cleared, the scores' cotangent is stored, and its sum over broadcast axes is a launch of its own."""
     names = [x.name.partition(".")[2] for x in Emulated(BACKWARD[0].graph(f16)).program.launches]
-    assert {"unseen", "grad", "dq"} <= set(names) and len(names) == 7, names
+    assert {"unseen", "grad", "dq", "shares"} <= set(names) and len(names) == 8, names
+
+
+@pytest.mark.parametrize(("arch", "split"), [("sm_90a", 2), ("sm_80", 2), pytest.param("sm_90a", 1, marks=pytest.mark.slow)])
+def test_parts_of_the_query_heads_of_a_key_head(arch: str, split: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks take all query heads of a key head, or a part of them; what the parts find is added."""
+    for module in (flash_launches, mma_backward):
+        monkeypatch.setattr(module, "parts_of", lambda *_: split)
+    made = check(Case(2, 8, 2, 40, 70, 24, options={"causal": True, "offset": 30}, forward=True), f16, arch, rng)
+    assert any(x.name.endswith(".shares") for x in made.program.launches) == (split > 1)
+
+
+def test_few_key_heads_fill_the_chip() -> None:
+    """As many parts as give every SM a block, twice as many where blocks differ in work; none where there are enough blocks."""
+    op = o.AttentionBackward(scale=1.0)
+    causal = o.AttentionBackward(scale=1.0, causal=True)
+    assert [flash_launches.parts_of(op, 12, n, 132) for n in (200, 32, 5, 1)] == [1, 6, 12, 12]
+    assert [flash_launches.parts_of(causal, 12, n, 132) for n in (300, 128, 32)] == [1, 3, 12]

@@ -4,6 +4,7 @@ one."""
 from __future__ import annotations
 
 import pickle
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from tilewright.array.cuda import elementwise as kernels
 from tilewright.array.cuda import placed as P
 from tilewright.core.dtypes import f32
 from tilewright.core.errors import ArgumentError, ExecutionError, InputError, UnsupportedError
+from tilewright.runtime.cuda import array as device_array
 from tilewright.runtime.cuda import driver as cuda_driver
 from tilewright.runtime.cuda.array import Block, DeviceArray
 
@@ -447,6 +449,8 @@ def test_memory_of_pytorch_where_it_runs(fake: FakeDriver, monkeypatch: pytest.M
     taken: list[Any] = []
     fake.calls.clear()
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    known = lambda torch: (lambda: 1, None, partial(device_array._given_to, torch.cuda.caching_allocator_delete))
+    monkeypatch.setattr(device_array, "_torch_memory", known)  # not what a PyTorch with CUDA has inside
     monkeypatch.setattr(torch.cuda, "caching_allocator_alloc", lambda n, d, s: taken.append((n, d, s)) or fake.memory.allocate(n))  # type: ignore[func-returns-value]
     monkeypatch.setattr(torch.cuda, "caching_allocator_delete", lambda at: taken.append("back") or fake.memory.free(at))  # type: ignore[func-returns-value]
     block = Block(100, 5)

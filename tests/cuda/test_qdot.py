@@ -28,7 +28,7 @@ Array = Any
 
 def matrix(rng: np.random.Generator, name: str, n: int, k: int) -> tuple[Array, Array]:
     """Random blocks with finite scales, and the numbers that gguf reads in them."""
-    import gguf
+    gguf = pytest.importorskip("gguf")
     import torch
 
     fmt = quant.by_name(name)

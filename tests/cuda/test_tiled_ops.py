@@ -222,6 +222,22 @@ def test_rows_of_a_concatenation_are_computed_there() -> None:
         assert_close(got, want, f32)
 
 
+def test_columns_of_padded_rows_are_computed_there() -> None:
+    """What autocast narrows in front of a product: columns of any number, also of an elementwise op whose last axes they are."""
+    rng = fresh_rng()
+    x, w = rng.standard_normal((40, 2)).astype(np.float32), rng.standard_normal((16, 17)).astype(np.float32)
+
+    def build(x: Any, w: Any) -> Any:
+        waves = o.Reshape(shape=(40, 14))(o.Sin()(o.Mul()(o.Reshape(shape=(40, 2, 1))(x), o.functions.iota(x.node.graph, (7,), 0, f32))))
+        rows = o.Cast(dtype=bf16)(o.Concat(axis=1)(o.Slice(starts=(0, 1), sizes=(40, 1), steps=(1, 1))(x), x, waves))
+        return Matmul(transpose_b=True)(rows, o.Cast(dtype=bf16)(w))
+
+    g = graph(build, (f32, (40, 2)), (f32, (16, 17)))
+    e = Emulated(g)
+    assert not any(launch.name.startswith("concat") for launch in e.program.launches)
+    assert_close(e(x, w)[0], reference(g, [x, w])[0], bf16)
+
+
 def test_a_spatial_mean_takes_what_is_fused_before_it() -> None:
     """The mean of a sum that is fused into it, of values that lie channels last: both terms count."""
     rng, shape = fresh_rng(), (2, 4, 5, 16)

@@ -98,6 +98,8 @@ VIEWS: dict[str, list[Probe]] = {
     "flip_of_flip": [lambda k: o.Flip(axes=(1,))(o.Flip(axes=(1,))(k.x())), lambda k: o.Flip(axes=(0,))(o.Flip(axes=(1,))(k.x()))],
     "keep_dims": [lambda k, op=op: o.Reshape(shape=(k.b, 1))(op(axes=(1,))(k.x()))
                   for op in (o.Sum, o.Mean, o.Max, o.Min, o.Prod, o.Any, o.All, o.Var, o.LogSumExp)],
+    "reduced_ones": [lambda k, op=op, kept=kept: op(axes=(0, 2), keepdims=kept)(k.x(1, k.b, 1, k.d))
+                     for op, kept in ((o.Sum, False), (o.Mean, True), (o.Max, True), (o.Prod, False), (o.All, False))],
     "ones_before_elementwise": [lambda k: o.Reshape(shape=(k.d, 1, 1))(o.Tanh()(k.x(k.d))),
                                 lambda k: o.Reshape(shape=(k.d, 1))(o.Mul()(k.x(k.d), k.x(k.d)))],
     "reshape_before_elementwise": [under_reshape(lambda k, x: o.Tanh()(x)), under_reshape(lambda k, x: o.Add()(x, k.x(k.d))),
@@ -141,8 +143,18 @@ MATMUL: dict[str, list[Probe]] = {
         for a in (False, True) for b in (False, True)],
     "scaled_result": [lambda k, op=op, c=c: op()(matmul(k), k.c(c)) for op in (o.Mul, o.Div) for c in FACTORS]
     + [lambda k: o.Mul()(matmul(k, alpha=0.5), k.c(4.0))],
+    "sum_of_products": [
+        lambda k: o.Sum(axes=(3,))(o.Mul()(k.x(k.b, 4, 1, 5, tame=True), k.x(k.b, 1, 6, 5, tame=True))),
+        lambda k: o.Sum(axes=(1,), keepdims=True)(o.Mul()(k.x(4, 5, k.b, 1, 1, tame=True), k.x(5, k.b, 3, 2, tame=True))),
+        lambda k: o.Sum(axes=(0, 2))(o.Mul()(o.Expand(shape=(2, 4, 3, 5))(k.x(2, 4, 3, 1, tame=True)), k.x(2, 1, 3, 5, tame=True)))],
     "scaled_left": [lambda k, op=op, c=c: o.Matmul()(op()(k.x(k.b, k.d), k.c(c)), k.x(k.d, 5)) for op in (o.Mul, o.Div) for c in FACTORS],
     "scaled_right": [lambda k, op=op, c=c: o.Matmul()(k.x(k.b, k.d), op()(k.x(k.d, 5), k.c(c))) for op in (o.Mul, o.Div) for c in FACTORS],
+}
+
+
+CONCATS: dict[str, list[Probe]] = {
+    "narrow_before_concat": [lambda k, to=to: o.Cast(dtype=to)(o.Concat(axis=1)(k.x(k.b, k.d), k.x(k.b, 3))) for to in (dt.bf16, dt.f16)]
+    + [lambda k: o.Add()(*(o.Cast(dtype=dt.f16)(x) for x in [o.Concat(axis=0)(k.x(), o.Reshape(shape=(2, k.d))(k.x(k.d, 2)))] * 2))],
 }
 
 

@@ -19,6 +19,7 @@ from ..core.config import load as load_config
 from ..core.errors import ConfigError, UnsupportedError
 from ..core.validation import check_level
 from ..frontend.torch.versions import check as check_version
+from .attention import exchange
 from .call import Call, make_call
 from .fragment import Fragment, Reader, Refusal, Slot
 from .freeze import held_tensors, hold, without
@@ -318,6 +319,7 @@ def tilewright(module: Any, inputs: Sequence[Any], *, mode: str | None = None, o
 
         return run
 
+    exchange(module)
     with _plain_ops():
         made = aot_autograd(fw_compiler=compiled("forward"), bw_compiler=compiled("backward"), inference_compiler=compiled("inference"),
                             partition_fn=partition, keep_inference_input_mutations=True,

@@ -1,7 +1,7 @@
 """What is changed in the joint graph of a forward and a backward pass before it is cut in two.
 
-Some of torch's backward ops read what their forward pass found on the way (the statistics of a norm, the logsumexps of attention). Our
-kernels find these again, so they need not be kept, nor computed: such ops are exchanged for ones that read the operands alone.
+Some of torch's backward ops read what their forward pass found on the way (the statistics of a norm). Our kernels find these again, so
+they need not be kept, nor computed: such ops are exchanged for ones that read the operands alone.
 """
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ def library() -> Any:
 
     library: Any = torch.library
     made = library.Library("tilewright", "FRAGMENT")
-    made.define("attention_backward(Tensor g, Tensor q, Tensor k, Tensor v, Tensor? mask, bool causal, float? scale)"
-                " -> (Tensor, Tensor, Tensor)")
     made.define("layer_norm_backward(Tensor g, Tensor x, SymInt[] shape, Tensor? w, Tensor? b, float eps, bool[3] mask)"
                 " -> (Tensor, Tensor, Tensor)")
     made.define("embedding_bag_backward(Tensor g, Tensor table, Tensor ids, Tensor offsets, bool by_count, int mode, Tensor? weights,"
@@ -32,58 +30,13 @@ def library() -> Any:
             g, table, ids, offsets, kept[0], mode, padding)
         return dense, none(g[:0] if weights is None else g)
 
-    def attention(g: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float | None) -> Any:
-        if q.device.type != "cpu":
-            return _attention_backward(g, q, k, v, mask, causal, scale)
-        out, sums = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, attn_mask=mask, scale=scale)
-        return aten._scaled_dot_product_flash_attention_for_cpu_backward(g, q, k, v, out, sums, 0.0, causal, attn_mask=mask, scale=scale)
-
     def layer_norm(g: Any, x: Any, shape: Any, w: Any, b: Any, eps: float, mask: Any) -> Any:
         _, mean, inverse = aten.native_layer_norm(x, shape, w, b, eps)
         return aten.native_layer_norm_backward(g, x, shape, mean, inverse, w, b, mask)
 
-    made.impl("attention_backward", attention, "CompositeExplicitAutograd")
     made.impl("embedding_bag_backward", embedding_bag, "CompositeExplicitAutograd")
     made.impl("layer_norm_backward", layer_norm, "CompositeExplicitAutograd")
     return made
-
-
-def _attention_backward(g: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float | None) -> Any:
-    """In plain ops, for devices on which torch's own backward pass reads what its forward pass kept."""
-    import torch
-
-    scale = q.shape[-1] ** -0.5 if scale is None else scale
-    a, b, d, e = (t.float() for t in (g, q, k, v))
-    more = q.shape[1] // k.shape[1]
-    d, e = (t.repeat_interleave(more, 1) if more > 1 else t for t in (d, e))
-    scores = b @ d.mT * scale
-    if mask is not None:
-        scores = scores.masked_fill(~mask, -float("inf")) if mask.dtype == torch.bool else scores + mask.float()
-    if causal:
-        seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).tril()
-        scores = scores.masked_fill(~seen, -float("inf"))
-    p = scores.softmax(-1)
-    dp = a @ e.mT
-    ds = p * (dp - (dp * p).sum(-1, keepdim=True)) * scale
-    dk, dv = ds.mT @ b, p.mT @ a
-    dk, dv = (t.unflatten(1, (-1, more)).sum(2) if more > 1 else t for t in (dk, dv))
-    return (ds @ d).to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
-
-
-def _gpu_attention(node: Any) -> tuple[Any, ...] | None:
-    """Operands of our op for a backward pass of torch's attention on a GPU: where each stands in the call."""
-    import torch
-
-    aten, args, scale = torch.ops.aten, node.args, node.kwargs.get("scale")
-    if node.target is aten._scaled_dot_product_flash_attention_backward.default:
-        mask, dropout, causal = None, args[10], args[11]
-    elif node.target is aten._scaled_dot_product_cudnn_attention_backward.default:
-        mask, dropout, causal = args[8], args[13], args[14]
-    elif node.target is aten._scaled_dot_product_efficient_attention_backward.default and not args[10][3]:
-        mask, dropout, causal = args[4], args[9], args[11] if len(args) > 11 else False
-    else:
-        return None
-    return None if dropout else (*args[:4], mask, causal, scale)
 
 
 def rewrite(module: Any) -> None:
@@ -93,15 +46,7 @@ def rewrite(module: Any) -> None:
     library()
     aten, ours = torch.ops.aten, torch.ops.tilewright
     for node in list(module.graph.nodes):
-        if node.target is aten._scaled_dot_product_flash_attention_for_cpu_backward.default:
-            g, q, k, v, _, _, dropout, causal = node.args
-            if dropout:
-                continue
-            args = (g, q, k, v, node.kwargs.get("attn_mask"), causal, node.kwargs.get("scale"))
-            _exchange(module, node, ours.attention_backward.default, args)
-        elif (found := _gpu_attention(node)) is not None:
-            _exchange(module, node, ours.attention_backward.default, found)
-        elif node.target is aten.native_layer_norm_backward.default:
+        if node.target is aten.native_layer_norm_backward.default:
             g, x, shape, mean, _, w, b, mask = node.args
             forward = mean.args[0] if mean.op == "call_function" else None
             if forward is None or getattr(forward, "target", None) is not aten.native_layer_norm.default:

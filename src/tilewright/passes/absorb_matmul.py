@@ -12,6 +12,7 @@ from ..core import dtypes as dt
 from ..ir.graph import Node, Value
 from ..ir.rewrite import P, Rule, Such, X, Y, rule
 from .base import Pass, normal, scalar, swaps_last_two
+from .sums_of_products import sum_of_products
 
 EIGHT = (dt.f8e4m3, dt.f8e5m2)
 C = Such("c", lambda v: scalar(v) is not None)
@@ -104,8 +105,9 @@ class AbsorbIntoMatmul(Pass):
     """Before: canonical graph.
     After: no matmul operand is a swap of the last two axes or a scalar multiple, and no matmul's only reader scales it: these are
     `transpose_a`, `transpose_b` and `alpha`. No constant is the left operand of a matmul whose result is only transposed. Eight-bit
-    operands are not widened first: the result has its own `dtype`."""
+    operands are not widened first: the result has its own `dtype`. Sums of products whose operands are stretched along each other's axes
+    are matmuls."""
 
     name: ClassVar[str] = "absorb-into-matmul"
     rules: ClassVar[tuple[Rule, ...]] = (widened_operands, transposed_left, transposed_right, transposed_product, scaled_result,
-                                         scaled_left, scaled_right)
+                                         scaled_left, scaled_right, sum_of_products)

@@ -25,6 +25,7 @@ from .integer_products import IntegerProducts
 from .lower_complex import LowerComplex
 from .lower_quantized import LowerQuantized
 from .merge_matmuls import MergeMatmuls
+from .narrow_concats import NarrowConcats
 from .order_scatters import OrderScatters
 from .quantized_rows import QuantizedRows
 from .recognise import Recognise
@@ -58,6 +59,7 @@ def pipeline(target: TargetSpec | None = None) -> tuple[Pass, ...]:
         FoldConstants(),  # negated masks and the like
         Cse(),  # layers share their tables
         FoldTables(),  # only now: masks wanted to see the iotas
+        NarrowConcats(),  # ropes wanted to see concatenations; equal casts become one below
         Canonicalise(),
         Cse(kept=True),
         LowerQuantized(gpu=gpu),  # may make matmuls

@@ -8,6 +8,7 @@ from .. import ops as o
 from ..core.dims import Dim, Shape, floordiv
 from ..ir.graph import Value
 from ..ir.rewrite import Match, P, Such, X, Y, rule, rules
+from ..ops import functions as F
 from .base import constant, elementwise_classes, scalar
 
 
@@ -103,6 +104,15 @@ def keep_dims(x: Value, inner: Any, view: Any) -> Value | None:
     if inner.op.keepdims or view.types[0].shape != kept:
         return None
     return o.emit(dataclasses.replace(inner.op, keepdims=True), x)
+
+
+@rule(P((o.Sum, o.Mean, o.Max, o.Min, o.Prod, o.Any, o.All), X, name="root"))
+def reduced_ones(x: Value, root: Any) -> Value | None:
+    """A reduction of single elements is a reshape, a sum also makes 0 of -0."""
+    if not root.op.axes or any(x.shape[a] != 1 for a in root.op.axes) or root.types[0].dtype is not x.dtype:
+        return None
+    signed = x.dtype.is_float and isinstance(root.op, (o.Sum, o.Mean))
+    return o.emit(o.Reshape(shape=root.types[0].shape), F.add(x, 0.0) if signed else x)
 
 
 def kept_tail(old: Shape, new: Shape) -> int:
@@ -287,6 +297,6 @@ RULES = [
     transpose_of_transpose, ones_before_transpose, transpose_between_reshapes, slice_of_slice,
     *rules(lambda x, inner, outer: x if inner.op.axes == outer.op.axes else None,
            flip_of_flip=P(o.Flip, P(o.Flip, X, name="inner"), name="outer")),
-    keep_dims, reshape_before_elementwise,
+    keep_dims, reduced_ones, reshape_before_elementwise,
     ones_before_elementwise, reshape_before_norm, reshape_before_matmul, transpose_behind_matmul, transpose_behind_epilogue,
     broadcast_itself, expand_after_elementwise, rank_zero_scalar]

@@ -43,7 +43,7 @@ def computed_in_concat(graph: Graph, target: TargetSpec, others: Mapping[Value, 
     for n in graph.nodes:
         if not isinstance(n.op, Concat):
             continue
-        if n.value not in others:
+        if n.value not in others or n.op.axis == len(n.value.shape) - 1:  # contiguous, or with padded rows
             _pieces(n, graph, users, others, found)
         if n.op.axis != 1 or len(n.value.shape) != 2:
             continue
@@ -59,19 +59,28 @@ def computed_in_concat(graph: Graph, target: TargetSpec, others: Mapping[Value, 
 
 
 def _pieces(n: Node, graph: Graph, users: dict[Value, list[Node]], others: Mapping[Value, Layout], found: dict[Value, Part]) -> None:
-    """Enter what is computed contiguous, at multiples of 16 bytes of the concatenation."""
+    """Enter what is computed contiguous, at multiples of 16 bytes of the concatenation; columns of an elementwise kernel anywhere."""
     assert isinstance(n.op, Concat)
     axis, start = n.op.axis, cast(Dim, 0)
+    own = others.get(n.value)
+    if own is not None and own.strides[-1] != 1:
+        return  # channels last
     one = all(d == 1 for d in n.value.shape[:axis])
     inner, item = product(n.value.shape[axis + 1 :]), n.value.dtype.itemsize
+    pitch = n.value.shape[axis] * inner if own is None or len(own.strides) < 2 else own.strides[-2]
     for v in n.operands:
         root, chain = behind_views(v)
         layout = seen_through(chain, Layout.contiguous(root.shape))
-        whole = layout is not None and layout.is_contiguous and root.type.nbytes == v.type.nbytes and root not in others
+        columns = axis == len(n.value.shape) - 1 and _elementwise(root.node) and not root.node.op.traits.source
+        plain = root not in others or (columns and others[root].strides[-1] == 1)  # padded rows alone need no padding inside of others
+        whole = plain and layout is not None and layout.is_contiguous and root.type.nbytes == v.type.nbytes
         alone = all(len(users[x]) == 1 for x in (root, *chain))
         same = root.shape == v.shape or (1 not in root.shape and [d for d in v.shape if d != 1] == list(root.shape))
-        rows = alone and same and all(_aligned(d * inner, item) for d in (n.value.shape[axis], v.shape[axis]))
-        placed = isinstance(start, int) and _aligned(start * inner, item) and root not in found and _plain(root.node)
+        even = isinstance(start, int) and all(_aligned(d, item) for d in (start * inner, pitch, v.shape[axis] * inner))
+        merged = columns and len(root.shape) > len(v.shape) and root.shape[: len(v.shape) - 1] == v.shape[:-1]
+        rows = alone and ((same and (even or columns)) or merged)
+        placed = isinstance(start, int) and (_aligned(start * inner, item) or (rows and not one)) and root not in found
+        placed = placed and _plain(root.node)
         if placed and whole and (one or rows) and not any(behind_views(x)[0] is root for x in graph.outputs):
             assert isinstance(start, int)
             found[root] = Part(n, start, "run" if one else "rows")
@@ -171,6 +180,9 @@ def layout_in(part: Part, v: Value, whole: Layout) -> Layout:
     if part.kind == "rows":
         if len(v.shape) == len(shape):
             return whole.slice(op.axis, part.start, v.shape[op.axis])
+        lead = len(shape) - 1
+        if op.axis == lead and len(v.shape) > len(shape) and v.shape[:lead] == shape[:lead]:  # its last axes are the columns
+            return Layout(v.shape, (*whole.strides[:-1], *Layout.contiguous(v.shape[lead:]).strides), whole.offset + part.start)
         axes = [i for i, d in enumerate(shape) if d != 1]
         axes = axes if len(axes) == len(v.shape) else [i for i in axes if i != op.axis]  # an axis of size 1 in the part
         return Layout(v.shape, tuple(whole.strides[i] for i in axes), whole.offset + part.start * whole.strides[op.axis])

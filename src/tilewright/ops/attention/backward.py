@@ -141,13 +141,14 @@ class AttentionBackward(Composite):
         return 2 * pairs * (3 * d + 2 * v.shape[3]) + 10 * pairs
 
 
-def pull_back(op: Attention, inputs: Values, g: Value, wanted: tuple[bool, ...]) -> MaybeValues:
-    """The rule of attention. Sizes that the kernel does not serve go through the decomposition at once."""
+def pull_back(op: Attention, inputs: Values, g: Value, wanted: tuple[bool, ...], saved: Values = ()) -> MaybeValues:
+    """The rule of attention; `saved`: its result and logsumexps. Sizes that the kernel does not serve go through the decomposition at
+    once."""
     q, k, v, *extras = inputs
     biased = op.has_bias and wanted[-1]
     attrs: dict[str, Any] = {k: v for k, v in op.attrs().items() if k not in ("hidden", "empty")}
-    back = AttentionBackward(**attrs, with_scores=biased)
-    operands = (q, F.cast(k, q.dtype), F.cast(v, q.dtype), *extras, g)
+    back = AttentionBackward(**attrs, with_scores=biased, saved=bool(saved))
+    operands = (q, F.cast(k, q.dtype), F.cast(v, q.dtype), *extras, *saved, g)
     made = back(*operands) if served(back, operands) else back.decompose(*operands)
     dq, dk, dv, *scores = made
     bias = F.sum_to(scores[0], extras[-1].shape) if biased else None

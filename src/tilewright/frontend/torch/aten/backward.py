@@ -11,12 +11,13 @@ from ....core.dims import product
 from ....core.errors import UnsupportedError
 from ....ir.graph import Graph, Value
 from ....ops import functions as F
+from ....ops.attention.backward import pull_back as attention_rule
 from ....ops.complex import rules as C
 from ....ops.rows.norm_backward import NormBackward
 from ....transform.vjp import pull_back
 from .count import inner_embedding_bag
 from .distance import cdist
-from .linear import attention, convolution, pool_attributes
+from .linear import convolution, one_attention, pool_attributes
 from .places import pdist
 from .registry import Context, aten, axes_of, lookup, placed, rows
 from .sample import grid_sampler
@@ -119,14 +120,13 @@ for _rank in (1, 2, 3):
 
 @aten("tilewright.attention_backward.default")
 @placed
-def attention_backward(c: Context, g: Value, q: Value, k: Value, v: Value, mask: Maybe, causal: bool,
-                       scale: float | None) -> tuple[Maybe, ...]:
-    rest = [] if mask is None else [mask]
-
-    def forward(inner: Context, q: Value, k: Value, v: Value, *more: Value) -> Value:
-        return attention(inner, q, k, v, more[0] if more else None, 0.0, causal, scale=scale)
-
-    return pulled(c, forward, (q, k, v, *rest), g, (True, True, True, *(False for _ in rest)), meta=c.args[0])[:3]
+def attention_backward(c: Context, g: Value, q: Value, k: Value, v: Value, mask: Maybe, out: Maybe, sums: Maybe, causal: bool,
+                       scale: float, of_mask: bool) -> tuple[Maybe, ...]:
+    saved = (out, sums) if out is not None and sums is not None else ()
+    rest = () if mask is None else (mask,)
+    op = one_attention(mask, causal, scale)
+    found = attention_rule(op, (q, k, v, *rest), g, (True, True, True, *(of_mask for _ in rest)), saved)
+    return *found[:3], found[3] if of_mask else None
 
 
 @aten("tilewright.layer_norm_backward.default")

@@ -11,6 +11,7 @@ from ....core.dims import Dim, product
 from ....core.dtypes import compute_dtype, f32
 from ....core.errors import UnsupportedError
 from ....ir.graph import Value
+from ....ops.attention.saved import AttentionSaved
 from ....ops.random import draws
 from ....ops.rows.pooling import fitted
 from .distance import scaled_sum
@@ -273,6 +274,22 @@ def _rank4(c: Context, x: Value, q: Value) -> Value:
         raise UnsupportedError(f"attention needs q, k and v of one rank, got {q.type} and {x.type}")
     heads: Sequence[Dim] = own if len(own) == 2 else (1, product(own))
     return c.reshape(x, (*heads, *x.shape[-2:]))
+
+
+def one_attention(mask: Value | None, causal: bool, scale: float) -> O.Attention:
+    """Of operands that are [B, H, S, D]."""
+    boolean = mask is not None and mask.dtype.is_bool
+    return O.Attention(scale=scale, causal=causal, has_mask=boolean, has_bias=mask is not None and not boolean)
+
+
+@aten("tilewright.attention.default")
+def own_attention(c: Context, q: Value, k: Value, v: Value, mask: Value | None, causal: bool, scale: float, rows: bool, keeps: bool) -> Any:
+    from ..convert import Missing
+
+    op, operands = one_attention(mask, causal, scale), (q, k, v) if mask is None else (q, k, v, mask)
+    if not keeps:
+        return c.emit(op, *operands), Missing("the logsumexp of attention is not kept")
+    return c.emit_all(AttentionSaved(**{name: x for name, x in op.attrs().items() if name != "hidden"}), *operands)
 
 
 @aten("_scaled_dot_product_flash_attention_for_cpu.default")

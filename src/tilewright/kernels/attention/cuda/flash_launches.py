@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ....core.dims import Dim, ceildiv, minimum
+from ....core.dims import Dim, bounds, ceildiv, minimum
 from ....core.dtypes import f32, i32
 from ....core.target_spec import TargetSpec
 from ....ir.layout import Layout
@@ -38,16 +38,19 @@ class Sweep:
         self.q, self.k, self.v, self.g = operands
         (self.batch, heads, self.sq, own), (_, kv, self.sk, _) = self.q.type.shape, self.k.type.shape
         assert isinstance(heads, int) and isinstance(kv, int) and isinstance(own, int)
-        self.heads, self.kv_heads, self.own, self.d = heads, kv, own, width_of(own)
+        self.heads, self.own, self.d = heads, own, width_of(own)
         self.queries = QUERIES[self.d]
         self.q_tiles, self.k_tiles = ceildiv(self.sq, self.queries), ceildiv(self.sk, KEYS)
+        self.split = parts_of(op, heads // kv, self.batch * kv * self.k_tiles, cores)
+        self.lines = kv * self.split  # of a batch: key heads, each for a part of its query heads
         self.tiles: Dim = self.batch * heads * self.q_tiles
         self.sums = Buffer(f"{name}.dq_sums", "temp", self.tiles * TILE_BYTES)
         self.turns = Buffer(f"{name}.turns", "temp", (self.tiles + 1) * 4)
 
     def launches(self, results: list[Operand], flops: Dim, nbytes: Dim) -> list[Launch]:
         dq, dk, dv, *scores = results
-        return [self._grad(dk, dv, scores, flops, nbytes), self._finish(dq)]
+        parts, added = shares(self.name, [dk, dv], self.split)
+        return [self._grad(*parts, scores, flops, nbytes), self._finish(dq), *added]
 
     def clear(self, target: TargetSpec) -> Launch:
         """The counters start at zero."""
@@ -63,11 +66,11 @@ class Sweep:
 
     def _words(self) -> list[Word]:
         window: Dim = self.op.window if self.op.window is not None else 0
-        lines, group = self.kv_heads * self.batch, self.heads // self.kv_heads
+        lines, group = self.lines * self.batch, self.heads // self.lines
         # without a diagonal all blocks of a head begin at the same queries: heads side by side keep them apart
         chunk = ceildiv(self.cores, self.k_tiles) if not self.op.causal and isinstance(self.k_tiles, int) else 1
         words = (self.sq, self.sk, self.op.offset, window, self.heads, group, self.q_tiles, self.k_tiles, self.padded)
-        return [Word(x) for x in (*words, minimum(chunk, lines), lines)]
+        return [Word(x) for x in (*words, minimum(chunk, lines), lines, self.split)]
 
     def _grad(self, dk: Operand, dv: Operand, scores: list[Operand], flops: Dim, nbytes: Dim) -> Launch:
         call, d = Call("flash_grad", f"{self.name}.grad"), self.d
@@ -101,7 +104,7 @@ class Sweep:
             b.store(view, (z, h_, r, 0), narrow(b, Tile(b, total), out.type.dtype), limit=(rows_left - r, columns))
         call._arguments += self._words()
         launch = call.finish(
-            self.k_tiles * self.kv_heads * self.batch, flops=flops, bytes_=nbytes, note=f"wgmma {KEYS}x{self.queries}, d {d}, five products"
+            self.k_tiles * self.lines * self.batch, flops=flops, bytes_=nbytes, note=f"wgmma {KEYS}x{self.queries}, d {d}, five products"
         )
         self._kernel(launch, "grad", sums=sums, row=row, head=head, batch=item, lse=lse.var, delta=delta.var, acc=acc.var,
                      turns=turns.var, ticket=ticket.var, maps=tuple(maps), **beside)  # fmt: skip
@@ -134,6 +137,39 @@ class Sweep:
             k.name, k.params, k.pid, k.body, mode=mode, own=self.own, d=self.d, queries=self.queries,
             stages=STAGES[self.d], causal=op.causal, windowed=op.window is not None, softcap=op.softcap, scale=op.scale, dtype=dtype,
             **more))  # type: ignore[arg-type]  # fmt: skip
+
+
+def parts_of(op: AttentionBackwardOp, group: int, blocks: Dim, cores: int) -> int:
+    """Into how many parts the query heads of a key head go: a block each, where there would be too few blocks for the chip (twice as many
+    where blocks differ in work)."""
+    most, wanted = bounds(blocks)[1], cores * (2 if partial(op) else 1)
+    return next((n for n in range(1, group) if group % n == 0 and most * n >= wanted), group)
+
+
+def shares(name: str, results: list[Operand], split: int) -> tuple[list[Operand], list[Launch]]:
+    """Where the parts of dK and dV go, in f32, and the launch that adds them in order; the results themselves where there is one part."""
+    if split == 1:
+        return results, []
+    batch, heads, rows, own = results[0].type.shape
+    assert isinstance(own, int)
+    shape = (batch, heads * split, rows, own)
+    parts = [Operand(t := TensorType(f32, shape), Buffer(f"{name}.part{i}", "temp", t.nbytes), Layout.contiguous(shape)) for i in range(2)]
+    call, d = Call("flash_shares", f"{name}.shares"), max(1 << (own - 1).bit_length(), 8)
+    b = call.b
+    h, s = call.word("h", heads), call.word("s", rows)
+    line, row = b.pid // s, b.pid % s
+    item, head = line // h, line % h
+    for i, (part, out) in enumerate(zip(parts, results, strict=True)):
+        given = call.view(f"p{i}", f32, part.buffer, part.layout)
+        total = b.load(given, (item, head * split, row, 0), (d,), limit=(own,))
+        for n in range(1, split):
+            total = total + b.load(given, (item, head * split + n, row, 0), (d,), limit=(own,))
+        view = call.view(f"d{i}", out.type.dtype, out.buffer, out.layout, write=True)
+        b.store(view, (item, head, row, 0), narrow(b, total, out.type.dtype), limit=(own,))
+    moved = 2 * (parts[0].type.nbytes + results[0].type.nbytes)
+    launch = call.finish(batch * heads * rows, bytes_=moved, note="parts of dK and dV added")
+    launch.kernel = on_threads(launch.kernel, d // 8, 256 // (d // 8), 8)
+    return parts, [launch]
 
 
 def partial(op: AttentionBackwardOp) -> bool:

@@ -21,7 +21,7 @@ from ...template import Reason, Template, region_bytes, region_flops
 from .flash import as_rows
 from .flash_backward import tensor_cores
 from .flash_kernels import MmaGradKernel
-from .flash_launches import partial, row_statistics
+from .flash_launches import partial, parts_of, row_statistics, shares
 
 OWN = 64  # rows of a block
 
@@ -55,6 +55,7 @@ class Backward:
         self.padded: Dim = ceildiv(self.sq, OWN) * OWN
         size = self.batch * heads * self.padded * 4
         self.stats = [Buffer(f"{region.name}.{n}", "temp", size) for n in ("logsumexps", "delta")]
+        self.split = 1  # parts of the query heads that share a key head
 
     def launches(self, target: TargetSpec) -> list[Launch]:
         (dq, dk, dv, *scores), op, name = self.region.results, self.op, self.region.name
@@ -63,7 +64,9 @@ class Backward:
         found = [row_statistics(name, self.places["g"], result, sums, self.stats, self.padded, share)]
         if op.with_scores and partial(op):
             found.append(fill_launch(f"{name}.unseen", 0, scores[0], target))
-        return [*found, self._half("keys", [dv, dk], []), self._half("queries", [dq], scores)]
+        self.split = parts_of(op, self.heads // self.kv_heads, self.batch * self.kv_heads * ceildiv(self.sk, OWN), target.cores)
+        parts, added = shares(name, [dk, dv], self.split)
+        return [*found, self._half("keys", parts[::-1], []), *added, self._half("queries", [dq], scores)]
 
     def _half(self, mode: str, results: list[Operand], scores: list[Operand]) -> Launch:
         op, d, own, region = self.op, self.d, self.own, self.region
@@ -88,10 +91,12 @@ class Backward:
             limit = (rows_left - r, None if own == d else own)
             b.store(view, (z, h, r, 0), narrow(b, Tile(b, total), out.type.dtype), limit=limit)
         tiles, window = ceildiv(rows, OWN), op.window if op.window is not None else 0
-        words: tuple[Dim, ...] = (self.sq, self.sk, op.offset, window, self.heads, self.heads // self.kv_heads, tiles, self.padded)
+        split = self.split if of_keys else 1
+        lines = self.kv_heads * split
+        words: tuple[Dim, ...] = (self.sq, self.sk, op.offset, window, self.heads, self.heads // lines, tiles, self.padded, split)
         call._arguments += [Word(x) for x in words]
         tile = (64 if d <= 64 else 32) // (2 if of_keys and self.extras else 1)  # two sums and what changes scores leave few registers
-        count = tiles * self.batch * (self.kv_heads if of_keys else self.heads)
+        count = tiles * self.batch * (lines if of_keys else self.heads)
         share = region_flops(region) * (4 if of_keys else 3) // 5
         note = f"mma.sync {OWN}x{tile}, d {d}, {'dK and dV' if of_keys else 'dQ'}"
         launch = call.finish(count, flops=share, bytes_=region_bytes(region), note=note)

@@ -133,9 +133,9 @@ def picked(region: Region, table: Operand, ids: list[Operand], axes: tuple[int, 
             along = b.iota((tile[0], 1) if axis == 0 else (1, tile[1]), axis, i32) * step
             places_ = along if places_ is None else places_ + along
     for index, a in zip(indices, axes, strict=True):
-        step = steps[a]
-        assert isinstance(step, int)
-        found = b.cast(read(index), i32) * step
+        size = steps[a]
+        assert isinstance(size, int)
+        found = b.cast(read(index), i32) * size
         places_ = found if places_ is None else places_ + found
     assert places_ is not None
     row = b.cmp("lt", b.iota((tile[0], 1), 0, i32), b.from_index(limit[0], i32))

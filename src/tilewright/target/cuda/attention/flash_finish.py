@@ -12,7 +12,7 @@ from ..threads.emit import Emitter
 from ..threads.layout import Fragment, Key, Regs
 from .flash_stats import ZERO
 
-WORDS = ("sq", "sk", "offset", "window", "heads", "group", "q_tiles", "k_tiles", "padded", "chunk", "lines")
+WORDS = ("sq", "sk", "offset", "window", "heads", "group", "q_tiles", "k_tiles", "padded", "chunk", "lines", "split")
 PART = 64 * 64 * 4  # bytes of dQ of one warpgroup
 
 

@@ -1,8 +1,9 @@
 """The backward pass of attention on Hopper in five products, written as PTX: dQ, dK and dV in one sweep.
 
-A block owns 128 keys of one key head; tiles of Q and dO come through a ring of stages. Everything is transposed, so that what a warpgroup
-needs as a left operand is in its registers: Sᵀ = K·Qᵀ, dPᵀ = V·dOᵀ, P = exp(S − logsumexp), dS = P·(dP − δ), dV += Pᵀ·dO, dK += dSᵀ·Q. dS
-also goes to shared memory, where both warpgroups take their part of dQ = dS·K.
+A block owns 128 keys of one key head, for all or a part (`split`) of the query heads that share it; tiles of Q and
+dO come through a ring of stages. Everything is transposed, so that what a warpgroup needs as a left operand is in its registers:
+Sᵀ = K·Qᵀ, dPᵀ = V·dOᵀ, P = exp(S − logsumexp), dS = P·(dP − δ), dV += Pᵀ·dO, dK += dSᵀ·Q. dS also goes
+to shared memory, where both warpgroups take their part of dQ = dS·K.
 
 dQ is a sum over blocks. A warp of the producer's warpgroup adds a tile to memory when it is the block's turn, which a counter per tile of
 queries says: blocks of higher keys first. So every sum has one order, and no block waits for one that starts after it: blocks take
@@ -256,8 +257,9 @@ class FlashGrad(Scores):
     def _produce(self) -> None:
         k, g, v, w, at = self.k, self.kernel, self.k.value, self.word, self.at
         k.emit(f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [{self.bars}], {2 * at.own};")
+        own = v("i32", f"div.u32 {{}}, {self.head}, {w.split};")
         for i in range(2):
-            self._load(i, v("i32", f"add.u32 {{}}, {self.base}, {i * at.own};"), self.row0, self.head, self.bars, KEYS)
+            self._load(i, v("i32", f"add.u32 {{}}, {self.base}, {i * at.own};"), self.row0, own, self.bars, KEYS)
         ring, step = Producer(k, self.stages), k.reg("i32")
         top = self._loop(step)
         full = ring.fill(2 * at.tile + 8 * g.queries)

@@ -20,7 +20,7 @@ from ..threads.emit import Emitter
 from ..threads.layout import Fragment, Key, Regs
 from .mma_grad_scores import ZERO, GradScores
 
-WORDS = ("sq", "sk", "offset", "window", "heads", "group", "tiles", "padded")
+WORDS = ("sq", "sk", "offset", "window", "heads", "group", "tiles", "padded", "split")
 THREADS, OWN = 128, 64
 
 
@@ -160,7 +160,8 @@ class MmaGrad(GradScores):
         k.emit(f"mov.u32 {step}, 0;")
         k.emit(f"mov.u32 {stage}, 0;")
         some = v("i1", f"setp.gt.u32 {{}}, {self.count}, 0;")
-        self._fetch((g.k, g.v) if self.of_keys else (g.q, g.g), self.head, self.first, OWN, self.own_end, self.base, some)
+        head = v("i32", f"div.u32 {{}}, {self.head}, {self.w.split};") if self.of_keys else self.head
+        self._fetch((g.k, g.v) if self.of_keys else (g.q, g.g), head, self.first, OWN, self.own_end, self.base, some)
         first = self._next(step, stage, some)
         again, done = k.label("tile"), k.label("tiles_done")
         k.emit(f"@!{some} bra.uni {done};")
