@@ -192,7 +192,7 @@ class Fuse(Pass):
     with it where the target's kernel for that many rows rotates them; reductions of rows whose results go back along the rows are in one
     region with what they go to, and with further reductions of these rows), is free of views, and never closes a cycle. Random numbers
     are in pointwise regions, which count their elements. A region around a contraction has one result; one around a norm or reduction
-    may also give the sum it reads; pointwise ones give whatever is read elsewhere. A `qdot` or a norm rounds its result to quantized values
+    may also give the sum it reads, and one around several sums whatever is computed from them; pointwise ones give whatever is read elsewhere. A `qdot` or a norm rounds its result to quantized values
     itself where the next product wants them. Rows of a table are looked up before elementwise work on the table."""
 
     name: ClassVar[str] = "fuse"
@@ -237,7 +237,7 @@ class Fuse(Pass):
             region = self.ropes(anchor, regions)
         elif self.gate_prologue and isinstance(anchor.op, o.Matmul):
             region = self.gate(anchor, regions)
-        region = self.epilogue(anchor, region, regions)
+        region = self.vectors(anchor, region, regions) if len(anchor.values) > 1 else self.epilogue(anchor, region, regions)
         if (self.quantizes and anchor.op.fusion == "contraction") or (not self.sweeps and anchor.op.fusion == "reduction"):
             region = self.widened(anchor, region, regions)
         region = self.rounded(anchor, region, regions)
@@ -271,6 +271,21 @@ class Fuse(Pass):
                 best = list(region)
         return best
 
+    def vectors(self, anchor: Node, start: list[Node], regions: Regions) -> list[Node]:
+        """With all elementwise work on the results of several sums, which are short: the region has as many ways out as it takes."""
+        shape, region, inside = anchor.types[0].shape, list(start), set(start)
+        grown = True
+        while grown and len(region) < self.max_ops:
+            grown = False
+            readers = {u for n in region if n is anchor or n.types[0].shape == shape for v in n.values for u in regions.users[v]}
+            for n in sorted(readers - inside, key=regions.position.__getitem__):
+                fits = joins_anchor(n) and regions.free(n) and n.types[0].shape == shape
+                if fits and len(region) < self.max_ops and regions.place({*inside, n}) is not None:
+                    region.append(n)
+                    inside.add(n)
+                    grown = True
+        return region
+
     def widened(self, anchor: Node, region: list[Node], regions: Regions) -> list[Node]:
         """With what an epilogue reads from a narrower value alone (a residual of values, with its scale): computed while it is read."""
         inside = set(region)
@@ -297,10 +312,11 @@ class Fuse(Pass):
         return region
 
     def producers(self, anchor: Node, regions: Regions) -> list[Node]:
-        """Elementwise producers of the anchor's first operand that nothing else reads; the operand itself may have other readers."""
+        """Elementwise producers of the anchor's first operand (of several sums: of all) that nothing else reads; the operand itself may have
+        other readers."""
         x = anchor.operands[0]
         region = [anchor]
-        todo = [(x, True)]
+        todo = [(v, True) for v in (anchor.operands if len(anchor.values) > 1 else [x])]
         while todo and len(region) < self.max_ops:
             v, first = todo.pop()
             n = v.node

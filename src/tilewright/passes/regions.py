@@ -13,7 +13,7 @@ from ..ir.graph import Graph, Node, Value
 
 def starts_region(n: Node) -> bool:
     """Whether fusion grows a region around the node."""
-    return bool(n.op.fusion) and len(n.values) == 1
+    return bool(n.op.fusion) and (len(n.values) == 1 or isinstance(n.op, (o.ChannelSums, o.Moments)))
 
 
 def is_elementwise(n: Node) -> bool:

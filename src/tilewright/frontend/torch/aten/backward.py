@@ -235,7 +235,7 @@ def batch_norm_backward(c: Context, g: Value, x: Value, w: Maybe, running: Maybe
     mean, inverse = (F.reshape(F.cast(v, wide_x.dtype), along) for v in (mean, inverse))
     scale = inverse if w is None else F.mul(inverse, F.reshape(F.cast(w, wide_x.dtype), along))
     hat = F.mul(F.sub(wide_x, mean), inverse)
-    total, moment = F.sum_(wide_g, axes), F.sum_(F.mul(wide_g, hat), axes)
+    total, moment = O.ChannelSums()(wide_g, F.mul(wide_g, hat))
     inner = wide_g
     if train:
         count = product(tuple(x.shape[a] for a in axes))

@@ -1,96 +1,203 @@
-"""Sums and means whose results lie side by side in memory, on a GPU: gradients of biases and of norms' weights, means of pixels that lie
-channels last. What is read is seen as [cases, rows, columns].
+"""Sums over rows and columns of matrices by whole blocks, on a GPU: gradients of biases and of norms' weights, means of pixels that lie
+channels last, and what batch norms need (several sums at once, or mean and variance).
 
-A group of threads owns a strip of columns, 16 bytes a thread, and walks a chunk of rows, many rows in flight; a second launch adds the
-chunks' sums in order, where there are several. How many follows from the shape alone, so every sum has one order.
+A block walks a chunk of what is summed with a tile for every sum, tens of accesses in flight in every thread, and reduces the tiles at the
+end; a second launch adds the chunks' sums in order, where there are several. How many follows from the shape alone, so every sum has one
+order. Where results lie side by side in memory (`columns`), what is read is seen as [cases, rows, columns]; else a block takes one result
+and what is read is [results, axes…, rows, columns], of which all but the first are summed.
+
+A variance is summed around an element of each chunk, and chunks are joined by their means (Chan), so nothing cancels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from ....core.dims import Dim, bounds, ceildiv, divisible
-from ....core.dtypes import f32
+from ....core.dims import Dim, bounds, ceildiv, divisible, product
+from ....core.dtypes import f32, i32
 from ....core.target_spec import TargetSpec
-from ....ir.graph import Value
+from ....ir.graph import Node, Value
 from ....ir.layout import Layout
+from ....ops.rows.channel_sums import ChannelSums, Moments, OverOthers
 from ....ops.rows.reductions import Mean, Sum
 from ....tile.builder import Ix, Tile, View
 from ...call import Call
-from ...cuda.groups import on_threads, vector_width
+from ...cuda.groups import vector_width
+from ...cuda.tiled import aligned, tiled
 from ...launch import Buffer, Launch
+from ...pointwise.pointwise import unravel
 from ...region import Evaluator, Operand, Region, collapse, narrow
 from ...template import Reason, Template, region_bytes, region_flops
 from ..reduce import _leaves
 
 WARP = 32
-CHUNKS = 128  # of the rows, at most
-IN_FLIGHT = 16  # rows
-PROGRAMS = 2048  # groups of threads that keep a large chip busy
-ALONE = 64  # rows that are one chunk, where there are many cases
+WARPS = 8  # of a block
+ELEMENTS = 32  # of all sums' tiles in a thread
+CHUNKS = 512  # of what a result sums, at most
+BLOCKS = 512  # that keep a large chip busy
+PER_SM = 3
+KNOWN = 1 << 18  # rows, where their number is known no better
 FEWEST = {True: 64, False: 32}  # rows that are worth it; with one case, or several
 
-# (case, row, first column, columns that are left, what to do when all rows in flight are loaded) -> one tile a sum
-Terms = Callable[[Ix | int, Ix | int, Ix | int, Ix | int | None, list[Callable[[], None]]], list[Tile]]
+
+@dataclass
+class Spot:
+    """Where a tile of what is summed lies in views, whose last two axes are the tile's."""
+
+    call: Call
+    at: Sequence[Ix | int]
+    shape: tuple[int, int]
+    limit: tuple[Ix | int | None, Ix | int | None]
+
+    def load(self, view: View) -> Tile:
+        """What a view has here; axes along which it is repeated have one element."""
+        once = [s == 0 for s in view.type.strides[-2:]]
+        shape = tuple(1 if o else d for o, d in zip(once, self.shape, strict=True))
+        limit = tuple(None if o else d for o, d in zip(once, self.limit, strict=True))
+        return self.call.b.load(view, self.at, shape, limit=limit)
+
+    def store(self, view: View, x: Tile) -> None:
+        self.call.b.store(view, self.at, self.call.b.broadcast(x, self.shape), limit=self.limit)
+
+    def masked(self, x: Tile, rows_only: bool) -> Tile:
+        """Zeros behind the limits. Columns behind the last are sums that nobody stores."""
+        b = self.call.b
+        for axis, limit in enumerate(self.limit[:1] if rows_only else self.limit):
+            if limit is not None:
+                line = b.iota((self.shape[0], 1) if axis == 0 else (1, self.shape[1]), axis, i32)
+                x = b.select(b.cmp("lt", line, b.from_index(limit, i32)), b.broadcast(x, self.shape), 0.0)
+        return b.broadcast(x, self.shape)
+
+
+Terms = Callable[[Spot], list[Tile]]  # what is summed, one tile a sum; then the spot's stores
 Write = Callable[[Ix | int, Ix | int, Ix | int | None, list[Tile]], None]  # (case, first column, columns that are left, sums)
 
 
-class Columns:
-    """`count` sums over rows of terms that a call's views give; the sums of chunks lie in `parts`."""
+def _power(n: Dim, most: int) -> int:
+    """The smallest power of two that is n at least, or `most`."""
+    return min(most, 1 << (max(1, int(min(bounds(n)[1], most))) - 1).bit_length())
 
-    def __init__(self, name: str, rows: Dim, width: Dim, count: int, vector: int, cases: Dim = 1) -> None:
-        self.name, self.rows, self.width, self.count, self.vector, self.cases = name, rows, width, count, vector, cases
-        self.lanes = min(WARP, 1 << (-(-bounds(width)[1] // vector) - 1).bit_length())
-        self.strip = self.lanes * vector
-        most = int(min(bounds(rows)[1], 1 << 24))
-        wanted = CHUNKS if cases == 1 else 1 if most <= ALONE else -(-PROGRAMS // max(1, bounds(cases * ceildiv(width, self.strip))[0]))
-        per = -(-most // max(1, min(CHUNKS, wanted)))
-        self.per = max(IN_FLIGHT, -(-per // IN_FLIGHT) * IN_FLIGHT)
-        self.chunks = ceildiv(rows, self.per) if self.per < most else 1
-        self.parts = Buffer(f"{name}.parts", "temp", cases * self.chunks * count * width * 4)
+
+class Columns:
+    """`count` sums (or, with `moments`, mean and variance) of terms that a call's views give. `outer`: axes around the rows that are
+    summed as well; a block then takes one of the `width` results. The sums of chunks lie in `parts`."""
+
+    def __init__(self, name: str, rows: Dim, width: Dim, count: int, vector: int, cases: Dim = 1, *, outer: Sequence[Dim] | None = None,
+                 across: Dim = 1, moments: bool = False) -> None:
+        self.rows, self.width, self.cases, self.moments, self.outer = rows, width, cases, moments, outer
+        self.across: Dim = across  # columns of what a block sums, where it has one result
+        self.sums = count if not moments else 2 if outer is None else 3  # a block's tiles; how many elements are columns is known
+        each = max(1, ELEMENTS // (1 << (self.sums - 1).bit_length())) * WARP * WARPS
+        if outer is None:
+            wide = _power(width, max(32, 8 * vector))
+            self.tile = _power(rows, max(1, each // wide)), wide
+            steps = ceildiv(rows, self.tile[0])
+            places: Dim = cases * ceildiv(width, wide)
+        else:
+            wide = _power(across, 512)
+            self.tile = _power(rows, max(1, each // wide)), wide
+            self.steps = [*outer, ceildiv(rows, self.tile[0]), ceildiv(across, wide)]
+            steps, places = product(self.steps), width
+        self.warps = max(1, min(WARPS, self.tile[0] * wide // (WARP * max(1, vector))))
+        wanted = max(1, min(CHUNKS, -(-BLOCKS // max(1, bounds(places)[0]))))
+        most = int(min(bounds(steps)[1], max(1, KNOWN // self.tile[0])))
+        self.per = max(1, -(-most // wanted))  # tiles of a chunk
+        self.chunks = ceildiv(steps, self.per) if not isinstance(steps, int) or self.per < steps else 1
+        self.count = 3 if moments else count
+        self.parts = Buffer(f"{name}.parts", "temp", cases * self.chunks * self.count * width * 4)
 
     def _line(self, call: Call, *, write: bool = False) -> View:
         layout = Layout.contiguous((self.cases, self.chunks, self.count, self.width))
         return call.view("parts", f32, self.parts, layout, write=write)
 
-    def launches(self, first: Call, terms: Terms, last: Call, write: Callable[[Call], Write], flops: Dim, nbytes: Dim,
-                 note: str) -> list[Launch]:
-        """The sums of chunks, and those of the rows; one launch of `first` where that is one chunk. `write` makes what stores the sums."""
+    def launches(self, first: Call, terms: Terms, last: Call, write: Callable[[Call], Write], flops: Dim, nbytes: Dim, note: str,
+                 vectors: dict[str, int]) -> list[Launch]:
+        """The sums of chunks, and those of all; one launch of `first` where that is one chunk. `write` makes what stores the sums."""
         b = first.b
         store = write(first) if self.chunks == 1 else None
         out = None if self.chunks == 1 else self._line(first, write=True)
-        m, n, chunks = first.word("rows", self.rows), first.word("n", self.width), first.word("chunks", self.chunks)
-        strips = b.ceildiv(n, self.strip)
-        program, column = b.pid // strips, b.pid % strips * self.strip
-        case, chunk = (0, program) if self.cases == 1 else (program // chunks, program % chunks)
-        low = chunk * self.per
-        high = b.minimum(low + self.per, m)
-        left = None if divisible(self.width, self.strip) else n - column
-        whole = low + (high - low) // IN_FLIGHT * IN_FLIGHT
-        with b.loop(low, whole, IN_FLIGHT, [b.full((self.strip,), 0.0, f32)] * self.count) as loop:
-            later: list[Callable[[], None]] = []  # no load passes a store
-            found = [terms(case, loop.index + u, column, left, later) for u in range(IN_FLIGHT)]
-            for put in later:
-                put()
-            while len(found) > 1:
-                found = [[x + y for x, y in zip(found[i], found[i + 1], strict=True)] for i in range(0, len(found), 2)]
-            loop.next(*(a + t for a, t in zip(loop.carried, found[0], strict=True)))
-        with b.loop(whole, high, 1, loop.results) as tail:
-            later = []
-            found = [terms(case, tail.index, column, left, later)]
-            for put in later:
-                put()
-            tail.next(*(a + t for a, t in zip(tail.carried, found[0], strict=True)))
+        chunks = first.word("chunks", self.chunks)
+        place, case, chunk, column, left = self._walk(first, chunks)
+        pivot = None
+        if self.moments:
+            one = replace(place(0), shape=(1, place(0).shape[1] if self.outer is None else 1), limit=(None, None))
+            if self.outer is None:
+                one = replace(one, limit=(None, left))
+            (pivot,) = terms(one)
+            pivot = b.select(b.cmp("lt", b.unary("abs", pivot), float("inf")), pivot, 0.0)
+
+        def found(spot: Spot) -> list[Tile]:
+            made = terms(spot)
+            if pivot is not None:
+                d = made[0] - pivot
+                made = [d, d * d, b.full((1, 1), 1.0, f32)]
+            return [spot.masked(x, self.outer is None) for x in made[: self.sums]]
+
+        totals = self._summed(first, found, place)
+        totals = [b.reduce("sum", t, 0) for t in totals]
+        if self.outer is not None:
+            totals = [b.reduce("sum", t, 1) for t in totals]
+        if pivot is not None:
+            if self.outer is None:
+                many = b.minimum((self.last - self.first) * self.tile[0], self.left - self.first * self.tile[0])
+                totals.append(b.broadcast(b.reshape(b.cast(b.from_index(many), f32), (1, 1)), totals[0].shape))
+            s1, s2, n = totals
+            shift = s1 / n
+            totals = [pivot + shift, b.binary("max", s2 - s1 * shift, 0.0 * s1), n]  # of a constant s2 may be rounded below s1² / n
+            if store is not None:
+                totals = [totals[0], totals[1] / n]
+        lines = [b.reshape(t, (t.shape[1],)) for t in totals]
         if store is not None:
-            store(case, column, left, list(tail.results))
+            store(case, column, left, lines)
         else:
             assert out is not None
-            for i, t in enumerate(tail.results):
+            for i, t in enumerate(lines):
                 b.store(out, (case, chunk, i, column), t, limit=None if left is None else (left,))
-        launch = first.finish(self.cases * self.chunks * ceildiv(self.width, self.strip), flops=flops, bytes_=nbytes, note=note)
-        launch.kernel = on_threads(launch.kernel, self.lanes, 1 if self.cases == 1 else 4 * WARP // self.lanes, self.vector)
+        grid = self.cases * self.chunks * ceildiv(self.width, self.tile[1]) if self.outer is None else self.width * self.chunks
+        launch = first.finish(grid, flops=flops, bytes_=nbytes, note=note)
+        launch = tiled(launch, warps=self.warps, vectors=vectors, per_sm=PER_SM)
         return [launch] if store is not None else [launch, self._second(last, write(last))]
+
+    def _walk(self, call: Call, chunks: Ix | int) -> tuple[Callable[[Ix | int], Spot], Ix | int, Ix | int, Ix | int, Ix | int | None]:
+        """(the spot of a chunk's tile, and case, chunk, first column and columns that are left of the block's results)."""
+        b, (rows, wide) = call.b, self.tile
+        m, n = call.word("rows", self.rows), call.word("n", self.width)
+        self.left = m
+        if self.outer is None:
+            strips = b.ceildiv(n, wide)
+            program, column = b.pid // strips, b.pid % strips * wide
+            case, chunk = (0, program) if self.cases == 1 else (program // chunks, program % chunks)
+            left = None if divisible(self.width, wide) else n - column
+            self.last = b.minimum(chunk * self.per + self.per, b.ceildiv(m, rows))
+            self.first = chunk * self.per
+
+            def strip(step: Ix | int) -> Spot:
+                row = (self.first + step) * rows
+                return Spot(call, (case, row, column), self.tile, (None if divisible(self.rows, rows) else m - row, left))
+
+            return strip, case, chunk, column, left
+        w = call.word("across", self.across)
+        sizes = [call.word(f"steps{i}", d) for i, d in enumerate(self.steps)]
+        channel, chunk = b.pid // chunks, b.pid % chunks
+        whole: Ix | int = 1
+        for d in sizes:
+            whole = whole * d
+        self.first = chunk * self.per
+        self.last = b.minimum(self.first + self.per, whole)
+
+        def part(step: Ix | int) -> Spot:
+            *outer, row, column = unravel(b, self.first + step, sizes)
+            limit = (None if divisible(self.rows, rows) else m - row * rows, None if divisible(self.across, wide) else w - column * wide)
+            return Spot(call, (channel, *outer, row * rows, column * wide), self.tile, limit)
+
+        return part, 0, chunk, channel, None
+
+    def _summed(self, call: Call, found: Callable[[Spot], list[Tile]], place: Callable[[Ix | int], Spot]) -> list[Tile]:
+        b = call.b
+        with b.loop(0, self.last - self.first, 1, [b.full(self.tile, 0.0, f32)] * self.sums) as loop:
+            loop.next(*(a + t for a, t in zip(loop.carried, found(place(loop.index)), strict=True)))
+        return list(loop.results)
 
     def _second(self, call: Call, write: Write) -> Launch:
         """Sums of chunks, for strips of 32 columns."""
@@ -98,33 +205,44 @@ class Columns:
         n, chunks = call.word("n", self.width), call.word("chunks", self.chunks)
         strips = b.ceildiv(n, WARP)
         case, column = (0, b.pid * WARP) if self.cases == 1 else (b.pid // strips, b.pid % strips * WARP)
-        left = n - column
-        whole = chunks // IN_FLIGHT * IN_FLIGHT
+        left, rows = n - column, _power(self.chunks, CHUNKS // 2)
 
-        def at(chunk: Ix | int) -> list[Tile]:
-            return [b.load(parts, (case, chunk, i, column), (WARP,), limit=(left,)) for i in range(self.count)]
+        def at(chunk: Ix | int, i: int) -> Tile:
+            return b.load(parts, (case, chunk, i, column), (rows, WARP), limit=(chunks - chunk, left), axes=(1, 3))
 
-        with b.loop(0, whole, IN_FLIGHT, [b.full((WARP,), 0.0, f32)] * self.count) as loop:
-            total = list(loop.carried)
-            for x in [at(loop.index + u) for u in range(IN_FLIGHT)]:
-                total = [a + t for a, t in zip(total, x, strict=True)]
-            loop.next(*total)
-        with b.loop(whole, chunks, 1, loop.results) as tail:
-            tail.next(*(a + t for a, t in zip(tail.carried, at(tail.index), strict=True)))
-        write(case, column, left, list(tail.results))
-        launch = call.finish(self.cases * ceildiv(self.width, WARP), note="sums of chunks")
-        launch.kernel = on_threads(launch.kernel, WARP, 1, 1)
-        return launch
+        def added(count: int, terms: Callable[[Ix], list[Tile]]) -> list[Tile]:
+            with b.loop(0, chunks, rows, [b.full((rows, WARP), 0.0, f32)] * count) as loop:
+                loop.next(*(a + t for a, t in zip(loop.carried, terms(loop.index), strict=True)))
+            return [b.reduce("sum", t, 0) for t in loop.results]
+
+        if self.moments:
+            total, many = added(2, lambda k: [at(k, 0) * at(k, 2), at(k, 2)])
+            mean = total / many
+
+            def spread(k: Ix) -> list[Tile]:
+                d = at(k, 0) - mean
+                return [at(k, 1) + d * d * at(k, 2)]
+
+            sums = [mean, added(1, spread)[0] / many]
+        else:
+            sums = added(self.count, lambda k: [at(k, i) for i in range(self.count)])
+        write(case, column, left, [b.reshape(t, (WARP,)) for t in sums])
+        moved = self.cases * self.chunks * self.count * self.width * 4
+        launch = call.finish(self.cases * ceildiv(self.width, WARP), bytes_=moved, note="sums of chunks")
+        return tiled(launch, warps=max(1, min(WARPS, rows // 4)))
 
 
 class CudaColumns(Template):
-    """A sum or mean of floats over axes that are one in memory, with the elementwise work before and after it."""
+    """Sums and means of floats over axes that are one in memory, and sums of all but one axis however they lie, with the elementwise work
+    before and after them."""
 
     key = "columns"
-    serves = (Sum, Mean)
+    serves = (Sum, Mean, ChannelSums, Moments)
     fuses = True
 
     def refuses(self, region: Region, target: TargetSpec) -> Reason | None:
+        if isinstance(region.node.op, OverOthers):
+            return None
         dtype = region.node.values[0].dtype
         if not dtype.is_float or dtype.itemsize > 4:
             return Reason("not a sum of floats of 32 bits or fewer")
@@ -136,31 +254,33 @@ class CudaColumns(Template):
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         m, node = matrices(region), region.node
-        assert m is not None
         outputs = list(zip(region.body.outputs, region.results, strict=True))
         before = [(v, r) for v, r in outputs if not region.depends_on_anchor(v)]
         after = [(v, r) for v, r in outputs if region.depends_on_anchor(v)]
+        m = parts_of(region) if m is None else m
         sizes = [o.type.dtype.itemsize for o in (*(region.given(v) for v in m.full), *(r for _, r in before))]
-        lays = [*m.wide, *m.late.values(), *m.outs]
-        sums = Columns(region.name, m.rows, m.width, 1, vector_width(sizes, m.width, lays), m.cases)
+        along = m.width if m.outer is None else m.across
+        vector = vector_width(sizes, along, m.wide)
+        moments = isinstance(node.op, Moments)
+        sums = Columns(region.name, m.rows, m.width, len(node.operands), vector, m.cases, outer=m.outer, across=m.across, moments=moments)
         call = Call("columns", region.name if sums.chunks == 1 else f"{region.name}.chunks")
         b = call.b
-        views = {v: _view(call, f"x{i}", region.given(v), lay) for i, (v, lay) in enumerate(zip(m.full, m.wide, strict=False))}
-        beside = zip(before, m.wide[len(m.full) :], strict=True)
-        stored = [_view(call, f"z{i}", r, lay, write=True) for i, ((_, r), lay) in enumerate(beside)]
+        views, vectors = dict[Value, View](), dict[str, int]()
+        for i, (v, lay) in enumerate(zip(m.full, m.wide, strict=False)):
+            views[v] = _view(call, f"x{i}", region.given(v), lay)
+            vectors[f"x{i}"] = aligned(lay, along, 8)
+        stored = []
+        for i, ((_, r), lay) in enumerate(zip(before, m.wide[len(m.full) :], strict=True)):
+            stored.append(_view(call, f"z{i}", r, lay, write=True))
+            vectors[f"z{i}"] = aligned(lay, along, 8)
 
-        def terms(case: Ix | int, row: Ix | int, column: Ix | int, left: Ix | int | None, later: list[Callable[[], None]]) -> list[Tile]:
-            limit = None if left is None else (left,)
-
-            def leaf(v: Value, o: Operand) -> Tile:
-                narrow_ = views[v].type.strides[2] == 0
-                return b.load(views[v], (case, row, column), (1,) if narrow_ else (sums.strip,), limit=None if narrow_ else limit)
-
-            evaluate = Evaluator(b, region, leaf)
-            for (v, r), view in zip(before, stored, strict=True):
-                x = narrow(b, b.broadcast(evaluate(v), (sums.strip,)), r.type.dtype)
-                later.append(lambda view=view, x=x: b.store(view, (case, row, column), x, limit=limit))  # type: ignore[misc]
-            return [b.broadcast(evaluate(node.operands[0]), (sums.strip,))]
+        def terms(spot: Spot) -> list[Tile]:
+            evaluate = Evaluator(b, region, lambda v, o: spot.load(views[v]))
+            found = [b.cast(evaluate(v), f32) for v in node.operands]
+            made = [narrow(b, evaluate(v), r.type.dtype) for v, r in before]
+            for x, view in zip(made, stored if spot.shape == sums.tile else [], strict=False):
+                spot.store(view, x)
+            return found
 
         def write(call: Call) -> Write:
             c = call.b
@@ -169,22 +289,24 @@ class CudaColumns(Template):
             count = call.word("count", m.rows) if isinstance(node.op, Mean) else None
 
             def put(case: Ix | int, column: Ix | int, left: Ix | int | None, totals: list[Tile]) -> None:
-                (total,), limit = totals, None if left is None else (left,)
+                shape, limit = totals[0].shape, None if left is None else (left,)
                 if count is not None:
-                    total = total / c.cast(c.from_index(count), f32)
+                    totals = [totals[0] / c.cast(c.from_index(count), f32)]
 
                 def leaf(v: Value, o: Operand) -> Tile:
                     one = thin[v].type.strides[1] == 0
-                    return c.load(thin[v], (case, column), (1,) if one else total.shape, limit=None if one else limit)
+                    return c.load(thin[v], (case, column), (1,) if one else shape, limit=None if one else limit)
 
-                evaluate = Evaluator(c, region, leaf, {node.values[0]: total})
-                for (v, r), view in zip(after, outs, strict=True):
-                    c.store(view, (case, column), narrow(c, c.broadcast(evaluate(v), total.shape), r.type.dtype), limit=limit)
+                evaluate = Evaluator(c, region, leaf, dict(zip(node.values, totals, strict=True)))
+                made = [narrow(c, c.broadcast(evaluate(v), shape), r.type.dtype) for v, r in after]  # no load passes a store
+                for x, view in zip(made, outs, strict=True):
+                    c.store(view, (case, column), x, limit=limit)
 
             return put
 
         last = Call("columns_sum", region.name)
-        return sums.launches(call, terms, last, write, region_flops(region), region_bytes(region), "columns, in chunks")
+        note = "columns, in chunks" if m.outer is None else "all but one axis, in chunks"
+        return sums.launches(call, terms, last, write, region_flops(region), region_bytes(region), note, vectors)
 
 
 def _view(call: Call, name: str, o: Operand, lay: Layout, *, write: bool = False) -> View:
@@ -197,35 +319,64 @@ class Matrices:
     rows: Dim
     width: Dim
     full: list[Value]  # what is read of the operand's shape
-    wide: list[Layout]  # where that lies, then what is stored beside the sum: [cases, rows, columns]
+    wide: list[Layout]  # where that lies, then what is stored beside the sum: [cases, rows, columns], or [width, *outer, rows, across]
     late: dict[Value, Layout]  # what is read of the result's shape: [cases, columns]
     outs: list[Layout]  # the results
+    outer: list[Dim] | None = None
+    across: Dim = 1
 
 
-def matrices(region: Region) -> Matrices | None:
-    """A sum as sums down the columns of matrices, or None."""
+@dataclass
+class Parts:
+    """What a region reads and writes around its sums."""
+
+    full: list[Value]
+    late: list[Value]
+    wide: list[Layout]  # of the operands' shape
+    thin: list[Layout]  # of the results' shape
+
+
+def axes_of(node: Node) -> tuple[tuple[int, ...], bool]:
+    """The axes that a node sums, and whether its results keep them."""
+    op, rank = node.op, len(node.operands[0].shape)
+    if isinstance(op, OverOthers):
+        return op.axes(rank), False
+    assert isinstance(op, (Sum, Mean))
+    return op.axes, op.keepdims
+
+
+def around(region: Region) -> Parts | None:
+    """What stands around a region's sums, or None: something has another shape or no place."""
     node = region.node
-    op, shape = region.op(Sum, Mean), node.operands[0].shape
+    shape, small = node.operands[0].shape, node.values[0].shape
     outputs = list(zip(region.body.outputs, region.results, strict=True))
     before = [(v, r) for v, r in outputs if not region.depends_on_anchor(v)]
     after = [(v, r) for v, r in outputs if region.depends_on_anchor(v)]
-    full = _leaves(region, [node.operands[0], *(v for v, _ in before)], None)
+    full = _leaves(region, [*node.operands, *(v for v, _ in before)], None)
     late = _leaves(region, [v for v, _ in after], node)
     if not full or any(region.operand(v) is None for v in (*full, *late)) or any(r.type.shape != shape for _, r in before):
         return None
-    small = node.values[0].shape
     if any(r.type.shape != small for _, r in after):
         return None
     wide = [region.given(v).layout.expand(shape) for v in full] + [r.layout for _, r in before]
     thin = [region.given(v).layout.expand(small) for v in late] + [r.layout for _, r in after]
-    kept = [a for a in range(len(shape)) if a not in op.axes]
+    return Parts(full, late, wide, thin)
+
+
+def matrices(region: Region) -> Matrices | None:
+    """Sums as sums down the columns of matrices, or None."""
+    node, found = region.node, around(region)
+    if found is None:
+        return None
+    (axes, keepdims), shape, wide, thin = axes_of(node), node.operands[0].shape, found.wide, found.thin
+    kept = [a for a in range(len(shape)) if a not in axes]
     whole = next((lay for lay in wide if all(s != 0 or d == 1 for s, d in zip(lay.strides, shape, strict=True))), wide[0])
     last = next((a for a in kept if whole.strides[a] == 1 and shape[a] != 1), None)
     if last is None:
         return None
-    reduced = sorted(op.axes, key=lambda a: -bounds(whole.strides[a])[1])
+    reduced = sorted(axes, key=lambda a: -bounds(whole.strides[a])[1])
     cases = [a for a in kept if a != last]
-    place = {a: a if op.keepdims else i for i, a in enumerate(kept)}
+    place = {a: a if keepdims else i for i, a in enumerate(kept)}
 
     def merged(axes: Sequence[int], layouts: list[tuple[Layout, Sequence[int]]]) -> tuple[Dim, list[Dim]] | None:
         dims = tuple(shape[a] for a in axes)
@@ -240,4 +391,24 @@ def matrices(region: Region) -> Matrices | None:
     n, sizes = len(wide), (many[0], rows[0], shape[last])
     lays = [Layout(sizes, (c, r, s), x.offset) for x, c, r, s in zip(wide, many[1], rows[1], steps, strict=False)]
     lines = [Layout(sizes[::2], (c, s), x.offset) for x, c, s in zip(thin, many[1][n:], steps[n:], strict=True)]
-    return Matrices(many[0], rows[0], shape[last], full, lays, dict(zip(late, lines, strict=False)), lines[len(late) :])
+    late = dict(zip(found.late, lines, strict=False))
+    return Matrices(many[0], rows[0], shape[last], found.full, lays, late, lines[len(late) :])
+
+
+def parts_of(region: Region) -> Matrices:
+    """Sums over all axes but one, whatever the order of the axes in memory: of the summed ones, the last two of which lie closest."""
+    node, found = region.node, around(region)
+    assert found is not None and isinstance(node.op, OverOthers)
+    shape, kept, n = node.operands[0].shape, node.op.axis, len(found.wide)
+    near = [sum(lay.strides[a] == 1 and shape[a] != 1 for lay in found.wide) for a in range(len(shape))]
+    order = sorted(node.op.axes(len(shape)), key=lambda a: (near[a], a))
+    dims = tuple(shape[a] for a in order)
+    sizes, strides = collapse(dims, [Layout(dims, tuple(x.strides[a] for a in order)) for x in found.wide])
+    pad = max(0, 2 - len(sizes))
+    sizes, strides = [1] * pad + sizes, [[0] * pad + s for s in strides] if strides else [[0, 0] for _ in found.wide]
+    lays = [Layout((shape[kept], *sizes), (x.strides[kept], *s), x.offset) for x, s in zip(found.wide, strides, strict=True)]
+    lines = [Layout((1, shape[kept]), (0, x.strides[0]), x.offset) for x in found.thin]
+    late = dict(zip(found.late, lines, strict=False))
+    *outer, rows, across = sizes
+    assert n == len(lays)
+    return Matrices(1, rows, shape[kept], found.full, lays, late, lines[len(late) :], outer, across)

@@ -3,20 +3,19 @@ the weight and the bias, down the columns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from ....core.dtypes import f32
 from ....core.target_spec import TargetSpec
 from ....ir.layout import Layout
 from ....ops.rows.norm_backward import NormBackward as NormBackwardOp
-from ....tile.builder import Ix, Tile
+from ....tile.builder import Ix, Tile, View
 from ...call import Call
 from ...cuda.groups import on_threads, shared_launch, vector_width
+from ...cuda.tiled import aligned
 from ...launch import Buffer, Launch
 from ...region import Operand, Region, narrow
 from ...template import Reason, Template, region_bytes, region_flops
 from ..norm_backward import NormBackwardTemplate
-from .columns import Columns, Write
+from .columns import Columns, Spot, Write
 
 MOST_THREADS = 1024
 PER_THREAD = 32  # elements of a row in a thread's registers
@@ -102,17 +101,19 @@ class _Norm:
         results: list[Operand] = list(self.region.results[1:])
         sums = Columns(f"{self.region.name}.sums", self.rows, self.width, len(results), self.vector)
         call = Call("norm_columns", f"{self.region.name}.chunks")
-        b = call.b
-        x, g = (call.view(name, o.type.dtype, o.buffer, o.layout) for name, o in (("x", self.x), ("g", self.g)))
-        line = Layout.contiguous((self.rows,))
-        means, scales = (call.view(name, f32, o, line) for name, o in (("mean", self.means), ("scale", self.scales)))
+        b, shape = call.b, (1, self.rows, self.width)
+        views, vectors = dict[str, View](), dict[str, int]()
+        for name, o in (("x", self.x), ("g", self.g)):
+            lay = Layout(shape, (0, *o.layout.strides), o.layout.offset)
+            views[name], vectors[name] = call.view(name, o.type.dtype, o.buffer, lay), aligned(lay, self.width, 8)
+        for name, buffer in (("mean", self.means), ("scale", self.scales)):
+            views[name] = call.view(name, f32, buffer, Layout(shape, (0, 1, 0)))
 
-        def terms(case: Ix | int, row: Ix | int, column: Ix | int, left: Ix | int | None, later: list[Callable[[], None]]) -> list[Tile]:
-            limit = None if left is None else (left,)
-            y, c = (b.cast(b.load(v, (row, column), (sums.strip,), limit=limit), f32) for v in (x, g))
+        def terms(spot: Spot) -> list[Tile]:
+            y, c = (b.cast(spot.load(views[name]), f32) for name in ("x", "g"))
             if self.op.centred:
-                y = y - b.load(means, (row,), (1,))
-            return [c * (y * b.load(scales, (row,), (1,))), c][: len(results)]
+                y = y - spot.load(views["mean"])
+            return [c * (y * spot.load(views["scale"])), c][: len(results)]
 
         def write(call: Call) -> Write:
             c = call.b
@@ -125,4 +126,4 @@ class _Norm:
             return put
 
         last, note = Call("norm_sums", f"{self.region.name}.sums"), "sums of the weight and the bias, in chunks"
-        return sums.launches(call, terms, last, write, 4 * self.x.type.numel, 2 * self.x.type.nbytes, note)
+        return sums.launches(call, terms, last, write, 4 * self.x.type.numel, 2 * self.x.type.nbytes, note, vectors)
