@@ -101,7 +101,8 @@ def test_rows_added_at_indices(dtype: DType, rng: np.random.Generator) -> None:
 
 # chip, dtype, batch, channels, sizes, results, taps, stride, padding, dilation, groups, and what a launch's note says
 WEIGHTS: list[tuple[Any, ...]] = [
-    ("sm_90a", bf16, 2, 64, (9, 8), 64, (3, 3), (1, 1), (1, 1), (1, 1), 1, "producer"),
+    ("sm_90a", bf16, 2, 64, (4, 5), 64, (2, 2), (1, 1), (1, 1), (1, 1), 1, "boxes"),
+    ("sm_90a", bf16, 3, 72, (6, 5), 64, (2, 1), (1, 2), (2, 0), (2, 1), 1, "boxes"),
     ("sm_80", f16, 2, 24, (81,), 40, (5,), (2,), (2,), (1,), 1, ""),
     ("sm_120", f32, 2, 20, (14, 15), 36, (2, 3), (1, 2), (0, 1), (2, 1), 2, ""),
     ("sm_90a", bf16, 2, 3, (25, 30), 40, (5, 3), (2, 2), (2, 1), (1, 1), 1, "K in"),
@@ -284,9 +285,35 @@ def test_sums_of_channels_together(case: tuple[tuple[int, ...], tuple[bool, bool
     assert len(made.program.launches) <= 2
     x, y, mean = floats(rng, bf16, *stored[0]), floats(rng, f32, *stored[1]), floats(rng, f32, shape[1])
     got = made(x, y, mean)
-    wx, wy = (np.moveaxis(v.astype(np.float64), -1, 1) if is_last else v.astype(np.float64) for v, is_last in zip((x, y), order, strict=True))
+    wx, wy = (np.moveaxis(v.astype(np.float64), -1, 1) if at_end else v.astype(np.float64) for v, at_end in zip((x, y), order, strict=True))
     axes = (0, *range(2, len(shape)))
     moment = (wx * (wy - mean.reshape(1, -1, *(1,) * (len(shape) - 2)))).sum(axes)
     close(got[0], wx.sum(axes), f32)
     close(got[1], moment * mean, f32)
     close(got[2], moment, bf16)
+
+
+@pytest.mark.parametrize("case", [
+    (bf16, (2, 16, 9, 11), (3, 3), (2, 2), (1, 1), (1, 1)), (f32, (1, 5, 7, 6), (2, 3), (1, 2), (0, 1), (2, 1)),
+], ids=str)  # fmt: skip
+def test_max_pool_of_channels_last(case: tuple[Any, ...], rng: np.random.Generator) -> None:
+    """Values, places and their backward pass without a copy: equal elements, NaN, and windows of nothing but the lowest value."""
+    dtype, shape, kernel, stride, padding, dilation = case
+    n = len(kernel)
+    attrs = {"kernel": kernel, "stride": stride, "padding": tuple((p, p) for p in padding), "dilation": dilation}
+    stored = (shape[0], *shape[2:], shape[1])
+
+    def build(x: Any) -> Any:
+        return [o.Transpose(perm=(0, *range(2, n + 2), 1))(v) for v in o.MaxPoolIndices(**attrs)(last(x))]
+
+    x = np.round(rng.standard_normal(stored) * 2).astype(dtype.np)
+    x[0, :3, ..., 0] = -np.inf
+    x.reshape(-1, shape[1])[shape[2] // 2, 1] = np.nan
+    g = graph(build, (dtype, stored))
+    made = Emulated(g)
+    assert len(made.program.launches) == 1
+    got = made(x)
+    exact = torch.from_numpy(np.moveaxis(x.astype(np.float64), -1, 1).copy())
+    want, places = tf.max_pool2d(exact, kernel, stride, padding, dilation, return_indices=True)
+    np.testing.assert_array_equal(np.moveaxis(got[0].astype(np.float64), -1, 1), want.numpy())
+    np.testing.assert_array_equal(np.moveaxis(got[1], -1, 1), places.numpy())

@@ -32,6 +32,7 @@ from ...template import Reason, Template, region_bytes, region_flops
 from ..reduce import _leaves
 
 WARP = 32
+STRIP = 8  # columns of a block that adds the sums of chunks
 WARPS = 8  # of a block
 ELEMENTS = 32  # of all sums' tiles in a thread
 CHUNKS = 512  # of what a result sums, at most
@@ -200,18 +201,18 @@ class Columns:
         return list(loop.results)
 
     def _second(self, call: Call, write: Write) -> Launch:
-        """Sums of chunks, for strips of 32 columns."""
+        """Sums of chunks, for strips of few columns."""
         b, parts = call.b, self._line(call)
         n, chunks = call.word("n", self.width), call.word("chunks", self.chunks)
-        strips = b.ceildiv(n, WARP)
-        case, column = (0, b.pid * WARP) if self.cases == 1 else (b.pid // strips, b.pid % strips * WARP)
+        strips = b.ceildiv(n, STRIP)
+        case, column = (0, b.pid * STRIP) if self.cases == 1 else (b.pid // strips, b.pid % strips * STRIP)
         left, rows = n - column, _power(self.chunks, CHUNKS // 2)
 
         def at(chunk: Ix | int, i: int) -> Tile:
-            return b.load(parts, (case, chunk, i, column), (rows, WARP), limit=(chunks - chunk, left), axes=(1, 3))
+            return b.load(parts, (case, chunk, i, column), (rows, STRIP), limit=(chunks - chunk, left), axes=(1, 3))
 
         def added(count: int, terms: Callable[[Ix], list[Tile]]) -> list[Tile]:
-            with b.loop(0, chunks, rows, [b.full((rows, WARP), 0.0, f32)] * count) as loop:
+            with b.loop(0, chunks, rows, [b.full((rows, STRIP), 0.0, f32)] * count) as loop:
                 loop.next(*(a + t for a, t in zip(loop.carried, terms(loop.index), strict=True)))
             return [b.reduce("sum", t, 0) for t in loop.results]
 
@@ -226,10 +227,10 @@ class Columns:
             sums = [mean, added(1, spread)[0] / many]
         else:
             sums = added(self.count, lambda k: [at(k, i) for i in range(self.count)])
-        write(case, column, left, [b.reshape(t, (WARP,)) for t in sums])
+        write(case, column, left, [b.reshape(t, (STRIP,)) for t in sums])
         moved = self.cases * self.chunks * self.count * self.width * 4
-        launch = call.finish(self.cases * ceildiv(self.width, WARP), bytes_=moved, note="sums of chunks")
-        return tiled(launch, warps=max(1, min(WARPS, rows // 4)))
+        launch = call.finish(self.cases * ceildiv(self.width, STRIP), bytes_=moved, note="sums of chunks")
+        return tiled(launch, warps=max(1, min(WARPS, rows * STRIP // 128)))
 
 
 class CudaColumns(Template):
