@@ -285,14 +285,13 @@ class Fuse(Pass):
         grown = True
         while grown and len(region) < self.max_ops:
             grown = False
-            short = [n for n in region if n is anchor or n.types[0].shape == shape]
-            readers = {u for n in short for v in n.values for u in regions.users[v]}
-            readers |= {v.node for n in short for v in n.operands if n is not anchor and regions.alone(v, inside)}
+            readers = {u for n in region if n is anchor or n.types[0].shape == shape for v in n.values for u in regions.users[v]}
             for n in sorted(readers - inside, key=regions.position.__getitem__):
-                fits = joins_anchor(n) and regions.free(n) and n.types[0].shape == shape
-                if fits and len(region) < self.max_ops and regions.place({*inside, n}) is not None:
-                    region.append(n)
-                    inside.add(n)
+                more = [n, *(v.node for v in n.operands if v.node not in inside and v.shape == shape and regions.alone(v, [n]))]
+                more = [m for m in more if joins_anchor(m) and regions.free(m) and m.types[0].shape == shape]
+                if n in more and len(region) + len(more) <= self.max_ops and regions.place({*inside, *more}) is not None:
+                    region += more
+                    inside.update(more)
                     grown = True
         return region
 

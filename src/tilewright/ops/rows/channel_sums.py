@@ -2,6 +2,7 @@
 operands once for all of them; elsewhere they are reductions of their own."""
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from ..families import Composite, M, N, bf16, f32, f64, i32, require_kind, requi
 from .reductions import wide
 
 
+@dataclass(frozen=True, eq=False)
 class OverOthers(Composite):
     """Results have one element for each of axis `axis` of the operands, which are of one type."""
 
