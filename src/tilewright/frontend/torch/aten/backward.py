@@ -45,8 +45,7 @@ def convolution_backward(c: Context, g: Value, x: Value, w: Value, bias: Any, st
         return convolution(inner, x, w, None, stride, padding, dilation, transposed, output_padding, groups)
 
     dx, dw = pulled(c, forward, (x, w), g, tuple(mask[:2])) if any(mask[:2]) else (None, None)
-    axes = tuple(a for a in range(len(g.shape)) if a != 1)
-    return dx, dw, F.sum_(g, axes) if mask[2] else None
+    return dx, dw, F.cast(O.ChannelSums()(F.widened(g)), g.dtype) if mask[2] else None
 
 
 def _pool_backward(name: str) -> Any:

@@ -160,12 +160,12 @@ class WeightGradient(Product):
             self.box = self._fitting(depth)
             self.counts = [ceildiv(d, b) for d, b in zip((self.items, *self.pixels), self.box, strict=True)]
             steps = prod(-(-d // b) for d, b in zip((images, *self.pixels), self.box, strict=True))
-        step = max(STEP, 2 * rows * columns * depth * places / RATE[item])
+        step = max(STEP * (4 if self.few else 1), 2 * rows * columns * depth * places / RATE[item])  # elements one by one take longer
 
         def time(parts: int) -> float:
             return -(-tiles * parts // places) * (-(-steps // parts) + 3) * step + (3.0 + 8 * area * parts / SUMS if parts > 1 else 0.0)
 
-        return replace(config, parts=min((p for p in range(1, 65) if p == 1 or steps >= 4 * p), key=time))
+        return replace(config, parts=min((p for p in (*range(1, 65), 96, 128, 192, 256, 384, 512) if p == 1 or steps >= 4 * p), key=time))
 
     def _boxed(self) -> bool:
         """Whether TMA copies boxes of pixels of both operands: taps side by side (or one), rows of channels at multiples of 16 bytes."""
