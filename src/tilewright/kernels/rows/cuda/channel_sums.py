@@ -1,10 +1,10 @@
-"""Sums over rows and columns of matrices by whole blocks, on a GPU: gradients of biases and of norms' weights, means of pixels that lie
-channels last, and what batch norms need (several sums at once, or mean and variance).
+"""Several sums over all axes but one, by whole blocks, on a GPU: what batch norms need (sums at once, or mean and variance), and gradients
+of biases of convolutions.
 
 A block walks a chunk of what is summed with a tile for every sum, tens of accesses in flight in every thread, and reduces the tiles at the
 end; a second launch adds the chunks' sums in order, where there are several. How many follows from the shape alone, so every sum has one
-order. Where results lie side by side in memory (`columns`), what is read is seen as [cases, rows, columns]; else a block takes one result
-and what is read is [results, axes…, rows, columns], of which all but the first are summed.
+order. Where results lie side by side in memory, what is read is seen as [1, rows, columns]; else a block takes one result and what is read
+is [results, axes…, rows, columns], of which all but the first are summed.
 
 A variance is summed around an element of each chunk, and chunks are joined by their means (Chan), so nothing cancels.
 """
@@ -17,10 +17,9 @@ from dataclasses import dataclass, replace
 from ....core.dims import Dim, bounds, ceildiv, divisible, product
 from ....core.dtypes import f32, i32
 from ....core.target_spec import TargetSpec
-from ....ir.graph import Node, Value
+from ....ir.graph import Value
 from ....ir.layout import Layout
 from ....ops.rows.channel_sums import ChannelSums, Moments, OverOthers
-from ....ops.rows.reductions import Mean, Sum
 from ....tile.builder import Ix, Tile, View
 from ...call import Call
 from ...cuda.groups import vector_width
@@ -28,7 +27,7 @@ from ...cuda.tiled import aligned, tiled
 from ...launch import Buffer, Launch
 from ...pointwise.pointwise import unravel
 from ...region import Evaluator, Operand, Region, collapse, narrow
-from ...template import Reason, Template, region_bytes, region_flops
+from ...template import Template, region_bytes, region_flops
 from ..reduce import _leaves
 
 WARP = 32
@@ -39,7 +38,6 @@ CHUNKS = 512  # of what a result sums, at most
 BLOCKS = 512  # that keep a large chip busy
 PER_SM = 3
 KNOWN = 1 << 18  # rows, where their number is known no better
-FEWEST = {True: 64, False: 32}  # rows that are worth it; with one case, or several
 
 
 @dataclass
@@ -72,7 +70,7 @@ class Spot:
 
 
 Terms = Callable[[Spot], list[Tile]]  # what is summed, one tile a sum; then the spot's stores
-Write = Callable[[Ix | int, Ix | int, Ix | int | None, list[Tile]], None]  # (case, first column, columns that are left, sums)
+Write = Callable[[Ix | int, Ix | int | None, list[Tile]], None]  # (first column, columns that are left, sums)
 
 
 def _power(n: Dim, most: int) -> int:
@@ -84,9 +82,9 @@ class Columns:
     """`count` sums (or, with `moments`, mean and variance) of terms that a call's views give. `outer`: axes around the rows that are
     summed as well; a block then takes one of the `width` results. The sums of chunks lie in `parts`."""
 
-    def __init__(self, name: str, rows: Dim, width: Dim, count: int, vector: int, cases: Dim = 1, *, outer: Sequence[Dim] | None = None,
+    def __init__(self, name: str, rows: Dim, width: Dim, count: int, vector: int, *, outer: Sequence[Dim] | None = None,
                  across: Dim = 1, moments: bool = False) -> None:
-        self.rows, self.width, self.cases, self.moments, self.outer = rows, width, cases, moments, outer
+        self.rows, self.width, self.moments, self.outer = rows, width, moments, outer
         self.across: Dim = across  # columns of what a block sums, where it has one result
         self.sums = count if not moments else 2 if outer is None else 3  # a block's tiles; how many elements are columns is known
         each = max(1, ELEMENTS // (1 << (self.sums - 1).bit_length())) * WARP * WARPS
@@ -94,7 +92,7 @@ class Columns:
             wide = _power(width, max(32, 8 * vector))
             self.tile = _power(rows, max(1, each // wide)), wide
             steps = ceildiv(rows, self.tile[0])
-            places: Dim = cases * ceildiv(width, wide)
+            places: Dim = ceildiv(width, wide)
         else:
             wide = _power(across, 512)
             self.tile = _power(rows, max(1, each // wide)), wide
@@ -106,10 +104,10 @@ class Columns:
         self.per = max(1, -(-most // wanted))  # tiles of a chunk
         self.chunks = ceildiv(steps, self.per) if not isinstance(steps, int) or self.per < steps else 1
         self.count = 3 if moments else count
-        self.parts = Buffer(f"{name}.parts", "temp", cases * self.chunks * self.count * width * 4)
+        self.parts = Buffer(f"{name}.parts", "temp", self.chunks * self.count * width * 4)
 
     def _line(self, call: Call, *, write: bool = False) -> View:
-        layout = Layout.contiguous((self.cases, self.chunks, self.count, self.width))
+        layout = Layout.contiguous((self.chunks, self.count, self.width))
         return call.view("parts", f32, self.parts, layout, write=write)
 
     def launches(self, first: Call, terms: Terms, last: Call, write: Callable[[Call], Write], flops: Dim, nbytes: Dim, note: str,
@@ -119,7 +117,7 @@ class Columns:
         store = write(first) if self.chunks == 1 else None
         out = None if self.chunks == 1 else self._line(first, write=True)
         chunks = first.word("chunks", self.chunks)
-        place, case, chunk, column, left = self._walk(first, chunks)
+        place, chunk, column, left = self._walk(first, chunks)
         pivot = None
         if self.moments:
             one = replace(place(0), shape=(1, place(0).shape[1] if self.outer is None else 1), limit=(None, None))
@@ -150,34 +148,33 @@ class Columns:
                 totals = [totals[0], totals[1] / n]
         lines = [b.reshape(t, (t.shape[1],)) for t in totals]
         if store is not None:
-            store(case, column, left, lines)
+            store(column, left, lines)
         else:
             assert out is not None
             for i, t in enumerate(lines):
-                b.store(out, (case, chunk, i, column), t, limit=None if left is None else (left,))
-        grid = self.cases * self.chunks * ceildiv(self.width, self.tile[1]) if self.outer is None else self.width * self.chunks
+                b.store(out, (chunk, i, column), t, limit=None if left is None else (left,))
+        grid = self.chunks * ceildiv(self.width, self.tile[1]) if self.outer is None else self.width * self.chunks
         launch = first.finish(grid, flops=flops, bytes_=nbytes, note=note)
         launch = tiled(launch, warps=self.warps, vectors=vectors, per_sm=PER_SM)
         return [launch] if store is not None else [launch, self._second(last, write(last))]
 
-    def _walk(self, call: Call, chunks: Ix | int) -> tuple[Callable[[Ix | int], Spot], Ix | int, Ix | int, Ix | int, Ix | int | None]:
-        """(the spot of a chunk's tile, and case, chunk, first column and columns that are left of the block's results)."""
+    def _walk(self, call: Call, chunks: Ix | int) -> tuple[Callable[[Ix | int], Spot], Ix | int, Ix | int, Ix | int | None]:
+        """(the spot of a chunk's tile, and chunk, first column and columns that are left of the block's results)."""
         b, (rows, wide) = call.b, self.tile
         m, n = call.word("rows", self.rows), call.word("n", self.width)
         self.left = m
         if self.outer is None:
             strips = b.ceildiv(n, wide)
-            program, column = b.pid // strips, b.pid % strips * wide
-            case, chunk = (0, program) if self.cases == 1 else (program // chunks, program % chunks)
+            chunk, column = b.pid // strips, b.pid % strips * wide
             left = None if divisible(self.width, wide) else n - column
             self.last = b.minimum(chunk * self.per + self.per, b.ceildiv(m, rows))
             self.first = chunk * self.per
 
             def strip(step: Ix | int) -> Spot:
                 row = (self.first + step) * rows
-                return Spot(call, (case, row, column), self.tile, (None if divisible(self.rows, rows) else m - row, left))
+                return Spot(call, (0, row, column), self.tile, (None if divisible(self.rows, rows) else m - row, left))
 
-            return strip, case, chunk, column, left
+            return strip, chunk, column, left
         w = call.word("across", self.across)
         sizes = [call.word(f"steps{i}", d) for i, d in enumerate(self.steps)]
         channel, chunk = b.pid // chunks, b.pid % chunks
@@ -192,7 +189,7 @@ class Columns:
             limit = (None if divisible(self.rows, rows) else m - row * rows, None if divisible(self.across, wide) else w - column * wide)
             return Spot(call, (channel, *outer, row * rows, column * wide), self.tile, limit)
 
-        return part, 0, chunk, channel, None
+        return part, chunk, channel, None
 
     def _summed(self, call: Call, found: Callable[[Spot], list[Tile]], place: Callable[[Ix | int], Spot]) -> list[Tile]:
         b = call.b
@@ -204,12 +201,11 @@ class Columns:
         """Sums of chunks, for strips of few columns."""
         b, parts = call.b, self._line(call)
         n, chunks = call.word("n", self.width), call.word("chunks", self.chunks)
-        strips = b.ceildiv(n, STRIP)
-        case, column = (0, b.pid * STRIP) if self.cases == 1 else (b.pid // strips, b.pid % strips * STRIP)
+        column = b.pid * STRIP
         left, rows = n - column, _power(self.chunks, CHUNKS // 2)
 
         def at(chunk: Ix | int, i: int) -> Tile:
-            return b.load(parts, (case, chunk, i, column), (rows, STRIP), limit=(chunks - chunk, left), axes=(1, 3))
+            return b.load(parts, (chunk, i, column), (rows, STRIP), limit=(chunks - chunk, left), axes=(0, 2))
 
         def added(count: int, terms: Callable[[Ix], list[Tile]]) -> list[Tile]:
             with b.loop(0, chunks, rows, [b.full((rows, STRIP), 0.0, f32)] * count) as loop:
@@ -227,31 +223,18 @@ class Columns:
             sums = [mean, added(1, spread)[0] / many]
         else:
             sums = added(self.count, lambda k: [at(k, i) for i in range(self.count)])
-        write(case, column, left, [b.reshape(t, (STRIP,)) for t in sums])
-        moved = self.cases * self.chunks * self.count * self.width * 4
-        launch = call.finish(self.cases * ceildiv(self.width, STRIP), bytes_=moved, note="sums of chunks")
+        write(column, left, [b.reshape(t, (STRIP,)) for t in sums])
+        moved = self.chunks * self.count * self.width * 4
+        launch = call.finish(ceildiv(self.width, STRIP), bytes_=moved, note="sums of chunks")
         return tiled(launch, warps=max(1, min(WARPS, rows * STRIP // 128)))
 
 
-class CudaColumns(Template):
-    """Sums and means of floats over axes that are one in memory, and sums of all but one axis however they lie, with the elementwise work
-    before and after them."""
+class CudaChannelSums(Template):
+    """With the elementwise work before and after them."""
 
-    key = "columns"
-    serves = (Sum, Mean, ChannelSums, Moments)
+    key = "channel_sums"
+    serves = (ChannelSums, Moments)
     fuses = True
-
-    def refuses(self, region: Region, target: TargetSpec) -> Reason | None:
-        if isinstance(region.node.op, OverOthers):
-            return None
-        dtype = region.node.values[0].dtype
-        if not dtype.is_float or dtype.itemsize > 4:
-            return Reason("not a sum of floats of 32 bits or fewer")
-        found = matrices(region)
-        if found is None:
-            return Reason("not matrices of columns in memory")
-        fewest = FEWEST[found.cases == 1]
-        return None if bounds(found.rows)[0] >= fewest else Reason(f"fewer than {fewest} rows")
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         m, node = matrices(region), region.node
@@ -263,8 +246,8 @@ class CudaColumns(Template):
         along = m.width if m.outer is None else m.across
         vector = vector_width(sizes, along, m.wide)
         moments = isinstance(node.op, Moments)
-        sums = Columns(region.name, m.rows, m.width, len(node.operands), vector, m.cases, outer=m.outer, across=m.across, moments=moments)
-        call = Call("columns", region.name if sums.chunks == 1 else f"{region.name}.chunks")
+        sums = Columns(region.name, m.rows, m.width, len(node.operands), vector, outer=m.outer, across=m.across, moments=moments)
+        call = Call("channel_sums", region.name if sums.chunks == 1 else f"{region.name}.chunks")
         b = call.b
         views, vectors = dict[Value, View](), dict[str, int]()
         for i, (v, lay) in enumerate(zip(m.full, m.wide, strict=False)):
@@ -287,25 +270,21 @@ class CudaColumns(Template):
             c = call.b
             thin = {v: _view(call, f"e{i}", region.given(v), lay) for i, (v, lay) in enumerate(m.late.items())}
             outs = [_view(call, f"y{i}", r, lay, write=True) for i, ((_, r), lay) in enumerate(zip(after, m.outs, strict=True))]
-            count = call.word("count", m.rows) if isinstance(node.op, Mean) else None
 
-            def put(case: Ix | int, column: Ix | int, left: Ix | int | None, totals: list[Tile]) -> None:
+            def put(column: Ix | int, left: Ix | int | None, totals: list[Tile]) -> None:
                 shape, limit = totals[0].shape, None if left is None else (left,)
-                if count is not None:
-                    totals = [totals[0] / c.cast(c.from_index(count), f32)]
-
                 def leaf(v: Value, o: Operand) -> Tile:
-                    one = thin[v].type.strides[1] == 0
-                    return c.load(thin[v], (case, column), (1,) if one else shape, limit=None if one else limit)
+                    one = thin[v].type.strides[0] == 0
+                    return c.load(thin[v], (column,), (1,) if one else shape, limit=None if one else limit)
 
                 evaluate = Evaluator(c, region, leaf, dict(zip(node.values, totals, strict=True)))
                 made = [narrow(c, c.broadcast(evaluate(v), shape), r.type.dtype) for v, r in after]  # no load passes a store
                 for x, view in zip(made, outs, strict=True):
-                    c.store(view, (case, column), x, limit=limit)
+                    c.store(view, (column,), x, limit=limit)
 
             return put
 
-        last = Call("columns_sum", region.name)
+        last = Call("channel_sums_add", region.name)
         note = "columns, in chunks" if m.outer is None else "all but one axis, in chunks"
         return sums.launches(call, terms, last, write, region_flops(region), region_bytes(region), note, vectors)
 
@@ -316,12 +295,11 @@ def _view(call: Call, name: str, o: Operand, lay: Layout, *, write: bool = False
 
 @dataclass
 class Matrices:
-    cases: Dim
     rows: Dim
     width: Dim
     full: list[Value]  # what is read of the operand's shape
-    wide: list[Layout]  # where that lies, then what is stored beside the sum: [cases, rows, columns], or [width, *outer, rows, across]
-    late: dict[Value, Layout]  # what is read of the result's shape: [cases, columns]
+    wide: list[Layout]  # where that lies, then what is stored beside the sums: [1, rows, columns], or [width, *outer, rows, across]
+    late: dict[Value, Layout]  # what is read of the results' shape: [columns]
     outs: list[Layout]  # the results
     outer: list[Dim] | None = None
     across: Dim = 1
@@ -336,18 +314,15 @@ class Parts:
     wide: list[Layout]  # of the operands' shape
     thin: list[Layout]  # of the results' shape
 
-
-def axes_of(node: Node) -> tuple[tuple[int, ...], bool]:
-    """The axes that a node sums, and whether its results keep them."""
-    op, rank = node.op, len(node.operands[0].shape)
-    if isinstance(op, OverOthers):
-        return op.axes(rank), False
-    assert isinstance(op, (Sum, Mean))
-    return op.axes, op.keepdims
+    def lines(self, width: Dim) -> tuple[dict[Value, Layout], list[Layout]]:
+        """What is read of the results' shape, and the results."""
+        made = [Layout((width,), x.strides, x.offset) for x in self.thin]
+        late = dict(zip(self.late, made, strict=False))
+        return late, made[len(late) :]
 
 
-def around(region: Region) -> Parts | None:
-    """What stands around a region's sums, or None: something has another shape or no place."""
+def around(region: Region) -> Parts:
+    """What stands around a region's sums."""
     node = region.node
     shape, small = node.operands[0].shape, node.values[0].shape
     outputs = list(zip(region.body.outputs, region.results, strict=True))
@@ -355,52 +330,34 @@ def around(region: Region) -> Parts | None:
     after = [(v, r) for v, r in outputs if region.depends_on_anchor(v)]
     full = _leaves(region, [*node.operands, *(v for v, _ in before)], None)
     late = _leaves(region, [v for v, _ in after], node)
-    if not full or any(region.operand(v) is None for v in (*full, *late)) or any(r.type.shape != shape for _, r in before):
-        return None
-    if any(r.type.shape != small for _, r in after):
-        return None
     wide = [region.given(v).layout.expand(shape) for v in full] + [r.layout for _, r in before]
     thin = [region.given(v).layout.expand(small) for v in late] + [r.layout for _, r in after]
     return Parts(full, late, wide, thin)
 
 
 def matrices(region: Region) -> Matrices | None:
-    """Sums as sums down the columns of matrices, or None."""
+    """Sums down the columns of matrices, or None."""
     node, found = region.node, around(region)
-    if found is None:
-        return None
-    (axes, keepdims), shape, wide, thin = axes_of(node), node.operands[0].shape, found.wide, found.thin
-    kept = [a for a in range(len(shape)) if a not in axes]
+    assert isinstance(node.op, OverOthers)
+    shape, wide, kept = node.operands[0].shape, found.wide, node.op.axis
     whole = next((lay for lay in wide if all(s != 0 or d == 1 for s, d in zip(lay.strides, shape, strict=True))), wide[0])
-    last = next((a for a in kept if whole.strides[a] == 1 and shape[a] != 1), None)
-    if last is None:
+    if shape[kept] == 1 or any(x.strides[kept] not in (0, 1) for x in wide) or whole.strides[kept] != 1:
         return None
-    reduced = sorted(axes, key=lambda a: -bounds(whole.strides[a])[1])
-    cases = [a for a in kept if a != last]
-    place = {a: a if keepdims else i for i, a in enumerate(kept)}
-
-    def merged(axes: Sequence[int], layouts: list[tuple[Layout, Sequence[int]]]) -> tuple[Dim, list[Dim]] | None:
-        dims = tuple(shape[a] for a in axes)
-        sizes, strides = collapse(dims, [Layout(dims, tuple(x.strides[p] for p in at)) for x, at in layouts])
-        return None if len(sizes) > 1 else (sizes[0], [s[0] for s in strides]) if sizes else (1, [0 for _ in strides])
-
-    rows = merged(reduced, [(x, reduced) for x in wide])
-    many = merged(cases, [*((x, cases) for x in wide), *((x, [place[a] for a in cases]) for x in thin)])
-    steps = [x.strides[last] for x in wide] + [x.strides[place[last]] for x in thin]
-    if rows is None or many is None or any(s not in (0, 1) for s in steps[: len(wide)]):
+    order = sorted(node.op.axes(len(shape)), key=lambda a: -bounds(whole.strides[a])[1])
+    dims = tuple(shape[a] for a in order)
+    sizes, strides = collapse(dims, [Layout(dims, tuple(x.strides[a] for a in order)) for x in wide])
+    if len(sizes) > 1:
         return None
-    n, sizes = len(wide), (many[0], rows[0], shape[last])
-    lays = [Layout(sizes, (c, r, s), x.offset) for x, c, r, s in zip(wide, many[1], rows[1], steps, strict=False)]
-    lines = [Layout(sizes[::2], (c, s), x.offset) for x, c, s in zip(thin, many[1][n:], steps[n:], strict=True)]
-    late = dict(zip(found.late, lines, strict=False))
-    return Matrices(many[0], rows[0], shape[last], found.full, lays, late, lines[len(late) :])
+    rows, steps = (sizes[0], [s[0] for s in strides]) if sizes else (1, [0] * len(wide))
+    lays = [Layout((1, rows, shape[kept]), (0, step, x.strides[kept]), x.offset) for x, step in zip(wide, steps, strict=True)]
+    return Matrices(rows, shape[kept], found.full, lays, *found.lines(shape[kept]))
 
 
 def parts_of(region: Region) -> Matrices:
     """Sums over all axes but one, whatever the order of the axes in memory: of the summed ones, the last two of which lie closest."""
     node, found = region.node, around(region)
-    assert found is not None and isinstance(node.op, OverOthers)
-    shape, kept, n = node.operands[0].shape, node.op.axis, len(found.wide)
+    assert isinstance(node.op, OverOthers)
+    shape, kept = node.operands[0].shape, node.op.axis
     near = [sum(lay.strides[a] == 1 and shape[a] != 1 for lay in found.wide) for a in range(len(shape))]
     order = sorted(node.op.axes(len(shape)), key=lambda a: (near[a], a))
     dims = tuple(shape[a] for a in order)
@@ -408,8 +365,5 @@ def parts_of(region: Region) -> Matrices:
     pad = max(0, 2 - len(sizes))
     sizes, strides = [1] * pad + sizes, [[0] * pad + s for s in strides] if strides else [[0, 0] for _ in found.wide]
     lays = [Layout((shape[kept], *sizes), (x.strides[kept], *s), x.offset) for x, s in zip(found.wide, strides, strict=True)]
-    lines = [Layout((1, shape[kept]), (0, x.strides[0]), x.offset) for x in found.thin]
-    late = dict(zip(found.late, lines, strict=False))
     *outer, rows, across = sizes
-    assert n == len(lays)
-    return Matrices(1, rows, shape[kept], found.full, lays, late, lines[len(late) :], outer, across)
+    return Matrices(rows, shape[kept], found.full, lays, *found.lines(shape[kept]), outer, across)
