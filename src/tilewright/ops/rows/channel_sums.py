@@ -27,17 +27,15 @@ class OverOthers(Composite):
     errors = [E(f32(2, 3), axis=2, match="axis must be in 0..1, got axis=2"), E(i32(2, 3), match="needs float operands"),
               E(f32(3), axis=0, match="needs two axes or more")]
 
-    def infer(self, *types: TensorType) -> tuple[TensorType, ...]:
+    def vectors(self, count: int, *types: TensorType) -> tuple[TensorType, ...]:
+        """The types of `count` results."""
         require_kind(types, "f")
         require_one_dtype(types)
         x = types[0]
         require(x.ndim >= 2, "needs two axes or more", x=x)
         require(0 <= self.axis < x.ndim, "axis must be in 0..{last}", last=x.ndim - 1, axis=self.axis)
         require(all(t.shape == x.shape for t in types), "operands must have one shape", types=types)
-        return (x.with_shape((x.shape[self.axis],)),) * self.count(len(types))
-
-    def count(self, operands: int) -> int:
-        return operands
+        return (x.with_shape((x.shape[self.axis],)),) * count
 
     def axes(self, rank: int) -> tuple[int, ...]:
         return tuple(a for a in range(rank) if a != self.axis)
@@ -47,9 +45,6 @@ class OverOthers(Composite):
         gpu = target is not None and target.kind == "cuda"
         return not gpu or x.dtype.itemsize != 4 or len(x.shape) > 5 or bounds(product(x.shape))[0] == 0
 
-    def flops(self, *types: TensorType) -> Dim:
-        return sum((t.numel for t in types), start=0)
-
 
 @register
 class ChannelSums(OverOthers):
@@ -58,6 +53,12 @@ class ChannelSums(OverOthers):
     samples = [S(f32(2, 3, 4, 5), f32(2, 3, 4, 5)), S(f32(70, 9), f32(70, 9), f32(70, 9)), S(f64(3, 2, 5), axis=2), S(bf16(4, 3), axis=0),
                S(f32(N, 3, 2), f32(N, 3, 2)), S(f32(2, 0, 3)), S(f32(0, 2))]
     errors = [*OverOthers.errors, E(f32(2, 3), f32(3, 2), match="operands must have one shape")]
+
+    def infer(self, *types: TensorType) -> tuple[TensorType, ...]:
+        return self.vectors(len(types), *types)
+
+    def flops(self, *types: TensorType) -> Dim:
+        return len(types) * types[0].numel
 
     def ref(self, *arrays: Any) -> Any:
         return tuple(np.sum(wide(x), axis=self.axes(x.ndim)).astype(x.dtype) for x in arrays)
@@ -74,10 +75,7 @@ class Moments(OverOthers):
                S(f32(9, 2, M), low=100, high=101)]
 
     def infer(self, x: TensorType) -> tuple[TensorType, ...]:
-        return super().infer(x)
-
-    def count(self, operands: int) -> int:
-        return 2
+        return self.vectors(2, x)
 
     def ref(self, x: Any) -> Any:
         axes = self.axes(x.ndim)
