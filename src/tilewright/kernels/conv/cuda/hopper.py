@@ -192,7 +192,7 @@ def windows_of(region: Region) -> Windowed | None:
     if op.transposed:
         w = w.with_shape((w.shape[1], w.shape[0], *w.shape[2:]))
         more = op.output_padding or (0,) * len(op.stride)
-        reach = [d * (k - 1) for d, k in zip(op.dilation, w.shape[2:], strict=True)]
+        reach = [d * (k - 1) for d, k in zip(op.dilation, w.shape[2:], strict=True) if isinstance(k, int)]
         pads = tuple((r - lo, r - hi + e) for r, (lo, hi), e in zip(reach, op.padding, more, strict=True))
         op = replace(op, transposed=False, padding=pads, output_padding=())
     return Windowed.of(op, x, w, node.values[0].type)

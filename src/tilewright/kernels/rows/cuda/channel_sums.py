@@ -363,7 +363,7 @@ def parts_of(region: Region) -> Matrices:
     dims = tuple(shape[a] for a in order)
     sizes, strides = collapse(dims, [Layout(dims, tuple(x.strides[a] for a in order)) for x in found.wide])
     pad = max(0, 2 - len(sizes))
-    sizes, strides = [1] * pad + sizes, [[0] * pad + s for s in strides] if strides else [[0, 0] for _ in found.wide]
+    sizes, strides = [*(1,) * pad, *sizes], [[*(0,) * pad, *s] for s in strides]
     lays = [Layout((shape[kept], *sizes), (x.strides[kept], *s), x.offset) for x, s in zip(found.wide, strides, strict=True)]
     *outer, rows, across = sizes
     return Matrices(rows, shape[kept], found.full, lays, *found.lines(shape[kept]), outer, across)
