@@ -34,7 +34,8 @@ KINDS: dict[str, str] = {
     "axial 2-D rope": "– `tw.axial_rope`: a rope of each half",
     "views": "reshape transpose slice expand flip split strided",
     "concatenation, padding": "concat pad pad_edges",
-    "gathers and scatters": "gather gather_along_axis index weighted_gather gather_sum strided_add scatter_add scatter scatter_along",
+    "gathers and scatters": "gather gather_along_axis index weighted_gather gather_sum strided_add forest "
+                            "scatter_add scatter scatter_along",
     "reductions": "sum mean max min prod any all arg_max arg_min var log_sum_exp",
     "compensated sum": "– `tw.sum(x, compensated=True)`: in f64, or in pairs; plain sums run in 64 partial sums over chunks of 16384",
     "softmax": "softmax log_softmax",

@@ -197,7 +197,7 @@ row("pictures", "adaptive maxima", lambda x: (F.adaptive_max_pool2d(x, (6, 6), r
     F.adaptive_max_pool1d(x[0], 3)), lambda: (r(2, 4, 16, 13),))
 row("pictures", "adaptive average and argmax", lambda x: torch.argmax(F.adaptive_avg_pool1d(x, 2)), lambda: (u(4, 4, 3, dtype=f64),))
 row("pictures", "fractional maxima", lambda x, s: (aten.fractional_max_pool2d(x, (3, 3), (2, 2), s), aten.fractional_max_pool2d(x, (1, 1),
-    (16, 16), s)), lambda: (r(1, 4, 16, 16), u(1, 4, 2)), grad=False, splits=1)
+    (16, 16), s)), lambda: (r(1, 4, 16, 16), u(1, 4, 2)), grad=False)
 row("pictures", "max_pool2d", lambda x: (aten.max_pool2d_with_indices(x, [3, 3], [2, 2]), aten.max_pool2d_with_indices(x, [3, 3], [2, 2],
     [1, 1]), aten.max_pool2d_with_indices(x, [3], [2], [1]), aten.max_pool2d_with_indices(x, [3, 3], [])), lambda: (r(2, 4, 16, 16),),
     grad=False)

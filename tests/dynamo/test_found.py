@@ -1,4 +1,4 @@
-"""What runs over PyTorch's OpInfo database in other dtypes than f32 found: wrong numbers once, each with the call that showed it."""
+"""What sweeps over PyTorch's OpInfo database in other dtypes than f32, and over many models, found: each with the call that showed it."""
 from __future__ import annotations
 
 from typing import Any
@@ -56,3 +56,29 @@ def test_bags_and_resizing_train() -> None:
     check(bags, table.requires_grad_(), weights.requires_grad_(), calls=1, grad=True)
     check(lambda x: (F.interpolate(x, scale_factor=1.5, mode="bilinear"), F.interpolate(x, size=(7, 3), mode="bicubic")),
           torch.randn(1, 2, 4, 5, requires_grad=True), calls=1, grad=True)
+
+
+def test_weight_norm_trains() -> None:
+    def normed(v: torch.Tensor, g: torch.Tensor, h: torch.Tensor) -> list[torch.Tensor]:
+        return [torch._weight_norm(v, g, 0), torch._weight_norm(v, h, 2)]
+
+    check(normed, torch.randn(5, 3, 4, requires_grad=True), torch.rand(5, 1, 1).requires_grad_(), torch.rand(1, 1, 4).requires_grad_(),
+          calls=1, grad=True)
+
+
+def test_a_decoder_takes_masks_without_a_look_at_them() -> None:
+    """`nn.Transformer` asks whether a mask is the causal one: a graph break there left the whole model to PyTorch."""
+    layer = torch.nn.TransformerDecoderLayer(16, 2, 24, 0.0, batch_first=True)
+    model = torch.nn.TransformerDecoder(layer, 1)
+    x, mask = torch.randn(2, 5, 16), torch.nn.Transformer.generate_square_subsequent_mask(5)
+    away = torch.arange(5) >= torch.tensor([[5], [3]])
+    check(lambda x, m: model(x, x, tgt_mask=m, memory_key_padding_mask=away), x, mask, calls=1, fullgraph=True)
+
+
+def test_pools_at_random_places_and_volumes_train() -> None:
+    x, y, draws = torch.randn(2, 3, 7, 9, requires_grad=True), torch.randn(1, 2, 4, 5, 6, requires_grad=True), torch.rand(2, 3, 2)
+    grid = (torch.rand(1, 3, 4, 5, 3) * 2 - 1).requires_grad_()
+    check(lambda x, s: F.fractional_max_pool2d(x, (2, 3), (5, 4), _random_samples=s), x, draws, calls=1, grad=True)
+    check(lambda y, s: F.fractional_max_pool3d(y, 2, (2, 3, 1), _random_samples=s), y, torch.rand(1, 2, 3), calls=1, grad=True)
+    check(lambda y, g, z: (F.grid_sample(y, g, align_corners=True), F.pdist(z, 1.5)), y, grid, torch.randn(4, 3, requires_grad=True),
+          calls=1, grad=True)

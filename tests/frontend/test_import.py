@@ -302,3 +302,17 @@ def test_releases_of_torch_beyond_those_tested_are_named_once() -> None:
         with pytest.warns(UserWarning, match=rf"release {re.escape(other)} is not one of those .* 2.11 to 2.13; .*torch>=2.11,<2.14"):
             versions.check(other)
         versions.check(other)  # warnings are errors here
+
+
+def test_what_looks_at_data_only_to_check_it() -> None:
+    layer = nn.TransformerDecoder(nn.TransformerDecoderLayer(16, 2, 24, 0.0, batch_first=True), 1).eval()
+    labels = torch.tensor([[0, 3, -1, 1], [-1, 2, 0, 1], [3, 2, 1, 0]])
+
+    def losses(x: torch.Tensor) -> Any:
+        return (F.gaussian_nll_loss(x, x * 0.5, x.abs(), full=True), F.gaussian_nll_loss(x, x * 0.5, x.abs()[:, 0], reduction="none"),
+                F.multilabel_margin_loss(x, labels), F.multilabel_margin_loss(x, labels, reduction="none"))
+
+    x, y = torch.randn(3, 4), torch.randn(2, 5, 16)
+    mask = nn.Transformer.generate_square_subsequent_mask(5)
+    check(losses, (x,))
+    check(lambda y, m: layer(y, y, tgt_mask=m), (y, mask))

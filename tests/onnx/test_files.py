@@ -279,6 +279,25 @@ def test_inference_session() -> None:
     np.testing.assert_allclose(out, theirs.run(["y"], {"x": x})[0], rtol=1e-5, atol=1e-6)
     with pytest.raises(tw.InputError, match="no input 'z'"):
         session.run(None, {"z": x})
+    helper.set_model_props(proto, {"character": "abc"})
+    meta = tw.onnx.InferenceSession(proto).get_modelmeta()
+    assert meta.custom_metadata_map == {"character": "abc"} and meta.graph_name == proto.graph.name
+
+
+def test_addresses_can_be_bound() -> None:
+    proto, x, out = mlp(), f(5, 3), np.zeros((5, 4), np.float32)
+    session = tw.onnx.InferenceSession(proto)
+    binding = session.io_binding()
+    binding.bind_input("x", "cpu", 0, np.float32, x.shape, x.ctypes.data)
+    binding.bind_output("y", "cpu", 0, np.float32, out.shape, out.ctypes.data)
+    session.run_with_iobinding(binding)
+    np.testing.assert_allclose(out, peer(proto, {"x": x})[0], rtol=1e-5, atol=1e-6)
+    value = tw.onnx.OrtValue.ortvalue_from_shape_and_type([5, 3], np.float32)
+    value.update_inplace(x)
+    (again,) = session.run_with_ort_values(["y"], {"x": value})
+    assert np.array_equal(again.numpy(), out) and again.data_type() == "tensor(float)"
+    with pytest.raises(tw.UnsupportedError, match="bound on the CPU only"):
+        binding.bind_input("x", "cuda", 0, np.float32, x.shape, 0)
 
 
 def test_a_model_is_a_function_with_derivatives() -> None:

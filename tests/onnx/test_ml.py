@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import helper
+from onnx.numpy_helper import from_array
 
 import tilewright as tw
 from tests.fresh import fresh_rng
@@ -109,3 +110,83 @@ def test_zip_map_gives_one_dict_a_row() -> None:
     made = model([node], [info("x", f(2, 2))], ["y"], domains=[ML])
     (rows,) = tw.compile(made)(np.array([[0.25, 0.75], [1.0, 0.0]], np.float32))
     assert rows == [{"a": 0.25, "b": 0.75}, {"a": 1.0, "b": 0.0}]
+
+
+def random_forest(rng: Any, trees: int, modes: list[str], targets: int, missing: bool) -> dict[str, Any]:
+    """Trees of random shape over 4 features, whose limits are halves, so that rows of halves meet them."""
+    names = ("treeids", "nodeids", "featureids", "modes", "values", "truenodeids", "falsenodeids", "missing_value_tracks_true")
+    made: dict[str, list[Any]] = {f"nodes_{n}": [] for n in names}
+    leaves: dict[str, list[Any]] = {f"target_{n}": [] for n in ("treeids", "nodeids", "ids", "weights")}
+    for t in range(trees):
+        shape: list[tuple[int, int] | None] = [None]  # children of each node
+        for _ in range(int(rng.integers(0, 40))):
+            k = int(rng.choice([i for i, c in enumerate(shape) if c is None]))
+            shape[k] = (len(shape), len(shape) + 1)
+            shape += [None, None]
+        for i, c in enumerate(shape):
+            row = (t, i, int(rng.integers(4)), "LEAF" if c is None else str(rng.choice(modes)), float(rng.integers(-4, 5)) / 2,
+                   *(c or (0, 0)), int(missing and rng.integers(2)))
+            for n, v in zip(names, row, strict=True):
+                made[f"nodes_{n}"].append(v)
+            for k in range(targets) if c is None else ():
+                for n, w in zip(("treeids", "nodeids", "ids", "weights"), (t, i, k, float(rng.standard_normal())), strict=True):
+                    leaves[f"target_{n}"].append(w)
+    return {**made, **leaves, "n_targets": targets}
+
+
+@pytest.mark.parametrize("modes", [["BRANCH_LEQ"], ["BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_LEQ"], ["BRANCH_EQ", "BRANCH_NEQ"]])
+@pytest.mark.parametrize(("trees", "targets", "rows"), [(1, 1, 70), (60, 3, 75), (9, 11, 3)])
+def test_random_forests(modes: list[str], trees: int, targets: int, rows: int) -> None:
+    rng = fresh_rng()
+    for missing in (False, True):
+        attrs = random_forest(rng, trees, modes, targets, missing)
+        x = rng.integers(-5, 6, (rows, 4)).astype(np.float32) / 2
+        x[rng.random(x.shape) < 0.1] = np.nan if missing or modes[0] == "BRANCH_LEQ" else np.inf
+        node = helper.make_node("TreeEnsembleRegressor", ["x"], ["y"], domain=ML, **attrs)
+        agree(model([node], [info("x", x)], ["y"], domains=[ML]), {"x": x}, tol=1e-4)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_trees_ask_for_members_of_sets(kind: Any) -> None:
+    """x in {-1, 0.5, 3}? leaf 0, otherwise x < 2? leaf 1 : leaf 2; against plain Python."""
+    members = np.array([3.0, -1.0, 0.5, np.nan], kind)
+    modes, splits, weights = (from_array(np.array(v, k)) for v, k in (([6, 1], np.uint8), ([0, 2], kind), ([10, 20, 30], kind)))
+    node = helper.make_node(
+        "TreeEnsemble", ["x"], ["y"], domain=ML, nodes_featureids=[1, 1], nodes_modes=modes, nodes_splits=splits, nodes_truenodeids=[0, 1],
+        nodes_trueleafs=[1, 1], nodes_falsenodeids=[1, 2], nodes_falseleafs=[0, 1], tree_roots=[0], leaf_targetids=[0, 0, 0],
+        leaf_weights=weights, membership_values=from_array(members), n_targets=1)
+    near = [np.nextafter(kind(3), kind(4)), np.nextafter(kind(-1), kind(0))]
+    values = np.array([3.0, -1.0, *near, 0.5, 0.0, 2.0, np.nan, np.inf, -np.inf, 1.9], kind)
+    x = np.stack([np.zeros_like(values), values], 1)
+    made = model([node], [info("x", x)], ["y"])
+    made.opset_import.append(helper.make_opsetid(ML, 5))
+    want = [10 if v in (3.0, -1.0, 0.5) else 20 if v < 2 else 30 for v in values.tolist()]
+    assert tw.compile(made)(x).reshape(-1).tolist() == want
+
+
+def test_ties_of_a_forest_are_ties() -> None:
+    """Fifty trees for each class with weights of 0.01, in turns: the sums are equal, and the first class wins, as in scikit-learn."""
+    zero, each = [0] * 100, [*range(100)]
+    attrs: dict[str, Any] = {"nodes_treeids": each, "nodes_nodeids": zero, "nodes_featureids": zero, "nodes_modes": ["LEAF"] * 100,
+                             "nodes_values": [0.0] * 100, "nodes_truenodeids": zero, "nodes_falsenodeids": zero, "class_treeids": each,
+                             "class_nodeids": zero, "class_ids": [int(k % 3 > 0) if k < 75 else 0 for k in each],
+                             "class_weights": [0.01] * 100}
+    node = helper.make_node("TreeEnsembleClassifier", ["x"], ["label", "scores"], domain=ML, classlabels_int64s=[5, 6], **attrs)
+    label, scores = tw.compile(model([node], [info("x", f(2, 3))], ["label", "scores"], domains=[ML]))(f(2, 3))
+    assert label.tolist() == [5, 5] and (scores[:, 0] == scores[:, 1]).all()
+
+
+def test_rows_of_strings_and_numbers_need_no_plan_for_every_size() -> None:
+    nodes = [helper.make_node("OneHotEncoder", ["s"], ["h"], domain=ML, cats_strings=["ant", "bee"]),
+             helper.make_node("Flatten", ["h"], ["g"]), helper.make_node("Concat", ["g", "x"], ["y"], axis=1)]
+    inputs = [helper.make_tensor_value_info("s", 8, [None, 1]), helper.make_tensor_value_info("x", 1, [None, 2])]
+    made = model(nodes, inputs, ["y"], domains=[ML])
+    session: Any = tw.compile(made)
+    for rows in (1, 5, 3, 9, 2, 7, 4):
+        words = np.array(["bee", "cow", "ant"] * rows, object)[:rows].reshape(rows, 1)
+        x = f(rows, 2)
+        want = np.concatenate([words == "ant", words == "bee", x], 1).astype(np.float32)
+        assert np.array_equal(session(words, x), want)
+        if rows == 9:
+            plans = session.report().count("segment")
+    assert session.report().count("segment") == plans and "each set of sizes" not in session.report()

@@ -128,7 +128,22 @@ def grouped_gemm(a: dict[str, Any], x: Any, w: Any, ends: Any) -> Any:
     return out
 
 
+def forest(a: dict[str, Any], x: Any, limits: Any, links: Any, weights: Any, roots: Any) -> Any:
+    """One row and one tree after another, with branches."""
+    found = torch.zeros(len(x), len(roots), weights.shape[1], dtype=torch.float64)
+    for r, row in enumerate(x.tolist()):
+        for t, at in enumerate(roots.tolist()):
+            while at < len(links):
+                feature, above, below = links[at].tolist()
+                at = below if row[feature] <= limits[at].item() else above
+            found[r, t] = weights[at - len(links)].double()
+    parts, how = a.get("parts", 1), a.get("how", "sum")
+    shares = [found[:, len(roots) * k // parts : len(roots) * (k + 1) // parts] for k in range(parts)]
+    return torch.stack([s.sum(1) if how == "sum" else getattr(s, f"a{how}")(1).to(x.dtype) for s in shares])
+
+
 CATALOGUE: dict[str, Oracle] = {
+    "forest": forest,
     "fake_quantize": fake_quantize,
     "fake_quantize_lsq": with_scale,
     "quantize": quantize,

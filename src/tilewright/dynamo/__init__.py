@@ -4,6 +4,9 @@ from __future__ import annotations
 from typing import Any
 
 from ..core import torch_context as _registers  # noqa: F401
+from ..frontend.torch.replace import no_look_at_masks
+
+no_look_at_masks()  # before the first trace: torch loads this module when a model names the backend
 
 
 def tilewright(*args: Any, **kwargs: Any) -> Any:

@@ -105,7 +105,13 @@ class Compiler:
         nodes = [n for n in module.graph.nodes if n.op not in ("placeholder", "output")]
         name, guarded = f"{kind}_graph", kind != "backward"
         saved = _saved() if kind == "forward" else slice(0)
-        fragment, refused = Reader(module, name, constants=constants, trusted=1 << 30 if guarded else 0, saved=saved).read()
+        restored = [traced.get(i) for i in range(len(module.graph.find_nodes(op="placeholder")))]  # as torch's own ops expect it
+        try:
+            fragment, refused = Reader(module, name, constants=constants, trusted=1 << 30 if guarded else 0, saved=saved).read()
+        except UnsupportedError as e:  # a size of an input that cannot be said in ours: no part would have it
+            _lay(module, restored)
+            whole = Step(_boxed(module), False, nodes, _all(module, str(e)))
+            return Compiled(kind, [whole], _laying(whole.run, traced))
         if not refused:
             step, problem = self._ours(fragment, nodes)
             if step is not None:
@@ -113,7 +119,7 @@ class Compiler:
                     _report_strides(fragment)
                 return Compiled(kind, [step], step.run)
             refused = _all(module, problem)
-        _lay(module, [traced.get(i) for i in range(len(module.graph.find_nodes(op="placeholder")))])  # as torch's own ops expect it
+        _lay(module, restored)
         known = dict(refused)
         for _ in range(8):  # a part may show what the whole graph did not
             parts = split(module, known)
@@ -321,13 +327,16 @@ def tilewright(module: Any, inputs: Sequence[Any], *, mode: str | None = None, o
 
 @contextmanager
 def _plain_ops() -> Iterator[None]:
-    """Inside, torch traces plain ops, not calls into oneDNN."""
+    """Inside, torch traces plain ops, not calls into oneDNN, and resizes whole."""
     import torch
+
+    from .resizes import whole_resizes
 
     before = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(False)
     try:
-        yield
+        with whole_resizes():
+            yield
     finally:
         torch._C._set_mkldnn_enabled(before)
 

@@ -146,9 +146,23 @@ def _exchange(module: Any, node: Any, target: Any, args: tuple[Any, ...]) -> Non
     module.graph.erase_node(node)
 
 
+def _compute_constants_again(module: Any) -> None:
+    """What depends on no input (the places of a resize, a mask of positions) folds in both passes: a kept copy of it would be data."""
+    import torch
+    from torch.utils.checkpoint import CheckpointPolicy
+
+    free: set[Any] = set()
+    for node in module.graph.nodes:
+        fixed = node.op == "call_function" and isinstance(node.meta.get("val"), torch.Tensor) and free.issuperset(node.all_input_nodes)
+        if fixed and torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
+            free.add(node)
+            node.meta.setdefault("recompute", CheckpointPolicy.MUST_RECOMPUTE)
+
+
 def partition(module: Any, inputs: Any, **options: Any) -> Any:
     """Cut a joint graph where the least must be kept; what is cheap is computed again in the backward pass."""
     from torch._functorch.partitioners import min_cut_rematerialization_partition
 
     rewrite(module)
+    _compute_constants_again(module)
     return min_cut_rematerialization_partition(module, inputs, **options)

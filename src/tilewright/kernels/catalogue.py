@@ -8,6 +8,7 @@ from .custom.own import Own
 from .fft.fourier import DftColumnsTemplate
 from .fft.fourier_rows import DftRowsTemplate
 from .index.bags import BagSumTemplate
+from .index.forest import ForestTemplate
 from .index.gather_last import GatherAlongLast, GatherAlongRows, GatherLast
 from .index.gather_sum import GatherSumTemplate
 from .index.pad_edges import PadEdgesTemplate
@@ -51,6 +52,7 @@ CATALOGUE: list[Template] = [
     EigTemplate(),
     EighTemplate(),
     Factor(),
+    ForestTemplate(),
     GatedDeltaRuleTemplate(),
     GatedDeltaRuleBackwardTemplate(),
     GatherAlongLast(),

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..runtime.session import Session
     from .functions import export_onnx, from_onnx
 
-__all__ = ["IOBinding", "InferenceSession", "NodeArg", "OrtValue", "SessionOptions", "export_onnx", "from_onnx", "load_onnx"]
+__all__ = ["IOBinding", "InferenceSession", "ModelMeta", "NodeArg", "OrtValue", "SessionOptions", "export_onnx", "from_onnx", "load_onnx"]
 
 Model = str | PathLike[str] | bytes | Any
 
@@ -82,6 +82,11 @@ class OrtValue:
     def ortvalue_from_numpy(cls, array: Any, device_type: str = "cpu", device_id: int = 0) -> OrtValue:
         return cls(np.asarray(array))
 
+    @classmethod
+    def ortvalue_from_shape_and_type(cls, shape: Sequence[int], element_type: Any, device_type: str = "cpu",
+                                     device_id: int = 0) -> OrtValue:
+        return cls(np.empty(tuple(shape), element_type))
+
     def numpy(self) -> Any:
         return self._array
 
@@ -89,7 +94,38 @@ class OrtValue:
         return list(self._array.shape)
 
     def data_type(self) -> str:
-        return str(self._array.dtype)
+        return f"tensor({_KINDS.get(str(self._array.dtype), str(self._array.dtype))})"
+
+    def data_ptr(self) -> int:
+        return int(self._array.ctypes.data)
+
+    def update_inplace(self, array: Any) -> None:
+        np.copyto(self._array, array)
+
+    def is_tensor(self) -> bool:
+        return isinstance(self._array, np.ndarray)
+
+
+_KINDS = {"float32": "float", "float64": "double", "object": "string"}  # that ONNX Runtime calls otherwise than NumPy
+
+
+def _at(address: int, element_type: Any, shape: Sequence[int]) -> Any:
+    """The array of these elements that lies at an address of the caller's."""
+    from ctypes import c_char
+
+    kind = np.dtype(element_type)
+    size = int(np.prod(tuple(shape), dtype=np.int64)) * kind.itemsize
+    return np.frombuffer((c_char * size).from_address(int(address)), kind).reshape(tuple(shape))
+
+
+class ModelMeta:
+    """What a file says about itself, with ONNX Runtime's names."""
+
+    def __init__(self, proto: Any) -> None:
+        self.producer_name, self.domain, self.description = proto.producer_name, proto.domain, proto.doc_string
+        self.version = proto.model_version
+        self.graph_name, self.graph_description = proto.graph.name, proto.graph.doc_string
+        self.custom_metadata_map = {p.key: p.value for p in proto.metadata_props}
 
 
 class IOBinding:
@@ -107,14 +143,21 @@ class IOBinding:
     def bind_ortvalue_input(self, name: str, value: OrtValue) -> None:
         self._inputs[self._session._check_input(name)] = value.numpy()
 
+    def bind_input(self, name: str, device_type: str, device_id: int, element_type: Any, shape: Sequence[int], buffer_ptr: int) -> None:
+        self._inputs[self._session._check_input(name)] = _at(_on_cpu(device_type, buffer_ptr), element_type, shape)
+
     def bind_output(self, name: str, device_type: str = "cpu", device_id: int = 0, element_type: Any = None, shape: Any = None,
-                    buffer_ptr: Any = None) -> None:
-        if buffer_ptr is not None:
-            raise UnsupportedError("onnx: bind_output takes arrays (bind_ortvalue_output), not addresses")
-        self._outputs[self._session._check_output(name)] = None
+                    buffer_ptr: int | None = None) -> None:
+        where = None if buffer_ptr is None else _at(_on_cpu(device_type, buffer_ptr), element_type, shape)
+        self._outputs[self._session._check_output(name)] = where
 
     def bind_ortvalue_output(self, name: str, value: OrtValue) -> None:
         self._outputs[self._session._check_output(name)] = value.numpy()
+
+    def synchronize_inputs(self) -> None:
+        """Nothing is under way when a method returns."""
+
+    synchronize_outputs = synchronize_inputs
 
     def clear_binding_inputs(self) -> None:
         self._inputs.clear()
@@ -143,6 +186,7 @@ class InferenceSession:
         self._providers = ["CUDAExecutionProvider" if target == "cuda" else "CPUExecutionProvider"]
         self.session: Any = compile_model(self._source, target=target, threads=threads)
         self._inputs, self._outputs = ([NodeArg(*a) for a in side] for side in self.session.arguments)
+        self._names, self._gives = ([a.name for a in side] for side in (self._inputs, self._outputs))
 
     def get_inputs(self) -> list[NodeArg]:
         return list(self._inputs)
@@ -154,22 +198,31 @@ class InferenceSession:
         return list(self._providers)
 
     def get_modelmeta(self) -> Any:
-        return self._source.proto
+        return ModelMeta(self._source.proto)
+
+    def get_overridable_initializers(self) -> list[NodeArg]:
+        return []
 
     def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None) -> list[Any]:
         """The named outputs (all of them for None), in that order."""
-        names = [i.name for i in self._inputs]
+        names = self._names
         for n in input_feed:
-            self._check_input(n)
-        missing = [n for n in names if n not in input_feed]
-        if missing:
-            raise InputError(f"onnx: the inputs {', '.join(missing)} are missing; the model takes {', '.join(names)}")
-        result = self.session(*(_plain(input_feed[n]) for n in names))
+            if n not in names:
+                self._check_input(n)
+        try:
+            given = [input_feed[n] for n in names]
+        except KeyError:
+            missing = [n for n in names if n not in input_feed]
+            raise InputError(f"onnx: the inputs {', '.join(missing)} are missing; the model takes {', '.join(names)}") from None
+        result = self.session(*[x.numpy() if type(x) is OrtValue else x for x in given])
         outs = list(result) if isinstance(result, tuple) else [result]
         if output_names is None:
             return outs
-        order = [o.name for o in self._outputs]
-        return [outs[order.index(self._check_output(n))] for n in output_names]
+        return [outs[self._gives.index(self._check_output(n))] for n in output_names]
+
+    def run_with_ort_values(self, output_names: Sequence[str] | None, input_dict_ort_values: Mapping[str, OrtValue],
+                            run_options: Any = None) -> list[OrtValue]:
+        return [OrtValue(a) for a in self.run(output_names, input_dict_ort_values)]
 
     def io_binding(self) -> IOBinding:
         return IOBinding(self)
@@ -188,17 +241,17 @@ class InferenceSession:
         binding._results = results
 
     def _check_input(self, name: str) -> str:
-        names = [i.name for i in self._inputs]
-        if name not in names:
-            raise InputError(f"onnx: the model has no input {name!r}; it takes {', '.join(names)}")
+        if name not in self._names:
+            raise InputError(f"onnx: the model has no input {name!r}; it takes {', '.join(self._names)}")
         return name
 
     def _check_output(self, name: str) -> str:
-        names = [o.name for o in self._outputs]
-        if name not in names:
-            raise InputError(f"onnx: the model has no output {name!r}; it gives {', '.join(names)}")
+        if name not in self._gives:
+            raise InputError(f"onnx: the model has no output {name!r}; it gives {', '.join(self._gives)}")
         return name
 
 
-def _plain(x: Any) -> Any:
-    return x.numpy() if isinstance(x, OrtValue) else x
+def _on_cpu(device_type: str, address: int) -> int:
+    if device_type != "cpu":
+        raise UnsupportedError(f"onnx: an address can be bound on the CPU only, got {device_type!r}")
+    return address

@@ -21,6 +21,7 @@ from .fourier.rows import DftRows as DftRows, RealDft as RealDft, RealDftBack as
 from .fourier.transforms import Dft as Dft, DftColumns as DftColumns
 from .fused import Fused as Fused
 from .index.counting import BagSum as BagSum
+from .index.forest import Forest as Forest
 from .index.indexing import (
     Concat as Concat, Gather as Gather, GatherAlongAxis as GatherAlongAxis,
     Index as Index, Pad as Pad, TopK as TopK

@@ -112,6 +112,8 @@ class StoredCalls:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._closed:
             raise InputError(f"session: {self.name} is closed")
+        if self._imported.found is not None and not self._imported.found.stores:
+            return self._imported.found(*args, **kwargs)
         env = {**dict(zip(self._names, args, strict=False)), **kwargs}
         if len(args) + len(kwargs) == len(env) and set(env) == set(self._names):
             found = self._ran({n: env[n] for n in self._names})

@@ -5,16 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from .host_strings import texts
+from .host_strings import texts, words
 from .ops_ml import _mapping
-from .registry import ML, host
+from .registry import ML, host, prepared
 
 
-@host("LabelEncoder", domain=ML, since=2)
-def label_encoder(step: Any, x: Any, **attrs: Any) -> Any:
+@prepared("LabelEncoder", domain=ML, since=2)
+def label_encoder(**attrs: Any) -> Any:
     keys, values, _ = _mapping(attrs)
-    a = np.asarray(x)
-    a = texts(a) if a.dtype.kind in "OUS" else a
     table = dict(reversed(list(zip(keys, values, strict=True))))
     nan = next((v for k, v in table.items() if isinstance(k, float) and np.isnan(k)), None)
     tensor, default = attrs.get("values_tensor"), attrs.get("default_tensor")
@@ -28,11 +26,20 @@ def label_encoder(step: Any, x: Any, **attrs: Any) -> Any:
         kind, fallback = np.dtype(np.float32), attrs.get("default_float", -0.0)
     if default is not None:
         fallback = np.asarray(default).reshape(-1).tolist()[0]
-    out = np.empty(a.shape, object)
-    for i in np.ndindex(a.shape):
-        v = a[i].item() if isinstance(a[i], np.generic) else a[i]
-        out[i] = nan if nan is not None and isinstance(v, float) and np.isnan(v) else table.get(v, fallback)
-    return out if kind.kind == "O" else out.astype(kind)
+    get = table.get
+
+    def run(x: Any) -> Any:
+        a = np.asarray(x)
+        flat = words(a) if a.dtype.kind in "OUS" else a.reshape(-1).tolist()
+        if nan is None:
+            found = [get(v, fallback) for v in flat]
+        else:
+            found = [get(v, fallback) if v == v else nan for v in flat]
+        out = np.empty(len(flat), kind)
+        out[:] = found
+        return out.reshape(a.shape)
+
+    return run
 
 
 @host("LabelEncoder", domain=ML, until=1)
@@ -56,18 +63,40 @@ def category_mapper(step: Any, x: Any, *, cats_int64s: Any, cats_strings: Any, d
     return np.array([name.get(int(i), default_string) for i in a.reshape(-1)], object).reshape(a.shape)
 
 
-@host("OneHotEncoder", domain=ML)
-def one_hot_encoder(step: Any, x: Any, *, cats_int64s: Any = None, cats_strings: Any = None, zeros: int = 1) -> Any:
-    a = np.asarray(x)
-    rows = texts(a) if cats_strings is not None else a.astype(np.int64)
-    return np.stack([rows == k for k in (cats_strings if cats_strings is not None else cats_int64s)], -1).astype(np.float32)
+@prepared("OneHotEncoder", domain=ML)
+def one_hot_encoder(*, cats_int64s: Any = None, cats_strings: Any = None, zeros: int = 1) -> Any:
+    kinds = list(cats_strings if cats_strings is not None else cats_int64s)
+    number = {k: i for i, k in reversed(list(enumerate(kinds)))}
+    eye = np.concatenate([np.eye(len(kinds), dtype=np.float32), np.zeros((1, len(kinds)), np.float32)])
+    get, none = number.get, len(kinds)
+
+    def run(x: Any) -> Any:
+        a = np.asarray(x)
+        flat = words(a) if cats_strings is not None else a.astype(np.int64).reshape(-1).tolist()
+        at = [get(v, none) for v in flat]
+        if not zeros and none in at:
+            raise ValueError(f"{flat[at.index(none)]!r} is none of its categories")
+        return eye[at].reshape(*a.shape, none) if flat else np.zeros((*a.shape, none), np.float32)
+
+    return run
 
 
-@host("ZipMap", domain=ML)
-def zip_map(step: Any, x: Any, *, classlabels_int64s: Any = None, classlabels_strings: Any = None) -> Any:
+@prepared("ZipMap", domain=ML)
+def zip_map(*, classlabels_int64s: Any = None, classlabels_strings: Any = None) -> Any:
     names = list(classlabels_strings) if classlabels_strings else list(classlabels_int64s)
-    rows = np.asarray(x)
-    return [dict(zip(names, row.tolist(), strict=True)) for row in (rows if rows.ndim == 2 else rows.reshape(1, -1))]
+    if 0 < len(names) <= 64 and len(set(names)) == len(names):  # a display of a dict is made several times as fast as a dict of pairs
+        keys, values = ([f"{c}{i}" for i in range(len(names))] for c in "kv")
+        each = ", ".join(f"{k}: {v}" for k, v in zip(keys, values, strict=True))
+        rows = eval(f"lambda {', '.join(keys)}: lambda rows: [{{{each}}} for ({', '.join(values)},) in rows]")(*names)
+    else:
+        def rows(rows: Any) -> Any:
+            return [dict(zip(names, row, strict=True)) for row in rows]
+
+    def run(x: Any) -> Any:
+        a = np.asarray(x)
+        return rows((a if a.ndim == 2 else a.reshape(1, -1)).tolist())
+
+    return run
 
 
 @host("DictVectorizer", domain=ML)

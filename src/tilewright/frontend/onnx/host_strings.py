@@ -14,11 +14,17 @@ from .registry import host, rows
 def texts(x: Any) -> Any:
     """An array of str objects."""
     a = np.asarray(x)
-    out = np.empty(a.shape, object)
-    for i in np.ndindex(a.shape):
-        v = a[i]
-        out[i] = v.decode("utf-8", "surrogateescape") if isinstance(v, bytes) else str(v)
-    return out
+    out = np.empty(a.size, object)
+    out[:] = words(a)
+    return out.reshape(a.shape)
+
+
+def words(a: Any) -> list[str]:
+    """The elements of an array as str."""
+    flat = a.reshape(-1).tolist()
+    if set(map(type, flat)) <= {str}:
+        return flat  # type: ignore[no-any-return]
+    return [v.decode("utf-8", "surrogateescape") if isinstance(v, bytes) else str(v) for v in flat]
 
 
 def _each(fn: Any, *arrays: Any) -> Any:

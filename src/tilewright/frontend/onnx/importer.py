@@ -58,6 +58,7 @@ class Blocked:
     item: Item
     why: str
     needs: tuple[str, ...] = ()
+    run: Callable[..., Any] | None = None  # of its inputs, once it has run
 
 
 Binding = Any  # Value | list | Nothing | Pending | Strings

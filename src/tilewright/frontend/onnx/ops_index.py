@@ -31,10 +31,13 @@ def gather_nd(c: Context, x: Value, ids: Value, *, batch_dims: int = 0) -> Value
     b, k = batch_dims, ids.shape[-1]
     if not isinstance(k, int):
         raise UnsupportedError("the last size of GatherND's indices must be known")
+    if not b:  # no views between the rows and their readers, which may compute them in their own memory
+        flat, whole = _flat_index(c, ids, x.shape[:k])
+        return F.gather(F.reshape(x, (whole, *x.shape[k:])) if k != 1 else x, flat, 0)
     lead = product(x.shape[:b])
     rows = F.reshape(x, (lead, *x.shape[b:]))
     places = F.reshape(ids, (lead, *ids.shape[b:]))
-    first = F.iota(c.graph, (lead, *(1,) * (len(places.shape) - 2)), 0, dt.i64) if b else None
+    first = F.iota(c.graph, (lead, *(1,) * (len(places.shape) - 2)), 0, dt.i64)
     flat, whole = _flat_index(c, places, rows.shape[1 : 1 + k], first)
     rows = F.reshape(rows, (lead * whole, *x.shape[b + k :]))
     out = F.gather(rows, flat, 0)

@@ -168,87 +168,130 @@ def linear_classifier(c: Context, x: Value, *, coefficients: Any, intercepts: An
 # --- trees ----------------------------------------------------------------------------------------------------------------------------
 
 
-class Forest:
-    """Trees as tables over all nodes: feature, threshold, mode, and the next node on either side. A leaf leads to itself."""
+LARGE = 1 << 23  # elements of a table of weights that few leaves fill
+PARTS, TREES = 8, 24  # parts of a forest that are walked apart, at most, and the trees of one, at least
+
+
+class Trees:
+    """Trees as tables over all nodes for `ops.Forest`, whose nodes all ask whether a feature is at most a limit: other modes become such
+    nodes, sets of values small trees of them."""
 
     MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ")
+    LEQ, LT, GTE, GT, EQ, NEQ, MEMBER = range(7)
 
-    def __init__(self, feature: Any, threshold: Any, mode: Any, true: Any, false: Any, leaf: Any, roots: Any, missing_true: Any,
-                 kind: Any) -> None:
-        n = len(feature)
-        own = np.arange(n)
+    def __init__(self, feature: Any, threshold: Any, mode: Any, true: Any, false: Any, leaf: Any, roots: Any, missing_true: Any, kind: Any,
+                 sets: dict[int, list[float]] | None = None) -> None:
         self.leaf = np.asarray(leaf, bool)
-        self.feature = np.where(self.leaf, 0, feature).astype(np.int32)
-        self.threshold = np.asarray(threshold, kind)
-        self.mode = np.asarray(mode, np.int32)
-        self.true = np.where(self.leaf, own, true).astype(np.int32)
-        self.false = np.where(self.leaf, own, false).astype(np.int32)
-        self.roots = np.asarray(roots, np.int32)
-        self.missing = np.asarray(missing_true, bool)
-        for table in (self.true, self.false, self.roots):
-            if table.size and (table.min() < 0 or table.max() >= n):
+        own, mode = np.arange(len(self.leaf)), np.where(self.leaf, self.LEQ, mode)
+        self.feature, self.limit = np.where(self.leaf, 0, feature), np.asarray(threshold, kind)
+        yes, no = np.where(self.leaf, own, true), np.where(self.leaf, own, false)
+        self.roots = np.asarray(roots)
+        for table in (yes, no, self.roots):
+            if table.size and (table.min() < 0 or table.max() >= len(own)):
                 raise FormatError("onnx: a tree's branch leads to a node that is not there")
+        nan = np.asarray(missing_true, bool) | (mode == self.NEQ)
+        swapped = np.isin(mode, (self.GTE, self.GT, self.NEQ))  # the opposite question with the branches exchanged
+        self.below, self.above, self.nan = np.where(swapped, no, yes), np.where(swapped, yes, no), np.where(swapped, ~nan, nan)
+        strict = np.isin(mode, (self.LT, self.GTE))
+        self.limit = np.where(strict, _before(self.limit), self.limit)
+        several = {int(k): [float(self.limit[k])] for k in np.flatnonzero(np.isin(mode, (self.EQ, self.NEQ)))} | (sets or {})
+        for k, values in several.items():
+            self._member(k, values)
+        alone = np.isnan(self.limit) & self.nan & ~self.leaf  # only a NaN passes: of all others it is known that they are at most infinite
+        self.below, self.above = np.where(alone, self.above, self.below), np.where(alone, self.below, self.above)
+        self.limit, self.nan = np.where(alone, np.inf, self.limit).astype(kind), self.nan & ~alone
         self.depth = self._depth()
+
+    def _member(self, k: int, values: list[float]) -> None:
+        """Node k asks whether a feature is one of these values: a binary search among the limits around each."""
+        wanted = np.unique(np.array([v for v in values if not np.isnan(v)], self.limit.dtype))
+        limits = np.stack([_before(wanted), wanted], 1).reshape(-1) if len(wanted) else np.array([np.nan], self.limit.dtype)
+        ends = [self.above[k], *[self.below[k], self.above[k]] * len(wanted)] if len(wanted) else [self.below[k], self.above[k]]
+        rows: list[list[Any]] = []  # limit, below, above, nan of a node; the first is node k itself
+        last, where = len(self.leaf), 1 if len(wanted) else 0  # `where` is the end that a NaN goes to, if it goes to the set's
+
+        def search(low: int, high: int) -> int:
+            if low == high:
+                return int(ends[low])
+            mid, at = (low + high) // 2, len(rows)
+            rows.append([limits[mid], 0, 0, self.nan[k] and low <= where <= mid])
+            rows[at][1:3] = search(low, mid), search(mid + 1, high)
+            return last + at - 1 if at else k
+
+        search(0, len(ends) - 1)
+        self.limit[k], self.below[k], self.above[k], self.nan[k] = rows[0]
+        more = len(rows) - 1
+        for name, column in (("limit", 0), ("below", 1), ("above", 2), ("nan", 3)):
+            table = getattr(self, name)
+            setattr(self, name, np.concatenate([table, np.array([r[column] for r in rows[1:]], table.dtype)]))
+        self.feature, self.leaf = np.append(self.feature, [self.feature[k]] * more), np.append(self.leaf, [False] * more)
 
     def _depth(self) -> int:
         front, depth = np.unique(self.roots), 0
         while len(front) and not self.leaf[front].all():
             inner = front[~self.leaf[front]]
-            front = np.unique(np.concatenate([self.true[inner], self.false[inner]]))
+            front = np.unique(np.concatenate([self.below[inner], self.above[inner]]))
             depth += 1
             if depth > len(self.leaf):
                 raise FormatError("onnx: a tree's branches lead back to where they came from")
         return depth
 
-    def leaves(self, c: Context, x: Value) -> Value:
-        """i32[rows, trees]: the leaf that each row ends in."""
-        shape = (x.shape[0], len(self.roots))
-        if x.dtype.np != self.threshold.dtype:
-            x = F.cast(x, dt.dtype(self.threshold.dtype))
-        used = sorted(set(self.mode[~self.leaf].tolist())) or [0]
-        tables: dict[str, Value] = {}
-        at: Value | None = None  # at first each row is at the roots, whose entries are constants
-
-        def entry(name: str) -> Value:
-            table = getattr(self, name)
-            if at is None:
-                return c.constant(table[self.roots].reshape(1, -1), name)
-            if name not in tables:
-                tables[name] = c.constant(table, name)
-            return F.gather(tables[name], at)
-
+    def certain(self, said: Any) -> Any:
+        """bool[targets]: what every row meets a leaf for, given what each node's leaf says."""
+        inner = np.flatnonzero(~self.leaf)
+        said = np.where(self.leaf[:, None], said, True)
         for _ in range(self.depth):
-            value = O.GatherAlongAxis(axis=1)(x, F.expand(entry("feature"), shape))
-            limit = entry("threshold")
-            go = self._test(used[0], value, limit)
-            for m in used[1:]:
-                go = F.where(F.equal(entry("mode"), m), self._test(m, value, limit), go)
-            if self.missing.any():
-                go = F.logical_or(go, F.logical_and(F.one("is_nan", value), entry("missing")))
-            at = F.where(go, entry("true"), entry("false"))
-        return F.expand(c.constant(self.roots.reshape(1, -1)), shape) if at is None else at
+            said[inner] = said[self.below[inner]] & said[self.above[inner]]
+        return said[self.roots].any(0)
 
-    @staticmethod
-    def _test(mode: int, value: Value, limit: Value) -> Value:
-        return F.one(("less_equal", "less", "greater_equal", "greater", "equal", "not_equal")[mode], value, limit)
+    def walk(self, c: Context, x: Value, table: Any, how: str) -> Value:
+        """The rows of `table` at the leaves, put together over the trees: [rows, targets], sums in f64."""
+        most = x.shape[1] if isinstance(x.shape[1], int) else 1 << 31
+        if self.feature.min() < 0 or self.feature.max() >= most:
+            raise FormatError(f"onnx: a tree asks for features {self.feature.min()} to {self.feature.max()}, and x has {x.shape[1]}")
+        if self.leaf.all():  # trees that ask nothing
+            return F.one(how, F.expand(c.constant(table[self.roots], "leaves"), (x.shape[0], *table[self.roots].shape)), axes=(1,))
+        order = np.argsort(self.leaf, kind="stable")  # leaves behind all others
+        place, inner = np.argsort(order, kind="stable"), order[: int((~self.leaf).sum())]
+        x = x if x.dtype.np == self.limit.dtype else F.cast(x, dt.dtype(self.limit.dtype))
+        feature = self.feature
+        if self.nan[inner].any():  # nodes that a NaN passes look at a copy of the features in which it is below everything
+            low = F.where(F.one("is_nan", x), float("-inf"), x)
+            if self.nan[inner].all():
+                x = low
+            else:
+                pairs = F.concat([F.reshape(v, (*v.shape, 1)) for v in (x, low)], 2)
+                x, feature = F.reshape(pairs, (x.shape[0], 2 * x.shape[1])), 2 * feature + self.nan
+        columns = (feature, place[self.above], place[self.below])
+        links, leaves = np.stack([column[inner] for column in columns], 1).astype(np.uint32), table[order[len(inner) :]]
+        parts = min(PARTS, max(1, len(self.roots) // TREES))
+        said = O.Forest(depth=self.depth, how=how, parts=parts)(x, c.constant(self.limit[inner], "limits"), c.constant(links, "links"),
+                                                                c.constant(leaves, "leaves"),
+                                                                c.constant(place[self.roots].astype(np.uint32), "roots"))
+        return F.reshape(said, said.shape[1:]) if parts == 1 else F.one(how, said, axes=(0,))
 
 
-def _combined(c: Context, forest: Forest, x: Value, table: Any, how: str, base: Any) -> Value:
+def _before(limit: Any) -> Any:
+    """The largest number below each: `x < limit` is `x <= this`. Nothing is below -inf, which NaN says."""
+    return np.where(limit == -np.inf, np.nan, np.nextafter(limit, np.array(-np.inf, limit.dtype))).astype(limit.dtype)
+
+
+def _combined(c: Context, trees: Trees, x: Value, table: Any, how: str, base: Any) -> Value:
     """The leaves' rows of `table`, summed (or averaged, or the extreme) over the trees. NaN in it: a leaf says nothing of a target; a
     target of which no leaf says anything is 0, without its base."""
-    at = forest.leaves(c, x)
+    table = np.concatenate([table, np.full((len(trees.leaf) - len(table), table.shape[1]), np.nan, table.dtype)])
     silent = np.isnan(table)
     worst = {"MAX": -np.inf, "MIN": np.inf}.get(how, 0.0)
-    found = F.gather(c.constant(np.where(silent, worst, table).astype(table.dtype), "leaves"), at, 0)  # [rows, trees, targets]
-    out = {"SUM": lambda: F.sum_(found, (1,)), "AVERAGE": lambda: F.mean(found, (1,)), "MAX": lambda: F.max_(found, (1,)),
-           "MIN": lambda: F.one("min", found, axes=(1,))}[how]()
-    out = out if base is None or not len(base) else F.add(out, c.constant(np.array(base, table.dtype)))
-    if not silent[forest.leaf].any():
+    out = trees.walk(c, x, np.where(silent, worst, table).astype(table.dtype), how.lower() if how in ("MAX", "MIN") else "sum")
+    out = F.div(out, float(len(trees.roots))) if how == "AVERAGE" else out
+    out = out if base is None or not len(base) else F.add(out, c.constant(np.array(base, out.dtype.np)))
+    out = F.cast(out, dt.dtype(table.dtype))
+    if not silent[trees.leaf].any() or trees.certain(~silent).all():
         return out
-    return F.where(F.one("any", F.gather(c.constant(~silent, "says"), at, 0), axes=(1,)), out, 0.0)
+    return F.where(F.greater(trees.walk(c, x, (~silent).astype(table.dtype), "max"), 0.0), out, 0.0)
 
 
-def _old_forest(attrs: dict[str, Any], kind: Any) -> tuple[Forest, dict[tuple[int, int], int]]:
+def _old_forest(attrs: dict[str, Any], kind: Any) -> tuple[Trees, dict[tuple[int, int], int]]:
     """A forest in the attributes of opsets before 5, and the number of every (tree, node)."""
     trees, ids = list(attrs["nodes_treeids"]), list(attrs["nodes_nodeids"])
     number = {(t, i): k for k, (t, i) in enumerate(zip(trees, ids, strict=True))}
@@ -270,13 +313,20 @@ def _old_forest(attrs: dict[str, Any], kind: Any) -> tuple[Forest, dict[tuple[in
     if not roots:
         raise FormatError("onnx: a tree has no root: its branches lead back to where they came from")
     missing = attrs.get("nodes_missing_value_tracks_true") or [0] * len(ids)
-    codes = [0 if lf else Forest.MODES.index(m) for m, lf in zip(modes, leaf, strict=True)]
-    forest = Forest(attrs["nodes_featureids"], thresholds, codes, true, false, leaf, roots, missing, kind)
+    codes = [0 if lf else Trees.MODES.index(m) for m, lf in zip(modes, leaf, strict=True)]
+    forest = Trees(attrs["nodes_featureids"], thresholds, codes, true, false, leaf, roots, missing, kind)
     return forest, number
 
 
+def _empty(nodes: int, targets: int, said: int, kind: Any) -> Any:
+    """A table of what leaves say, in which nothing stands yet. Files that mention few targets of very many are refused."""
+    if not 0 < targets or nodes * targets > max(LARGE, 256 * said):
+        raise UnsupportedError(f"onnx: {nodes} nodes of trees that say {said} weights of {targets} targets are not supported")
+    return np.full((nodes, targets), np.nan, kind)
+
+
 def _leaf_table(attrs: dict[str, Any], name: str, number: dict[tuple[int, int], int], width: int, kind: Any) -> Any:
-    table = np.full((len(number), width), np.nan, kind)
+    table = _empty(len(number), width, len(attrs[f"{name}_ids"]), kind)
     weights = attrs.get(f"{name}_weights_as_tensor")
     weights = attrs[f"{name}_weights"] if weights is None else weights
     for t, i, k, w in zip(attrs[f"{name}_treeids"], attrs[f"{name}_nodeids"], attrs[f"{name}_ids"], weights, strict=True):
@@ -347,45 +397,22 @@ def tree_ensemble(c: Context, x: Value, *, nodes_featureids: Any, nodes_modes: A
     true = [t + n if lf else t for t, lf in zip(nodes_truenodeids, nodes_trueleafs, strict=True)]
     false = [t + n if lf else t for t, lf in zip(nodes_falsenodeids, nodes_falseleafs, strict=True)]
     missing = list(nodes_missing_value_tracks_true or [0] * n)
-    order = [0, 1, 2, 3, 4, 5]  # LEQ LT GTE GT EQ NEQ, as the standard numbers them
-    codes = [order[m] if m < 6 else 4 for m in modes]
-    total = n + count
-    feature += [0] * count
-    threshold += [0] * count
-    codes += [0] * count
-    true += [0] * count
-    false += [0] * count
-    missing += [0] * count
-    leaf = [False] * n + [True] * count
-    members = [] if membership_values is None else np.asarray(membership_values).tolist()
     groups: list[list[float]] = [[]]
-    for v in members:
+    for v in [] if membership_values is None else np.asarray(membership_values).tolist():
         if np.isnan(v):
             groups.append([])
         else:
             groups[-1].append(v)
-    sets = iter(groups)
-    for k in range(n):
-        if modes[k] != 6:
-            continue
-        values = next(sets)  # a set is a chain of comparisons, each of which leads on where it fails
-        last = false[k]
-        threshold[k] = values[0]
-        here = k
-        for v in values[1:]:
-            feature.append(feature[k])
-            threshold.append(v)
-            codes.append(4)
-            true.append(true[k])
-            false.append(last)
-            missing.append(missing[k])
-            leaf.append(False)
-            false[here] = total
-            here = total
-            total += 1
-    forest = Forest(feature, np.array(threshold), codes, true, false, leaf, tree_roots, missing, splits.dtype)
-    table = np.full((total, n_targets), np.nan, splits.dtype)
+    within = [k for k in range(n) if modes[k] == Trees.MEMBER]
+    if len(within) > len(groups):
+        raise FormatError(f"onnx: a tree has {len(within)} nodes that ask for members of sets, and {len(groups)} sets")
+    none = [0] * count
+    forest = Trees(feature + none, np.array(threshold + none), modes + none, true + none, false + none, [False] * n + [True] * count,
+                   tree_roots, missing + none, splits.dtype, dict(zip(within, groups, strict=False)))
+    table = _empty(n + count, n_targets, count, splits.dtype)
     for k, (t, w) in enumerate(zip(leaf_targetids, np.asarray(leaf_weights).reshape(-1).tolist(), strict=True)):
+        if not 0 <= t < n_targets:
+            raise FormatError(f"onnx: a tree's leaf gives a weight to target {t} of {n_targets}")
         table[n + k, t] = w
     out = _combined(c, forest, _matrix(x), table, AGGREGATES[aggregate_function], None)
     return F.cast(post(c, out, POSTS[post_transform]), x.dtype)

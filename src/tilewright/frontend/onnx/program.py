@@ -8,7 +8,7 @@ from an earlier call becomes a symbol, so that further sizes need no further com
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +25,7 @@ from .elements import Elem, elem, elem_of
 from .importer import Blocked, Builder, Nothing, Pending, Strings, constants_of
 from .load import Source
 from .model import Frame, Item, items_of
-from .registry import HOST, lookup
+from .registry import HOST, PREPARED, lookup
 
 SMALL = 4096  # elements of a value that the next plan takes as a constant
 KEPT = 64  # plans of one place in the program
@@ -60,8 +60,20 @@ class Segment:
     outputs: list[tuple[str, Any]]  # a name, and its structure: an index of the graph's outputs, a list, or None
     elems: list[Elem]
     seeded: bool
+    plain: list[str] | None = field(init=False)  # inputs, where nothing needs another form on its way in or out
+
+    def __post_init__(self) -> None:
+        kinds = {e.kind for e in (*self.elems, *(e for _, _, e in self.inputs))}
+        simple = kinds <= {"plain"} and not any(p for _, p, _ in self.inputs) and all(isinstance(s, int) for _, s in self.outputs)
+        self.plain = [n for n, _, _ in self.inputs] if simple and not self.seeded and self.session is not None else None
 
     def __call__(self, env: dict[str, Any]) -> None:
+        if self.plain is not None:
+            results = self.session(*[env[n] for n in self.plain])
+            results = results if type(results) is tuple else (results,)
+            for name, at in self.outputs:
+                env[name] = a if type(a := results[at]) is np.ndarray else np.asarray(a)
+            return
         given = []
         for name, place, e in self.inputs:
             a = env[name]
@@ -70,7 +82,7 @@ class Segment:
             given.append(e.inward(a))
         if self.seeded:
             given.append(np.asarray(draw_seed([]), np.uint64))
-        results: Any = self.session(*given) if self.session is not None else ()
+        results = self.session(*given) if self.session is not None else ()
         if not isinstance(results, (tuple, list)):
             results = (results,)
         for name, structure in self.outputs:
@@ -99,6 +111,7 @@ class Stage:
     known: dict[str, Any] = field(default_factory=dict)  # values that this plan makes constants
     reads: list[str] | None = None  # names that the nodes of `rest` and the outputs need
     why: list[str] = field(default_factory=list)  # the program is cut here
+    alike: bool = False  # sizes that are equal in a call are one symbol; symbols of their own did not work out here
     exact: bool = False  # symbols did not work out here: every set of sizes has its own plan
 
 
@@ -219,7 +232,7 @@ class Program:
             stage.segment(env)
         env.update(stage.known)
         for b in stage.host:
-            self._step(b.item, env)
+            self._step(b, env)
 
     def _first(self, env: dict[str, Any], stages: list[Stage]) -> Stage:
         """The first stage that reads more than scalars. Those before it (a choice by a sampling rate or a flag) are remembered by the
@@ -261,16 +274,20 @@ class Program:
         if (found := stage.recent.get(quick)) is not None:
             return found
         names = [n for n in stage.reads if n in env]
-        key = tuple([_key(env[n], n in needs, self._shape(stage, n, env[n])) for n in names if n not in known])
-        found = stage.next.get(key)
+
+        def key() -> Any:
+            own = [_key(env[n], n in needs, self._shape(stage, n, env[n])) for n in names if n not in known]
+            return *own, *self._equal(stage, env, names)
+
+        found = stage.next.get(now := key())
         if found is None:
             found = self._planned(stage, env, names)
-            stage.next[key] = found
+            stage.next[now := key()] = found
             if len(stage.next) > KEPT:
                 stage.next.popitem(last=False)
                 stage.recent.clear()
         else:
-            stage.next.move_to_end(key)
+            stage.next.move_to_end(now)
         if len(stage.recent) > KEPT:
             stage.recent.clear()
         stage.recent[quick] = found
@@ -279,17 +296,28 @@ class Program:
     def _planned(self, stage: Stage, env: dict[str, Any], names: list[str]) -> Stage:
         renamed: dict[Any, Expr] = {}
         needs = stage.needs | set(stage.known)
-        specs = {n: self._spec(n, env[n], n in needs, self._shape(stage, n, env[n]), stage.types.get(n), renamed) for n in names}
+        def given(alike: bool) -> dict[str, Spec]:
+            shapes = {n: self._shape(stage, n, env[n]) for n in names}
+            free = set(self._free(stage, env, names)) if alike else set[int]()
+            return {n: self._spec(n, env[n], n in needs, s, stage.types.get(n), renamed, free) for n, s in shapes.items()}
+
+        specs = given(stage.alike)
         has_symbols = any(isinstance(d, Expr) for s in specs.values() for d in _dims(s))
         try:
             made = self.plan(stage.rest, specs)[0]
         except TilewrightError as e:
             if not has_symbols:
                 raise
-            self.notes.append(f"one plan for each set of sizes: {e}")
-            stage.exact = True
-            specs = {n: self._spec(n, env[n], n in needs, None, None, renamed) for n in names}
-            made = self.plan(stage.rest, specs)[0]
+            try:
+                if stage.alike:
+                    raise
+                stage.alike = True
+                made = self.plan(stage.rest, given(True))[0]
+            except TilewrightError:
+                self.notes.append(f"one plan for each set of sizes: {e}")
+                stage.exact = True
+                specs = {n: self._spec(n, env[n], n in needs, None, None, renamed) for n in names}
+                made = self.plan(stage.rest, specs)[0]
         if made.rest and not made.segment and not made.host and {id(i) for i in made.rest} == {id(i) for i in stage.rest} \
                 and not made.needs - stage.needs:
             raise FormatError(f"onnx: {self.name}: nothing gives what the nodes {', '.join(i.title for i in made.rest[:5])} wait for")
@@ -308,8 +336,21 @@ class Program:
         stage.seen[name] = seen
         return seen
 
+    def _equal(self, stage: Stage, env: dict[str, Any], names: list[str]) -> tuple[int, ...]:
+        """Which of the sizes that differ from call to call are equal in this one: each by the first that is the same."""
+        if not stage.alike or stage.exact:
+            return ()
+        sizes = self._free(stage, env, names)
+        return tuple(sizes.index(d) for d in sizes)
+
+    def _free(self, stage: Stage, env: dict[str, Any], names: list[str]) -> list[int]:
+        """The sizes in this call of dims that differ from call to call."""
+        arrays = [(a.shape, stage.seen.get(n, ())) for n in names if isinstance(a := env[n], np.ndarray)]
+        return [d for shape, seen in arrays for d, s in zip(shape, seen, strict=False) if s is None]
+
     def _spec(self, name: str, value: Any, needed: bool, shape: tuple[Any, ...] | None, type_: TensorType | None,
-              renamed: dict[Any, Expr]) -> Spec:
+              renamed: dict[Any, Expr], free: Collection[int] = ()) -> Spec:
+        """`free`: sizes that are one symbol each, wherever they stand."""
         if value is None:
             return Nothing()
         if isinstance(value, list):
@@ -324,10 +365,10 @@ class Program:
         e = elem_of(a)
         dims: list[Dim] = []
         for k, n in enumerate(a.shape):
-            if shape is None or shape[k] is not None:
+            if shape is None or (shape[k] is not None and n not in free):
                 dims.append(n)
                 continue
-            d = type_.shape[k] if type_ is not None and k < type_.ndim else (name, k)
+            d = n if free else type_.shape[k] if type_ is not None and k < type_.ndim else (name, k)
             if d not in renamed:
                 self._symbols += 1
                 only = next(iter(d.symbols)) if isinstance(d, Expr) and len(d.terms) == 1 and len(d.symbols) == 1 else None
@@ -336,13 +377,20 @@ class Program:
             dims.append(renamed[d])
         return Tensor(TensorType(e.held, tuple(dims)), e)
 
-    def _step(self, item: Item, env: dict[str, Any]) -> None:
+    def _step(self, blocked: Blocked, env: dict[str, Any]) -> None:
         """One node on the host."""
-        fn = lookup(HOST, item.domain, item.op_type, item.version)
-        assert fn is not None
+        item = blocked.item
         inputs = [self._output(n, env) if n else None for n in item.inputs]
         try:
-            made = fn(Step(self, item, env), *inputs, **item.attrs)
+            if blocked.run is None:
+                fn = lookup(HOST, item.domain, item.op_type, item.version)
+                assert fn is not None
+                if fn not in PREPARED:
+                    made = fn(Step(self, item, env), *inputs, **item.attrs)
+                else:
+                    blocked.run = fn(**item.attrs)
+            if blocked.run is not None:
+                made = blocked.run(*inputs)
         except TilewrightError:
             raise
         except (ValueError, IndexError, TypeError, KeyError, ArithmeticError) as e:
@@ -418,7 +466,9 @@ def _dims(spec: Spec) -> Sequence[Dim]:
 
 def _exact(value: Any, needed: bool) -> Any:
     """All that a plan may depend on, of a tensor quickly."""
-    if type(value) is np.ndarray and value.dtype.kind not in "OUS":
+    if type(value) is np.ndarray:
+        if value.dtype.kind in "OUS":
+            return "strings"
         return (value.shape, value.dtype, value.tobytes()) if needed else (value.shape, value.dtype)
     return _key(value, needed, None)
 

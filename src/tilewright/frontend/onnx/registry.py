@@ -48,6 +48,7 @@ class Entry:
 
 TABLE: dict[tuple[str, str], list[Entry]] = {}
 HOST: dict[tuple[str, str], list[Entry]] = {}
+PREPARED: set[Handler] = set()  # of HOST, those that `prepared` registered
 
 
 def _enter(table: dict[tuple[str, str], list[Entry]], names: Sequence[str], since: int, until: int, domain: str) -> Callable[[H], H]:
@@ -76,6 +77,15 @@ def rows(table: dict[str, Handler], domain: str = "", enter: Callable[..., Calla
 def host(*names: str, since: int = 1, until: int = NEWEST, domain: str = "") -> Callable[[H], H]:
     """Register a function that runs on the host."""
     return _enter(HOST, names, since, until, domain)
+
+
+def prepared(*names: str, since: int = 1, until: int = NEWEST, domain: str = "") -> Callable[[H], H]:
+    """Register a function of a node's attributes that gives the function of its inputs: what follows from attributes alone is made once."""
+    def enter(fn: H) -> H:
+        PREPARED.add(fn)
+        return host(*names, since=since, until=until, domain=domain)(fn)
+
+    return enter
 
 
 def lookup(table: dict[tuple[str, str], list[Entry]], domain: str, name: str, version: int) -> Handler | None:

@@ -96,6 +96,7 @@ def _imported(source: Source, compile_: Callable[[Graph], Any], name: str | None
     if stage.segment is not None and stage.segment.graph.outputs:
         stage.segment.inputs = trimmed(stage.segment.graph, stage.segment.inputs)
         stage.segment.session = compile_(stage.segment.graph)
+        stage.segment.__post_init__()
     program.start = stage
     return Imported(source, program, names, None, None)
 
@@ -162,6 +163,11 @@ class SegmentedSession:
         if self._closed:
             raise InputError(f"session: {self.name} is closed")
         names = self._names
+        if len(args) == len(names) and not kwargs and self._key is None:  # nothing of it will be stored
+            fine = self._fine
+            env = {n: v if type(v) is np.ndarray and (n, v.dtype, v.shape) in fine else self._taken(n, v)
+                   for n, v in zip(names, args, strict=True)}
+            return self._ran(env, [] if self._program.start.rest else None)
         if len(args) > len(names):
             raise InputError(f"session: takes ({', '.join(names)}), got {len(args)} positional arguments")
         env = dict(zip(names, args, strict=False))
@@ -174,13 +180,24 @@ class SegmentedSession:
                 raise InputError(f"session: argument {n!r} is missing; takes ({', '.join(names)})")
             env[n] = self._taken(n, env[n])
         given, stages = dict(env), list[Stage]()
+        out = self._ran(env, stages)
+        if self._key is not None and len(self._stored) < CALLS and (last := id(stages[-1])) not in self._stored:
+            self._stored.add(last)
+            save_call(self._key, self._imported, given, stages, env)
+        if not self._program.start.rest and self._program.start.host:
+            self._key = None  # every call has steps of the host: none can be stored
+        return out
+
+    @property
+    def stores(self) -> bool:
+        """Whether calls may be found in the cache by the next process."""
+        return self._key is not None
+
+    def _ran(self, env: dict[str, Any], stages: list[Stage] | None) -> Any:
         try:
             out = self._program.run(env, stages)
         except STRANGE as e:
             raise FormatError(f"onnx: {self.name} is not as the standard has it: {type(e).__name__}: {e}") from e
-        if self._key is not None and len(self._stored) < CALLS and (last := id(stages[-1])) not in self._stored:
-            self._stored.add(last)
-            save_call(self._key, self._imported, given, stages, env)
         return out[0] if len(out) == 1 and not isinstance(out[0], list) else tuple(out)
 
     def _taken(self, name: str, value: Any) -> Any:
@@ -203,7 +220,7 @@ class SegmentedSession:
         if want == 8:
             if array.dtype.kind not in "OUS":
                 raise InputError(f"session: input {name!r} must be an array of strings, got {array.dtype}")
-            return array.astype(object)
+            return array if array.dtype.kind == "O" else array.astype(object)
         if want and array.dtype != elem(want).np and array.dtype != elem(want).held.np:
             raise InputError(f"session: input {name!r} must be {elem(want).name}, got {array.dtype}")
         if want and elem(want).kind == "coded" and array.dtype == np.uint8:

@@ -109,6 +109,11 @@ class Later:
         self._made: Callable[..., Any] | None = None
 
     @property
+    def found(self) -> Any:
+        """The function, None before its first call."""
+        return self._made
+
+    @property
     def made(self) -> Any:
         with self._lock:
             self._made = self._made or self._make()

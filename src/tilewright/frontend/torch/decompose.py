@@ -180,11 +180,44 @@ def _fake_quantize_channels(x: Any, scale: Any, zero: Any, axis: int, low: int, 
     return _fake_quantize(x, scale.view(along), zero.view(along), low, high)
 
 
+def _weight_norm_backward(g: Any, v: Any, scale: Any, norms: Any, axis: int) -> Any:
+    """Of w = v * scale / norms, where norms are those of v over all axes but one."""
+    along = (g * v).sum([a for a in range(v.ndim) if a != axis], keepdim=True) / norms
+    return scale / norms * (g - v * (along / norms)), along.to(scale.dtype)
+
+
+def _fractional_max_pool(x: Any, window: Any, sizes: Any, samples: Any) -> Any:
+    """Maxima of windows whose places follow from a random number for each plane and axis, and where they were found."""
+    import torch
+
+    n, outer = len(sizes), x.ndim - len(sizes)
+    places: Any = 0
+    for axis, (k, out, size) in enumerate(zip(window, sizes, x.shape[outer:], strict=True)):
+        draw = samples[..., axis if n == 3 else 1 - axis].reshape(*x.shape[:outer], 1)  # of images the first is for the width
+        steps, alpha = torch.arange(out - 1, dtype=x.dtype), (size - k) / max(out - 1, 1)
+        starts = ((steps + draw) * alpha).to(torch.int64) - (draw * alpha).to(torch.int64)
+        along = torch.cat([starts, torch.full_like(draw, size - k, dtype=torch.int64)], -1)[..., None] + torch.arange(k)
+        places = places * size + along.reshape(*x.shape[:outer], *(out if a == axis else 1 for a in range(n)),
+                                               *(k if a == axis else 1 for a in range(n)))
+    places = places.flatten(outer + n)
+    found = x.flatten(outer).gather(outer, places.flatten(outer)).reshape(places.shape)
+    best = found.argmax(-1, keepdim=True)
+    return found.gather(-1, best)[..., 0], places.gather(-1, best)[..., 0]
+
+
+def _fractional_max_pool_backward(g: Any, x: Any, window: Any, sizes: Any, places: Any) -> Any:
+    outer = x.ndim - len(sizes)
+    return g.new_zeros(x.shape).flatten(outer).scatter_add(outer, places.flatten(outer), g.flatten(outer)).reshape(x.shape)
+
+
 OWN: dict[str, Callable[..., Any]] = {  # of ops for which torch has none
     "grid_sampler_2d_backward.default": _grid_sampler_backward,
     "masked_scatter_backward.default": _masked_scatter_backward,
+    "_weight_norm_interface_backward.default": _weight_norm_backward,
     **{f"{kind}{n}d_backward.default": _nearest_backward(f"{kind}{n}d") for n in (1, 2, 3)
        for kind in ("upsample_nearest", "_upsample_nearest_exact")},
+    **{f"fractional_max_pool{n}d.default": _fractional_max_pool for n in (2, 3)},
+    **{f"fractional_max_pool{n}d_backward.default": _fractional_max_pool_backward for n in (2, 3)},
     "_transformer_encoder_layer_fwd.default": _encoder_layer,
     "fake_quantize_per_tensor_affine_cachemask.default": _fake_quantize,
     "fake_quantize_per_channel_affine_cachemask.default": _fake_quantize_channels,

@@ -105,6 +105,7 @@ def run_export(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], dy
     import torch
 
     module = as_module(target)
+    replace.no_look_at_masks()
     args, kwargs = _distinct(module, (args, dict(kwargs)))
     try:
         with warnings.catch_warnings(), torch.no_grad(), replace.mode(), replace.experts(), scans(), _quiet():
@@ -211,7 +212,8 @@ def explain(error: Exception) -> str:
         head = head.partition(". If this type")[0]
         advice = "return tensors in tuples, lists and dicts (a Hugging Face model: set config.use_cache = False)"
     elif "data-dependent" in text or "data dependent" in text:
-        advice = "control flow and sizes may not depend on tensor values; use torch.where, or move that part out of the model"
+        advice = ("control flow and sizes may not depend on tensor values; use torch.where, move that part out of the model, or use "
+                  "torch.compile(model, backend='tilewright'), which leaves such parts to PyTorch")
     frames = re.findall(r'File "([^"]+)", line (\d+)', text)
     own = [f for f in frames if not f[0].startswith(_torch_folder())] or _frames(error)
     place = f" ({own[-1][0].rsplit('/', 1)[-1]}:{own[-1][1]})" if own else ""

@@ -1,11 +1,13 @@
-"""Functions of torch that torch.export cannot trace (they look at data for a warning, or have no meta kernel), in ones that it can.
+"""Functions of torch that torch.export cannot trace (they look at data, or have no meta kernel) or takes wrongly, in ones that it can.
 
 They are exchanged while a module is exported; a call that needs something else goes to torch, which says what it cannot do.
 """
 
 from __future__ import annotations
 
+import math
 import sys
+import types
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -17,7 +19,8 @@ def mode() -> Any:
     import torch
 
     table = {torch.corrcoef: _corrcoef, torch.Tensor.corrcoef: _corrcoef, torch.linalg.lstsq: _lstsq, torch.stft: _stft,
-             torch.Tensor.stft: _stft}
+             torch.Tensor.stft: _stft, torch.nn.functional.gaussian_nll_loss: _gaussian_nll_loss,
+             torch.nn.functional.multilabel_margin_loss: _multilabel_margin_loss}
     products = (getattr(module, name, None) for module, name in ((torch, "_grouped_mm"), (torch.nn.functional, "grouped_mm")))
     table |= {f: _grouped_mm for f in products if f is not None}
 
@@ -74,6 +77,26 @@ def experts() -> Iterator[None]:
         known.get_interface = before
 
 
+def no_look_at_masks() -> None:
+    """`nn.Transformer` looks whether a mask that it was given is the causal one, which no trace can answer. Traced masks are taken as they
+    are, with the same results; passes find the causal ones among constants. Calls outside of traces stay as they were."""
+    import torch
+    from torch.nn.modules import transformer
+
+    look = transformer._detect_is_causal_mask
+    if hasattr(look, "before"):
+        return
+
+    def detect(mask: Any, is_causal: bool | None = None, size: int | None = None) -> bool:
+        return is_causal is True if torch.compiler.is_compiling() else look(mask, is_causal, size)
+
+    # dynamo looks into functions of torch's files, not of ours
+    code = detect.__code__.replace(co_filename=transformer.__file__)
+    made = types.FunctionType(code, transformer.__dict__, look.__name__, detect.__defaults__, detect.__closure__)
+    made.before = look  # type: ignore[attr-defined]
+    transformer._detect_is_causal_mask = made
+
+
 def _corrcoef(x: Any) -> Any:
     """torch.corrcoef, whose covariance warns when there are too few numbers."""
     import torch
@@ -89,6 +112,35 @@ def _corrcoef(x: Any) -> Any:
     d = torch.sqrt(torch.diagonal(c).real)
     c = c / d[:, None] / d
     return c.clamp(-1, 1) if not c.is_complex() else torch.complex(c.real.clamp(-1, 1), c.imag.clamp(-1, 1))
+
+
+def _reduced(x: Any, reduction: str) -> Any:
+    return x if reduction == "none" else getattr(x, reduction)()
+
+
+def _gaussian_nll_loss(x: Any, target: Any, var: Any, full: bool = False, eps: float = 1e-6, reduction: str = "mean") -> Any:
+    """The loss without its look for negative variances."""
+    import torch
+
+    if reduction not in ("none", "mean", "sum"):
+        return torch.nn.functional.gaussian_nll_loss(x, target, var, full, eps, reduction)
+    if not isinstance(var, float) and var.ndim == x.ndim - 1 and var.shape == x.shape[:-1]:
+        var = var[..., None]
+    var = (torch.full_like(x, var) if isinstance(var, float) else var).clamp(min=eps)
+    return _reduced(0.5 * (var.log() + (x - target) ** 2 / var) + (0.5 * math.log(2 * math.pi) if full else 0.0), reduction)
+
+
+def _multilabel_margin_loss(x: Any, target: Any, size_average: Any = None, reduce: Any = None, reduction: str = "mean") -> Any:
+    """The loss over the labels before the first -1; torch's decomposition also counts label 0 for every place behind it."""
+    import torch
+
+    if size_average is not None or reduce is not None:
+        reduction = torch.nn._reduction.legacy_get_string(size_average, reduce)
+    known = (target == -1).cumsum(-1) == 0
+    labels = torch.where(known, target, 0)
+    chosen = ((labels[..., None] == torch.arange(x.shape[-1])) & known[..., None]).any(-2)
+    apart = (1 - x.gather(-1, labels)[..., None] + x[..., None, :]).clamp(min=0)
+    return _reduced(torch.where(known[..., None] & ~chosen[..., None, :], apart, 0).sum((-1, -2)) / x.shape[-1], reduction)
 
 
 def _lstsq(a: Any, b: Any, rcond: Any = None, *, driver: str | None = None) -> Any:

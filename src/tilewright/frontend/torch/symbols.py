@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 from ...core.dims import UNBOUNDED, Dim, Expr, floordiv, maximum, minimum, sym, symbols
@@ -93,7 +94,23 @@ class Symbols:
         if kind in ("Mod", "PythonMod"):
             a, b = self.dim(e.args[0]), self.dim(e.args[1])
             return a - floordiv(a, b) * b
+        if kind in ("TruncToInt", "FloorToInt") and (scaled := self._scaled(e.args[0])) is not None:
+            return scaled
         raise UnsupportedError(f"torch: size {e} uses {kind}; supported: + - * // % max min")
+
+    def _scaled(self, e: Any) -> Dim | None:
+        """The integer part of a size times a float of few bits (a resize by 1.5), which floats compute exactly."""
+        factors = e.args if type(e).__name__ in ("Mul", "FloatMul") or e.is_Mul else (e,)
+        sizes = [a for a in factors if type(a).__name__ == "ToFloat"]
+        numbers = [a for a in factors if a.is_Number]
+        if len(sizes) != 1 or len(sizes) + len(numbers) != len(factors) or any(self._negative(s) for s in e.free_symbols):
+            return None
+        factor = Fraction(1)
+        for a in numbers:
+            factor *= Fraction(float(a))
+        if factor <= 0 or factor.denominator > 64:
+            return None
+        return floordiv(self.dim(sizes[0].args[0]) * factor.numerator, factor.denominator)
 
     def _fresh(self, symbol: Any, ours: str | None = None) -> Dim:
         name = str(symbol)

@@ -17,7 +17,9 @@ from ....transform.vjp import pull_back
 from .count import inner_embedding_bag
 from .distance import cdist
 from .linear import attention, convolution, pool_attributes
+from .places import pdist
 from .registry import Context, aten, axes_of, lookup, placed, rows
+from .sample import grid_sampler
 from .scatter import scatter_add
 from .shape import edge_pad
 
@@ -176,7 +178,7 @@ def _resized(kind: str, n: int) -> None:
         return c.built(pulled, c, lambda inner, x: forward(inner, x, output_size, *options, *named.values()), (x,), g, meta=c.args[0])[0]
 
 
-for _kind, _n in (("linear", 1), ("bilinear", 2), ("bicubic", 2), ("trilinear", 3)):
+for _kind, _n in (*(("nearest", n) for n in (1, 2, 3)), ("linear", 1), ("bilinear", 2), ("bicubic", 2), ("trilinear", 3)):
     _resized(_kind, _n)
 
 
@@ -260,6 +262,9 @@ def embedding_backward(c: Context, g: Value, ids: Value, rows: Any, padding: Any
 rows({
     "_cdist_backward.default":
         lambda c, g, a, b, p, distances: pulled(c, lambda inner, x, y: cdist(inner, x, y, p), (a, b), g, (True, False), meta=c.args[4])[0],
+    "_pdist_backward.default": lambda c, g, x, p, distances: pulled(c, lambda inner, v: pdist(inner, v, p), (x,), g, meta=c.args[3])[0],
+    "grid_sampler_3d_backward.default": lambda c, g, x, grid, mode, padding, align, mask: pulled(
+        c, lambda inner, a, b: grid_sampler(inner, a, b, mode, padding, align), (x, grid), g, mask, meta=c.args[0]),
     "threshold_backward.default": lambda c, g, x, threshold: F.where(F.less_equal(x, threshold), 0, c.cast(g, x.dtype)),
     "native_dropout_backward.default": lambda c, g, mask, scale: F.where(mask, F.mul(c.cast(g, c.dtype), scale), 0),
     "sigmoid_backward.default": lambda c, g, y: F.mul(g, _conjugate(F.mul(y, F.sub(1, y)))),

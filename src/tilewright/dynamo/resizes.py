@@ -1,0 +1,86 @@
+"""Resizes in graphs of AOTAutograd. PyTorch takes them apart while it traces, a bilinear one into four lookups whose backward pass are four
+scatters. Ours are one launch each way where sizes are known, so they are traced as the ops they are; with varying sizes they are taken
+apart as before.
+"""
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+NAMES = ("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "upsample_linear1d", "upsample_bilinear2d",
+         "upsample_trilinear3d", "upsample_bicubic2d")
+_lock = threading.Lock()
+_inside = 0
+_before: dict[tuple[Any, Any], Any] = {}
+
+
+@contextmanager
+def whole_resizes() -> Iterator[None]:
+    """Inside, resizes between known sizes are traced whole, in all threads."""
+    global _inside
+    with _lock:
+        _inside += 1
+        if _inside == 1:
+            _replace()
+    try:
+        yield
+    finally:
+        with _lock:
+            _inside -= 1
+            if not _inside:
+                _restore()
+
+
+def _replace() -> None:
+    import torch
+
+    for name in NAMES:
+        packet = getattr(torch.ops.aten, name)
+        for op, make in ((packet.vec, _with_factors), (packet.default, _with_sizes)):
+            for key in (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd):
+                found = op.py_kernels.get(key)
+                if found is not None and (make is _with_factors or key == torch._C.DispatchKey.Autograd):
+                    _before[op, key] = found
+                    op.py_kernels[key] = make(packet, found)
+                    op._dispatch_cache.clear()
+
+
+def _restore() -> None:
+    for (op, key), found in _before.items():
+        op.py_kernels[key] = found
+        op._dispatch_cache.clear()
+    _before.clear()
+
+
+def _known(x: Any, sizes: Any) -> bool:
+    return all(isinstance(d, int) for d in (*x.shape[2:], *sizes))
+
+
+def _with_factors(packet: Any, before: Callable[..., Any]) -> Callable[..., Any]:
+    """(x, sizes or None, [align_corners], factors or None), as `interpolate` calls it."""
+
+    def resize(x: Any, sizes: Any, *rest: Any) -> Any:
+        from torch._decomp.decompositions import upsample_compute_output_size
+
+        *align, factors = rest
+        found = upsample_compute_output_size(x.size(), sizes, factors)
+        if not _known(x, found):
+            return before(x, sizes, *rest)
+        return packet.default(x, found, *align, *(factors or [None] * len(found)))
+
+    return resize
+
+
+def _with_sizes(packet: Any, before: Callable[..., Any]) -> Callable[..., Any]:
+    """(x, sizes, [align_corners], a factor or None an axis)."""
+    import torch
+
+    def resize(x: Any, sizes: Any, *rest: Any, **named: Any) -> Any:
+        if not _known(x, sizes):
+            return before(x, sizes, *rest, **named)
+        with torch._C._DisablePythonDispatcher():  # so that torch finds its own kernel of this key
+            return packet.default(x, sizes, *rest, **named)
+
+    return resize

@@ -1,0 +1,57 @@
+"""Resizes through `torch.compile`: traced whole between known sizes, taken apart where sizes vary; gradients against eager PyTorch."""
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tilewright.dynamo import tilewright as backend
+from tilewright.dynamo.backend import watching
+from tilewright.dynamo.resizes import whole_resizes
+
+CASES: list[tuple[str, tuple[int, ...], dict[str, Any]]] = [
+    ("nearest", (2, 3, 5, 7), {"scale_factor": 2.0}), ("bilinear", (2, 3, 5, 7), {"size": (9, 4), "align_corners": True}),
+    ("trilinear", (1, 2, 3, 4, 2), {"scale_factor": 1.5}),
+]
+
+
+def ops(compiled: Any) -> str:
+    return " ".join(n.op.name for s in compiled.steps for n in s.fragment.graph.nodes)
+
+
+@pytest.mark.parametrize(("mode", "shape", "options"), CASES, ids=[c[0] for c in CASES])
+def test_known_sizes(mode: str, shape: tuple[int, ...], options: dict[str, Any]) -> None:
+    torch._dynamo.reset()
+    call = lambda x: F.interpolate(x, mode=mode, **options) * 2
+    x = torch.randn(shape, requires_grad=True)
+    with watching() as found:
+        got = torch.compile(call, backend=backend)(x)
+        (grad,) = torch.autograd.grad(got.square().sum(), x)
+    want = call(x)
+    torch.testing.assert_close(got, want)
+    torch.testing.assert_close(grad, torch.autograd.grad(want.square().sum(), x)[0])
+    assert "resize" in ops(found[0]) and not any(c.splits for c in found)
+
+
+@pytest.mark.filterwarnings("ignore::tilewright.dynamo.backend.SplitWarning")
+@pytest.mark.parametrize("factor", [1.5, 1.3])
+def test_varying_sizes(factor: float) -> None:
+    """A factor that sizes cannot be multiplied by exactly leaves its graph to PyTorch, and is no error."""
+    torch._dynamo.reset()
+    call = lambda x: F.interpolate(x, scale_factor=factor) * 2
+    compiled = torch.compile(call, backend=backend, dynamic=True)
+    for shape in ((2, 3, 5, 7), (2, 3, 8, 9)):
+        x = torch.randn(shape, requires_grad=True)
+        got, want = compiled(x), call(x)
+        torch.testing.assert_close(got, want)
+        torch.testing.assert_close(*(torch.autograd.grad(y.square().sum(), x)[0] for y in (got, want)))
+
+
+def test_what_torch_had_is_put_back() -> None:
+    op = torch.ops.aten.upsample_bilinear2d.vec
+    before = dict(op.py_kernels)
+    with whole_resizes(), whole_resizes():
+        assert op.py_kernels != before
+    assert op.py_kernels == before
