@@ -92,6 +92,23 @@ def test_windows_on_the_tensor_cores(case: tuple[Any, ...], constant: bool, rng:
     np.testing.assert_allclose(got.astype(np.float64), want, rtol=1e-2, atol=1e-2 * np.abs(want).max())
 
 
+@pytest.mark.parametrize("case", [
+    (2, 64, (5, 7), 72, (3, 3), (1, 1), (1, 1)), (1, 16, (6, 5), 40, (2, 3), (0, 2), (2, 1)),
+    (1, 64, (3, 4, 5), 32, (3, 3, 2), (1, 1, 0), (1, 1, 1)),
+], ids=str)  # fmt: skip
+def test_transposed_windows_with_steps_of_one_are_plain_ones(case: tuple[Any, ...], rng: np.random.Generator) -> None:
+    """As gradients of images are, whose weights come with the call."""
+    n, c, sizes, out, taps, padding, dilation = case
+    x, k = numbers(rng, bf16, n, c, *sizes), numbers(rng, bf16, c, out, *taps)
+    op = o.Conv(stride=(1,) * len(taps), padding=tuple((p, p) for p in padding), dilation=dilation, transposed=True)
+    emulated = Emulated(graph(lambda v, u: op(v, u), (bf16, x.shape), (bf16, k.shape)))
+    assert sum(isinstance(launch.kernel, GemmKernel) for launch in emulated.program.launches) == 1
+    (got,) = emulated(x, k)
+    back: Any = (F.conv_transpose2d, F.conv_transpose3d)[len(taps) - 2]
+    want = back(wide(x), wide(k), None, 1, padding, 0, 1, dilation).numpy()
+    np.testing.assert_allclose(got.astype(np.float64), want, rtol=1e-2, atol=1e-2 * np.abs(want).max())
+
+
 @pytest.mark.parametrize("case", GROUPED, ids=str)
 def test_groups_and_three_axes_on_the_tensor_cores(case: tuple[Any, ...], rng: np.random.Generator) -> None:
     n, c, sizes, out, taps, stride, padding, dilation, groups = case

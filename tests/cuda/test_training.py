@@ -16,7 +16,8 @@ from tests.cuda.fake_driver import fake_gpu
 from tests.cuda.launching import Emulated, graph
 from tilewright.core.dims import sym
 from tilewright.core.dtypes import DType, bf16, f16, f32, i64
-from tilewright.kernels.rows.cuda import reduce
+from tilewright.kernels.matmul.cuda import tiled as products
+from tilewright.kernels.rows.cuda import channel_sums, reduce
 
 TOLERANCE = {"f32": 2e-6, "f16": 1e-3, "bf16": 8e-3}
 
@@ -45,6 +46,13 @@ def test_norm_backward(case: tuple[DType, int, int, bool], rng: np.random.Genera
     y = tf.layer_norm(leaves[0], (n,), leaves[1], leaves[-1], 1e-5) if centred else tf.rms_norm(leaves[0], (n,), leaves[1], 1e-5)
     for got, want in zip(made(x, w, g), torch.autograd.grad(y, leaves, wide(g).detach()), strict=True):
         close(got, want.numpy(), dtype)
+
+
+@pytest.fixture(params=[True, False], ids=["few elements", "as it is"])
+def tiles(request: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiles of few elements make many chunks of small arrays."""
+    if request.param:
+        monkeypatch.setattr(channel_sums, "ELEMENTS", 2)
 
 
 def test_many_rows_of_a_norm_are_shared_by_blocks(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +113,8 @@ def test_rows_added_at_indices(dtype: DType, rng: np.random.Generator) -> None:
 
 # chip, dtype, batch, channels, sizes, results, taps, stride, padding, dilation, groups, and what a launch's note says
 WEIGHTS: list[tuple[Any, ...]] = [
-    ("sm_90a", bf16, 2, 64, (9, 8), 64, (3, 3), (1, 1), (1, 1), (1, 1), 1, "producer"),
+    ("sm_90a", bf16, 2, 64, (4, 5), 64, (2, 2), (1, 1), (1, 1), (1, 1), 1, "boxes"),
+    ("sm_90a", bf16, 3, 72, (6, 5), 64, (2, 1), (1, 2), (2, 0), (2, 1), 1, "boxes"),
     ("sm_80", f16, 2, 24, (81,), 40, (5,), (2,), (2,), (1,), 1, ""),
     ("sm_120", f32, 2, 20, (14, 15), 36, (2, 3), (1, 2), (0, 1), (2, 1), 2, ""),
     ("sm_90a", bf16, 2, 3, (25, 30), 40, (5, 3), (2, 2), (2, 1), (1, 1), 1, "K in"),
@@ -115,7 +124,8 @@ WEIGHTS: list[tuple[Any, ...]] = [
 
 
 @pytest.mark.parametrize("case", WEIGHTS, ids=str)
-def test_gradients_of_convolution_weights(case: tuple[Any, ...], rng: np.random.Generator) -> None:
+def test_gradients_of_convolution_weights(case: tuple[Any, ...], rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "MOST_PARTS", 2)  # sums of more are added by whole blocks
     chip, dtype, batch, channels, sizes, results, taps, stride, padding, dilation, groups, note = case
     conv = o.Conv(stride=stride, padding=tuple((p, p) for p in padding), dilation=dilation, groups=groups)
     x, w = floats(rng, dtype, batch, channels, *sizes), floats(rng, dtype, results, channels // groups, *taps)
@@ -236,3 +246,87 @@ def test_a_result_on_an_operand_of_a_kernel_of_several_results(rng: np.random.Ge
     total = np.cumsum(a.astype(np.float64), 0) + x.astype(np.float64) * c
     close(first, np.cumsum(total, 0), f32)
     close(second, np.cumsum(x.astype(np.float64), 0), f32)
+
+
+def last(x: Any) -> Any:
+    """[N, spatial…, C] as [N, C, spatial…]."""
+    rank = len(x.shape)
+    return o.Transpose(perm=(0, rank - 1, *range(1, rank - 1)))(x)
+
+
+@pytest.mark.parametrize("case", [
+    (bf16, (3, 24, 9, 7), True), (f32, (2, 33, 5, 6), True), (f32, (3, 5, 7, 9), False), (bf16, (40, 70), False),
+    (f16, (2, 3, 600), False), (bf16, (2, 8, 3, 5, 4), True), (f32, (700, 3, 1, 1), True),
+], ids=str)  # fmt: skip
+def test_batch_norm_statistics(case: tuple[DType, tuple[int, ...], bool], rng: np.random.Generator, tiles: None) -> None:
+    """Mean and variance in one sweep, also of values far from zero, and what is computed from them in its second launch."""
+    dtype, shape, is_last = case
+    stored = (shape[0], *shape[2:], shape[1]) if is_last else shape
+
+    def build(x: Any, running: Any) -> Any:
+        mean, var = o.Moments()(o.Cast(dtype=f32)(last(x) if is_last else x))
+        return mean, o.Rsqrt()(o.Add()(var, F.full(x.node.graph, (), 1e-5, f32))), o.Add()(o.Mul()(running, mean), var)
+
+    made = Emulated(graph(build, (dtype, stored), (f32, shape[1:2])))
+    assert 1 <= len(made.program.launches) <= 2 and all("channel_sums" in x.kernel.name for x in made.program.launches)
+    x = (rng.standard_normal(stored) * (1.0 if dtype is not f32 else 1e-2) + (3.0 if dtype is not f32 else 50.0)).astype(dtype.np)
+    x.reshape(-1, stored[-1])[0, 0] = 64.0  # the element around which a chunk is summed is an outlier
+    running = rng.standard_normal(shape[1]).astype(np.float32)
+    wide = x.astype(np.float64)
+    wide = np.moveaxis(wide, -1, 1) if is_last else wide
+    axes = (0, *range(2, len(shape)))
+    mean, var = wide.mean(axes), wide.var(axes)
+    got = made(x, running)
+    np.testing.assert_allclose(got[0], mean, rtol=2e-6)
+    np.testing.assert_allclose(got[1], 1 / np.sqrt(var + 1e-5), rtol=2e-4)
+    np.testing.assert_allclose(got[2], running * mean + var, rtol=2e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize("case", [((3, 24, 9, 7), (True, True)), ((2, 33, 5, 6), (True, False)), ((3, 5, 7, 9), (False, False))], ids=str)
+def test_sums_of_channels_together(case: tuple[tuple[int, ...], tuple[bool, bool]], rng: np.random.Generator, tiles: None) -> None:
+    """Two sums of two operands in one sweep, whatever their order in memory."""
+    shape, order = case
+    stored = [(shape[0], *shape[2:], shape[1]) if is_last else shape for is_last in order]
+
+    def build(x: Any, y: Any, mean: Any) -> Any:
+        x, y = (o.Cast(dtype=f32)(last(v) if is_last else v) for v, is_last in zip((x, y), order, strict=True))
+        centred = o.Sub()(y, o.Reshape(shape=(1, shape[1], *(1,) * (len(shape) - 2)))(mean))
+        total, moment = o.ChannelSums()(x, o.Mul()(x, centred))
+        return total, o.Mul()(moment, mean), o.Cast(dtype=bf16)(moment)
+
+    made = Emulated(graph(build, (bf16, stored[0]), (f32, stored[1]), (f32, shape[1:2])))
+    assert len(made.program.launches) <= 2
+    x, y, mean = floats(rng, bf16, *stored[0]), floats(rng, f32, *stored[1]), floats(rng, f32, shape[1])
+    got = made(x, y, mean)
+    wx, wy = (np.moveaxis(v.astype(np.float64), -1, 1) if at_end else v.astype(np.float64) for v, at_end in zip((x, y), order, strict=True))
+    axes = (0, *range(2, len(shape)))
+    moment = (wx * (wy - mean.reshape(1, -1, *(1,) * (len(shape) - 2)))).sum(axes)
+    close(got[0], wx.sum(axes), f32)
+    close(got[1], moment * mean, f32)
+    close(got[2], moment, bf16)
+
+
+@pytest.mark.parametrize("case", [
+    (bf16, (2, 16, 9, 11), (3, 3), (2, 2), (1, 1), (1, 1)), (f32, (1, 5, 7, 6), (2, 3), (1, 2), (0, 1), (2, 1)),
+], ids=str)  # fmt: skip
+def test_max_pool_of_channels_last(case: tuple[Any, ...], rng: np.random.Generator) -> None:
+    """Values, places and their backward pass without a copy: equal elements, NaN, and windows of nothing but the lowest value."""
+    dtype, shape, kernel, stride, padding, dilation = case
+    n = len(kernel)
+    attrs = {"kernel": kernel, "stride": stride, "padding": tuple((p, p) for p in padding), "dilation": dilation}
+    stored = (shape[0], *shape[2:], shape[1])
+
+    def build(x: Any) -> Any:
+        return [o.Transpose(perm=(0, *range(2, n + 2), 1))(v) for v in o.MaxPoolIndices(**attrs)(last(x))]
+
+    x = np.round(rng.standard_normal(stored) * 2).astype(dtype.np)
+    x[0, :3, ..., 0] = -np.inf
+    x.reshape(-1, shape[1])[shape[2] // 2, 1] = np.nan
+    g = graph(build, (dtype, stored))
+    made = Emulated(g)
+    assert len(made.program.launches) == 1
+    got = made(x)
+    exact = torch.from_numpy(np.moveaxis(x.astype(np.float64), -1, 1).copy())
+    want, places = tf.max_pool2d(exact, kernel, stride, padding, dilation, return_indices=True)
+    np.testing.assert_array_equal(np.moveaxis(got[0].astype(np.float64), -1, 1), want.numpy())
+    np.testing.assert_array_equal(np.moveaxis(got[1], -1, 1), places.numpy())

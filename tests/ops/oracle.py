@@ -260,6 +260,11 @@ def pool(a: dict[str, Any], x: Any) -> Any:
             "min": lambda: parts.amin(-1)}[kind]()
 
 
+def _others(a: dict[str, Any], x: Any) -> tuple[int, ...]:
+    """All axes but one."""
+    return tuple(i for i in range(x.ndim) if i != a.get("axis", 1))
+
+
 def max_pool_indices(a: dict[str, Any], x: Any) -> Any:
     fn: Any = {1: tf.max_pool1d, 2: tf.max_pool2d, 3: tf.max_pool3d}[len(a["kernel"])]
     padding = [lo for lo, _ in a["padding"]]
@@ -350,6 +355,8 @@ TRAINING: dict[str, Oracle] = {
     "attention_backward": partial(attention_backward, attention),
     "attention_saved": partial(attention_saved, attention),
     "norm_backward": norm_backward,
+    "channel_sums": lambda a, *xs: tuple(x.double().sum(_others(a, x)).to(x.dtype) for x in xs),
+    "moments": lambda a, x: (x.double().mean(_others(a, x)).to(x.dtype), x.double().var(_others(a, x), correction=0).to(x.dtype)),
     "scatter_add": scatter_add,
     "softmax_cross_entropy": cross_entropy,
 }

@@ -394,7 +394,7 @@ class Reader:
         import torch
 
         slots: dict[Any, Slot] = {}
-        self.last = channels_last_layouts(self.graph, REFERENCE) if self.saved and self.fragment.device == "cpu" else {}
+        self.last = channels_last_layouts(self.graph, REFERENCE) if self.saved else {}
         roots = [_base(n) for n in self.outputs if isinstance(n, torch.fx.Node)]
         for node in self.outputs:
             if not isinstance(node, torch.fx.Node):

@@ -94,6 +94,7 @@ from .pointwise.hyperbolic import (
 from .pointwise.rounding import Ceil as Ceil, Floor as Floor, Round as Round, Trunc as Trunc
 from .random.philox import RandomBits as RandomBits, RandomNormal as RandomNormal, RandomUniform as RandomUniform
 from .row_map import RowMap as RowMap
+from .rows.channel_sums import ChannelSums as ChannelSums, Moments as Moments
 from .rows.cumulative import (
     CumMax as CumMax, CumMin as CumMin, CumProd as CumProd, CumSum as CumSum,
     LogCumSumExp as LogCumSumExp

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from .. import ops as o
 from ..core.dims import bounds, product
+from ..core.dtypes import bool_
 from ..ir.graph import Graph, Node, Value
 from ..ir.rewrite import Match, P, Rule, rule, sort_nodes
 from ..ops.packed.quant_dot import BLOCK
@@ -100,7 +101,7 @@ def _fewer(some: Any, all_: Any) -> bool:
 def spread_casts(graph: Graph, log: Log) -> None:
     """A cast that several ops read is computed again in each of their regions: cheaper than storing the wider copy."""
     users = graph.users()
-    for n in [n for n in graph.nodes if isinstance(n.op, o.Cast) and n.types[0].dtype.itemsize > n.operands[0].dtype.itemsize]:
+    for n in [n for n in graph.nodes if widens(n)]:
         readers = list(dict.fromkeys(users[n.value]))
         for u in readers[1:]:
             if is_elementwise(u) or u.op.fusion in ("norm", "reduction"):
@@ -133,6 +134,10 @@ def is_reduced(n: Node, users: dict[Value, list[Node]], outputs: set[Value]) -> 
     while is_elementwise(n) and n.value not in outputs and len(users[n.value]) == 1:
         n = users[n.value][0]
     return n.op.fusion == "reduction"
+
+
+def widens(n: Node) -> bool:
+    return isinstance(n.op, o.Cast) and n.types[0].dtype.itemsize > n.operands[0].dtype.itemsize
 
 
 def cheap_from_memory(n: Node) -> bool:
@@ -171,7 +176,7 @@ def narrow_chain(v: Value, inside: set[Node], regions: Regions) -> list[Node]:
     readers = inside
     while True:
         n = v.node
-        alone = v not in regions.outputs and all(u in readers for u in regions.users[v])
+        alone = regions.alone(v, readers)
         if not joins_anchor(n) or not regions.free(n) or not alone:
             return []
         chain.append(n)
@@ -192,8 +197,9 @@ class Fuse(Pass):
     with it where the target's kernel for that many rows rotates them; reductions of rows whose results go back along the rows are in one
     region with what they go to, and with further reductions of these rows), is free of views, and never closes a cycle. Random numbers
     are in pointwise regions, which count their elements. A region around a contraction has one result; one around a norm or reduction
-    may also give the sum it reads; pointwise ones give whatever is read elsewhere. A `qdot` or a norm rounds its result to quantized values
-    itself where the next product wants them. Rows of a table are looked up before elementwise work on the table."""
+    may also give the sum it reads, and one around several sums whatever is computed from them; pointwise ones give whatever is read
+    elsewhere. A `qdot` or a norm rounds its result to quantized values itself where the next product wants them. Rows of a table are looked
+    up before elementwise work on the table."""
 
     name: ClassVar[str] = "fuse"
     rules: ClassVar[tuple[Rule, ...]] = (reshape_after_epilogue, reshape_of_reshape, gather_before_cast, gather_before_elementwise)
@@ -237,9 +243,11 @@ class Fuse(Pass):
             region = self.ropes(anchor, regions)
         elif self.gate_prologue and isinstance(anchor.op, o.Matmul):
             region = self.gate(anchor, regions)
-        region = self.epilogue(anchor, region, regions)
+        region = self.vectors(anchor, region, regions) if len(anchor.values) > 1 else self.epilogue(anchor, region, regions)
         if (self.quantizes and anchor.op.fusion == "contraction") or (not self.sweeps and anchor.op.fusion == "reduction"):
             region = self.widened(anchor, region, regions)
+        if not self.sweeps and isinstance(anchor.op, o.Conv):
+            region = self.masks(anchor, region, regions)
         region = self.rounded(anchor, region, regions)
         position = regions.place(set(region))
         if position is None:
@@ -271,6 +279,22 @@ class Fuse(Pass):
                 best = list(region)
         return best
 
+    def vectors(self, anchor: Node, start: list[Node], regions: Regions) -> list[Node]:
+        """With all elementwise work on the results of several sums, which are short: the region has as many ways out as it takes."""
+        shape, region, inside = anchor.types[0].shape, list(start), set(start)
+        grown = True
+        while grown and len(region) < self.max_ops:
+            grown = False
+            readers = {u for n in region if n is anchor or n.types[0].shape == shape for v in n.values for u in regions.users[v]}
+            for n in sorted(readers - inside, key=regions.position.__getitem__):
+                more = [n, *(v.node for v in n.operands if v.node not in inside and v.shape == shape and regions.alone(v, [n]))]
+                more = [m for m in more if joins_anchor(m) and regions.free(m) and m.types[0].shape == shape]
+                if n in more and len(region) + len(more) <= self.max_ops and regions.place({*inside, *more}) is not None:
+                    region += more
+                    inside.update(more)
+                    grown = True
+        return region
+
     def widened(self, anchor: Node, region: list[Node], regions: Regions) -> list[Node]:
         """With what an epilogue reads from a narrower value alone (a residual of values, with its scale): computed while it is read."""
         inside = set(region)
@@ -280,6 +304,19 @@ class Fuse(Pass):
                 if chain and len(region) + len(chain) <= self.max_ops and regions.place({*inside, *chain}) is not None:
                     inside.update(chain)
                     region = [*region, *chain]
+        return region
+
+    def masks(self, anchor: Node, region: list[Node], regions: Regions) -> list[Node]:
+        """With comparisons of a value with a number that the epilogue alone reads (where a ReLU was positive): never stored."""
+        inside = set(region)
+        for v in [v for n in region if n is not anchor for v in n.operands]:
+            n = v.node
+            compares = is_elementwise(n) and n.types[0].dtype is bool_ and joins_anchor(n) and regions.free(n) and n not in inside
+            wide = [u for u in n.operands if not is_inner(u)]
+            if compares and len(wide) == 1 and wide[0].shape == v.shape and regions.alone(v, inside) and len(region) < self.max_ops:
+                if regions.place({*inside, n}) is not None:
+                    inside.add(n)
+                    region = [*region, n]
         return region
 
     def rounded(self, anchor: Node, region: list[Node], regions: Regions) -> list[Node]:
@@ -297,16 +334,17 @@ class Fuse(Pass):
         return region
 
     def producers(self, anchor: Node, regions: Regions) -> list[Node]:
-        """Elementwise producers of the anchor's first operand that nothing else reads; the operand itself may have other readers."""
+        """Elementwise producers of the anchor's first operand (of several sums: of all) that nothing else reads; the operand itself may
+        have other readers."""
         x = anchor.operands[0]
         region = [anchor]
-        todo = [(x, True)]
+        todo = [(v, True) for v in (anchor.operands if len(anchor.values) > 1 else [x])]
         while todo and len(region) < self.max_ops:
             v, first = todo.pop()
             n = v.node
             if not joins_anchor(n) or not regions.free(n) or v.shape != x.shape or n in region:
                 continue
-            alone = v not in regions.outputs and all(u in region for u in regions.users[v])
+            alone = regions.alone(v, region)
             trial = [*region, n]
             if (alone or first) and regions.place(set(trial)) is not None:
                 region = trial
@@ -387,6 +425,11 @@ class Fuse(Pass):
             if chain and regions.place(inside.union(chain)) is not None:
                 region += chain
                 inside.update(chain)
+        if not self.sweeps:  # what reads a wider copy widens it itself
+            ends = [n for n in region if widens(n) and n.operands[0].node in inside and not inside.intersection(regions.users[n.value])]
+            ends = [n for n in ends if n.value not in regions.outputs]
+            region = [n for n in region if n not in ends]
+            inside -= set(ends)
         position = regions.place(inside)
         regions.close(region, regions.position[first] if position is None else position)
         if len(region) > 1:

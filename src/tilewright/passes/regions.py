@@ -5,6 +5,7 @@ everything that reads it.
 """
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from .. import ops as o
@@ -13,7 +14,7 @@ from ..ir.graph import Graph, Node, Value
 
 def starts_region(n: Node) -> bool:
     """Whether fusion grows a region around the node."""
-    return bool(n.op.fusion) and len(n.values) == 1
+    return bool(n.op.fusion) and (len(n.values) == 1 or isinstance(n.op, (o.ChannelSums, o.Moments)))
 
 
 def is_elementwise(n: Node) -> bool:
@@ -51,6 +52,10 @@ class Regions:
 
     def free(self, n: Node) -> bool:
         return n not in self.owner
+
+    def alone(self, v: Value, readers: Collection[Node]) -> bool:
+        """Whether nothing but these reads a value."""
+        return v not in self.outputs and all(u in readers for u in self.users[v])
 
     def exits(self, region: set[Node]) -> list[Value]:
         """Values of the region that something outside reads."""

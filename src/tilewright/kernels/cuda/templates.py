@@ -42,6 +42,7 @@ from ..quant.cuda.qdot import CudaQDot
 from ..quant.cuda.qgemm import CudaQGemm
 from ..rows.arg_reduce import ArgReduce
 from ..rows.cuda.arg_reduce import CudaArgReduce
+from ..rows.cuda.channel_sums import CudaChannelSums
 from ..rows.cuda.cross_entropy import CudaCrossEntropy
 from ..rows.cuda.long_norm import LongNorm
 from ..rows.cuda.norm_backward import CudaNormBackward
@@ -95,6 +96,7 @@ CUDA_TEMPLATES: list[Template] = [
     HopperAttentionBackward(),
     MmaAttentionBackward(),
     CudaNormBackward(),
+    CudaChannelSums(),
     CudaIndexOrder(),
     CudaScatterOrdered(),
     CudaWeightedGather(),

@@ -286,7 +286,15 @@ class Conv(Contraction):
         grouped = F.transpose(F.reshape(data, (n, groups, inner, *data.shape[2:])), (2, 1, 0, *order))
         stacked = F.reshape(grouped, (inner, groups * n, *data.shape[2:]))
         swapped = F.transpose(taps, (1, 0, *range(2, len(taps.shape))))
-        conv = Conv(stride=self.dilation, padding=self.padding, dilation=self.stride, groups=groups)
+        padding = list(self.padding)
+        for a, (k, o, s, d, (lo, hi)) in enumerate(zip(kernel, taps.shape[2:], self.stride, self.dilation, self.padding, strict=False)):
+            size = stacked.shape[2 + a]
+            if isinstance(size, int) and isinstance(o, int) and isinstance(lo, int) and isinstance(hi, int):
+                more = size + lo + hi - ((k - 1) * d + (o - 1) * s + 1)  # pixels behind the last window, which would be further taps
+                padding[a] = lo, max(hi - more, 0)
+                if more > hi:
+                    stacked = F.slice_(stacked, 2 + a, 0, size + hi - more)
+        conv = Conv(stride=self.dilation, padding=tuple(padding), dilation=self.stride, groups=groups)
         out = conv(stacked, swapped)  # [inner, channels of taps, at least the kernel]
         return cropped(F.transpose(out, (1, 0, *range(2, len(out.shape)))), w.shape)
 

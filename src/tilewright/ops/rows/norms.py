@@ -13,14 +13,14 @@ from ...ir.types import TensorType
 from .. import functions as F
 from ..base import E, MaybeValues, S, Values, register
 from ..families import Composite, M, N, bf16, f16, f32, f64, i32, require_axis, require_kind, require_one_dtype, show_shape
+from .channel_sums import Moments
 from .reductions import uneven, wide
 
 
 def moments(x: Value) -> tuple[Value, Value]:
     """Mean and variance (over n) of each channel, axis 1; f32 where x has 16 bits."""
-    axes = (0, *range(2, len(x.shape)))
-    wide = F.widened(x)
-    return F.mean(wide, axes), F.one("var", wide, axes=axes, correction=0.0)
+    mean, var = Moments()(F.widened(x))
+    return mean, var
 
 
 def batch_normed(x: Value, mean: Value, var: Value, affine: tuple[Value, ...], eps: float) -> Value:

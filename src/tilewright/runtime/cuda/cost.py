@@ -7,7 +7,9 @@ reach, and the threads that stand behind a program.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from ...core.dtypes import DType, f64
 from ...core.target_spec import TargetSpec
@@ -16,6 +18,8 @@ from ...tile.ir import Kernel
 from ..cost import Cost, numbers
 
 SIDE_BY_SIDE = 64  # bytes of a program of one thread, at most, whose neighbours touch the memory beside it
+LATENCY_US = 0.7  # of an access of memory under load: bytes that are on their way bound the bandwidth
+RESIDENT = 2048  # threads of an SM
 LAUNCH_US = 2.0  # of a kernel in a graph that does next to nothing
 PRODUCTS = ("gemm", "matmul", "grouped_matmul", "conv", "attention", "flash", "gates")  # what kernels of products are called
 
@@ -55,6 +59,24 @@ def _rate(chip: Rates, kernel: Kernel, dtype: DType, target: TargetSpec, text: s
     return plain
 
 
+LOAD = re.compile(r"^\s*(?:@!?%\w+ )?(?:(ld)\.global\S*?(?:\.(v2|v4))?\.[a-z]+(8|16|32|64) |(cp\.async\.c[ag])\S* .*?, (4|8|16)[,;])")
+
+
+@lru_cache(maxsize=512)
+def bytes_in_flight(text: str) -> int:
+    """Of a thread, at most: what it asks memory for between two labels or branches of its code. 0: TMA copies what the kernel reads."""
+    if "cp.async.bulk" in text:
+        return 0
+    most = here = 0
+    for line in text.splitlines():
+        found = LOAD.match(line)
+        if found is not None:
+            here += int(found[5]) if found[4] else int(found[3]) // 8 * {None: 1, "v2": 2, "v4": 4}[found[2]]
+        elif line.rstrip().endswith(":") or " bra" in line:
+            most, here = max(most, here), 0
+    return max(most, here)
+
+
 def predict(kernel: Kernel, blocks: int, threads: int, flops: float, nbytes: float, target: TargetSpec, text: str) -> Cost:
     """The cost of one launch of `blocks` blocks on a chip."""
     chip, dtype = CHIPS[target.cpu], numbers(kernel)
@@ -70,6 +92,12 @@ def predict(kernel: Kernel, blocks: int, threads: int, flops: float, nbytes: flo
     reach = min(1.0, sms * chip.reach) * (0.25 if alone else 1.0)
     compute = flops / (used * sms) / 1e6 * (8.0 if alone and flops > 64 * nbytes else 1.0)
     memory = nbytes / (chip.memory * reach) / 1e6
+    flying = bytes_in_flight(text)
+    if flying and blocks:
+        each = min(RESIDENT, -(-blocks // target.cores) * threads)  # threads of an SM
+        asked = min(blocks, target.cores) * each * flying / LATENCY_US
+        few = asked < 0.5 * chip.memory * reach * 1e6
+        memory = max(memory, nbytes / asked)
     us = max(compute, memory) + LAUNCH_US if max(compute, memory) > LAUNCH_US / 2 else LAUNCH_US
     why = []
     if sms < 0.5 and blocks < target.cores:
@@ -77,6 +105,8 @@ def predict(kernel: Kernel, blocks: int, threads: int, flops: float, nbytes: flo
     best = _rate(chip, kernel, dtype, target, None)
     if compute >= memory and used < 0.9 * best:
         why.append(f"{dtype} products run at {used:.0f} TFLOP/s, other units of the chip reach {best:.0f}")
+    if flying and blocks and few and memory > max(compute, LAUNCH_US):
+        why.append(f"{each} threads of an SM ask for {flying} bytes each at a time")
     if alone:
         why.append("one thread a program: nothing is coalesced")
     return Cost(us, times[bound], bound, "; ".join(why))

@@ -48,8 +48,7 @@ def convolution_backward(c: Context, g: Value, x: Value, w: Value, bias: Any, st
         return convolution(inner, x, w, None, stride, padding, dilation, transposed, output_padding, groups)
 
     dx, dw = pulled(c, forward, (x, w), g, tuple(mask[:2])) if any(mask[:2]) else (None, None)
-    axes = tuple(a for a in range(len(g.shape)) if a != 1)
-    return dx, dw, F.sum_(g, axes) if mask[2] else None
+    return dx, dw, F.cast(O.ChannelSums()(F.widened(g)), g.dtype) if mask[2] else None
 
 
 def _pool_backward(name: str) -> Any:
@@ -235,16 +234,16 @@ def batch_norm_backward(c: Context, g: Value, x: Value, w: Maybe, running: Maybe
     wide_x, wide_g = F.widened(x), F.widened(g)
     along = (1, x.shape[1], *(1,) * (len(x.shape) - 2))
     mean, inverse = (F.reshape(F.cast(v, wide_x.dtype), along) for v in (mean, inverse))
-    scale = inverse if w is None else F.mul(inverse, F.reshape(F.cast(w, wide_x.dtype), along))
     hat = F.mul(F.sub(wide_x, mean), inverse)
-    total, moment = F.sum_(wide_g, axes), F.sum_(F.mul(wide_g, hat), axes)
+    total, moment = O.ChannelSums()(wide_g, F.mul(wide_g, hat))
     inner = wide_g
     if train:
         count = product(tuple(x.shape[a] for a in axes))
         each = 1.0 / count if isinstance(count, int) else F.div(1, F.dim_value(c.graph, count, wide_x.dtype))
-        inner = F.sub(F.sub(wide_g, F.reshape(F.mul(total, each), along)), F.mul(hat, F.reshape(F.mul(moment, each), along)))
+        inner = F.sub(wide_g, F.mul(F.add(F.reshape(total, along), F.mul(hat, F.reshape(moment, along))), each))
     dtype = x.dtype if w is None else w.dtype
-    return F.cast(F.mul(inner, scale), x.dtype) if mask[0] else None, F.cast(moment, dtype) if mask[1] else None, \
+    scaled = F.mul(inner, inverse) if w is None else F.mul(F.mul(inner, inverse), F.reshape(F.cast(w, wide_x.dtype), along))
+    return F.cast(scaled, x.dtype) if mask[0] else None, F.cast(moment, dtype) if mask[1] else None, \
         F.cast(total, dtype) if mask[2] else None
 
 

@@ -80,9 +80,9 @@ class Windows:
         self.limits = {i: self.edge if safe else (self.left * (inside_flag(b, q + 1) * inside_flag(b, self.sizes[-1] - q)),)
                        for i, q in self.spots.items()}  # fmt: skip
 
-    def fold(self, row: Row) -> list[Tile]:
-        """The states of the program's results, `fill` at first, after all rows of taps."""
-        return self._rows(0, (), (), [self.b.full((self.tile,), self.fill, self.dtype)] * self.per, row)
+    def fold(self, row: Row, more: Sequence[Tile] = ()) -> list[Tile]:
+        """The states of the program's results, `fill` (and `more` behind them) at first, after all rows of taps."""
+        return self._rows(0, (), (), [*[self.b.full((self.tile,), self.fill, self.dtype)] * self.per, *more], row)
 
     def _rows(self, axis: int, at: tuple[Ix | int, ...], taps: tuple[Ix | int, ...], states: list[Tile], row: Row) -> list[Tile]:
         b = self.b

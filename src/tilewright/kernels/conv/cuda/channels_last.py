@@ -9,6 +9,8 @@ from ....ir.graph import Node
 from ....ops.index.weighted import WeightedGather
 from ....ops.matmul.contractions import Conv
 from ....ops.rows.norms import LayerNorm
+from ....ops.rows.pool_backward import MaxPoolBackward
+from ....ops.rows.pool_indices import MaxPoolIndices
 from ..channels_last import FOLLOWS
 from .weight_gradient import is_weight_gradient
 
@@ -27,7 +29,9 @@ def wants(node: Node) -> bool:
 
 def follows(node: Node) -> bool:
     """Norms do where they are over whole images, of which there are few: their blocks take any rows of pixels."""
-    return isinstance(node.op, FOLLOWS) and (not isinstance(node.op, LayerNorm) or node.op.naxes == len(node.operands[0].shape) - 1)
+    if isinstance(node.op, LayerNorm):
+        return node.op.naxes == len(node.operands[0].shape) - 1
+    return isinstance(node.op, (*FOLLOWS, MaxPoolIndices, MaxPoolBackward))
 
 
 def depthwise(node: Node) -> bool:

@@ -186,9 +186,27 @@ def choose(m: Dim, n: int, sms: int, groups: int = 1) -> Config:
 
 
 def windows_of(region: Region) -> Windowed | None:
-    node = region.node
-    assert isinstance(node.op, ConvOp)
-    return Windowed.of(node.op, node.operands[0].type, node.operands[1].type, node.values[0].type)
+    """The windows of a convolution; a transposed one with steps of one is a plain one, whose taps are reversed."""
+    node, op = region.node, region.op(ConvOp)
+    x, w = (v.type for v in node.operands)
+    if op.transposed:
+        w = w.with_shape((w.shape[1], w.shape[0], *w.shape[2:]))
+        more = op.output_padding or (0,) * len(op.stride)
+        reach = [d * (k - 1) for d, k in zip(op.dilation, w.shape[2:], strict=True) if isinstance(k, int)]
+        pads = tuple((r - lo, r - hi + e) for r, (lo, hi), e in zip(reach, op.padding, more, strict=True))
+        op = replace(op, transposed=False, padding=pads, output_padding=())
+    return Windowed.of(op, x, w, node.values[0].type)
+
+
+def plain_weights(region: Region) -> Operand:
+    """The weights as [O, C, taps…] of a plain convolution."""
+    w = region.given(region.node.operands[1])
+    if not region.op(ConvOp).transposed:
+        return w
+    lay = w.layout.permute((1, 0, *range(2, len(w.layout.shape))))
+    for axis in range(2, len(lay.shape)):
+        lay = lay.flip(axis)
+    return replace(w, type=TensorType(w.type.dtype, lay.shape), layout=lay)
 
 
 def first_of(region: Region) -> First | None:
@@ -219,10 +237,11 @@ class HopperConv(Template):
             return Reason(f"needs sm_90a, got {target.cpu}")
         if any(v.dtype not in (bf16, f16) for v in node.operands):
             return Reason("needs bf16 or f16 operands")
-        if region.op(ConvOp).transposed:
-            return Reason("not transposed")
         if (other := ConvTemplate().matches(region, target)) is not None:
             return other
+        op = region.op(ConvOp)
+        if op.transposed and (op.groups > 1 or {*op.stride} != {1} or region.given(node.operands[1]).data is not None):
+            return Reason("of transposed ones, those with steps of one, one group and weights of the call")
         if not divisible(node.values[0].shape[1], 2):
             return Reason("an even number of result channels")
         found = windows_of(region)
@@ -237,13 +256,12 @@ class HopperConv(Template):
 
     def packs(self, region: Region, target: TargetSpec) -> dict[int, Packed]:
         first = first_of(region)
-        return packed_weights(region, TAPS if first is None else first.packed)
+        return {} if region.op(ConvOp).transposed else packed_weights(region, TAPS if first is None else first.packed)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         node, at = region.anchor, windows_of(region)
         assert node is not None and isinstance(node.op, ConvOp) and at is not None
-        x, w = region.operand(node.operands[0]), region.operand(node.operands[1])
-        assert x is not None and w is not None
+        x, w = region.given(node.operands[0]), plain_weights(region)
         before, results, leaves, after = matrices(region, node.values[0], target)
         first = first_of(region)
         if first is not None:

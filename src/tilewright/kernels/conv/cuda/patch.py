@@ -21,7 +21,7 @@ from ...matmul.cuda.product_epilogue import Matrix, add_epilogue
 from ...matmul.tiling import leaves_of_epilogue
 from ...region import Operand, Region
 from ...template import Reason, region_bytes, region_flops
-from .hopper import BK, HopperConv, image_operand, matrices, matrix_of, weight_operand, windows_of
+from .hopper import BK, HopperConv, image_operand, matrices, matrix_of, plain_weights, weight_operand, windows_of
 from .kernels import PATCH, PLANES, PatchKernel
 from .windows import Windowed
 
@@ -76,8 +76,7 @@ class PatchConv(HopperConv):
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         node, at = region.anchor, windows_of(region)
         assert node is not None and at is not None
-        x, w = region.operand(node.operands[0]), region.operand(node.operands[1])
-        assert x is not None and w is not None
+        x, w = region.given(node.operands[0]), plain_weights(region)
         before, results, leaves, after = matrices(region, node.values[0], target)
         pixels, x = image_operand(region.name, x, target)
         weights, w = weight_operand(region.name, w, target)

@@ -32,6 +32,7 @@ from ..tiling import leaves_of_epilogue
 SUMS = 3e6  # bytes a microsecond of sums that are written and read again, most of them in L2
 MUCH = 256  # of K that a part must have
 GROUP = 8  # tiles of rows that share columns of B in L2
+MOST_PARTS = 64  # of K whose sums a thread adds one by one
 LONG = 1 << 14  # rows of an operand whose copy into aligned rows costs more than unaligned loads
 
 Edges = tuple[Ix | int | None, Ix | int | None]  # rows and columns that are left, where a tile may be cut
@@ -210,7 +211,9 @@ class Product(ABC):
         """The sums of all parts of K, added in order, and the epilogue."""
         self._begin("matmul_sums", f"{self.region.name}.add")
         call, b = self.call, self.call.b
-        parts, self.config = self.config.parts, replace(self.config, rows=8 if self.config.parts <= 8 else 2, columns=128)
+        parts, many = self.config.parts, self.config.parts > MOST_PARTS
+        height = 1 << (parts - 1).bit_length()  # of a tile that has all parts of some results
+        self.config = replace(self.config, rows=1 if many else 8 if parts <= 8 else 2, columns=max(8, 4096 // height) if many else 128)
         c = self.config
         sums = self.view("sums", self.wide, buffer, layout, self.n)
         self._results()
@@ -219,10 +222,14 @@ class Product(ABC):
         z = unravel(b, b.pid // (down * across), [call.word(f"d{i}", d) for i, d in enumerate(self.lead)])
         row, column = b.pid % (down * across) // across * c.rows, b.pid % across * c.columns
         edges = (self._edge(self.m, c.rows, m - row), self._edge(self.n, c.columns, n - column))
-        each = [b.load(sums, (i, *z, row, column), (c.rows, c.columns), limit=edges) for i in range(parts)]
-        total = each[0]
-        for x in each[1:]:
-            total = total + x
+        if many:
+            axes, limit = (0, len(layout.shape) - 1), (None if parts == height else parts, edges[1])
+            total = b.reduce("sum", b.load(sums, (0, *z, row, column), (height, c.columns), limit=limit, axes=axes), 0)
+        else:
+            each = [b.load(sums, (i, *z, row, column), (c.rows, c.columns), limit=edges) for i in range(parts)]
+            total = each[0]
+            for x in each[1:]:
+                total = total + x
         self._write(total * self.alpha if self.alpha != 1.0 else total, (*z, row, column), edges)
         grid = ceildiv(self.m, c.rows) * ceildiv(self.n, c.columns) * product(self.lead)
         moved = region_bytes(self.region) - self.nbytes

@@ -46,6 +46,8 @@ def stage(e: TiledEmitter, instr: Instr) -> None:
 def copy(e: TiledEmitter, instr: Instr, area: Area) -> list[Finish]:
     """Start this thread's copies of a tile. Elements that pass through registers are loaded now; what is given back stores them."""
     shape, shared = tile(instr.results[0]).shape, area.tile
+    if len(shape) > 2:
+        raise CompileError(f"cuda: kernel {e.kernel.name}: boxes of {len(shape)} axes are copied by TMA alone")
     item, axis = shared.dtype.itemsize, unit_axis(instr)
     inner = 0 if shared.swapped else 1
     layout, vector = copy_layout(e.tiled, instr, shared)

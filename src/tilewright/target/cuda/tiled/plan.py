@@ -72,7 +72,7 @@ class Plan:
     staged: dict[Instr, SharedTile] = field(default_factory=dict)  # loads that go to shared memory only
     stored: dict[Var, SharedTile] = field(default_factory=dict)  # computed values that products read from shared memory
     roots: dict[Var, tuple[Var, bool]] = field(default_factory=dict)  # of an operand: what it is, perhaps the transpose of
-    virtual: set[Var] = field(default_factory=set)  # transposes that only products read, from shared memory
+    virtual: set[Var] = field(default_factory=set)  # transposes, and boxes as matrices, that only products read, from shared memory
 
     @property
     def has_wgmma(self) -> bool:
@@ -203,16 +203,27 @@ class _Planner:
         """What an operand of a product is the transpose of, and whether it is one."""
         assert isinstance(x, Var)
         transposed = False
-        while x in self.made and self.made[x].op == "transpose":
-            x, transposed = self.made[x].operands[0], not transposed
+        while x in self.made and self._seen(self.made[x]):
+            transposed = transposed != (self.made[x].op == "transpose")
+            x = self.made[x].operands[0]
             assert isinstance(x, Var)
         return x, transposed
+
+    def _seen(self, i: Instr) -> bool:
+        """A transpose, or a loaded box of more axes seen as a matrix of its rows: products read either where its operand lies."""
+        if i.op != "reshape":
+            return i.op == "transpose"
+        (x,), to = i.operands, tile(i.results[0]).shape
+        box = tile(x).shape
+        loaded = isinstance(x, Var) and x in self.made and self.made[x].op == "load" and self._only_products(x)
+        return loaded and len(box) > 2 and len(to) == 2 and to[1] == box[-1]
 
     def _only_products(self, x: Var) -> bool:
         users = self.users.get(x, [])
         if x in self.yielded or not users:
             return False
-        return all((u.op == "mma" and x is not u.operands[2]) or (u.op == "transpose" and self._only_products(u.results[0])) for u in users)
+        views = ("transpose", "reshape") if len(tile(x).shape) > 2 else ("transpose",)
+        return all((u.op == "mma" and x is not u.operands[2]) or (u.op in views and self._only_products(u.results[0])) for u in users)
 
     def _dot(self, i: Instr) -> None:
         a, b, acc = (tile(x) for x in i.operands)
@@ -250,7 +261,7 @@ class _Planner:
         for x in i.operands[:2]:
             assert isinstance(x, Var)
             self.out.roots[x] = self._root(x)
-            while x in self.made and self.made[x].op == "transpose" and self._only_products(x):
+            while x in self.made and self._seen(self.made[x]) and self._only_products(x):
                 self.out.virtual.add(x)
                 x = self.made[x].operands[0]
                 assert isinstance(x, Var)
@@ -286,7 +297,8 @@ class _Planner:
         if made is not None and made.op in ("load", "gather") and self._only_products(x):
             axis = unit_axis(made)  # rows that indices name and that lie across memory have neighbouring first elements
             swapped = (axis == 0 or (axis is None and "run" in made.attrs)) and t.shape[0] > 1 if across is None else across
-            rows, columns = (t.shape[1], t.shape[0]) if swapped else t.shape
+            matrix = (t.numel // t.shape[-1], t.shape[-1])  # of a box: its rows
+            rows, columns = matrix[::-1] if swapped else matrix
             shared = self.out.staged.setdefault(made, SharedTile(rows, columns, t.dtype, swapped))
             self._place_indices(made, shared)
             return shared
