@@ -45,6 +45,8 @@ def test_training(name: str, dynamic: bool | None) -> None:
 class Counts(nn.Module):
     """A buffer scales the result, and is changed behind that."""
 
+    seen: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("seen", torch.ones(4))

@@ -336,7 +336,7 @@ def _plain_ops() -> Iterator[None]:
 
 
 def _free_tangents(module: Any) -> Any:
-    """Inside, gradients of results whose elements share memory are not laid as those results are: their elements would share memory, too."""
+    """Inside, gradients of results whose elements share memory are not laid as those results are: theirs would share memory, too."""
     import torch
 
     outputs = torch.utils._pytree.tree_leaves(next(n for n in reversed(module.graph.nodes) if n.op == "output").args)

@@ -5,7 +5,7 @@ a compile where they change, which weights never do; without it the op would run
 """
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 Pairs = Iterable[tuple[Any, Any]]
@@ -27,10 +27,10 @@ def _second(x: Any, *_: Any) -> tuple[Iterable[Any], Pairs]:
     return (x.shape[1],), ()
 
 
-NEEDS = {"convolution": _convolution, "scaled_dot_product_attention": _attention, "_scaled_dot_product_flash_attention_for_cpu": _attention,
-         "_scaled_dot_product_flash_attention": _attention, "_scaled_dot_product_efficient_attention": _attention,
-         "_scaled_dot_product_cudnn_attention": _attention, "_scaled_dot_product_attention_math_for_mps": _attention,
-         "pixel_shuffle": _channels, "pixel_unshuffle": _channels, "native_group_norm": _second}
+NEEDS: dict[str, Callable[..., tuple[Iterable[Any], Pairs]]] = {
+    "convolution": _convolution, "pixel_shuffle": _channels, "pixel_unshuffle": _channels, "native_group_norm": _second,
+    **dict.fromkeys(("scaled_dot_product_attention", "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention",
+                     "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention"), _attention)}
 
 
 def settle(module: Any) -> None:
