@@ -70,7 +70,8 @@ def main() -> None:
     if args.only:
         import tilewright.dynamo  # noqa: F401  tells torch the backend's name
 
-        print(json.dumps(measure(*args.only, args.full)))
+        model, backend = args.only
+        print(json.dumps(measure(model, backend, args.full)))
         return
     for name in full_models() if args.full else own_models():
         if args.words and not any(w in name for w in args.words):
