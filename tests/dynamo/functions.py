@@ -274,6 +274,8 @@ row("reductions", "bucketize ints", lambda x, o: (torch.bucketize(x, o, right=Tr
 row("reductions", "searchsorted", lambda s, v: (torch.searchsorted(s, v), torch.searchsorted(s, v, right=True, out_int32=True)),
     lambda: (r(3, 9).sort(-1).values, r(3, 4)))
 row("reductions", "histogramdd", lambda x, y: torch.histogramdd(x, bins=[3, 3], weight=y), lambda: (r(4, 2), r(4)), grad=False)
+row("reductions", "extremes of bools", lambda x: (x.amax(1), x.amin(0), x.max(), x.min(), torch.amax(x, (),
+    keepdim=True)), lambda: (r(5, 3) > 0,))
 row("reductions", "count of rows", lambda x: (x > 0).sum(-1) - 1, lambda: (r(4, 100),))
 
 # ---- cumulative, sorting
@@ -389,6 +391,8 @@ for _d in (i64, torch.bool, bf16):
         0]]), torch.ones(2, 5, dtype=d)), grad=False)
 row("indexing", "scatter_reduce", lambda a, i, b: [aten.scatter_reduce(a, 0, i, b, k, include_self=s) for k in ("sum", "prod", "mean",
     "amax", "amin") for s in (True, False)], lambda: (r(4, 5), i_(4, 3, 5), r(4, 5)), grad=False)
+row("indexing", "scatter_reduce of bools", lambda a, i, b: [aten.scatter_reduce(a, 0, i, b, k, include_self=s) for k in ("sum", "prod",
+    "amin", "amax") for s in (True, False)], lambda: (r(6) > 0, ints(9, low=0, high=6), r(9) > 0))
 row("indexing", "scatter_reduce in place", lambda a, i, b: [a.clone().scatter_reduce_(0, i, b, reduce=k) + 1 for k in ("sum", "prod")],
     lambda: (torch.ones(4, 5), torch.tensor([[1], [2], [3]]), r(4, 5)), grad=False)
 row("indexing", "masked_scatter", torch.masked_scatter, lambda: (r(10, 10), r(10, 10) > 0, r(100)))

@@ -9,7 +9,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,10 +21,11 @@ from ..core.validation import check_level
 from ..frontend.torch.versions import check as check_version
 from .attention import exchange
 from .call import Call, make_call
-from .fragment import Fragment, Reader, Refusal, Slot
+from .fragment import Fragment, Reader, Refusal, Slot, apart
 from .freeze import held_tensors, hold, without
 from .joint import partition
 from .options import Options
+from .settle import settle
 from .split import Number, Parts, split
 
 
@@ -91,6 +92,8 @@ class Compiler:
         from torch.utils._python_dispatch import _disable_current_modes
 
         start = time.perf_counter()
+        if kind == "inference":
+            settle(module)
         with paused(), _disable_current_modes():  # weights are looked at, which torch's fake mode forbids
             module.graph.eliminate_dead_code(is_impure_node=_impure)
             made = self._compiled(module, kind, constants or {}, _lay(module, examples))
@@ -320,7 +323,7 @@ def tilewright(module: Any, inputs: Sequence[Any], *, mode: str | None = None, o
         return run
 
     exchange(module)
-    with _plain_ops():
+    with _plain_ops(), _free_tangents(module):
         made = aot_autograd(fw_compiler=compiled("forward"), bw_compiler=compiled("backward"), inference_compiler=compiled("inference"),
                             partition_fn=partition, keep_inference_input_mutations=True,
                             decompositions={})(module, inputs)
@@ -341,6 +344,16 @@ def _plain_ops() -> Iterator[None]:
             yield
     finally:
         torch._C._set_mkldnn_enabled(before)
+
+
+def _free_tangents(module: Any) -> Any:
+    """Inside, gradients of results whose elements share memory are not laid as those results are: theirs would share memory, too."""
+    import torch
+
+    outputs = torch.utils._pytree.tree_leaves(next(n for n in reversed(module.graph.nodes) if n.op == "output").args)
+    shown = [n.meta.get("example_value") for n in outputs if isinstance(n, torch.fx.Node)]
+    shared = any(isinstance(t, torch.Tensor) and t.requires_grad and not apart(t) for t in shown)
+    return torch._functorch.config.patch(guess_tangent_strides_as_outputs=False) if shared else nullcontext()
 
 
 def _as_boxed(made: Compiled) -> Any:

@@ -441,7 +441,7 @@ class Reader:
         if away:
             return Fetched(slots[node])
         gaps = root is node and layout_of(self.symbols.shape(fake.shape), self.symbols.shape(fake.stride()), self._hint) is None
-        return Laid(slots[node], tuple(fake.shape), tuple(fake.stride())) if gaps and _apart(fake) else slots[node]
+        return Laid(slots[node], tuple(fake.shape), tuple(fake.stride())) if gaps and apart(fake) else slots[node]
 
     def _rows(self, walk: Walk, values: dict[Any, Any], node: Any, slots: dict[Any, Slot]) -> Result:
         """The first rows of a padded value: as many as there are."""
@@ -509,7 +509,7 @@ def _root(v: Value) -> Value:
     return v
 
 
-def _apart(fake: Any) -> bool:
+def apart(fake: Any) -> bool:
     """Whether the elements of a tensor of known strides all lie at places of their own."""
     if not all(type(d) is int for d in (*fake.shape, *fake.stride())):
         return False

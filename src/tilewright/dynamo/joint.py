@@ -9,6 +9,8 @@ import operator
 from functools import cache
 from typing import Any
 
+from .settle import settle
+
 
 @cache
 def library() -> Any:
@@ -104,10 +106,30 @@ def _compute_constants_again(module: Any) -> None:
             node.meta.setdefault("recompute", CheckpointPolicy.MUST_RECOMPUTE)
 
 
+def keep_old_values(module: Any) -> None:
+    """The backward pass must not compute again from inputs that the forward pass has written: it reads values from before the write."""
+    import torch
+    from torch.utils.checkpoint import CheckpointPolicy
+
+    aten = torch.ops.aten
+    holes = module.graph.find_nodes(op="placeholder")
+    for hole in holes:
+        others = [u for u in hole.users if u.target is not aten.copy_.default or u.args[0] is not hole]
+        if len(others) == len(hole.users) or not others:
+            continue
+        with module.graph.inserting_after(holes[-1]):
+            old = module.graph.call_function(aten.clone.default, (hole,))
+        old.meta = dict(hole.meta) | {"recompute": CheckpointPolicy.MUST_SAVE}
+        for user in others:
+            user.replace_input_with(hole, old)
+
+
 def partition(module: Any, inputs: Any, **options: Any) -> Any:
     """Cut a joint graph where the least must be kept; what is cheap is computed again in the backward pass."""
     from torch._functorch.partitioners import min_cut_rematerialization_partition
 
+    settle(module)
     rewrite(module)
     _compute_constants_again(module)
+    keep_old_values(module)
     return min_cut_rematerialization_partition(module, inputs, **options)

@@ -34,7 +34,7 @@ from ..families import (
     require_one_dtype,
     u8,
 )
-from ..views import spread_apart
+from ..views import Slice, spread_apart
 
 Pairs = tuple[tuple[int, int], ...]
 
@@ -258,8 +258,10 @@ class Conv(Contraction):
         missing = tuple(d - m for d, m in zip(x.shape[2:], made, strict=True))
         if all(isinstance(d, int) for d in missing):
             return F.emit(dataclasses.replace(back, output_padding=missing), g, w)
-        plain: Value = back(g, w)  # a symbolic size: the elements that no window reached are zeros
-        return F.pad(plain, (0,) * len(x.shape), (0, 0, *missing))
+        # a symbolic size: all that windows reach, zeros for up to stride - 1 elements behind, of which as many as x has
+        whole: Value = dataclasses.replace(back, padding=tuple((lo, 0) for lo, _ in self.padding))(g, w)
+        behind = (max(s - 1 - hi, 0) for s, (_, hi) in zip(self.stride, self.padding, strict=True))
+        return cropped(F.pad(whole, (0,) * len(x.shape), (0, 0, *behind)), x.shape)
 
     def _pads_back(self, x: Value, w: Value, g: Value) -> Pairs:
         """The padding of the convolution of the spread cotangent with the taps reversed; none where a size is unknown or it would cut."""
@@ -280,6 +282,8 @@ class Conv(Contraction):
         if self._depthwise(x, w) and len(kernel) == len(self.stride):
             padded = F.pad(data, (0, 0, *(lo for lo, _ in self.padding)), (0, 0, *(hi for _, hi in self.padding)))
             return F.reshape(F.one("tap_products", padded, taps, kernel=kernel, stride=self.stride, dilation=self.dilation), w.shape)
+        if len(kernel) == len(self.stride) and not all(isinstance(d, int) for d in (*data.shape, *taps.shape)):
+            return self._weight_by_taps(data, taps, w.shape, kernel)
         groups, n = self.groups, data.shape[0]
         inner = data.shape[1] // groups
         order = tuple(range(3, len(data.shape) + 1))
@@ -297,6 +301,20 @@ class Conv(Contraction):
         conv = Conv(stride=self.dilation, padding=tuple(padding), dilation=self.stride, groups=groups)
         out = conv(stacked, swapped)  # [inner, channels of taps, at least the kernel]
         return cropped(F.transpose(out, (1, 0, *range(2, len(out.shape)))), w.shape)
+
+    def _weight_by_taps(self, data: Value, taps: Value, shape: Shape, kernel: tuple[int, ...]) -> Value:
+        """Sizes that vary: a product over all pixels of the batch for every tap of the kernel."""
+        def rows(v: Value) -> Value:  # [groups, channels of a group, batch * pixels]
+            split = F.transpose(v, (1, 0, *range(2, len(v.shape))))
+            return F.reshape(split, (self.groups, v.shape[1] // self.groups, product((v.shape[0], *v.shape[2:]))))
+
+        padded = F.pad(data, (0, 0, *(lo for lo, _ in self.padding)), (0, 0, *(hi for _, hi in self.padding)))
+        left, found = rows(taps), []
+        for place in cartesian(*map(range, kernel)):
+            window = F.emit(Slice(starts=(0, 0, *(i * d for i, d in zip(place, self.dilation, strict=True))),
+                                  sizes=(*data.shape[:2], *taps.shape[2:]), steps=(1, 1, *self.stride)), padded)
+            found.append(F.reshape(F.matmul(left, rows(window), transpose_b=True), (*shape[:2], 1)))
+        return F.reshape(found[0] if len(found) == 1 else F.concat(found, 2), shape)
 
     def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
         x, w = inputs

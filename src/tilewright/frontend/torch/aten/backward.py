@@ -247,6 +247,26 @@ def batch_norm_backward(c: Context, g: Value, x: Value, w: Maybe, running: Maybe
         F.cast(total, dtype) if mask[2] else None
 
 
+@aten("native_group_norm_backward.default")
+@placed
+def group_norm_backward(c: Context, g: Value, x: Value, mean: Value, inverse: Value, w: Maybe, n: Any, channels: Any, hw: Any, groups: int,
+                        mask: Sequence[bool]) -> Any:
+    """Over sizes that vary, where torch's own rule divides by a number of elements that it does not know."""
+    if all(isinstance(d, int) for d in x.shape) or product(x.shape) == 0:
+        return NotImplemented
+    split, one = (n, groups, channels // groups, hw), (n, groups, 1, 1)
+    wide_x, wide_g = (F.reshape(F.widened(v), split) for v in (x, g))
+    mean, inverse = (F.reshape(F.cast(v, wide_x.dtype), one) for v in (mean, inverse))
+    hat = F.mul(F.sub(wide_x, mean), inverse)
+    inner = wide_g if w is None else F.mul(wide_g, F.reshape(F.cast(w, wide_x.dtype), (1, groups, channels // groups, 1)))
+    each = F.div(1, F.dim_value(c.graph, channels // groups * hw, wide_x.dtype))
+    total, moment = (F.mul(F.sum_(v, (2, 3), keepdims=True), each) for v in (inner, F.mul(inner, hat)))
+    dx = F.mul(F.sub(F.sub(inner, total), F.mul(hat, moment)), inverse)
+    dtype = x.dtype if w is None else w.dtype
+    dw, db = (F.cast(F.reshape(F.sum_(v, (0, 3)), (channels,)), dtype) for v in (F.mul(wide_g, hat), wide_g))
+    return F.cast(F.reshape(dx, x.shape), x.dtype) if mask[0] else None, dw if mask[1] else None, db if mask[2] else None
+
+
 @aten("embedding_dense_backward.default")
 @placed
 def embedding_backward(c: Context, g: Value, ids: Value, rows: Any, padding: Any, by_count: bool) -> Any:

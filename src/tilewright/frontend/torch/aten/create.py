@@ -34,6 +34,8 @@ def to(c: Context, x: Value, *_: Any, **__: Any) -> Value:
 
 
 def _cast(c: Context, x: Value, dtype: DType) -> Value:
+    if x.dtype.kind == "f" and dtype.kind in "iu" and dtype.itemsize < 4:
+        x = c.cast(x, dt.i32)  # numbers beyond a small integer keep their low bits, as in PyTorch
     return truth(c, x) if dtype.is_bool else c.cast(x, dtype)
 
 

@@ -53,6 +53,8 @@ def segment_reduce(c: Context, x: Value, reduce: str, *, lengths: Value | None =
 def reduce(c: Context, op: Any, x: Value, dim: Any, keepdim: bool, **attrs: Any) -> Value:
     """`op` over torch's dim argument; a reduction over no axes is the operand itself."""
     axes = axes_of(dim, len(x.shape))
+    if x.dtype.is_bool and op in (O.Max, O.Min):
+        return truth(c, reduce(c, op, c.cast(x, dt.u8), dim, keepdim, **attrs))
     return c.emit(op(axes=axes, keepdims=bool(keepdim), **attrs), x) if axes else x
 
 

@@ -8,8 +8,10 @@ from functools import partial
 import numpy as np
 
 from .... import ops as O
+from ....core import dtypes as dt
 from ....core.dtypes import DType
 from ....ir.graph import Value
+from .logic import truth
 from .registry import Context, rows
 from .scatter import _rows, _scatter
 
@@ -38,6 +40,8 @@ def reduced(reduce: str, include_self: bool, c: Context, x: Value, ids: Value, u
     mode = COMBINE[reduce]
     if ids.shape[0] == 0 or x.type.numel == 0:
         return x
+    if x.dtype.is_bool:
+        return truth(c, reduced(reduce, include_self, c, c.cast(x, dt.i32), ids, c.cast(updates, dt.i32)))
     start = x if include_self else scattered(c, "set", x, ids, _filled(c, identity(mode, x.dtype), updates))
     out = scattered(c, mode, start, ids, updates)
     if reduce != "mean":

@@ -1,0 +1,85 @@
+"""Training over sizes that vary stays one program; and three classes whose numbers were wrong once."""
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from tilewright.dynamo.backend import watching
+
+from .check import assert_same, check
+
+r = torch.randn
+VARYING: dict[str, tuple[Any, Any]] = {
+    "pictures, stride 2": (lambda x, w: F.conv2d(x, w, padding=1, stride=2).relu(), lambda i: (r(2, 3, 8 + i, 9 + i), r(4, 3, 3, 3))),
+    "transposed, groups": (lambda x, w: F.conv_transpose2d(x, w, stride=2, padding=1, groups=2),
+                           lambda i: (r(2 + i, 4, 5 + i, 5), r(4, 3, 4, 4))),
+    "attention": (lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
+                  lambda i: [r(2 + i, 2, 4 + i, 8) for _ in "qkv"]),
+    "pixels": (lambda x: F.pixel_shuffle(x, 2) * 2, lambda i: (r(3 + i, 8, 4 + i, 5),)),
+    "group norm": (lambda x, w, b: F.group_norm(x, 2, w, b).sin(), lambda i: (r(3 + i, 8, 4 + i, 5), r(8), r(8))),
+}
+
+
+@pytest.mark.parametrize(("name", "dynamic"), [("pictures, stride 2", None), ("transposed, groups", True), ("attention", None),
+                                               ("attention", True), ("pixels", True), ("group norm", True)])
+def test_training(name: str, dynamic: bool | None) -> None:
+    fn, make = VARYING[name]
+    call = torch.compile(fn, backend="tilewright", dynamic=dynamic)
+    with watching() as found:
+        for i in range(3):
+            ours = [t.requires_grad_() for t in make(i)]
+            theirs = [t.detach().clone().requires_grad_() for t in ours]
+            got, want = call(*ours), fn(*theirs)
+            seed = torch.randn_like(want)
+            got.backward(seed)
+            want.backward(seed)
+            assert_same(got, want)
+            assert_same([t.grad for t in ours], [t.grad for t in theirs], "gradient")
+    assert len(found) <= 4 and not any(c.splits for c in found), [c.refusals for c in found]
+
+
+class Counts(nn.Module):
+    """A buffer scales the result, and is changed behind that."""
+
+    seen: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.ones(4))
+        self.weight = nn.Parameter(torch.linspace(-1, 1, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x * self.seen.clone() * self.weight
+        self.seen.add_(1)
+        return y
+
+
+def test_gradients_read_buffers_as_they_were() -> None:
+    """`aot_eager` computes the old value again from the new one."""
+    ours, theirs = Counts(), Counts()
+    call = torch.compile(ours, backend="tilewright")
+    for _ in range(3):
+        x = torch.randn(3, 4)
+        for model in (call, theirs):
+            model(x).square().sum().backward()
+        assert_same(dict(ours.state_dict()), dict(theirs.state_dict()))
+        assert_same(ours.weight.grad, theirs.weight.grad, "gradient")
+
+
+def test_gradients_of_results_that_overlap() -> None:
+    """AOTAutograd would lay the gradient as the result lies: windows that share elements."""
+    ours, theirs = (torch.arange(9.0, requires_grad=True) for _ in range(2))
+    seed = torch.randn(4, 3)
+    torch.compile(lambda x: (x * 2).unfold(0, 3, 2), backend="tilewright")(ours).backward(seed)
+    (theirs * 2).unfold(0, 3, 2).backward(seed)
+    assert_same(ours.grad, theirs.grad)
+
+
+def test_floats_beyond_small_integers() -> None:
+    x = torch.tensor([-1.0, -1.5, 200.0, 300.0, 70000.0, -70000.0, 127.9])
+    check(lambda x: [x.to(d).to(t) for d in (torch.float32, torch.float64, torch.bfloat16) for t in (torch.uint8, torch.int8, torch.int16)],
+          x, calls=1)
