@@ -78,7 +78,8 @@ def test_values(name: str, level: str) -> None:
     close(got, wanted(name, values), 2e-5)
 
 
-@pytest.mark.parametrize("name", ["three axes", "steps and dilation", "taps far outside", "padding wider than the input", "cropped", "groups of two"])
+@pytest.mark.parametrize("name", ["three axes", "steps and dilation", "taps far outside", "padding wider than the input", "cropped",
+                                  "groups of two"])
 def test_no_access_leaves_its_memory(name: str) -> None:
     values = inputs(name)
     (got,), error = interpret_graph(conv(name), values)

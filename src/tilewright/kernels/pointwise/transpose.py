@@ -1,7 +1,7 @@
 """Transposing a matrix: a copy between layouts that run along different axes, so that neither side is read or written by jumping.
 
-One program transposes a run of a strip of rows that is as wide as the source's cache lines, a square tile of registers at a time. Either side may
-run backwards. Edges are masked; zero sizes run no program. Elements are moved as unsigned integers of their size, whatever they mean.
+One program transposes a run of a strip of rows that is as wide as the source's cache lines, a square tile of registers at a time. Either
+side may run backwards. Edges are masked; zero sizes run no program. Elements are moved as unsigned integers of their size, whatever they mean.
 """
 
 from __future__ import annotations
@@ -85,4 +85,5 @@ def _transpose(name: str, source: Operand, result: Operand, target: TargetSpec, 
             x = b.transpose(b.load(columns, (*at, first + part, loop.index), (side, side), limit=limit, axes=axes))
             x = x if same else Cast(made).lower(b, x)
             b.store(rows, (*at, first + part, loop.index), x, limit=limit[::-1])
-    return call.finish(product(lead) * ceildiv(m, strip) * ceildiv(k, RUN), bytes_=source.type.nbytes + result.type.nbytes, note=note, streams=True)
+    grid = product(lead) * ceildiv(m, strip) * ceildiv(k, RUN)
+    return call.finish(grid, bytes_=source.type.nbytes + result.type.nbytes, note=note, streams=True)
