@@ -1,7 +1,8 @@
 """Transposing a matrix: a copy between layouts that run along different axes, so that neither side is read or written by jumping.
 
 One program transposes a run of a strip of rows that is as wide as the source's cache lines, a square tile of registers at a time. Either
-side may run backwards. Edges are masked; zero sizes run no program. Elements are moved as unsigned integers of their size, whatever they mean.
+side may run backwards. Edges are masked; zero sizes run no program. Elements are moved as unsigned integers of their size, whatever they
+mean.
 """
 
 from __future__ import annotations
