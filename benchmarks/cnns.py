@@ -273,7 +273,123 @@ class Encoder(nn.Module):
         return x
 
 
-image = lambda n: lambda b: torch.randn(b, 3, n, n)
+class Fire(nn.Module):
+    """SqueezeNet's unit: few channels, then 1x1 and 3x3 side by side."""
+
+    def __init__(self, c: int, few: int, out: int) -> None:
+        super().__init__()
+        self.main = nn.Sequential(conv(c, few, 1), Branches(conv(few, out, 1), conv(few, out, 3)))
+
+    def forward(self, x: Any) -> Any:
+        return self.main(x)
+
+
+def squeezenet() -> nn.Module:
+    return nn.Sequential(conv(3, 64, 3, 2), nn.MaxPool2d(3, 2, ceil_mode=True), Fire(64, 16, 64), Fire(128, 16, 64),
+                         nn.MaxPool2d(3, 2, ceil_mode=True), Fire(128, 32, 128), Fire(256, 32, 128), nn.MaxPool2d(3, 2, ceil_mode=True),
+                         Fire(256, 48, 192), Fire(384, 64, 256), nn.Conv2d(512, 1000, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
+class Resolutions(nn.Module):
+    """Three resolutions side by side that exchange what they know, as in HRNet."""
+
+    def __init__(self, c: int = 18) -> None:
+        super().__init__()
+        self.stem, sizes = nn.Sequential(conv(3, 64, 3, 2), conv(64, c, 3, 2)), (c, 2 * c, 4 * c)
+        self.down = nn.ModuleList([conv(c, 2 * c, 3, 2), conv(2 * c, 4 * c, 3, 2)])
+        self.own = nn.ModuleList(nn.ModuleList(nn.Sequential(conv(n, n, 3), conv(n, n, 3)) for n in sizes) for _ in range(2))
+        self.across = nn.ModuleList(nn.ModuleList(nn.ModuleList(self._path(i, j, sizes) for i in range(3)) for j in range(3))
+                                    for _ in range(2))
+        self.head = nn.Conv2d(7 * c, 19, 1)
+
+    @staticmethod
+    def _path(i: int, j: int, sizes: tuple[int, ...]) -> nn.Module:
+        if i == j:
+            return nn.Identity()
+        if i > j:
+            return conv(sizes[i], sizes[j], 1, act=None)
+        return nn.Sequential(*(conv(sizes[i], sizes[j] if k == j - 1 else sizes[i], 3, 2, act=None) for k in range(i, j)))
+
+    def forward(self, x: Any) -> Any:
+        x = self.stem(x)
+        levels = [x, self.down[0](x)]
+        levels.append(self.down[1](levels[1]))
+        for own, across in zip(self.own, self.across, strict=True):
+            levels = [layer(x) for layer, x in zip(own, levels, strict=True)]
+            joined = []
+            for paths, to in zip(across, levels, strict=True):
+                parts = [path(x) for path, x in zip(paths, levels, strict=True)]
+                joined.append(F.relu(sum(F.interpolate(p, to.shape[-2:], mode="bilinear", align_corners=False)
+                                         if p.shape[-1] != to.shape[-1] else p for p in parts)))
+            levels = joined
+        size = levels[0].shape[-2:]
+        return self.head(torch.cat([levels[0], *(F.interpolate(x, size, mode="bilinear", align_corners=False) for x in levels[1:])], 1))
+
+
+class Added(nn.Module):
+    def __init__(self, main: nn.Module) -> None:
+        super().__init__()
+        self.main = main
+
+    def forward(self, x: Any) -> Any:
+        return x + self.main(x)
+
+
+def convmixer(d: int = 192, k: int = 7) -> nn.Module:
+    parts: list[nn.Module] = [nn.Conv2d(3, d, 7, 7), nn.GELU(), nn.BatchNorm2d(d)]
+    for _ in range(6):
+        parts += [Added(nn.Sequential(nn.Conv2d(d, d, k, padding=k // 2, groups=d), nn.GELU(), nn.BatchNorm2d(d))),
+                  nn.Conv2d(d, d, 1), nn.GELU(), nn.BatchNorm2d(d)]
+    return nn.Sequential(*parts, *head(d))
+
+
+class MlpMixer(nn.Module):
+    def __init__(self, d: int = 256, patch: int = 16, side: int = 224) -> None:
+        super().__init__()
+        n = (side // patch) ** 2
+        two = lambda i, h: nn.Sequential(nn.Linear(i, h), nn.GELU(), nn.Linear(h, i))
+        self.stem = nn.Conv2d(3, d, patch, patch)
+        self.layers = nn.ModuleList(nn.ModuleList([nn.LayerNorm(d), two(n, 2 * n), nn.LayerNorm(d), two(d, 4 * d)]) for _ in range(4))
+        self.head = nn.Linear(d, 1000)
+
+    def forward(self, x: Any) -> Any:
+        x = self.stem(x).flatten(2).transpose(1, 2)
+        for n1, tokens, n2, channels in self.layers:
+            x = x + tokens(n1(x).transpose(1, 2)).transpose(1, 2)
+            x = x + channels(n2(x))
+        return self.head(x.mean(1))
+
+
+class Atrous(nn.Module):
+    """A segmentation head with dilated convolutions and a pooled branch (ASPP) behind a strided network."""
+
+    def __init__(self, c: int = 128) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(conv(3, 32, 3, 2), conv(32, 64, 3, 2), conv(64, c, 3, 2))
+        self.branches = nn.ModuleList([conv(c, 64, 1), *(nn.Sequential(nn.Conv2d(c, 64, 3, padding=d, dilation=d, bias=False),
+                                                                       nn.BatchNorm2d(64), nn.ReLU()) for d in (6, 12, 18))])
+        self.pooled = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Conv2d(c, 64, 1))
+        self.join, self.out = conv(320, 64, 1), nn.Conv2d(64, 21, 1)
+
+    def forward(self, x: Any) -> Any:
+        size = x.shape[-2:]
+        x = self.stem(x)
+        parts = [b(x) for b in self.branches]
+        parts.append(F.interpolate(self.pooled(x), x.shape[-2:], mode="nearest"))
+        return F.interpolate(self.out(self.join(torch.cat(parts, 1))), size, mode="bilinear", align_corners=False)
+
+
+def depthwise(k: int) -> nn.Module:
+    """Large depthwise kernels between 1x1 convolutions, channels that fill no register."""
+    parts: list[nn.Module] = [conv(3, 40, 3, 2)]
+    c = 40
+    for out, stride in ((40, 1), (80, 2), (80, 1), (120, 2), (120, 1), (200, 2)):
+        parts += [conv(c, c, k, stride, c, nn.Hardswish), conv(c, out, 1)]
+        c = out
+    return nn.Sequential(*parts, *head(c))
+
+
+image = lambda n, m=0: lambda b: torch.randn(b, 3, n, m or n)
 MODELS: dict[str, tuple[Callable[[], nn.Module], Sample]] = {
     "shufflenet": (shufflenet, image(224)),
     "inception": (inception, image(299)),
@@ -283,6 +399,15 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Sample]] = {
     "efficientnet_v2": (efficientnet_v2, image(192)),
     "mobilenet_v3": (mobilenet_v3, image(224)),
     "ghostnet": (ghostnet, image(224)),
+    "squeezenet 225": (squeezenet, image(225)),
+    "resolutions 199x257": (Resolutions, image(199, 257)),
+    "convmixer": (convmixer, image(224)),
+    "convmixer 9x9, 199": (partial(convmixer, 96, 9), image(199)),
+    "mlp mixer": (MlpMixer, image(224)),
+    "atrous 257": (Atrous, image(257)),
+    "depthwise 5x5, 225": (partial(depthwise, 5), image(225)),
+    "depthwise 7x7, 199x257": (partial(depthwise, 7), image(199, 257)),
+    "unet 240x176": (partial(UNet, 20), image(240, 176)),
     "audio": (Audio, lambda b: torch.randn(b, 1, 16000)),
     "heads of 48, 197 rows": (partial(Encoder, 384, 8), lambda b: torch.randn(b, 197, 384)),
     "heads of 80, 77 rows": (partial(Encoder, 640, 8, causal=True), lambda b: torch.randn(b, 77, 640)),

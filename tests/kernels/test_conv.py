@@ -31,6 +31,7 @@ CASES: dict[str, tuple[Any, ...]] = {
     "1x1": ((2, 6, 5, 9), (40, 6, 1, 1), (1, 1), ((0, 0), (0, 0)), (1, 1), 1),
     "1x1 in a frame": ((1, 3, 4, 5), (32, 3, 1, 1), (1, 1), ((1, 0), (2, 1)), (1, 1), 1),
     "steps and dilation": ((1, 4, 11, 40), (16, 4, 3, 2), (2, 1), ((0, 2), (3, 1)), (2, 3), 1),
+    "taps far outside": ((2, 20, 9, 15), (17, 20, 3, 3), (1, 2), ((7, 7), (5, 6)), (7, 5), 1),
     "padding wider than the input": ((1, 2, 3), (20, 2, 2), (1,), ((90, 75),), (1,), 1),
     "groups": ((2, 6, 4, 20), (36, 3, 2, 3), (1, 1), ((1, 0), (0, 2)), (1, 1), 2),
     "groups of four": ((2, 20, 5, 19), (20, 4, 3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1), 5),
@@ -77,7 +78,8 @@ def test_values(name: str, level: str) -> None:
     close(got, wanted(name, values), 2e-5)
 
 
-@pytest.mark.parametrize("name", ["three axes", "steps and dilation", "padding wider than the input", "cropped", "groups of two"])
+@pytest.mark.parametrize("name", ["three axes", "steps and dilation", "taps far outside", "padding wider than the input", "cropped",
+                                  "groups of two"])
 def test_no_access_leaves_its_memory(name: str) -> None:
     values = inputs(name)
     (got,), error = interpret_graph(conv(name), values)
@@ -104,6 +106,20 @@ def test_a_size_known_at_run_time_and_one_image_of_several_give_the_same_bits(na
     plain = single(lambda g, v: F.relu(F.add(op(v[0], v[1]), v[2])), t(f32, 1, *x[1:]), t(f32, *w), t(f32, *values[2].shape))
     (one,), _ = run_graph(plain, [values[0][-1:], *values[1:]])
     assert one.tobytes() == whole[-1:].tobytes()
+
+
+@pytest.mark.parametrize("channels", [6, 21])
+@pytest.mark.parametrize("order", [(0, 3, 1, 2), (0, 2, 3, 1)])
+def test_few_channels_are_transposed_in_registers(channels: int, order: tuple[int, ...]) -> None:
+    x = torch.randn((2, 65, 37, channels) if order[1] == 3 else (2, channels, 65, 37))
+
+    class Move(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.permute(order).contiguous()
+
+    session = tw.compile(Move(), (x,))
+    assert session.executable is not None and session.executable.launches[0].kernel.name.startswith("transpose")
+    np.testing.assert_array_equal(np.asarray(session(x)), x.permute(order).numpy())
 
 
 def test_groups_of_few_channels_fill_registers() -> None:

@@ -11,6 +11,7 @@ Columns past O/g are masked when stored; a window without elements gives epilogu
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from math import prod
 
@@ -21,7 +22,7 @@ from ...ir.graph import Value
 from ...ir.layout import Layout
 from ...ops.matmul.contractions import Conv as ConvOp
 from ...ops.matmul.int_products import IntConv as IntConvOp
-from ...tile.builder import Ix, KernelBuilder, Tile
+from ...tile.builder import Ix, KernelBuilder, Loop, Tile
 from ..call import Call
 from ..launch import Buffer, Launch, window_order
 from ..matmul.product import even_blocks
@@ -75,10 +76,42 @@ class Places:
         return found
 
 
+class Inside:
+    """Which taps of a tile of neighbouring pixels are not padding alone: those of wide dilated windows often are."""
+
+    FAR = 3  # padding from which whole tiles may lie outside
+
+    def __init__(self, call: Call, op: ConvOp | IntConvOp, sizes: Sequence[Dim], out: Sequence[Dim], part: Plain) -> None:
+        self.b, self.op, self.part = call.b, op, part
+        self.sizes = [call.word(f"in{i}", d) for i, d in enumerate(sizes)]
+        self.out = [call.word(f"out{i}", d) for i, d in enumerate(out)]
+
+    @classmethod
+    def pays(cls, op: ConvOp | IntConvOp, part: Plain) -> bool:
+        far = [isinstance(lo, int) and isinstance(hi, int) and max(lo, hi) >= cls.FAR for lo, hi in op.padding]
+        return any(f and d > 1 for f, d in zip(far, part.dilation, strict=True)) and not op.transposed
+
+    def of(self, row: Ix | int, count: int) -> list[tuple[Ix | int, Ix | int] | None]:
+        """First and behind the last tap along every axis."""
+        b = self.b
+        first, last = (unravel(b, r, [0, *self.out]) for r in (row, row + count - 1))
+        found: list[tuple[Ix | int, Ix | int] | None] = []
+        for axis, (size, out) in enumerate(zip(self.sizes, self.out, strict=True)):
+            apart: Ix | int = 0  # the tile goes on in another line: it is everywhere along this axis
+            for p, q in zip(first[: axis + 1], last[: axis + 1], strict=True):
+                apart = b.maximum(apart, b.minimum(1, b.maximum(p - q, q - p)))
+            low, high = first[axis + 1] * (1 - apart), b.maximum(last[axis + 1], (out - 1) * apart)
+            (before, _), s, d = self.op.padding[axis], self.part.stride[axis], self.part.dilation[axis]
+            begin = b.maximum(0, before - high * s + d - 1) // d
+            end = b.minimum(self.part.kernel[axis], b.maximum(0, size - 1 + before - low * s + d) // d)
+            found.append((begin, b.maximum(begin, end)))
+        return found
+
+
 def sum_of_chains(b: KernelBuilder, sizes: Sequence[int], step: Callable[[Sequence[Ix | int], list[Tile]], list[Tile]],
-                  zeros: list[Tile]) -> list[Tile]:
+                  zeros: list[Tile], taps: Sequence[tuple[Ix | int, Ix | int] | None] = ()) -> list[Tile]:
     """All steps of K in order, in chains: `step(k, accumulators)` adds the products at one place of K. Integers, whose sums are exact, are
-    one chain."""
+    one chain. `taps` bounds the outer axes where what lies outside is known to add nothing."""
     exact = zeros[0].dtype.is_int
     inner = next((i for i in range(len(sizes)) if prod(sizes[i:]) <= CHAIN), len(sizes) - 1)
 
@@ -96,10 +129,14 @@ def sum_of_chains(b: KernelBuilder, sizes: Sequence[int], step: Callable[[Sequen
             accs = step([*at, first + i], accs)
         return accs
 
+    def outer(axis: int, carried: list[Tile]) -> AbstractContextManager[Loop]:
+        found = taps[axis] if axis < len(taps) else None
+        return b.loop(*(found or (0, sizes[axis])), 1, carried, nonempty=found is None)
+
     def chain(axis: int, at: list[Ix | int], accs: list[Tile]) -> list[Tile]:
         if axis == len(sizes) - 1:
             return walk(0, sizes[-1], at, accs)
-        with b.loop(0, sizes[axis], 1, accs, nonempty=True) as loop:
+        with outer(axis, accs) as loop:
             loop.next(*chain(axis + 1, [*at, loop.index], list(loop.carried)))
         return list(loop.results)
 
@@ -108,7 +145,7 @@ def sum_of_chains(b: KernelBuilder, sizes: Sequence[int], step: Callable[[Sequen
 
     def chains(axis: int, at: list[Ix | int], totals: list[Tile]) -> list[Tile]:
         if axis < inner:
-            with b.loop(0, sizes[axis], 1, totals, nonempty=True) as loop:
+            with outer(axis, totals) as loop:
                 loop.next(*chains(axis + 1, [*at, loop.index], list(loop.carried)))
             return list(loop.results)
         if prod(sizes[inner:]) <= CHAIN:
@@ -200,6 +237,9 @@ def direct_launch(region: Region, part: Plain, weights: tuple[DType, Buffer, Lay
     left = None if per_group % width == 0 else per_group - column
     limit = None if left is None else (None, left)
 
+    inside = None
+    if part.phase is None and not wide.is_int and len(kernel) == len(out) + 1 and order[-1] == 0 and Inside.pays(op, part):
+        inside = Inside(call, op, region.node.operands[0].shape[2:], out, part)
     update = b.mma if words is None else partial(words.dot, b)
 
     def own(x: Tile) -> Tile:
@@ -213,7 +253,8 @@ def direct_launch(region: Region, part: Plain, weights: tuple[DType, Buffer, Lay
             pixel = [own(b.load(xv, (group, at, *k), (1, 1), axes=(1, len(k) + 1))) for at in offsets]
             return [update(p, right, acc) for p, acc in zip(pixel, accs, strict=True)]
 
-        accs = sum_of_chains(b, kernel, step, [b.full((1, width), 0 if wide.is_int else 0.0, wide)] * height)
+        taps = inside.of(row, height) if inside is not None else ()
+        accs = sum_of_chains(b, kernel, step, [b.full((1, width), 0 if wide.is_int else 0.0, wide)] * height, taps)
         finished: list[tuple[list[Ix | int], list[Tile]]] = []
         for i, acc in enumerate(accs):
             at = [group, *unravel(b, row + i, [0, *inner_dims]), column]

@@ -34,6 +34,8 @@ from .parts import int_of, spread
 ROWS = 6  # tiles that are multiplied at once
 MOST = 48  # tiles of a program
 TILES = 8  # of a program that transforms them alone
+LINE, STEPS = 64, 4  # bytes of a cache line, unrolled steps of a chain
+MOST_LINES = 8  # that a step may ask for
 FEW = 8  # programs of a core that another core does not even out
 CHAINS = {2: CHAIN, 4: 16}  # steps of a chain of products: short where the transform of results enlarges their error
 
@@ -267,6 +269,7 @@ class Tiles:
         per = -(-self.panels // groups)
         start = b.pid % groups * per
         heights = tile_heights(tiles, block, self.rows)
+        self._ahead(block, here)
         with b.loop(start, b.minimum(start + per, self.panels)) as panels:
             panel = panels.index
             with b.loop(0, self.positions) as position:
@@ -280,10 +283,11 @@ class Tiles:
     def _programs(self, tiles: Dim) -> tuple[int, int]:
         """Tiles of a program at most, so that what it keeps stays in L2, and how many programs share a block's panels of weights."""
         each = self.positions * (self.k + self.width) * self.dtype.itemsize
-        most = max(self.rows, min(MOST, self.target.l2 * 3 // 4 // each // self.rows * self.rows))
+        fit = self.target.l2 * 3 // 4 // each
+        most = max(self.rows, min(MOST, fit // self.rows * self.rows))
         if not isinstance(tiles, int) or tiles == 0:
             return most, 1
-        most = min(most, tiles)
+        most = min(max(most, min(MOST, fit) if tiles <= fit else 0), tiles)  # weights are read once where all tiles fit
         wanted = 2 * self.target.cores
         groups = 1
         while -(-tiles // most) * self.groups * groups < wanted and groups < self.panels:
@@ -337,8 +341,29 @@ class Tiles:
             return widen(b, b.load(self.u, (which, base + k, 0), (1, self.width), limit=limit))
 
         chain = CHAINS[self.m]
-        total = accumulate_chains(b, left, right, 0, depth, b.full((height, self.width), 0.0, self.dtype), depth % chain == 0, length=chain)
+        total = accumulate_chains(b, left, right, 0, depth, b.full((height, self.width), 0.0, self.dtype), depth % chain == 0,
+                                  self._fetch(which, base, row), length=chain)
         b.store(self.products, (position, row, 0), total)
+
+    def _ahead(self, block: Dim, here: Ix | int) -> None:
+        """How many cache lines of the next position's weights a step of a product asks for, so that its tiles ask for all of them."""
+        lines, steps = self.k * self.width * self.u.type.dtype.itemsize // LINE, max(1, self.k // STEPS)
+        tiles = -(-block // self.rows) if isinstance(block, int) else 4
+        self.lines = 0 if self.in_place else min(MOST_LINES, -(-lines // (steps * tiles)))
+        self.height = here // self.b.ceildiv(here, self.rows)
+
+    def _fetch(self, panel: Ix | int, base: Ix | int, row: Ix | int) -> Callable[[Ix], None] | None:
+        if not self.lines:
+            return None
+        b, line = self.b, LINE // self.u.type.dtype.itemsize
+        flat = self.k // STEPS * STEPS * self.lines * line // STEPS
+        first = (base + self.k) * self.width + row // self.height * flat
+
+        def fetch(k: Ix) -> None:
+            for i in range(self.lines):
+                b.prefetch(self.u, (panel, 0, first + k * (self.lines * line // STEPS) + i * line), locality=2)
+
+        return fetch
 
     # --- results ------------------------------------------------------------------------------------------------------
     def _results(self, tile: Ix | int, row: Ix | int, panel: Ix | int) -> None:

@@ -1,7 +1,8 @@
 """Transposing a matrix: a copy between layouts that run along different axes, so that neither side is read or written by jumping.
 
-One program transposes a strip of rows that is as wide as the source's cache lines, a square tile of registers at a time. Either side may
-run backwards. Edges are masked; zero sizes run no program. Elements are moved as unsigned integers of their size, whatever they mean.
+One program transposes a run of a strip of rows that is as wide as the source's cache lines, a square tile of registers at a time. Either
+side may run backwards. Edges are masked; zero sizes run no program. Elements are moved as unsigned integers of their size, whatever they
+mean.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ PAGE = 4096  # bytes: lines a multiple of it apart fall into the same few sets o
 NEIGHBOURS = 4  # ... which lose what was fetched beside them, unless that many lines are used together
 MOVED = {1: u8, 2: u16, 4: u32, 8: u64}  # elements by their size
 SMALLEST = 32  # rows and columns below which jumping costs less than a copy
+RUN = 2048  # columns of a program
+FEWEST = 6  # rows or columns of a copy whose other side is that long
 
 
 def wants_transpose(p: Problem) -> bool:
@@ -49,8 +52,10 @@ def transposing_copy(name: str, source: Operand, result: Operand, target: Target
     shape = result.type.shape
     along = [next((i for i, (d, s) in enumerate(zip(shape, o.layout.strides, strict=True)) if s in (1, -1) and d != 1), None)
              for o in (source, result)]
-    if along[0] is None or along[1] is None or along[0] == along[1] or source.layout.strides[along[1]] == 0 or not all(
-            at_least(shape[i], SMALLEST) for i in along if i is not None):  # what is repeated along the result needs no transpose
+    if along[0] is None or along[1] is None or along[0] == along[1] or source.layout.strides[along[1]] == 0:
+        return None  # what is repeated along the result needs no transpose
+    sides = shape[along[0]], shape[along[1]]
+    if not all(at_least(d, FEWEST) for d in sides) or not any(at_least(d, SMALLEST) for d in sides):
         return None
     order = (*(i for i in range(len(shape)) if i not in along), *(i for i in along if i is not None))
     transposed = tuple(shape[i] for i in order)
@@ -72,14 +77,15 @@ def _transpose(name: str, source: Operand, result: Operand, target: TargetSpec, 
     columns = call.view("a", dtype, source.buffer, source.layout)
     rows = call.view("rows", made, result.buffer, result.layout, write=True)
     dims = [call.word(f"d{i}", d) for i, d in enumerate(lead)]
-    mw, kw, strips = call.word("m", m), call.word("k", k), call.word("strips", ceildiv(m, strip))
-    at = unravel(b, b.pid // strips, dims)
-    first = b.pid % strips * strip
+    mw, kw, strips, runs = (call.word(n, d) for n, d in (("m", m), ("k", k), ("strips", ceildiv(m, strip)), ("runs", ceildiv(k, RUN))))
+    at = unravel(b, b.pid // strips // runs, dims)
+    first, start = b.pid % strips * strip, b.pid // strips % runs * RUN
     axes = (len(lead) + 1, len(lead))  # the tile's rows run along K, its columns along M, where memory is contiguous
-    with b.loop(0, kw, side) as loop:
+    with b.loop(start, b.minimum(start + RUN, kw), side) as loop:
         for part in range(0, strip, side):
             limit = None if divisible(k, side) else kw - loop.index, None if divisible(m, strip) else mw - first - part
             x = b.transpose(b.load(columns, (*at, first + part, loop.index), (side, side), limit=limit, axes=axes))
             x = x if same else Cast(made).lower(b, x)
             b.store(rows, (*at, first + part, loop.index), x, limit=limit[::-1])
-    return call.finish(product(lead) * ceildiv(m, strip), bytes_=source.type.nbytes + result.type.nbytes, note=note, streams=True)
+    grid = product(lead) * ceildiv(m, strip) * ceildiv(k, RUN)
+    return call.finish(grid, bytes_=source.type.nbytes + result.type.nbytes, note=note, streams=True)

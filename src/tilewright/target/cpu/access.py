@@ -114,6 +114,12 @@ class Masks:
                     held = column[i] if held is None else f.op("and", "i1", held, column[i])
             self.rows.append(held)
 
+    def pointer(self, row: int, p: str, base: str) -> str:
+        """Where a row is masked whole it is not addressed: a processor may take microseconds over what it suppresses on a page that is
+        not there."""
+        held = self.rows[row] if self.rows else None
+        return p if held is None else self.f.value(f"select i1 {held}, ptr {p}, ptr {base}")
+
     def of(self, row: int, c: int) -> str | None:
         """Mask of a chunk (vector of i1, or <1 x i1> for a scalar); None when all of it is inside."""
         f, n = self.f, max(self.sizes[c], 1)
@@ -139,7 +145,8 @@ def load(f: FunctionText, view: Address, at: Sequence[Term], type_: TileType, ax
     mem = MEMORY.get(view.dtype.name, elem_type(view.dtype))
     sizes = chunk_sizes(shape[-1] if shape else 1, lanes)
     rows = []
-    for r, p in enumerate(pointers):
+    for r, pointer in enumerate(pointers):
+        p = pointer if masks is None else masks.pointer(r, pointer, view.pointer)
         row, start = [], 0
         for c, n in enumerate(sizes):
             mask = masks.of(r, c) if masks else None
@@ -214,7 +221,8 @@ def store(f: FunctionText, view: Address, at: Sequence[Term], x: Registers, axes
     masks = Masks(f, shape, x.lanes, limits) if limits else None
     stride = view.strides[axes[-1]] if shape else "1"
     mem = MEMORY.get(view.dtype.name, elem_type(view.dtype))
-    for r, p in enumerate(pointers):
+    for r, pointer in enumerate(pointers):
+        p = pointer if masks is None else masks.pointer(r, pointer, view.pointer)
         start = 0
         for c, n in enumerate(x.sizes):
             value = _to_memory(f, view.dtype, n, x.rows[r][c])
