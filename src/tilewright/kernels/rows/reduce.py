@@ -42,7 +42,7 @@ SPREAD_ROWS = 16  # times the partial results it has at least: they take a sixte
 
 
 def spread_sizes(target: TargetSpec, itemsize: int) -> tuple[int, int]:
-    """The partial results of a column, and the columns of a program that makes one: it walks few rows far apart, so it reads long pieces."""
+    """The partial results of a column, and the columns of a program that makes one: few rows far apart, so it reads long pieces."""
     return target.vector_bits // 32 * 4, WIDTH * (4 if target.registers >= 32 else 2) * 4 // max(itemsize, 4)
 
 
