@@ -86,13 +86,24 @@ class Attending(nn.Module):
         return self.inner(x, x, x, attn_mask=mask, key_padding_mask=pad, need_weights=self.weights)[0]
 
 
+class First(nn.Module):
+    """The first result of a module."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, *x: Any) -> Any:
+        return self.inner(*x)[0]
+
+
 def layers() -> dict[str, Build]:
     """name -> () -> (module or function, inputs), at sizes that fill a GPU."""
     r, ints = torch.randn, torch.randint
     image = lambda c=64, n=56, b=32: (r(b, c, n, n),)
     text = lambda b=16, s=512, d=768: (r(b, s, d),)
     grid = lambda b, h, w: (r(b, 32, h, w), torch.rand(b, h, w, 2) * 2 - 1)
-    first = lambda m: lambda *x: m(*x)[0]
+    first = First
     found: dict[str, Build] = {}
 
     def add(name: str, build: Callable[[], Any], *inputs: Any) -> None:
@@ -229,7 +240,7 @@ def layers() -> dict[str, Build]:
         ("rfft2", some(lambda x: torch.fft.irfft2(torch.fft.rfft2(x) * 2.0)), (r(16, 64, 64, 64),)),
         ("fft odd", some(lambda x: torch.fft.rfft(x).abs()), (r(256, 1000),)),
         ("fft mixing", some(lambda x: torch.fft.fft2(x, dim=(-1, -2)).real), (r(8, 512, 768),)),
-        ("stft", some(lambda x: torch.stft(x, 512, 128, window=torch.ones(512), return_complex=True).abs()), (r(16, 80000),)),
+        ("stft", some(lambda x: torch.stft(x, 512, 128, window=x.new_ones(512), return_complex=True).abs()), (r(16, 80000),)),
         ("upsample nearest", up("nearest"), image()),
         ("upsample bilinear", up("bilinear"), image()),
         ("upsample bilinear corners", up("bilinear", align_corners=True), image()),
@@ -275,7 +286,8 @@ def layers() -> dict[str, Build]:
         ("triu", some(lambda x: torch.triu(x) + torch.tril(x, -1)), (r(16, 1024, 1024),)),
         ("bucketize", some(lambda x, b: x * torch.bucketize(x.detach(), b)), (r(4096, 1024), torch.linspace(-3, 3, 64))),
         ("histogram", some(lambda x: torch.bincount(x, minlength=256)), (ints(0, 256, (1 << 20,)),)),
-        ("cholesky", some(lambda x: torch.linalg.cholesky(x @ x.transpose(-1, -2) + 64 * torch.eye(32))), (r(1024, 32, 32),)),
+        ("cholesky", some(lambda x: torch.linalg.cholesky(x @ x.transpose(-1, -2) + 64 * torch.eye(32, device=x.device))),
+         (r(1024, 32, 32),)),
         ("inverse", some(torch.linalg.inv), (r(1024, 16, 16),)),
         ("solve", some(torch.linalg.solve), (r(1024, 16, 16), r(1024, 16, 4))),
         ("det", some(torch.linalg.det), (r(1024, 16, 16),)),

@@ -5,6 +5,8 @@
     python benchmarks/torch_compile.py --train               training steps (forward, backward; the optimizer is not timed)
     python benchmarks/torch_compile.py --zoo bert unet       models of zoo.py whose name contains one of the words
     python benchmarks/torch_compile.py --full --train        BERT-base, GPT-2, ViT-S and ResNet-18 as they are
+    python benchmarks/torch_compile.py --layers --both conv  some 200 layers and functions of gpu_lint.py
+    python benchmarks/torch_compile.py --device cuda --zoo vgg --train --why 10    its slowest launches, beside predictions
     python benchmarks/torch_compile.py --device cuda --both --jobs 12    inference and a training step under autocast in bf16, in processes
     python benchmarks/torch_compile.py --overhead            what a call costs beyond its session's
 
@@ -28,6 +30,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -117,6 +120,27 @@ class Turned(nn.Module):
         return x.transpose(1, 2)
 
 
+class Called(nn.Module):
+    """A function as a module."""
+
+    def __init__(self, call: Callable[..., Any]) -> None:
+        super().__init__()
+        self.call = call
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.call(*inputs)
+
+
+def layer_models() -> dict[str, Callable[[], tuple[nn.Module, tuple[Any, ...]]]]:
+    from gpu_lint import layers
+
+    def built(build: Any) -> tuple[nn.Module, tuple[Any, ...]]:
+        call, inputs = build()
+        return call if isinstance(call, nn.Module) else Called(call), inputs
+
+    return {name: partial(built, build) for name, build in layers().items()}
+
+
 def step(call: Callable[..., Any], module: nn.Module, inputs: tuple[Any, ...], train: bool, half: bool) -> Callable[[], Any]:
     """The result of a call, or loss and gradients of a training step."""
     weights: list[torch.Tensor] = []
@@ -125,14 +149,15 @@ def step(call: Callable[..., Any], module: nn.Module, inputs: tuple[Any, ...], t
     def run() -> Any:
         with torch.autocast(device, torch.bfloat16, enabled=half):
             out = call(*inputs)
-        if not train:
+        if not train or not out.requires_grad:
             return out
         if not weights:  # the mean of squares behind a norm has no gradient
             weights.append(torch.cos(torch.arange(out.numel(), device=device)).reshape(out.shape))
         loss = (out.float() * weights[0]).mean()
         loss.backward()
-        found = [p.grad for p in module.parameters()]
-        for p in module.parameters():
+        leaves = [*module.parameters(), *(x for x in inputs if x.requires_grad)]
+        found = [p.grad for p in leaves]
+        for p in leaves:
             p.grad = None
         return loss.detach(), found
 
@@ -186,7 +211,7 @@ def alone() -> Iterator[None]:
 def measure(name: str, module: nn.Module, inputs: tuple[Any, ...], train: bool, args: argparse.Namespace) -> dict[str, Any]:
     on_gpu = args.device == "cuda"
     module = module.to(args.device)
-    inputs = tuple(x.to(args.device) for x in inputs)
+    inputs = tuple(x.to(args.device).detach().requires_grad_(train and args.layers and x.is_floating_point()) for x in inputs)
     (in_training if train and args.mode == "train" else nn.Module.eval)(module)
     torch._dynamo.reset()
     make = lambda call, half=on_gpu: step(call, module, inputs, train, half)
@@ -217,8 +242,23 @@ def measure(name: str, module: nn.Module, inputs: tuple[Any, ...], train: bool, 
         ready["inductor"] = time.perf_counter() - start
     with alone():
         row["seconds"] = interleaved(calls, args.seconds, 5 if on_gpu else 1)
+        row["why"] = [line for c in found for line in slowest(c, args.why)] if args.why and on_gpu else []
     row["ready"] = ready
     return row
+
+
+def slowest(compiled: Any, count: int) -> list[str]:
+    """The launches of a graph that take most time. They run on the memory of the last call, whatever lies there now."""
+    from tilewright.runtime.cuda.profile import measure as measured
+
+    lines = []
+    for session in (s.session for s in compiled.steps if s.session is not None):
+        profile = measured(session, 8)
+        lines.append(f"  {compiled.kind}: {len(profile.rows)} launches, {profile.total_us:.0f} us")
+        for x in sorted(profile.rows, key=lambda x: -x["us"])[:count]:
+            lines.append(f"    {x['us']:8.1f} us, predicted {x['predicted_us']:7.1f}, {100 * x['roofline']:3.0f} % by {x['bound']:6s} "
+                         f"{x['grid']} x {x['block']} {x['name'][:60]} [{x['kernel'][:40]}] {x['reason'] or ''}")
+    return lines
 
 
 def overhead() -> None:
@@ -254,6 +294,8 @@ def main() -> None:
     ap.add_argument("--mode", choices=("eval", "train"), default="train", help="of batch norms in a training step")
     ap.add_argument("--freeze", action="store_true", help="weights as constants, for ours and for inductor")
     ap.add_argument("--zoo", action="store_true", help="the models of zoo.py whose name contains one of the words")
+    ap.add_argument("--layers", action="store_true", help="the layers of gpu_lint.py whose name contains one of the words")
+    ap.add_argument("--why", type=int, default=0, help="so many of the slowest launches of every graph, on a GPU")
     ap.add_argument("--full", action="store_true", help="BERT-base, GPT-2, ViT-S, ResNet-18")
     ap.add_argument("--peers", default="eager,inductor,tw.compile")
     ap.add_argument("--seconds", type=float, default=1.0)
@@ -272,6 +314,8 @@ def main() -> None:
         import zoo
 
         models |= zoo.models(args.device == "cuda")
+    if args.layers:
+        models |= layer_models()
     models = {k: v for k, v in (models or own_models()).items() if (args.only or k) == k and any(w in k for w in args.words or [""])}
     if args.jobs:
         in_processes(list(models), args)
@@ -304,7 +348,7 @@ def show(row: dict[str, Any], train: bool, ratios: dict[str, list[float]]) -> No
     ready = " ".join(f"{k} {s:.1f}" for k, s in row["ready"].items())
     print(f"{row['name']:20s} {'train' if train else 'infer'} {ours * 1e3:9.3f} ms  ratio to {shown}  error {row['error']:.1e} "
           f"({row['eager error']:.1e})  graphs {row['graphs']} splits {row['splits']} {' '.join(row['refused'])} first call s: {ready}",
-          flush=True)
+          *row["why"], sep="\n", flush=True)
 
 
 def in_processes(names: list[str], args: argparse.Namespace) -> None:
@@ -314,7 +358,7 @@ def in_processes(names: list[str], args: argparse.Namespace) -> None:
         try:
             command = [sys.executable, *sys.argv, "--jobs", "0", "--only", name]
             done = subprocess.run(command, capture_output=True, text=True, timeout=args.limit)
-            lines = [x for x in done.stdout.splitlines() if " ms " in x or "FAILED" in x]
+            lines = [x for x in done.stdout.splitlines() if " ms " in x or "FAILED" in x or x.startswith("  ")]
             print("\n".join(lines) or f"{name:20s} FAILED {done.stderr[-700:]}", flush=True)
         except subprocess.TimeoutExpired as e:
             out = (e.stdout or b"").decode(errors="replace")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from tests.cuda.fake_driver import fake_gpu
 from tests.cuda.launching import Emulated, graph
 from tilewright.core.dtypes import DType, bf16, bool_, f16, f32, f64, i32, i64
 from tilewright.core.errors import ExecutionError
-from tilewright.kernels.rows.cuda import long_sums
+from tilewright.kernels.rows.cuda import reduce
 from tilewright.ops import functions as F
 from tilewright.passes import split_long_products
 
@@ -53,11 +54,11 @@ LONG: dict[str, tuple[Any, list[tuple[int, ...]], Any]] = {
 @pytest.mark.parametrize("name", LONG)
 def test_long_rows_of_runs(name: str, dtype: DType, arch: str, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
     """Few rows use all warps, however their operands lie. NaN stays."""
-    monkeypatch.setattr(long_sums, "LONG", 64)
-    monkeypatch.setattr(long_sums, "CHUNKS", 4)
+    for name_, value in {"RESIDENT": 64, "WARPS": 1, "BYTES": 1, "SMALL": 1, "BLOCKS": 12, "LEAST": 1}.items():
+        monkeypatch.setattr(reduce, name_, value)
     build, shapes, want = LONG[name]
     emulated = Emulated(graph(build, *((dtype, s) for s in shapes)), arch)
-    assert [x.kernel.name.startswith("long_sums") for x in emulated.program.launches] == [True, True]
+    assert [re.sub(r"_[0-9a-f]{16}$", "", x.kernel.name)[-6:] for x in emulated.program.launches] == ["_tiles", "_parts"]
     given = [rng.standard_normal(s).astype(dtype.np) for s in shapes]
     for bad in (False, True):
         if bad:
@@ -121,7 +122,34 @@ def test_long_products_of_few_tiles(dtype: DType, arch: str, flip: tuple[bool, b
     given = [np.ascontiguousarray(x.T) if turned else x for x, turned in zip((a, b), flip, strict=True)]
     build = lambda x, y: F.matmul(x, y, transpose_a=flip[0], transpose_b=flip[1], alpha=0.5)
     emulated = Emulated(graph(build, *((dtype, x.shape) for x in given)), arch)
-    assert any(x.kernel.name.startswith(("sum", "columns", "long_sums")) for x in emulated.program.launches)
+    assert any(x.kernel.name.startswith("sum") for x in emulated.program.launches)
     want = 0.5 * torch.tensor(a.astype(np.float64)) @ torch.tensor(b.astype(np.float64))
     limit = {"f32": 1e-5, "bf16": 8e-3, "f16": 1e-3}[dtype.name]
     np.testing.assert_allclose(np.asarray(emulated(*given)[0], np.float64), want.numpy(), rtol=limit, atol=8 * limit)
+
+
+H, W, PATCH = np.arange(14) // 2, np.arange(22) // 2, np.arange(3)
+PICKED: dict[str, tuple[tuple[int, ...], tuple[int, ...], list[Any]]] = {
+    "resized": ((2, 3, 7, 11), (2, 3), [H[:, None], W]),
+    "in the middle": ((3, 7, 11, 5), (1, 2), [H[:, None], W]),
+    "pairs": ((3, 7, 11), (1, 2), [np.array([1, 5, 6]), np.array([0, 10, 3])]),
+    "patches": ((2, 3, 7, 11), (2, 3), [(PATCH[:, None] + np.arange(5))[:, None, :, None], (PATCH[:, None] + np.arange(9))[None, :, None]]),
+    "one axis": ((40, 9), (1,), [np.array([8, 0, 3])]),
+}
+
+
+@pytest.mark.parametrize("name", PICKED)
+def test_elements_at_known_places(name: str, rng: np.random.Generator) -> None:
+    """One block program, with the elementwise work behind it, whatever the order of axes in memory."""
+    shape, axes, ids = PICKED[name]
+    order = rng.permutation(len(shape))
+    back = tuple(int(a) for a in np.argsort(order))
+    x = rng.standard_normal(shape).astype(np.float32)
+
+    def build(v: Any) -> Any:
+        picked = o.Index(axes=axes)(o.Transpose(perm=back)(v), *(v.node.graph.constant(i) for i in ids))
+        return o.Abs()(picked)
+
+    emulated = Emulated(graph(build, (f32, tuple(shape[a] for a in order))))
+    assert [x.kernel.name[:6] for x in emulated.program.launches] == ["picked"]
+    np.testing.assert_array_equal(emulated(np.ascontiguousarray(x.transpose(order)))[0], np.abs(x)[(slice(None),) * axes[0] + tuple(ids)])

@@ -22,7 +22,7 @@ from ..conv.cuda.tiled import TiledConv
 from ..conv.cuda.weight_gradient import ConvWeightGradient
 from ..conv.pool import PoolTemplate
 from ..custom.own import Own
-from ..index.cuda.gather import CudaGather
+from ..index.cuda.gather import CudaGather, CudaIndex
 from ..index.cuda.scatter import CudaIndexOrder, CudaScatterOrdered
 from ..index.cuda.weighted import CudaWeightedGather
 from ..index.gather import GatherTemplate
@@ -42,11 +42,10 @@ from ..quant.cuda.qdot import CudaQDot
 from ..quant.cuda.qgemm import CudaQGemm
 from ..rows.arg_reduce import ArgReduce
 from ..rows.cuda.arg_reduce import CudaArgReduce
-from ..rows.cuda.columns import CudaColumns
 from ..rows.cuda.cross_entropy import CudaCrossEntropy
 from ..rows.cuda.long_norm import LongNorm
-from ..rows.cuda.long_sums import CudaLongSums
 from ..rows.cuda.norm_backward import CudaNormBackward
+from ..rows.cuda.reduce import CudaReduce
 from ..rows.cuda.rows import CudaRows
 from ..rows.rows import Rows
 from ..scan.cuda.delta_net import CudaDeltaRule
@@ -96,20 +95,20 @@ CUDA_TEMPLATES: list[Template] = [
     HopperAttentionBackward(),
     MmaAttentionBackward(),
     CudaNormBackward(),
-    CudaColumns(),
     CudaIndexOrder(),
     CudaScatterOrdered(),
     CudaWeightedGather(),
     CudaCrossEntropy(),
     CudaArgReduce(),
     LongNorm(),
-    CudaLongSums(),
+    CudaReduce(),
     CudaRows(),
     CudaPointwise(),
     CudaRope(),
     CudaPool(),
     CudaMaxPoolBackward(),
     CudaGather(),
+    CudaIndex(),
     CudaSample(),
     CudaRunning(),
     CudaDeltaRule(),

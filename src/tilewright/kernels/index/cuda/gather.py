@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ....core.dims import Dim, bounds, ceildiv, product
+from ....core.dims import bounds, ceildiv, product
 from ....core.dtypes import i32
 from ....core.target_spec import TargetSpec
-from ....ir.graph import Value
 from ....ir.layout import Layout
 from ....ops.index.indexing import Gather as GatherOp
-from ....tile.builder import Tile, View
+from ....ops.index.indexing import Index as IndexOp
+from ....tile.builder import Ix, Tile, View
 from ...call import Call
 from ...cuda.groups import Shared, on_threads, vector_width
-from ...cuda.tiled import aligned, tiled
+from ...cuda.tiled import aligned, flat, tiled
 from ...launch import Launch
 from ...matmul.tiling import leaves_of_epilogue
 from ...pointwise.pointwise import unravel
 from ...region import Evaluator, Operand, Region, collapse, narrow, widen
-from ...template import region_bytes, region_flops
+from ...template import Reason, Template, region_bytes, region_flops
 from ..gather import GatherTemplate, along_memory
 
 BLOCK = 128  # threads
-ROWS, COLUMNS = 16, 128  # of a program that picks elements of rows
+COLUMNS, ELEMENTS = 128, 2048  # of a program that picks elements, at most
 
 
 class CudaGather(GatherTemplate):
@@ -41,7 +41,7 @@ class CudaGather(GatherTemplate):
         layouts = [table.layout, *(r.layout for r in region.results), *(o.layout.expand(shape) for o in places)]
         vector = vector_width([o.type.dtype.itemsize for o in (table, *region.results, *places)], inner, layouts)
         along = node.op.axis != last
-        if not along and (found := along_rows(region, table)) is not None:
+        if not along and (found := picked(region, table, [region.given(node.operands[1])], (node.op.axis,))) is not None:
             return [found]
         if not isinstance(inner, int) or inner < 2 * vector or (vector == 1 and inner < 32) or table.packed.form != "plain" or not along:
             return Shared(GatherTemplate()).build(region, target)
@@ -52,58 +52,95 @@ class CudaGather(GatherTemplate):
         return [launch]
 
 
-def along_rows(region: Region, table: Operand) -> Launch | None:
-    """Elements of rows at known places (a resize, a flip, a roll along memory) as a block program: some rows and columns at a time, or None
-    where indices are not known or rows do not lie along memory."""
-    node = region.node
-    shape, ids = node.values[0].shape, region.operand(node.operands[1])
-    assert ids is not None
-    size, count = table.type.shape[-1], shape[-1] if shape else 0
-    if ids.data is None or ids.type.ndim != 1 or table.packed.form != "plain" or table.layout.strides[-1] != 1 or not isinstance(size, int):
+class CudaIndex(Template):
+    """Elements picked by several index arrays that are known: a resize of images, patches."""
+
+    key = "picked"
+    serves = (IndexOp,)
+    fuses = True
+
+    def refuses(self, region: Region, target: TargetSpec) -> Reason | None:
+        return None if self._launch(region) is not None else Reason("indices that are not known, or an operand that is not plain memory")
+
+    def build(self, region: Region, target: TargetSpec) -> list[Launch]:
+        found = self._launch(region)
+        assert found is not None
+        return [found]
+
+    def _launch(self, region: Region) -> Launch | None:
+        node = region.node
+        table, *ids = (region.operand(v) for v in node.operands)
+        if table is None or any(r.type.shape != node.values[0].shape for r in region.results):
+            return None
+        return picked(region, table, [o for o in ids if o is not None], region.op(IndexOp).axes)
+
+
+def picked(region: Region, table: Operand, ids: list[Operand], axes: tuple[int, ...]) -> Launch | None:
+    """Elements at known places along adjacent axes as a block program: some rows and columns of the result at a time. None where indices
+    are not known, or the operand is not plain memory."""
+    node, first = region.node, axes[0]
+    shape, rank = node.values[0].shape, len(node.values[0].shape) - len(table.type.shape) + len(axes)  # of the indices, broadcast
+    if len(ids) != len(axes) or not shape or table.packed.form != "plain" or bounds(table.type.numel)[1] >= 1 << 31:
         return None
-    numbers = ids.data.array
-    if not numbers.size or numbers.min() < 0 or numbers.max() >= size or bounds(table.type.numel)[1] >= 1 << 31:
+    if any(not isinstance(s, int) or s < 0 for s in table.layout.strides):
         return None
-    values = list(leaves_of_epilogue(region, node.values[0]))
-    places = {v: o.layout.expand(shape) for v in values if (o := region.operand(v)) is not None}
-    lays = [table.layout, *(r.layout for r in region.results), *places.values()]
-    sizes, strides = collapse(shape[:-1], [Layout(shape[:-1], x.strides[:-1]) for x in lays])
-    if not sizes:
-        sizes, strides = [1], [[0] for _ in lays]
-    call, vectors = Call("gather_rows", region.name), dict[str, int]()
+    for o, a in zip(ids, axes, strict=True):
+        if o.data is None or not o.data.array.size or not 0 <= o.data.array.min() <= o.data.array.max() < bounds(table.type.shape[a])[0]:
+            return None
+    places = {v: o.layout.expand(shape) for v in leaves_of_epilogue(region, node.values[0]) if (o := region.operand(v)) is not None}
+    steps = table.layout.strides
+    own = (*steps[:first], *(0,) * rank, *steps[axes[-1] + 1 :])
+    middle = [o.layout.expand(shape[first : first + rank]).strides for o in ids]
+    walked = [own, *((*(0,) * first, *m, *(0,) * (len(shape) - first - rank)) for m in middle)]
+    lays = [*(Layout(shape, s) for s in walked), *(r.layout for r in region.results), *places.values()]
+    sizes, strides = collapse(shape, lays)
+    while len(sizes) < 2:
+        sizes, strides = [1, *sizes], [[0, *s] for s in strides]
+    width = min(COLUMNS, 1 << (int(min(bounds(sizes[-1])[1], COLUMNS)) - 1).bit_length())
+    tile = (min(ELEMENTS // width, 1 << (int(min(bounds(sizes[-2])[1], ELEMENTS)) - 1).bit_length()), width)
+    call, vectors = Call("picked", region.name), dict[str, int]()
     b = call.b
 
-    def view(name: str, o: Operand, lay: Layout, steps: list[Dim], width: Dim, *, write: bool = False) -> View:
-        whole = Layout((*sizes, width), (*steps, lay.strides[-1]), lay.offset)
-        vectors[name] = aligned(whole, count)
+    def view(name: str, o: Operand, which: int, *, write: bool = False) -> View:
+        offset = o.layout.offset if which <= len(ids) else lays[which].offset
+        whole = Layout(tuple(sizes), tuple(strides[which]), offset)
+        vectors[name] = aligned(whole, sizes[-1])
         return call.view(name, o.type.dtype, o.buffer, whole, write=write)
 
-    source = view("table", table, table.layout, strides[0], size)
-    index = call.view("ids", ids.type.dtype, ids.buffer, Layout((1, count), (0, ids.layout.strides[0]), ids.layout.offset))
-    outs = [view(f"y{i}", r, r.layout, strides[1 + i], count, write=True) for i, r in enumerate(region.results)]
-    ins = {v: view(f"e{i}", region.operand(v), lay, strides[1 + len(outs) + i], count)  # type: ignore[arg-type]
-           for i, (v, lay) in enumerate(places.items())}  # fmt: skip
-    m, n = call.word("m", sizes[-1]), call.word("n", count)
-    down, across = call.word("down", ceildiv(sizes[-1], ROWS)), call.word("across", ceildiv(count, COLUMNS))
-    z = unravel(b, b.pid // (down * across), [call.word(f"d{i}", d) for i, d in enumerate(sizes[:-1])])
+    source = call.view("table", table.type.dtype, table.buffer, flat(table.layout))
+    indices = [view(f"i{i}", o, 1 + i) for i, o in enumerate(ids)]
+    outs = [view(f"y{i}", r, 1 + len(ids) + i, write=True) for i, r in enumerate(region.results)]
+    ins = {v: view(f"e{i}", region.given(v), 1 + len(ids) + len(outs) + i) for i, v in enumerate(places)}
+    m, n = call.word("m", sizes[-2]), call.word("n", sizes[-1])
+    down, across = (call.word(name, ceildiv(d, t)) for name, d, t in zip(("down", "across"), sizes[-2:], tile, strict=True))
     inside = b.pid % (down * across)
-    row, column = inside // across * ROWS, inside % across * COLUMNS
-    limit = (m - row, n - column)
-    at = b.cast(b.load(index, (0, column), (1, COLUMNS), limit=(None, limit[1])), i32)
-    step = strides[0][-1]
-    hop: Tile | int = step if isinstance(step, int) else b.from_index(call.word("hop", step), i32)
-    number = b.iota((ROWS, 1), 0, i32)
-    where = b.select(b.cmp("lt", number, b.from_index(limit[0], i32)), at + number * hop, -1)
-    x = widen(b, b.gather(source, (*z, row, 0), len(sizes), where, masked=True))
+    z = unravel(b, b.pid // (down * across), [call.word(f"d{i}", d) for i, d in enumerate(sizes[:-2])])
+    at = (inside // across * tile[0], inside % across * tile[1])
+    limit = (m - at[0], n - at[1])
 
-    def leaf(v: Value, o: Operand) -> Tile:
-        *_, sm, sn = ins[v].type.strides
-        part = (1 if sm == 0 else ROWS, 1 if sn == 0 else COLUMNS)
-        return b.load(ins[v], (*z, row, column), part, limit=tuple(w if p != 1 else None for w, p in zip(limit, part, strict=True)))
+    def read(v: View) -> Tile:
+        part = tuple(1 if s == 0 else t for s, t in zip(v.type.strides[-2:], tile, strict=True))
+        return b.load(v, (*z, *at), part, limit=tuple(w if p != 1 else None for w, p in zip(limit, part, strict=True)))
 
-    evaluate = Evaluator(b, region, leaf, {node.values[0]: x})
+    base: Ix | int = 0
+    for where, step in zip((*z, *at), strides[0], strict=True):
+        base = base + where * step
+    places_: Tile | None = None
+    for axis, step in enumerate(strides[0][-2:]):
+        if step != 0:
+            along = b.iota((tile[0], 1) if axis == 0 else (1, tile[1]), axis, i32) * step
+            places_ = along if places_ is None else places_ + along
+    for v, a in zip(indices, axes, strict=True):
+        one = b.cast(read(v), i32) * steps[a]
+        places_ = one if places_ is None else places_ + one
+    assert places_ is not None
+    row = b.cmp("lt", b.iota((tile[0], 1), 0, i32), b.from_index(limit[0], i32))
+    column = b.cmp("lt", b.iota((1, tile[1]), 1, i32), b.from_index(limit[1], i32))
+    spots = b.select(b.binary("and", row, column), b.broadcast(places_, tile), b.full(tile, -1, i32))
+    x = widen(b, b.gather(source, (base,), 0, spots, masked=True))
+    evaluate = Evaluator(b, region, lambda v, o: read(ins[v]), {node.values[0]: x})
     for v, y, r in zip(region.body.outputs, outs, region.results, strict=True):
-        b.store(y, (*z, row, column), narrow(b, b.broadcast(evaluate(v), (ROWS, COLUMNS)), r.type.dtype), limit=limit)
-    grid = product(sizes[:-1]) * ceildiv(sizes[-1], ROWS) * ceildiv(count, COLUMNS)
+        b.store(y, (*z, *at), narrow(b, b.broadcast(evaluate(v), tile), r.type.dtype), limit=limit)
+    grid = product(sizes[:-2]) * ceildiv(sizes[-2], tile[0]) * ceildiv(sizes[-1], tile[1])
     moved = region_bytes(region) - table.type.nbytes + node.values[0].type.nbytes
     return tiled(call.finish(grid, flops=region_flops(region), bytes_=moved), warps=4, vectors=vectors)

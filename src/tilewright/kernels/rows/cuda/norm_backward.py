@@ -4,19 +4,21 @@ the weight and the bias, down the columns."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from ....core.dtypes import f32
 from ....core.target_spec import TargetSpec
 from ....ir.layout import Layout
 from ....ops.rows.norm_backward import NormBackward as NormBackwardOp
-from ....tile.builder import Ix, Tile
+from ....tile.builder import Tile, View
 from ...call import Call
 from ...cuda.groups import on_threads, shared_launch, vector_width
+from ...cuda.tiled import aligned
 from ...launch import Buffer, Launch
 from ...region import Operand, Region, narrow
 from ...template import Reason, Template, region_bytes, region_flops
 from ..norm_backward import NormBackwardTemplate
-from .columns import Columns, Write
+from .reduce import Blocks, Place, Write
 
 MOST_THREADS = 1024
 PER_THREAD = 32  # elements of a row in a thread's registers
@@ -100,29 +102,35 @@ class _Norm:
     def _columns(self) -> list[Launch]:
         """The sums over rows of g · x̂ and of g."""
         results: list[Operand] = list(self.region.results[1:])
-        sums = Columns(f"{self.region.name}.sums", self.rows, self.width, len(results), self.vector)
-        call = Call("norm_columns", f"{self.region.name}.chunks")
+        item = self.x.type.dtype.itemsize + self.g.type.dtype.itemsize
+        sums = Blocks(f"{self.region.name}.sums", [self.width], [self.rows], columns=True, fn="sum", dtype=f32, item=item,
+                      count=len(results))  # fmt: skip
+        call, vectors = Call("norm_columns", f"{self.region.name}.chunks"), dict[str, int]()
         b = call.b
-        x, g = (call.view(name, o.type.dtype, o.buffer, o.layout) for name, o in (("x", self.x), ("g", self.g)))
-        line = Layout.contiguous((self.rows,))
-        means, scales = (call.view(name, f32, o, line) for name, o in (("mean", self.means), ("scale", self.scales)))
 
-        def terms(case: Ix | int, row: Ix | int, column: Ix | int, left: Ix | int | None, later: list[Callable[[], None]]) -> list[Tile]:
-            limit = None if left is None else (left,)
-            y, c = (b.cast(b.load(v, (row, column), (sums.strip,), limit=limit), f32) for v in (x, g))
+        def view(call: Call, name: str, o: Operand, lay: Layout, vectors: dict[str, int], *, write: bool = False) -> View:
+            vectors[name] = aligned(lay, lay.shape[-1])
+            return call.view(name, o.type.dtype, o.buffer, lay, write=write)
+
+        x, g = (view(call, name, o, o.layout, vectors) for name, o in (("x", self.x), ("g", self.g)))
+        column = Layout.contiguous((self.rows, 1))
+        means, scales = (call.view(name, f32, o, column) for name, o in (("mean", self.means), ("scale", self.scales)))
+
+        def terms(p: Place, later: list[Callable[[], None]]) -> list[Tile]:
+            y, c = (b.cast(b.load(v, p.at, p.tile, limit=p.limit), f32) for v in (x, g))
             if self.op.centred:
-                y = y - b.load(means, (row,), (1,))
-            return [c * (y * b.load(scales, (row,), (1,))), c][: len(results)]
+                y = y - b.load(means, (p.at[0], 0), (p.tile[0], 1), limit=(p.limit[0], None))
+            return [c * (y * b.load(scales, (p.at[0], 0), (p.tile[0], 1), limit=(p.limit[0], None))), c][: len(results)]
 
-        def write(call: Call) -> Write:
-            c = call.b
-            outs = [call.view(f"d{i}", r.type.dtype, r.buffer, r.layout, write=True) for i, r in enumerate(results)]
+        def write(call: Call, vectors: dict[str, int]) -> Write:
+            rows = [replace(r.layout, shape=(1, self.width), strides=(0, *r.layout.strides)) for r in results]
+            outs = [view(call, f"d{i}", r, lay, vectors, write=True) for i, (r, lay) in enumerate(zip(results, rows, strict=True))]
 
-            def put(case: Ix | int, column: Ix | int, left: Ix | int | None, totals: list[Tile]) -> None:
-                for view, r, t in zip(outs, results, totals, strict=True):
-                    c.store(view, (column,), narrow(c, t, r.type.dtype), limit=None if left is None else (left,))
+            def put(p: Place, totals: list[Tile]) -> None:
+                for out, r, t in zip(outs, results, totals, strict=True):
+                    call.b.store(out, p.at, narrow(call.b, t, r.type.dtype), limit=p.limit)
 
             return put
 
-        last, note = Call("norm_sums", f"{self.region.name}.sums"), "sums of the weight and the bias, in chunks"
-        return sums.launches(call, terms, last, write, 4 * self.x.type.numel, 2 * self.x.type.nbytes, note)
+        last = Call("norm_sums", f"{self.region.name}.sums")
+        return sums.launches(call, terms, vectors, last, write, 4 * self.x.type.numel, 2 * self.x.type.nbytes)
