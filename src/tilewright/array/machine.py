@@ -317,13 +317,12 @@ class _Run:
         self.table[0, THUNK_ARGS], self.table[0, THUNK_SHARE] = self.address, 4  # threads take programs from one another
         self.job = Job(self.table, patches([]), threads=default_threads(), io_count=1, scratch=1 << 16, light=True)
 
-    def start(self, function: int, grid: int, nbytes: int, *, shared: bool = True) -> None:
-        """Run all programs of a grid. Of one that is not shared each thread meets its own part of memory again in the next run."""
+    def start(self, function: int, grid: int, nbytes: int) -> None:
         if self.job is None:
             self.make()
         self.job.light[0] = nbytes < H.HEAVY
         self.table[0, self.fn], self.table[0, self.grid] = function, grid
-        self.table[0, self.share] = max(1, grid // SHARES) if shared and grid < 1 << WORK_BITS else 0
+        self.table[0, self.share] = max(1, grid // SHARES) if grid < 1 << WORK_BITS else 0
         self.job.run()
 
 
@@ -550,9 +549,9 @@ def _columns(native: Machine, name: str, a: Header, kept: int, made: Header, out
         run = _Run()
     if first:  # a large matrix: parts of each column, by programs that read long pieces of rows
         count, columns = _spread_sizes(made.itemsize)
-        parts = np.empty((count, size), made.dtype)
+        parts = new_array((count, size), made.dtype)
         run.words[:7] = data, rows, source.shape[-1], size, parts.ctypes.data, parts.size, size
-        run.start(first, (size + columns - 1) // columns * count, a.nbytes, shared=False)
+        run.start(first, (size + columns - 1) // columns * count, a.nbytes)
         data, apart, rows = parts.ctypes.data, 0, size
     run.words[:8] = data, apart // width, rows, made.ctypes.data, size, count, many, size
     grid = (size + 63) // 64 * many
@@ -560,7 +559,7 @@ def _columns(native: Machine, name: str, a: Header, kept: int, made: Header, out
         entry: Any = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4)
         entry(fn)(run.address, 0, grid, _work())
     else:
-        run.start(fn, grid, made.nbytes * count, shared=False)
+        run.start(fn, grid, made.nbytes * count)
     native.free.append(run)
     return made
 
