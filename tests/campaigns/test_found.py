@@ -221,3 +221,21 @@ def test_multinomial_refuses_what_is_no_distribution(count: int, replacement: bo
             draw(wrong)
     with pytest.raises(tw.ExecutionError, match="multinomial: weights must be finite"):
         draw(torch.zeros(3, 4))
+
+
+def test_lazy_functions_of_one_operand_twice() -> None:
+    for dtype in (np.float32, np.int64, np.uint8):
+        a = np.arange(6).astype(dtype)
+        with tw.lazy():
+            x = tw.asarray(a)
+            made = [x + x, x - x, x < x, tw.maximum(x, x), x * 0 + (x - x), tw.exp(tw.asarray(a.astype(np.float32)) * 0)]
+        wanted = [a + a, a - a, a < a, a, a * 0, np.ones(6, np.float32)]
+        for ours, theirs in zip(made, wanted, strict=True):
+            np.testing.assert_array_equal(np.asarray(ours), theirs, strict=True)
+
+
+def test_views_of_rank_0_are_arrays() -> None:
+    """NumPy gives a scalar for some of them, which native code took for an array's header."""
+    x = tw.asarray(np.array(5, np.uint8))
+    for y in (tw.flip(x), tw.where(tw.flip(x) > 0, x, tw.flip(x)), tw.roll(x, 1), tw.squeeze(x), tw.flip(tw.flip(x))):
+        np.testing.assert_array_equal(np.asarray(y + x), np.array(10, np.uint8), strict=True)
