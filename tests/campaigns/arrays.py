@@ -3,6 +3,7 @@ memory is shared below, so NumPy on copies is the oracle, for all variables afte
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -125,8 +126,10 @@ def _step(np_: Any, step: Step, variables: list[Any], i: int, j: int) -> Any:
     if step.kind in VIEWS:
         return VIEWS[step.kind](np_, x, n)
     if step.kind in MADE:
-        if x.dtype != y.dtype:
-            raise TypeError("one dtype")
+        if x.dtype != y.dtype or (step.kind == "take" and not x.ndim):
+            raise TypeError("one dtype; NumPy takes from a number as if it were a row")
+        if math.prod(np.broadcast_shapes(x.shape, y.shape) if step.kind in ("add", "multiply", "maximum", "less", "where") else ()) > MANY:
+            raise ValueError("too large")
         return MADE[step.kind](np_, x, y, n)
     if step.kind in WRITES:
         if x.dtype != y.dtype:

