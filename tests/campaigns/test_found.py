@@ -225,7 +225,7 @@ def test_multinomial_refuses_what_is_no_distribution(count: int, replacement: bo
 
 def test_lazy_functions_of_one_operand_twice() -> None:
     for dtype in (np.float32, np.int64, np.uint8):
-        a = np.arange(6).astype(dtype)
+        a: Any = np.arange(6).astype(dtype)
         with tw.lazy():
             x = tw.asarray(a)
             made = [x + x, x - x, x < x, tw.maximum(x, x), x * 0 + (x - x), tw.exp(tw.asarray(a.astype(np.float32)) * 0)]
