@@ -121,6 +121,20 @@ def test_functions_of_one_operand(name: str) -> None:
         np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize("shape", [(1024, 256), (1031, 1001), (2000, 3, 90), (700, 600)])
+def test_sums_of_many_rows_have_the_order_of_one_column(shape: tuple[int, ...]) -> None:
+    """Large matrices go through parts in memory, middle ones through threads: the bits are those of a column alone, from either end."""
+    for dtype, tolerance in ((np.float32, 1e-4), (np.float64, 1e-12), (np.int32, 0)):
+        a = numbers(shape, np.dtype(dtype), 5)
+        for view in (a, a[::-1], a[:, 1:]):
+            x, many = tw.asarray(view), view.astype(np.float64).sum(0)
+            for _ in range(2):  # the second call is native
+                ours = np.asarray(tw.sum(x, axis=0))
+                np.testing.assert_allclose(ours, many, rtol=tolerance, atol=tolerance * 20)
+                np.testing.assert_array_equal(np.asarray(tw.sum(tw.asarray(view[:, :1].copy()), axis=0)), ours[:1])
+                np.testing.assert_array_equal(np.asarray(tw.max(x, axis=0)), view.max(0))
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64, np.int32, np.bool_])
 def test_reductions_of_any_axes_and_layout(dtype: Any) -> None:
     for shape in ((7,), (3, 5), (50000,), (3, 20000), (20000, 3), (6, 7, 8)):

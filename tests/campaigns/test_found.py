@@ -191,3 +191,51 @@ def test_the_machine_is_measured_under_checks() -> None:
     from tilewright.target.cpu.host import host_target
 
     assert _measure(dataclasses.replace(host_target(), checks=True), 1).flops > 0
+
+
+@pytest.mark.parametrize("table", [np.zeros(4, np.int64), np.full(3, 7), np.ones((2, 2), np.bool_)], ids=str)
+def test_indices_into_a_table_of_one_number_are_checked(table: Any) -> None:
+    take = tw.jit(lambda i: tw.take(table, i, axis=0))
+    np.testing.assert_array_equal(take(np.array([1, 0])), table[:2])
+    with pytest.raises(tw.ExecutionError, match="take: index out of range, got 9 at position 1"):
+        take(np.array([0, 9]))
+
+
+def test_index_copy_refuses_negative_indices_as_pytorch_does() -> None:
+    x, i, rows = torch.zeros(4, 3), torch.tensor([3, 0]), torch.ones(2, 3)
+    copy = tw.compile(Module(lambda given: torch.index_copy(given[0], 0, given[1], given[2])), ([x, i, rows],))
+    assert torch.equal(copy([x, i, rows]), torch.index_copy(x, 0, i, rows))
+    with pytest.raises(tw.ExecutionError, match="index_copy: index out of range, got -1 at position 1; must be in 0"):
+        copy([x, torch.tensor([3, -1]), rows])
+
+
+@pytest.mark.parametrize("count, replacement", [(3, False), (1, False), (7, True)])
+def test_multinomial_refuses_what_is_no_distribution(count: int, replacement: bool) -> None:
+    weights = torch.tensor([[1.0, 0.0, 2.0, 3.0]]).repeat(3, 1)
+    draw = tw.compile(Module(lambda w: torch.multinomial(w, count, replacement)), (weights,))
+    assert set(draw(weights).flatten().tolist()) <= {0, 2, 3}
+    for bad in (float("nan"), float("inf"), -1.0):
+        wrong = weights.clone()
+        wrong[1, 2] = bad
+        with pytest.raises(tw.ExecutionError, match="multinomial: weights must be finite, not negative and not all 0, got others in row 1"):
+            draw(wrong)
+    with pytest.raises(tw.ExecutionError, match="multinomial: weights must be finite"):
+        draw(torch.zeros(3, 4))
+
+
+def test_lazy_functions_of_one_operand_twice() -> None:
+    for dtype in (np.float32, np.int64, np.uint8):
+        a: Any = np.arange(6).astype(dtype)
+        with tw.lazy():
+            x = tw.asarray(a)
+            made = [x + x, x - x, x < x, tw.maximum(x, x), x * 0 + (x - x), tw.exp(tw.asarray(a.astype(np.float32)) * 0)]
+        wanted = [a + a, a - a, a < a, a, a * 0, np.ones(6, np.float32)]
+        for ours, theirs in zip(made, wanted, strict=True):
+            np.testing.assert_array_equal(np.asarray(ours), theirs, strict=True)
+
+
+def test_views_of_rank_0_are_arrays() -> None:
+    """NumPy gives a scalar for some of them, which native code took for an array's header."""
+    x = tw.asarray(np.array(5, np.uint8))
+    for y in (tw.flip(x), tw.where(tw.flip(x) > 0, x, tw.flip(x)), tw.roll(x, 1), tw.squeeze(x), tw.flip(tw.flip(x))):
+        np.testing.assert_array_equal(np.asarray(y + x), np.array(10, np.uint8), strict=True)

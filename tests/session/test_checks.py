@@ -178,6 +178,18 @@ def test_eager_kernels_are_checked(form: str, name: str) -> None:
     np.testing.assert_allclose(y, wanted[form]().reshape(-1), rtol=1e-5, atol=1e-6)
 
 
+def test_checked_eager_kernels_read_rows_from_the_last_one_on() -> None:
+    """A view from the end reaches below its address: its bounds come from its strides."""
+    x = np.arange(12, dtype=np.float32)[:, None] + np.arange(5, dtype=np.float32)
+    for a in (x[::-1], x[:, 1:], x[::-2, :3]):
+        y = np.zeros(a.shape[1], np.float32)
+        words = np.array([a.ctypes.data, 0, a.strides[0] // 4, y.ctypes.data, len(y), len(a), 1, len(y)], np.int64)
+        kernel = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p])
+        scratch = np.zeros(1 << 16, np.uint8)
+        kernel(kernel_of.__wrapped__("columns", "sum", (f32,), f32))(words.ctypes.data, 0, 1, scratch.ctypes.data)
+        np.testing.assert_array_equal(y, a.sum(0))
+
+
 @pytest.mark.parametrize("elements, status", [(16, 0), (15, signal.SIGILL)])
 def test_callers_that_tell_no_bounds_trap(elements: int, status: int) -> None:
     call = Call("body", "one")

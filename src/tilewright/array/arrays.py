@@ -426,9 +426,9 @@ ArrayLike = Array | np.ndarray[Any, Any] | np.generic | complex | Sequence[Any] 
 
 
 def wrap(a: np.ndarray[Any, Any]) -> Array:
-    """An Array of this header."""
+    """An Array of this header. NumPy gives a scalar for some views of rank 0, which native code must not take for a header."""
     x: Array = _new(Array)
-    x._a = a
+    x._a = a if isinstance(a, np.ndarray) else np.asarray(a)
     return x
 
 

@@ -92,6 +92,9 @@ class Expression(Node):
 
     def _compute(self, found: str, leaves: list[Any]) -> Any:
         made = machine.elementwise(found, leaves, self.dtype, self._memory(), self.shape)
+        if made is None:  # the compiler made something else of it, x - x for example: its parts one by one, each of which has a kernel
+            leaves = [o.result() if isinstance(o, Expression) else o for o in self.operands]
+            made = machine.elementwise(self.name, leaves, self.dtype, shape=self.shape)
         if made is None:
             raise ArgumentError(f"lazy: no kernel for {found}; read the values of a part of it first")
         return made

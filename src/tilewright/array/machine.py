@@ -33,9 +33,9 @@ from ..target.cpu.jit import Library
 
 Header = np.ndarray[Any, Any]
 THREADED = 1 << 20  # bytes of a result from which threads share the work
-HEAVY = 2 << 20  # bytes that take longer than waking a worker
 SHARES = 64  # pieces of a large run that threads take from one another
 STREAMED = 8 << 20  # bytes that no cache holds
+SPREAD_ROWS, SPREAD_COLUMNS = 1024, 256  # of a matrix whose columns are made of parts in memory
 NONE = b"none"
 _FOLDERS = ("core", "ir", "ops", "transform", "passes", "tile", "kernels", "target/cpu")
 _OTHERS = frozenset({"__pycache__", "cuda", "attention", "control", "conv", "fft", "fourier", "index", "linalg", "matmul", "packed",
@@ -57,8 +57,8 @@ _keep: list[Any] = []  # linked code and tables, for as long as the process live
 @functools.cache
 def _stamp(folders: tuple[str, ...] = _FOLDERS, others: frozenset[str] = _OTHERS) -> str:
     """Changes with any source that shapes kernels: names, sizes and times of the files. (Half of the first call of a process.)"""
-    root = os.path.dirname(os.path.dirname(__file__))
-    seen, left = [], [os.path.join(root, folder) for folder in folders]
+    root, own = os.path.dirname(os.path.dirname(__file__)), os.stat(__file__)
+    seen, left = [("", own.st_size, own.st_mtime_ns)], [os.path.join(root, folder) for folder in folders]
     while left:
         with os.scandir(left.pop()) as entries:
             for e in entries:
@@ -125,12 +125,14 @@ def kernel_of(form: str, name: str, ins: tuple[dt.DType, ...], out: dt.DType) ->
     return library.address(symbol)
 
 
-# form -> (shape of the operands, axis, shape of the result, argument words): "i" an operand's address, "o" the result's, else a size.
+# form -> (shape of the operands, axis, shape of the result, argument words): "i" an operand's address, "o" the result's or that of parts,
+# else a size. "spread" is the first of two kernels; the second one is that of "columns".
 FORMS: dict[str, tuple[str, int | None, str, str]] = {
     "elements": ("N", None, "N", "i o N"),
     "rows": ("A R", 1, "A", "i R o A R"),
     "arg_rows": ("A L", 1, "A", "i L o L A"),
     "columns": ("A R B", 1, "A B", "i B*R B o B R A B"),
+    "spread": ("S C", 0, "C", "i C S C o P*C C"),
 }
 
 
@@ -153,6 +155,7 @@ def _compiled(form: str, name: str, ins: tuple[dt.DType, ...], out: dt.DType, sy
 
     target = host_target()
     size = {n: sym(n, 0 if n == "N" else 1, H.ROW if n == "R" else 1 << 40) for n in "NARLB"}
+    size |= {"S": sym("S", SPREAD_ROWS, H.ROW), "C": sym("C", SPREAD_COLUMNS, 1 << 40)}
     shape, axis, result, words = FORMS[form]
     library = _expression(name) if "(" in name else function(name)
     if library is None:
@@ -169,7 +172,8 @@ def _compiled(form: str, name: str, ins: tuple[dt.DType, ...], out: dt.DType, sy
         program = select(run_pipeline(graph, target, (), Log(), verify=False), target)
     except TilewrightError:
         return None
-    if len(program.launches) != 1 or program.constants or program.block:
+    spread = form == "spread"
+    if len(program.launches) != 1 + spread or program.constants or program.block:
         return None
     launch = program.launches[0]
 
@@ -178,6 +182,8 @@ def _compiled(form: str, name: str, ins: tuple[dt.DType, ...], out: dt.DType, sy
             return f"i{a.buffer.index}" if a.buffer.kind == "input" else "o"
         return str(a.value) if isinstance(a, Word) else "?"
 
+    if spread:
+        words = words.replace("P", str(_spread_sizes(out.itemsize)[0]))
     expected, given = words.replace("i", " ".join(f"i{k}" for k in range(len(ins))), 1).split(), list(map(shown, launch.arguments))
     order, params = list(range(len(given))), launch.kernel.params
     if given != expected and len(params) == len(given) and sorted(given) == sorted(expected):
@@ -188,12 +194,21 @@ def _compiled(form: str, name: str, ins: tuple[dt.DType, ...], out: dt.DType, sy
         launch.kernel = dataclasses.replace(launch.kernel, params=[params[k] for k in order])
     if not target.checks:
         return compile_ir(emit_kernel(dataclasses.replace(launch.kernel, name=symbol), target), target)
-    named = expected
-    sides = [*([shape.split()] * len(ins)), result.split()]
-    views = [(named.index(f"i{k}" if k < len(ins) else "o"), [named.index(n) for n in side], d.itemsize)
-             for k, (side, d) in enumerate(zip(sides, (*ins, out), strict=True))]
+    axes, at = shape.split(), {w: k for k, w in enumerate(expected)}.__getitem__  # sizes stand behind strides of the same value
+    strides = list(range(len(ins), len(ins) + len(axes) - 1))  # behind the operands' addresses stand the strides of all axes but the last
+    Axes = list[tuple[int | None, int]]
+    given_axes: Axes = [*((s, at(n)) for s, n in zip(strides, axes, strict=False)), (None, at(axes[-1]))]
+    *outer, last = [expected[-2]] if spread else result.split()
+    made_axes: Axes = [*((at(last), at(n)) for n in outer), (None, at(last))]
+    views = [(at(f"i{k}"), given_axes, d.itemsize) for k, d in enumerate(ins)] + [(at("o"), made_axes, out.itemsize)]
     inner = emit_kernel(dataclasses.replace(launch.kernel, name=f"{symbol}_checked"), target)
-    return compile_ir(inner + checked_entry(symbol, f"{symbol}_checked", len(named), views), target)
+    return compile_ir(inner + checked_entry(symbol, f"{symbol}_checked", len(expected), views), target)
+
+
+def _spread_sizes(itemsize: int) -> tuple[int, int]:
+    from ..kernels.rows.reduce import spread_sizes
+
+    return spread_sizes(host_target(), itemsize)
 
 
 def _expression(text: str) -> Callable[..., Any]:
@@ -305,7 +320,7 @@ class _Run:
     def start(self, function: int, grid: int, nbytes: int) -> None:
         if self.job is None:
             self.make()
-        self.job.light[0] = nbytes < HEAVY
+        self.job.light[0] = nbytes < H.HEAVY
         self.table[0, self.fn], self.table[0, self.grid] = function, grid
         self.table[0, self.share] = max(1, grid // SHARES) if grid < 1 << WORK_BITS else 0
         self.job.run()
@@ -455,6 +470,8 @@ def reduction(name: str, a: Header, axes: tuple[int, ...], keepdims: bool) -> He
         mean = kernel_of("rows", "mean", (own,), own)
         if mean:
             learn("mean", a.dtype, a.dtype, mean, whole=True)
+    if a.nbytes >= H.REDUCE_SHARED and not native.state[H.JOB]:
+        _share(native)
     kept = [i for i in range(a.ndim) if i not in axes]
     made = _reduced(native, name, a, kept, axes, fn, again, out)
     if made is None:
@@ -523,18 +540,26 @@ def _columns(native: Machine, name: str, a: Header, kept: int, made: Header, out
     if size == 1 or i > 1 or step % width or count > H.ROW:
         return None
     many, apart = (source.shape[0], source.strides[0]) if i == 1 else (1, 0)
-    words = [source.ctypes.data, apart // width, step // width, made.ctypes.data, size, count, many, size]
-    grid = (size + 63) // 64 * many
+    data, rows, own, first = source.ctypes.data, step // width, dt.dtype(a.dtype), 0
+    if many == 1 and count >= SPREAD_ROWS and size >= SPREAD_COLUMNS and own is out is dt.compute_dtype(own):
+        first = kernel_of("spread", name, (own,), out)
     try:
         run = native.free.pop()
     except IndexError:
         run = _Run()
-    run.words[:8] = words
+    if first:  # a large matrix: parts of each column, by programs that read long pieces of rows
+        count, columns = _spread_sizes(made.itemsize)
+        parts = new_array((count, size), made.dtype)
+        run.words[:7] = data, rows, source.shape[-1], size, parts.ctypes.data, parts.size, size
+        run.start(first, (size + columns - 1) // columns * count, a.nbytes)
+        data, apart, rows = parts.ctypes.data, 0, size
+    run.words[:8] = data, apart // width, rows, made.ctypes.data, size, count, many, size
+    grid = (size + 63) // 64 * many
     if a.nbytes < THREADED:
         entry: Any = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4)
         entry(fn)(run.address, 0, grid, _work())
     else:
-        run.start(fn, grid, a.nbytes)
+        run.start(fn, grid, made.nbytes * count)
     native.free.append(run)
     return made
 

@@ -405,9 +405,9 @@ def cumsum(node: Node, _: int, forms: list[Form | None]) -> Form | None:
 
 
 def gather(node: Node, _: int, forms: list[Form | None]) -> Form | None:
-    """Indexing a tensor that is the same everywhere; the indices do not matter (they are checked where they are used)."""
+    """Indexing a tensor that is the same everywhere by known indices; others may be out of range, and the gather reports that."""
     value = number(forms[0])
-    return None if value is None else uniform(value, node.types[0].dtype, node.types[0].ndim)
+    return None if value is None or None in forms[1:] else uniform(value, node.types[0].dtype, node.types[0].ndim)
 
 
 def reduce(node: Node, _: int, forms: list[Form | None]) -> Form | None:

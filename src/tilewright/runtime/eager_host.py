@@ -8,6 +8,7 @@ strides. A run: kernel, elements, operands, result, bytes of a result, then the 
 from __future__ import annotations
 
 from . import eager_calls, eager_loops, eager_reductions, eager_views
+from .native.layout import JOB_LIGHT, THUNK_FN, THUNK_GRID, THUNK_SHARE
 
 AXES = 16
 OPERAND = 32 + 2 * 8 * AXES
@@ -18,6 +19,8 @@ CHUNK = 1024  # elements that are gathered at once
 PROGRAM = 4096  # elements of a kernel's program
 NATIVE_BYTES = 1 << 20  # larger results are for the threads, and for memory that is used again
 SHARED_BYTES = 1 << 17  # threads share the work from here on
+HEAVY = 2 << 20  # bytes that take longer than waking a worker
+REDUCE_SHARED, REDUCE_BYTES = 1 << 19, 4 << 20  # bytes of a contiguous operand that threads reduce along an axis, at least and at most
 ARG_ROW = 4096  # longer rows are searched faster by NumPy
 TYPES = 24  # NumPy's own dtypes by number
 TABLE_COLUMNS = 64 + 16 * TYPES  # of a reduction's table: one word a dtype, the kernel that reduces a middle axis
@@ -30,6 +33,8 @@ REDUCE = 56 + OPERAND
 CONSTANTS = {"BAND": BAND, "ROW": ROW, "GATHERED": GATHERED, "AXES": AXES, "OPERAND": OPERAND, "RUN_OPERANDS": RUN_OPERANDS, "RUN": RUN,
              "CHUNK": CHUNK, "PROGRAM": PROGRAM,
              "NATIVE_BYTES": NATIVE_BYTES, "TYPES": TYPES, "SHARED_BYTES": SHARED_BYTES, "ARG_ROW": ARG_ROW, "TABLE_KERNELS": TABLE_KERNELS,
+             "REDUCE_SHARED": REDUCE_SHARED, "REDUCE_BYTES": REDUCE_BYTES, "HEAVY": HEAVY, "JOB_LIGHT": JOB_LIGHT,
+             "THUNK_FN_AT": 8 * (THUNK_FN - THUNK_GRID), "THUNK_SHARE_AT": 8 * (THUNK_SHARE - THUNK_GRID),
              "TABLE_COLUMNS": TABLE_COLUMNS, "SHAPE": 32, "STRIDES": 32 + 8 * AXES}
 # The words of the block `state`.
 STATE = ("ARRAY", "FLOAT", "LONG", "NDARRAY", "NEW_ARRAY", "MODE", "SLOT", "SLICE", "TUPLE", "ELLIPSIS", "NONE", "FROM_SCALAR", "AXIS",

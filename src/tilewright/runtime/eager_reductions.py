@@ -45,6 +45,28 @@ def magnitude(x):
     return x
 
 
+# A kernel of rows or columns; from some size on by the threads, each of which meets its own part again in the next call.
+def run_reduction(fn, words, grid, nbytes):
+    s = address(state)
+    if nbytes < REDUCE_SHARED or ld64(s + S_JOB) == 0:
+        work = stack(65536)
+        call(fn, words, 0, grid, work)
+        return
+    copy(ld64(s + S_JOB_RUN), words, 64)
+    at = ld64(s + S_JOB_GRID)
+    before = ld64(at + THUNK_FN_AT)
+    piece = ld64(at + THUNK_SHARE_AT)
+    st64(at + THUNK_FN_AT, fn)
+    st64(at + THUNK_SHARE_AT, 0)
+    st64(at, grid)
+    if nbytes >= HEAVY:
+        st64(ld64(s + S_JOB) + 8 * JOB_LIGHT, 0)
+    call(ld64(s + S_TW_RUN), ld64(s + S_JOB))
+    st64(ld64(s + S_JOB) + 8 * JOB_LIGHT, 1)
+    st64(at + THUNK_FN_AT, before)
+    st64(at + THUNK_SHARE_AT, piece)
+
+
 def reduced_axis(table, x, axis):
     s = address(state)
     h = header_of(x)
@@ -75,7 +97,10 @@ def reduced_axis(table, x, axis):
         i += 1
     row = ld64(dims + 8 * k)
     n = before * row * after
-    if row > ROW or n == 0 or n * ld64(descr + 40) > NATIVE_BYTES:
+    nbytes = n * ld64(descr + 40)
+    if row > ROW or n == 0 or nbytes > REDUCE_BYTES:
+        return 0
+    if nbytes > NATIVE_BYTES and ((ld32(h + 64) & 1) == 0 or ld64(s + S_JOB) == 0):
         return 0
     src = ld64(h + 16)
     fn = ld64(table + TABLE_KERNELS + 16 * kind)
@@ -97,10 +122,10 @@ def reduced_axis(table, x, axis):
             last = ld64(steps + 8 * (nd - 1))
             i = 0
             while i < nd - 1:
-                if n * ld64(descr + 40) > 65536 and magnitude(ld64(steps + 8 * i)) < magnitude(last):
+                if nbytes > 65536 and magnitude(ld64(steps + 8 * i)) < magnitude(last):
                     return 0
                 i += 1
-            if n * ld64(descr + 40) > 65536:
+            if nbytes > 65536:
                 dense = new_header(descr, nd, dims, 0)
                 if dense == 0:
                     return 0
@@ -112,7 +137,6 @@ def reduced_axis(table, x, axis):
             Py_DecRef(dense)
         return 0
     words = stack(64)
-    work = stack(65536)
     st64(words, src)
     if after == 1:
         st64(words + 8, row)
@@ -122,7 +146,7 @@ def reduced_axis(table, x, axis):
         if ld64(table + 8):
             st64(words + 24, row)
             st64(words + 32, before)
-        call(fn, words, 0, before, work)
+        run_reduction(fn, words, before, nbytes)
     else:
         st64(words + 8, row * after)
         st64(words + 16, after)
@@ -131,7 +155,7 @@ def reduced_axis(table, x, axis):
         st64(words + 40, row)
         st64(words + 48, before)
         st64(words + 56, after)
-        call(fn, words, 0, (after + 63) // 64 * before, work)
+        run_reduction(fn, words, (after + 63) // 64 * before, nbytes)
     if dense != 0:
         Py_DecRef(dense)
     return wrap(out)

@@ -58,6 +58,8 @@ def _what(code: int, site: Site, position: int, value: int, env: Mapping[str, in
         return f"the position must be in 0..{'n' if size is None else size - 1}, got {value}, in program {position}"
     if size is None:
         return f"index out of range, got {value} at position {position}"
+    if site.op == "multinomial":  # ops/random/draws.py asks for an entry that is not there
+        return f"weights must be finite, not negative and not all 0, got others in row {position}"
     if site.op in LABELS:
         return f"label {value} is out of range for {size} classes, at position {position}"
     return f"index out of range, got {value} at position {position}; must be in 0..{size - 1}" if size else \

@@ -41,6 +41,11 @@ SPREAD = 1 << 20  # bytes of a matrix whose columns are spread
 SPREAD_ROWS = 16  # times the partial results it has at least: they take a sixteenth of its memory at most
 
 
+def spread_sizes(target: TargetSpec, itemsize: int) -> tuple[int, int]:
+    """The partial results of a column, and the columns of a program that makes one: few rows far apart, so it reads long pieces."""
+    return target.vector_bits // 32 * 4, WIDTH * (4 if target.registers >= 32 else 2) * 4 // max(itemsize, 4)
+
+
 class Reduce(Template):
     key = "reduce"
 
@@ -130,19 +135,19 @@ class ReduceKernel:
         self.kept, self.inner_axes = kept, inner
         length = reduced_length(self.node)
         lanes = target.vector_bits // 32
-        self.tile = TILE if chunked else lanes * 4 if not isinstance(length, int) or length >= lanes * 4 else lanes
+        parts, pieces = spread_sizes(target, self.dtype.itemsize)
+        self.tile = TILE if chunked else parts if not isinstance(length, int) or length >= parts else lanes
         self.chunked, self.spread = chunked, may_spread and not chunked and self._spreads(length)
-        # A program that walks few rows far apart reads long pieces of them.
-        self.width = WIDTH * (4 if target.registers >= 32 else 2) * 4 // max(self.dtype.itemsize, 4) if self.spread else WIDTH
+        self.width = pieces if self.spread else WIDTH
         self._bind()
 
     def _spreads(self, length: Dim) -> bool:
         """One matrix, large, of many rows: its leading axes are reduced, or all but one."""
         size = product(self.shape)
         leading = self.axes == tuple(range(len(self.axes))) or all(self.shape[a] == 1 for a in self.kept[:-1])
-        if not self.columns or not leading or not isinstance(size, int):
+        if not self.columns or not leading or (isinstance(self.op, red.Mean) and not isinstance(length, int)):
             return False
-        return size * self.dtype.itemsize >= SPREAD and at_least(length, SPREAD_ROWS * self.tile)
+        return at_least(size * self.dtype.itemsize, SPREAD) and at_least(length, SPREAD_ROWS * self.tile)
 
     def _bind(self) -> None:
         region, call, b = self.region, self.call, self.b

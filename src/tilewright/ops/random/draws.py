@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ...core import dtypes as dt
 from ...core.dims import Dim, Shape, at_most, product
 from ...core.dtypes import DType, compute_dtype
@@ -109,19 +111,30 @@ def permutation(key: Value, count: Dim, dtype: DType = dt.i64) -> Value:
     return F.one("arg_sort", F.cast(bits(key, (count,), dt.u64), dt.i64), axis=0, dtype=dtype)
 
 
+def _checked(weights: Value, axis: int) -> Value:
+    """i64[..., 1] of zeros, looked up in a table: a row that is no distribution asks for an entry behind it."""
+    graph, total = weights.node.graph, F.sum_(weights, (axis,), keepdims=True)
+    fine = F.logical_and(F.greater_equal(F.one("min", weights, axes=(axis,), keepdims=True), 0), F.greater(total, 0))
+    fine = F.logical_and(fine, F.less(total, float("inf")))
+    ids = F.where(fine, F.scalar(graph, 0, dt.i64), F.scalar(graph, 2, dt.i64))
+    return F.gather(graph.constant(np.arange(2), "none"), ids)
+
+
 def choices(key: Value, weights: Value, count: int, *, replacement: bool) -> Value:
-    """i64[..., count]: indices of the last axis, each with a probability proportional to its weight (0: never)."""
+    """i64[..., count]: indices of the last axis, each with a probability proportional to its weight (0: never). Rows of negative weights,
+    of weights that are not finite and of zeros alone are reported."""
     wide = F.cast(weights, compute_dtype(weights.dtype))
     last = len(weights.shape) - 1
+    checked = _checked(wide, last)
     if not replacement or count == 1:  # the winners of a race: with exponential clocks the first of all has the right distribution
         race = F.div(wide, exponential(key, weights.shape, wide.dtype))
         if count == 1:
-            return F.reshape(F.one("arg_max", race, axis=last), (*weights.shape[:-1], 1))
+            return F.add(F.reshape(F.one("arg_max", race, axis=last), (*weights.shape[:-1], 1)), checked)
         found = F.apply("top_k", race, k=count, axis=last)[1]
         assert isinstance(found, Value)
-        return F.cast(found, dt.i64)
+        return F.add(F.cast(found, dt.i64), checked)
     running = F.one("cum_sum", wide, axis=last)
     total = F.reshape(F.slice_(running, last, weights.shape[-1] - 1, 1), (*weights.shape[:-1], 1, 1))
     u = F.mul(F.reshape(uniform(key, (*weights.shape[:-1], count), wide.dtype), (*weights.shape[:-1], count, 1)), total)
     before = F.less_equal(F.reshape(running, (*weights.shape[:-1], 1, weights.shape[-1])), u)
-    return F.sum_(F.cast(before, dt.i64), (last + 1,))
+    return F.add(F.sum_(F.cast(before, dt.i64), (last + 1,)), checked)

@@ -96,23 +96,28 @@ class Guard:
         f.label(fine)
 
 
-def checked_entry(name: str, checked: str, count: int, views: Sequence[tuple[int, Sequence[int], int]]) -> str:
+def checked_entry(name: str, checked: str, count: int, views: Sequence[tuple[int, Sequence[tuple[int | None, int]], int]]) -> str:
     """A function with the arguments of an unchecked kernel (`count` words) that calls the checked one, for callers that tell no bounds:
-    `views` has each view's word, the words whose product is its number of elements, and its element's size. An access outside of them
-    traps."""
+    `views` has each view's word, for each of its axes the words of its stride (None: 1) and of its size, and its element's size. An access
+    outside of them traps."""
     lines = [f"define void @{name}(ptr %args, i64 %begin, i64 %end, ptr %scratch) nounwind {{",
              f"  %words = alloca [{count + 2 * len(views) + 1} x i64], align 8", "  %block = alloca [4 x i64], align 8",
              "  store [4 x i64] zeroinitializer, ptr %block, align 8"]
     for k in range(count):
         lines += [f"  %at{k} = getelementptr i64, ptr %args, i64 {k}", f"  %w{k} = load i64, ptr %at{k}, align 8"]
     values = [f"%w{k}" for k in range(count)]
-    for k, (word, factors, itemsize) in enumerate(views):
-        size = str(itemsize)
-        for j, factor in enumerate(factors):
-            lines.append(f"  %size{k}_{j} = mul i64 {size}, %w{factor}")
-            size = f"%size{k}_{j}"
-        lines.append(f"  %high{k} = add i64 %w{word}, {size}")
-        values += [f"%w{word}", f"%high{k}"]
+    for k, (word, axes, itemsize) in enumerate(views):
+        low, high = f"%w{word}", f"%w{word}"
+        for j, (stride, size) in enumerate(axes):  # an axis of a negative stride reaches down
+            x = f"{k}_{j}"
+            lines += [f"  %last{x} = sub i64 %w{size}, 1", f"  %span{x} = mul i64 %last{x}, {'1' if stride is None else f'%w{stride}'}",
+                      f"  %bytes{x} = mul i64 %span{x}, {itemsize}",
+                      f"  %below{x} = icmp slt i64 %bytes{x}, 0",
+                      f"  %down{x} = select i1 %below{x}, i64 %bytes{x}, i64 0", f"  %low{x} = add i64 {low}, %down{x}",
+                      f"  %up{x} = select i1 %below{x}, i64 0, i64 %bytes{x}", f"  %high{x} = add i64 {high}, %up{x}"]
+            low, high = f"%low{x}", f"%high{x}"
+        lines.append(f"  %end{k} = add i64 {high}, {itemsize}")
+        values += [low, f"%end{k}"]
     lines.append("  %error = ptrtoint ptr %block to i64")
     for k, value in enumerate([*values, "%error"]):
         lines += [f"  %to{k} = getelementptr i64, ptr %words, i64 {k}", f"  store i64 {value}, ptr %to{k}, align 8"]

@@ -221,6 +221,7 @@ def put(c: Context, x: Value, index: Value, source: Value, accumulate_: bool = F
 
 
 rows({
+    "index_copy.default": lambda c, x, dim, index, source: _rows(c, overwrite, x, dim, index, source),
     "scatter.src scatter.value": lambda c, x, dim, index, source: _elements(c, "set", x, dim, index, source),
     "take.default": lambda c, x, index: c.emit(O.Gather(axis=0), c.reshape(x, (x.type.numel,)), nonnegative(c, index, x.type.numel)),
 })
