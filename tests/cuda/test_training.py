@@ -165,6 +165,26 @@ def test_gradients_of_depthwise_weights(case: tuple[Any, ...], rng: np.random.Ge
     close(got[:, None], torch.autograd.grad(y, leaves, wide(g).detach())[1].numpy(), dtype)
 
 
+@pytest.mark.parametrize("case", DEPTHWISE, ids=str)
+def test_gradients_of_depthwise_weights_channels_last(case: tuple[Any, ...], rng: np.random.Generator) -> None:
+    """Sums of columns, whatever the number of axes, in one launch or two."""
+    dtype, batch, channels, sizes, taps, stride, dilation, _ = case
+    x, w = floats(rng, dtype, batch, channels, *sizes), floats(rng, dtype, channels, 1, *taps)
+    leaves = [wide(x), wide(w)]
+    op: Any = (tf.conv1d, tf.conv2d, tf.conv3d)[len(sizes) - 1]
+    y = op(*leaves, stride=stride, dilation=dilation, groups=channels)
+    g = floats(rng, dtype, *y.shape)
+    first = (0, len(sizes) + 1, *range(1, len(sizes) + 1))
+
+    def build(*v: Any) -> Any:
+        return o.TapProducts(kernel=taps, stride=stride, dilation=dilation)(*(o.Transpose(perm=first)(u) for u in v))
+
+    given = [np.ascontiguousarray(np.moveaxis(v, 1, -1)) for v in (x, g)]
+    made = Emulated(graph(build, *((dtype, v.shape) for v in given)))
+    assert all(n.kernel.name.startswith("tap_columns") for n in made.program.launches)
+    close(made(*given)[0][:, None], torch.autograd.grad(y, leaves, wide(g).detach())[1].numpy(), dtype)
+
+
 # dtype, sizes, kernel, stride, padding, dilation
 POOLS: list[tuple[Any, ...]] = [
     (f32, (2, 3, 11, 14), (3, 3), (2, 2), (1, 1), (1, 1)), (bf16, (1, 40, 9), (2,), (3,), (0,), (2,)),

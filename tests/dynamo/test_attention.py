@@ -52,7 +52,7 @@ def test_gradients(name: str) -> None:
 
 def exchanged(function: Any, *inputs: torch.Tensor) -> Any:
     """The call that stands in dynamo's graph."""
-    found = []
+    found: list[Any] = []
 
     def backend(module: Any, _: Any) -> Any:
         attention.exchange(module)

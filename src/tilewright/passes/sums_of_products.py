@@ -43,7 +43,7 @@ def stretched(x: Value, y: Value, whole: tuple[Dim, ...]) -> bool:
 def sum_of_products(inner: Any, root: Any, m: Match) -> Value | None:
     """sum(x * y) over axes that both have, where each is stretched along axes of the other."""
     whole, summed = inner.types[0].shape, set(root.op.axes)
-    if not inner.types[0].dtype.is_float or not stretched(*inner.operands, whole):
+    if not inner.types[0].dtype.is_float or not stretched(inner.operands[0], inner.operands[1], whole):
         return None
     x, y = (bare(v, len(whole)) for v in inner.operands)
     batch, rows, columns, inside = list[int](), list[int](), list[int](), list[int]()
@@ -61,9 +61,9 @@ def sum_of_products(inner: Any, root: Any, m: Match) -> Value | None:
     if not rows or not columns or not inside or any(bounds(s)[1] < LEAST for s in sizes):
         return None
     flip_a, flip_b = max(rows) > max(inside), max(columns) < max(inside)  # rows as they lie in memory
-    a = matrix(x, [batch, inside, rows] if flip_a else [batch, rows, inside])
-    b = matrix(y, [batch, columns, inside] if flip_b else [batch, inside, columns])
-    made: Value = o.Matmul(transpose_a=flip_a, transpose_b=flip_b)(a, b)
+    left = matrix(x, [batch, inside, rows] if flip_a else [batch, rows, inside])
+    right = matrix(y, [batch, columns, inside] if flip_b else [batch, inside, columns])
+    made: Value = o.Matmul(transpose_a=flip_a, transpose_b=flip_b)(left, right)
     order = [*batch, *rows, *columns]
     made = o.Reshape(shape=tuple(whole[i] for i in order))(made)
     kept = sorted(order)

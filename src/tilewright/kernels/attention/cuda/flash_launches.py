@@ -49,8 +49,8 @@ class Sweep:
 
     def launches(self, results: list[Operand], flops: Dim, nbytes: Dim) -> list[Launch]:
         dq, dk, dv, *scores = results
-        parts, added = shares(self.name, [dk, dv], self.split)
-        return [self._grad(*parts, scores, flops, nbytes), self._finish(dq), *added]
+        (dk, dv), added = shares(self.name, [dk, dv], self.split)
+        return [self._grad(dk, dv, scores, flops, nbytes), self._finish(dq), *added]
 
     def clear(self, target: TargetSpec) -> Launch:
         """The counters start at zero."""

@@ -4,7 +4,7 @@ sum for every tap; where there are several parts, a second launch adds their sum
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -13,14 +13,15 @@ from ....core.dtypes import compute_dtype, i32
 from ....core.target_spec import TargetSpec
 from ....ir.layout import Layout
 from ....ops.matmul.tap_products import TapProducts
-from ....tile.builder import Ix, KernelBuilder, Tile
+from ....tile.builder import Ix, KernelBuilder, Tile, View
 from ...call import Call
 from ...cuda.groups import on_threads
-from ...cuda.tiled import flat, tiled
+from ...cuda.tiled import aligned, flat, tiled
 from ...launch import Buffer, Launch
 from ...pointwise.copies import forwards
 from ...pointwise.pointwise import unravel
-from ...region import Region, narrow, widen
+from ...region import Operand, Region, narrow, widen
+from ...rows.cuda.reduce import Blocks, Place, Write
 from ...template import Template, region_bytes, region_flops
 
 MOST = 16  # parts of a batch
@@ -28,6 +29,7 @@ WAVES = 2  # blocks that each SM should have
 PIXELS = 256  # of a step
 FAR = 128  # pixels of a step with many taps: a thread has one sum of each
 FEW = 25  # taps
+ROW = 8  # taps of a row that have sums in registers, with some channels each
 
 
 class CudaTapProducts(Template):
@@ -36,6 +38,8 @@ class CudaTapProducts(Template):
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         before, region = forwards(region, target)
+        if region.op(TapProducts).kernel[-1] <= ROW and all(o.layout.strides[1] == 1 for o in region.operands):
+            return [*before, *by_channels(region)]
         batch, channels = region.operands[0].type.shape[:2]
         parts = MOST if not isinstance(channels, int) else max(1, min(MOST, -(-WAVES * target.cores // channels)))
         parts = min(parts, batch) if isinstance(batch, int) else parts
@@ -112,6 +116,48 @@ class CudaTapProducts(Template):
         launch = call.finish(channels * (taps // op.kernel[-1]), bytes_=moved, note=f"sums of {parts} parts")
         launch.kernel = on_threads(launch.kernel, 1, 128, 1)
         return launch
+
+
+def by_channels(region: Region) -> list[Launch]:
+    """Channels last: column sums of pixels. For every tap the image is a view with the axes of the cotangent, so a block reads some pixels
+    and channels of both and has a sum for every tap of a row of the kernel."""
+    op, (x, g), y = region.op(TapProducts), region.operands, region.results[0]
+    channels, (*rows, count) = g.type.shape[1], op.kernel
+    wide = compute_dtype(y.type.dtype)
+    blocks = Blocks(region.name, [*rows, channels], [g.type.shape[0], *g.type.shape[2:]], columns=True, fn="sum", dtype=wide,
+                    item=max(1, 16 // count), count=count)  # fmt: skip
+    call, vectors = Call("tap_columns", region.name if blocks.chunks == 1 else f"{region.name}.chunks"), dict[str, int]()
+    b, (image, one, *steps), sizes = call.b, x.layout.strides, (*rows, g.type.shape[0], *g.type.shape[2:], channels)
+    moved = [s * d for s, d in zip(steps, op.dilation, strict=True)]
+    walked = [s * d for s, d in zip(steps, op.stride, strict=True)]
+
+    def view(call: Call, name: str, o: Operand, lay: Layout, vectors: dict[str, int], *, write: bool = False) -> View:
+        vectors[name] = aligned(lay, channels)
+        return call.view(name, o.type.dtype, o.buffer, lay, write=write)
+
+    xs = [view(call, f"x{i}", x, Layout(sizes, (*moved[:-1], image, *walked, one), x.layout.offset + i * moved[-1]), vectors)
+          for i in range(count)]  # fmt: skip
+    steps_g = g.layout.strides
+    gv = view(call, "g", g, Layout(sizes, (*(0 for _ in rows), steps_g[0], *steps_g[2:], steps_g[1]), g.layout.offset), vectors)
+
+    def terms(p: Place, later: list[Callable[[], None]]) -> list[Tile]:
+        at = (*p.lead, *p.loops, *p.at)
+        cotangent = b.cast(b.load(gv, at, p.tile, limit=p.limit), wide)
+        return [b.cast(b.load(v, at, p.tile, limit=p.limit), wide) * cotangent for v in xs]
+
+    def write(call: Call, vectors: dict[str, int]) -> Write:
+        own, *others = y.layout.strides
+        lays = [Layout((*rows, 1, channels), (*others[:-1], 0, own), y.layout.offset + i * others[-1]) for i in range(count)]
+        outs = [view(call, f"y{i}", y, lay, vectors, write=True) for i, lay in enumerate(lays)]
+
+        def put(p: Place, totals: list[Tile]) -> None:
+            for out, t in zip(outs, totals, strict=True):
+                call.b.store(out, (*p.lead, *p.at), narrow(call.b, t, y.type.dtype), limit=p.limit)
+
+        return put
+
+    last = Call("tap_columns_sum", region.name)
+    return blocks.launches(call, terms, vectors, last, write, region_flops(region), region_bytes(region))
 
 
 def _tile(b: KernelBuilder, x: Ix | int) -> Tile | int:
