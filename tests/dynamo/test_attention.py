@@ -68,7 +68,7 @@ def exchanged(function: Any, *inputs: torch.Tensor) -> Any:
 def test_repeated_heads_are_read_as_they_are(name: str) -> None:
     function, inputs = CASES[name]
     node = exchanged(function, *inputs())
-    assert all(node.kwargs[x].op == "placeholder" for x in "kv") and node.kwargs["enable_gqa"]
+    assert all(node.kwargs[x].op == "placeholder" for x in ("key", "value")) and node.kwargs["enable_gqa"]
 
 
 @pytest.mark.parametrize("function", [

@@ -52,6 +52,6 @@ def test_varying_sizes(factor: float) -> None:
 def test_what_torch_had_is_put_back() -> None:
     op = torch.ops.aten.upsample_bilinear2d.vec
     before = dict(op.py_kernels)
-    with whole_resizes(), whole_resizes():
+    with whole_resizes, whole_resizes:
         assert op.py_kernels != before
     assert op.py_kernels == before

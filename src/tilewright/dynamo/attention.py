@@ -12,6 +12,8 @@ import operator
 from functools import cache
 from typing import Any
 
+from .tracing import Exchanged
+
 SAVING = ("cuda",)  # devices whose kernels give logsumexps and read them again
 
 
@@ -89,7 +91,7 @@ def _wide(*tensors: Any) -> list[Any]:
 def _forward(q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float, rows: bool, keeps: bool) -> Any:
     import torch
 
-    found = torch.nn.functional.scaled_dot_product_attention(q, k, v, mask, 0.0, causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1])
+    found = torch._C._nn.scaled_dot_product_attention(q, k, v, mask, 0.0, causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1])
     a, b = _wide(q, k)
     sums = _scores(a, b, mask, causal, scale).logsumexp(-1).float() if keeps else _sums(q, False)
     return _room(q, v.shape[-1], rows).copy_(found), sums
@@ -112,25 +114,29 @@ def keeps_sums(q: Any) -> bool:
     return q.device.type in SAVING and q.dtype.itemsize == 2 and q.shape[-1] % 8 == 0 and 0 < q.shape[-1] <= 128
 
 
-def attend(q: Any, k: Any, v: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,
-           enable_gqa: bool = False, rows: bool = False) -> Any:
+def attend(query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
+           scale: float | None = None, enable_gqa: bool = False, rows: bool = False) -> Any:
     """What stands in a graph for PyTorch's function; `rows`: how that leaves its result."""
     import torch
 
     library()
-    plain = torch.nn.functional.scaled_dot_product_attention
+    q, k, v = query, key, value
+    plain = torch._C._nn.scaled_dot_product_attention
     device = q.device.type
     if torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
         q, k, v, attn_mask = (x.to(dtype) if x is not None and x.dtype in (torch.float32, torch.float16, torch.bfloat16) else x
                               for x in (q, k, v, attn_mask))
+    if q.dim() == k.dim() == v.dim() == 4:  # kernels know the number of heads and their sizes: a guard where they vary
+        for x in (q, k, v):
+            int(x.shape[1]), int(x.shape[3])
     grouped = enable_gqa or k.shape[1] in (1, q.shape[1]) if q.dim() == k.dim() == v.dim() == 4 else False
     ours = grouped and not dropout_p and q.dtype == k.dtype == v.dtype and q.shape[0] == k.shape[0] and k.shape[:3] == v.shape[:3]
     ours = ours and q.shape[1] % k.shape[1] == 0 and q.shape[3] == k.shape[3] and not (is_causal and attn_mask is not None)
-    ours = ours and (attn_mask is None or attn_mask.dtype in (torch.bool, q.dtype)) and isinstance(q.shape[3], int)
+    ours = ours and (attn_mask is None or attn_mask.dtype in (torch.bool, q.dtype))
     if not ours:
         return plain(q, k, v, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
-    scale = q.shape[3] ** -0.5 if scale is None else float(scale)
+    scale = int(q.shape[3]) ** -0.5 if scale is None else float(scale)
     trained = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, k, v, attn_mask))
     keeps = trained and keeps_sums(q) and q.shape[3] == v.shape[3]
     return torch.ops.tilewright.attention(q, k, v, attn_mask, is_causal, scale, rows, keeps)[0]
@@ -145,16 +151,35 @@ def exchange(module: Any) -> None:
         found = [n for n in graph.nodes if n.target is torch._C._nn.scaled_dot_product_attention] if graph is not None else []
         for node in found:
             node.target = attend
-            given = dict(zip(("q", "k", "v", "attn_mask", "dropout_p", "is_causal"), node.args, strict=False))
-            given |= {{"query": "q", "key": "k", "value": "v"}.get(k, k): v for k, v in node.kwargs.items()}
-            heads = [_unrepeated(given[name]) for name in ("k", "v")]
+            given = dict(zip(("query", "key", "value", "attn_mask", "dropout_p", "is_causal"), node.args, strict=False)) | node.kwargs
+            heads = [_unrepeated(given[name]) for name in ("key", "value")]
             if all(h is not None for h in heads):
-                given |= {"k": heads[0], "v": heads[1], "enable_gqa": True}
+                given |= {"key": heads[0], "value": heads[1], "enable_gqa": True}
             value = node.meta.get("example_value")
             node.args, node.kwargs = (), given | {"rows": value is not None and value.dim() == 4 and value.transpose(1, 2).is_contiguous()}
         if found:
             graph.eliminate_dead_code()
             part.recompile()
+
+
+def _put() -> None:
+    import torch
+    from torch._guards import TracingContext
+
+    def inner(*args: Any, **named: Any) -> Any:
+        traced = TracingContext.try_get() is not None  # other threads call as ever
+        return (attend if traced else torch._C._nn.scaled_dot_product_attention)(*args, **named)
+
+    torch.nn.functional.scaled_dot_product_attention = inner
+
+
+def _restore() -> None:
+    import torch
+
+    torch.nn.functional.scaled_dot_product_attention = torch._C._nn.scaled_dot_product_attention
+
+
+inner_attention = Exchanged(_put, _restore)  # inside, functions of PyTorch's that dynamo does not look into call ours, too
 
 
 def _shape(node: Any) -> tuple[Any, ...] | None:

@@ -335,12 +335,13 @@ def _plain_ops() -> Iterator[None]:
     """Inside, torch traces plain ops, not calls into oneDNN, and resizes whole."""
     import torch
 
+    from .attention import inner_attention
     from .resizes import whole_resizes
 
     before = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(False)
     try:
-        with whole_resizes():
+        with whole_resizes, inner_attention:
             yield
     finally:
         torch._C._set_mkldnn_enabled(before)

@@ -4,33 +4,14 @@ apart as before.
 """
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
+
+from .tracing import Exchanged
 
 NAMES = ("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "upsample_linear1d", "upsample_bilinear2d",
          "upsample_trilinear3d", "upsample_bicubic2d")
-_lock = threading.Lock()
-_inside = 0
 _before: dict[tuple[Any, Any], Any] = {}
-
-
-@contextmanager
-def whole_resizes() -> Iterator[None]:
-    """Inside, resizes between known sizes are traced whole, in all threads."""
-    global _inside
-    with _lock:
-        _inside += 1
-        if _inside == 1:
-            _replace()
-    try:
-        yield
-    finally:
-        with _lock:
-            _inside -= 1
-            if not _inside:
-                _restore()
 
 
 def _replace() -> None:
@@ -84,3 +65,6 @@ def _with_sizes(packet: Any, before: Callable[..., Any]) -> Callable[..., Any]:
             return packet.default(x, sizes, *rest, **named)
 
     return resize
+
+
+whole_resizes = Exchanged(_replace, _restore)  # inside, resizes between known sizes are traced whole

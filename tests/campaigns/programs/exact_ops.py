@@ -180,6 +180,8 @@ def matmul(b: Builder, args: list[Val], p: Picks, _: Step) -> Val:
 def einsum(b: Builder, args: list[Val], p: Picks, _: Step) -> Val:
     x, y = floating(b, ranked(args[0])), floating(b, args[-1])
     y = same(b, x, y)
+    if max(len(x.shape), len(y.shape)) > 8:
+        raise Unfit
     a = "abcdefgh"[: len(x.shape)]
     names = [next((a[i] for i, m in enumerate(x.shape) if m == d and p(3)), "") for d in y.shape]
     c = "".join(n if n and n not in names[:i] else "stuvwxyz"[i] for i, n in enumerate(names))
