@@ -307,9 +307,9 @@ def test_a_module_as_a_function_takes_a_key() -> None:
     np.testing.assert_array_equal(apply(params, x, key=one), apply(params, x, key=one))
     assert not np.array_equal(apply(params, x, key=one), apply(params, x, key=two))
     grads = tw.grad(lambda p, k: tw.sum(apply(p, x, key=k)))(params, one)
-    step = {k: 1e-3 * np.sign(v) for k, v in grads.items()}
+    step = {k: 1e-4 * np.sign(v) for k, v in grads.items()}  # small: few elements pass a kink on the way
     up, down = (float(tw.sum(apply({k: params[k] + s * step[k] for k in params}, x, key=one))) for s in (1, -1))
-    assert abs((up - down) / 2 - sum(float((grads[k] * step[k]).sum()) for k in params)) < 1e-2 * abs(up - down)
+    assert abs((up - down) / 2 - sum(float((grads[k] * step[k]).sum()) for k in params)) < 5e-2 * abs(up - down)
     with pytest.raises(InputError, match=r"from_torch: the module draws random numbers .*apply\(params, ..., key=tw.random.key\(0\)\)"):
         apply(params, x)
     still, params = tw.from_torch(net.eval(), (torch.from_numpy(x),))
