@@ -1,14 +1,16 @@
-"""int8 and bf16 beside ONNX Runtime and OpenVINO: ResNet-50, MobileNetV2, BERT-base (1×128) and ViT-B/16 with random weights.
+"""f32, bf16 and int8 beside PyTorch, ONNX Runtime and OpenVINO: ResNet-50, MobileNetV2, BERT-base (1×128) and ViT-B/16, random weights.
 
-    python benchmarks/quantized.py [resnet50 mobilenet_v2 bert vit] [--rounds 20] [--threads 2] [--json FILE]
+    python benchmarks/quantized.py [resnet50 mobilenet_v2 bert vit] [--rounds 20] [--threads 2] [--peers eager,ort,openvino] [--json FILE]
 
 int8: `tw.quantize` on four batches; ONNX Runtime's static quantization (QDQ, per channel) runs in ONNX Runtime and in OpenVINO. bf16:
-`dtype="bf16"`; OpenVINO with its bf16 hint. All runners of a model take turns; a figure is the minimum over the rounds. `agreement` is the
-share of 32 random inputs whose largest logit is the float model's.
+`dtype="bf16"`; OpenVINO with its bf16 hint; a copy of the module in bf16 for eager and `compile` (torch.compile with frozen weights). All
+runners of a model take turns; a figure is the minimum over the rounds, of CPU time on one thread. `agreement` is the share of 32 random
+inputs whose largest logit is the float model's. A peer that is not installed is named and left out.
 """
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import tempfile
 import time
@@ -73,29 +75,64 @@ def mobilenet_v2() -> tuple[nn.Module, Callable[[], torch.Tensor]]:
     return nn.Sequential(*layers), lambda: torch.randn(1, 3, 224, 224)
 
 
-class First(nn.Module):
-    """One output of a model of transformers."""
+class Layer(nn.Module):
+    """An encoder layer: norms behind the residual (BERT) or in front of the branches (ViT)."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, d: int, heads: int, *, first: bool) -> None:
         super().__init__()
-        self.model = model
+        self.heads, self.first = heads, first
+        self.query, self.key, self.value, self.out = (nn.Linear(d, d) for _ in range(4))
+        self.mlp = nn.Sequential(nn.Linear(d, 4 * d), nn.GELU(), nn.Linear(4 * d, d))
+        self.norms = nn.ModuleList([nn.LayerNorm(d), nn.LayerNorm(d)])
+
+    def attend(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (f(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for f in (self.query, self.key, self.value))
+        mixed: torch.Tensor = self.out(nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+        return mixed
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self.model(x)[0]
+        one, two = self.norms
+        if self.first:
+            x = x + self.attend(one(x))
+            return x + self.mlp(two(x))
+        x = one(x + self.attend(x))
+        found: torch.Tensor = two(x + self.mlp(x))
+        return found
+
+
+class Bert(nn.Module):
+    def __init__(self, d: int = 768, layers: int = 12, words: int = 30522) -> None:
+        super().__init__()
+        self.words, self.places, self.norm = nn.Embedding(words, d), nn.Parameter(0.02 * torch.randn(512, d)), nn.LayerNorm(d)
+        self.layers = nn.Sequential(*(Layer(d, 12, first=False) for _ in range(layers)))
+        self.head = nn.Sequential(nn.Linear(d, d), nn.Tanh(), nn.Linear(d, 16))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layers(self.norm(self.words(x) + self.places[: x.shape[1]]))
+        found: torch.Tensor = self.head(y[:, 0])
+        return found
+
+
+class Vit(nn.Module):
+    def __init__(self, d: int = 768, layers: int = 12, patch: int = 16, places: int = 197) -> None:
+        super().__init__()
+        self.patches, self.token = nn.Conv2d(3, d, patch, patch), nn.Parameter(0.02 * torch.randn(1, 1, d))
+        self.places, self.norm = nn.Parameter(0.02 * torch.randn(1, places, d)), nn.LayerNorm(d)
+        self.layers, self.head = nn.Sequential(*(Layer(d, 12, first=True) for _ in range(layers))), nn.Linear(d, 1000)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.patches(x).flatten(2).transpose(1, 2)
+        y = torch.cat([self.token.expand(y.shape[0], -1, -1), y], 1) + self.places
+        found: torch.Tensor = self.head(self.norm(self.layers(y))[:, 0])
         return found
 
 
 def bert() -> tuple[nn.Module, Callable[[], torch.Tensor]]:
-    from transformers import BertConfig, BertForSequenceClassification
-
-    model = BertForSequenceClassification(BertConfig(num_labels=16, attn_implementation="sdpa"))
-    return First(model), lambda: torch.randint(0, 30000, (1, 128))
+    return Bert(), lambda: torch.randint(0, 30000, (1, 128))
 
 
 def vit() -> tuple[nn.Module, Callable[[], torch.Tensor]]:
-    from transformers import ViTConfig, ViTForImageClassification
-
-    return First(ViTForImageClassification(ViTConfig(num_labels=1000, attn_implementation="sdpa"))), lambda: torch.randn(1, 3, 224, 224)
+    return Vit(), lambda: torch.randn(1, 3, 224, 224)
 
 
 MODELS = {"resnet50": resnet50, "mobilenet_v2": mobilenet_v2, "bert": bert, "vit": vit}
@@ -117,13 +154,16 @@ def spread_norms(model: nn.Module, sample: Callable[[], torch.Tensor]) -> None:
     model.eval()
 
 
-def onnx_files(model: nn.Module, x: torch.Tensor, batches: list[torch.Tensor], folder: Path) -> tuple[Path, Path]:
+def onnx_files(model: nn.Module, x: torch.Tensor, batches: list[torch.Tensor], folder: Path, *,
+               int8: bool = True) -> tuple[Path, Path | None]:
+    plain, ready, small = folder / "f32.onnx", folder / "ready.onnx", folder / "int8.onnx"
+    torch.onnx.export(model, (x,), str(plain), input_names=["x"], output_names=["y"], dynamo=True, external_data=False)
+    if not int8:
+        return plain, None
     import onnx
     from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
-    plain, ready, small = folder / "f32.onnx", folder / "ready.onnx", folder / "int8.onnx"
-    torch.onnx.export(model, (x,), str(plain), input_names=["x"], output_names=["y"], dynamo=True, external_data=False)
     try:
         quant_pre_process(str(plain), str(ready), skip_symbolic_shape=True)
     except Exception:
@@ -142,50 +182,95 @@ def onnx_files(model: nn.Module, x: torch.Tensor, batches: list[torch.Tensor], f
     return plain, small
 
 
-def runners(model: nn.Module, sample: Callable[[], torch.Tensor], threads: int, peers: bool) -> dict[str, Callable[[Any], Any]]:
-    x = sample()
-    batches = [sample() for _ in range(4)]
-    found: dict[str, Callable[[Any], Any]] = {
-        "ours f32": tw.compile(model, (x,), threads=threads),
-        "ours bf16": tw.compile(model, (x,), dtype="bf16", threads=threads),
-        "ours int8": tw.quantize(model, batches, threads=threads),
-    }
-    if not peers:
-        return found
-    import onnxruntime as ort
-    import openvino as ov
+Runner = Callable[[Any], Any]
 
-    with tempfile.TemporaryDirectory() as folder:
-        plain, small = onnx_files(model, x, batches, Path(folder))
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = threads
-        for name, path in (("ort f32", plain), ("ort int8", small)):
+
+def _torch(model: nn.Module, x: torch.Tensor, compiled: bool) -> dict[str, Runner]:
+    """PyTorch in f32 and bf16 (a copy of the module), eager or compiled with frozen weights."""
+    import torch._inductor.config as inductor
+
+    inductor.freezing = compiled
+    found: dict[str, Runner] = {}
+    for kind, dtype in (("f32", torch.float32), ("bf16", torch.bfloat16)):
+        own = copy.deepcopy(model).to(dtype)
+        call = torch.compile(own) if compiled else own
+
+        def run(x: torch.Tensor, call: Any = call, dtype: torch.dtype = dtype) -> Array:
+            with torch.no_grad():
+                found: Array = call(x.to(dtype) if x.is_floating_point() else x).float().numpy()
+            return found
+
+        run(x)
+        found[f"{'compile' if compiled else 'eager'} {kind}"] = run
+    return found
+
+
+def _ort(files: tuple[Path, Path | None], threads: int) -> dict[str, Runner]:
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    found: dict[str, Runner] = {}
+    for name, path in zip(("ort f32", "ort int8"), files, strict=True):
+        if path is not None:
             session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
             found[name] = lambda x, s=session: s.run(None, {"x": np.asarray(x)})[0]
-        core = ov.Core()
-        for name, path, hint in (("openvino f32", plain, "f32"), ("openvino bf16", plain, "bf16"), ("openvino int8", small, "f32"),
-                                 ("openvino int8+bf16", small, "bf16")):
+    return found
+
+
+def _openvino(files: tuple[Path, Path | None], threads: int) -> dict[str, Runner]:
+    import openvino as ov
+
+    core, (plain, small) = ov.Core(), files
+    found: dict[str, Runner] = {}
+    for name, path, hint in (("openvino f32", plain, "f32"), ("openvino bf16", plain, "bf16"), ("openvino int8", small, "f32"),
+                             ("openvino int8+bf16", small, "bf16")):
+        if path is not None:
             compiled = core.compile_model(core.read_model(str(path)), "CPU", {"INFERENCE_PRECISION_HINT": hint,
                                           "INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"})
             found[name] = lambda x, c=compiled: c([np.asarray(x)])[0]
     return found
 
 
-def measured(found: dict[str, Callable[[Any], Any]], sample: Callable[[], torch.Tensor], rounds: int) -> dict[str, float]:
+def runners(model: nn.Module, sample: Callable[[], torch.Tensor], threads: int, kinds: list[str], peers: list[str]) -> dict[str, Runner]:
+    x = sample()
+    batches = [sample() for _ in range(4)]
+    ours: dict[str, Callable[[], Runner]] = {
+        "f32": lambda: tw.compile(model, (x,), threads=threads),
+        "bf16": lambda: tw.compile(model, (x,), dtype="bf16", threads=threads),
+        "int8": lambda: tw.quantize(model, batches, threads=threads),
+    }
+    found = {f"ours {kind}": ours[kind]() for kind in kinds}
+    with tempfile.TemporaryDirectory() as folder:
+        files: tuple[Path, Path | None] | None = None
+        for peer in peers:
+            try:
+                if peer in ("eager", "compile"):
+                    found |= _torch(model, x, peer == "compile")
+                    continue
+                files = files or onnx_files(model, x, batches, Path(folder), int8="int8" in kinds)
+                found |= {"ort": _ort, "openvino": _openvino}[peer](files, threads)
+            except ImportError as e:
+                print(f"  {peer} is left out: {e}")
+    return {name: run for name, run in found.items() if name.split()[1].split("+")[0] in kinds}
+
+
+def measured(found: dict[str, Runner], sample: Callable[[], torch.Tensor], rounds: int, threads: int) -> dict[str, float]:
     x = sample()
     best = dict.fromkeys(found, np.inf)
+    clock = time.thread_time if threads == 1 else time.perf_counter
     for r in range(rounds + 2):
         for name, run in found.items():
             time.sleep(0.03)  # the threads of the runner before fall asleep
             run(x)
-            start = time.perf_counter()
+            start = clock()
             run(x)
             if r >= 2:
-                best[name] = min(best[name], time.perf_counter() - start)
+                best[name] = min(best[name], clock() - start)
     return {name: 1e3 * s for name, s in best.items()}
 
 
-def agreement(model: nn.Module, found: dict[str, Callable[[Any], Any]], sample: Callable[[], torch.Tensor]) -> dict[str, float]:
+def agreement(model: nn.Module, found: dict[str, Runner], sample: Callable[[], torch.Tensor]) -> dict[str, float]:
     inputs = [sample() for _ in range(32)]
     with torch.no_grad():
         want = [int(model(x).argmax()) for x in inputs]
@@ -198,7 +283,8 @@ def main() -> None:
     parser.add_argument("models", nargs="*", default=list(MODELS))
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--no-peers", action="store_true")
+    parser.add_argument("--kinds", default="f32,bf16,int8")
+    parser.add_argument("--peers", default="eager,ort,openvino", help="of eager, compile, ort, openvino; none: ''")
     parser.add_argument("--profile", action="store_true", help="print what each launch of our int8 and bf16 sessions takes")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
@@ -209,14 +295,15 @@ def main() -> None:
         model, sample = MODELS[name]()
         model.eval()
         spread_norms(model, sample)
-        found = runners(model, sample, given.threads, not given.no_peers)
-        times = measured(found, sample, given.rounds)
+        print(name, flush=True)
+        found = runners(model, sample, given.threads, given.kinds.split(","), [p for p in given.peers.split(",") if p])
+        times = measured(found, sample, given.rounds, given.threads)
         right = agreement(model, found, sample)
-        print(name)
+        base = times[next(iter(found))]
         for runner, ms in times.items():
-            print(f"  {runner:20s} {ms:8.2f} ms   {times['ours f32'] / ms:5.2f} of our f32   agreement {right[runner]:.2f}")
+            print(f"  {runner:20s} {ms:8.2f} ms   {base / ms:5.2f} of {next(iter(found))}   agreement {right[runner]:.2f}", flush=True)
         if given.profile:
-            for runner in ("ours bf16", "ours int8"):
+            for runner in (r for r in found if r.startswith("ours")):
                 print(found[runner].report())  # type: ignore[attr-defined]
         rows.append({"model": name, "ms": times, "agreement": right})
     if given.json:
