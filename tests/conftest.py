@@ -3,6 +3,7 @@ them."""
 
 from __future__ import annotations
 
+import gc
 import inspect
 import os
 import shutil
@@ -63,6 +64,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         cases.sort(key=lambda item: zlib.crc32(f"{fresh.SEED} {item.nodeid}".encode()))
         for item in cases[-(-len(cases) // SHARE) :]:
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish() -> None:
+    """The cases and what their modules imported stay until the end: a full garbage collection, which every load of a language model asks
+    for, need not walk them again (a second each time)."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collectstart(collector: pytest.Collector) -> None:
