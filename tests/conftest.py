@@ -3,6 +3,7 @@ them."""
 
 from __future__ import annotations
 
+import gc
 import inspect
 import os
 import shutil
@@ -27,18 +28,19 @@ LONG = {
     "array": "eager",
     "control": "random",
     "cuda": "along_rows control conv decode fast_calls flash ops products ptx qgemm random splats tiled tiled_ops training",
-    "dynamo": "bounded gradients patterns",
+    "dynamo": "bounded gradients patterns varying",
     "e2e": "bad_input bits families layouts modules passes_off processes values",
     "fft": "functions",
     "frontend": "experts models pools random recurrences",
     "kernels": "conv extremes few_launches grid_sample interpreted pairs qdot reduce registry rounded scans strip_rows templates",
     "lang": "examples",
     "linalg": "functions threads",
-    "llm": "commands families formats hf_fields",
-    "onnx": "microsoft",
+    "llm": "commands families formats gguf hf_fields packed",
+    "onnx": "microsoft ml",
     "ops": "reference",
     "passes": "families",
-    "quantize": "words",
+    "quantize": "quantize words",
+    "session": "needs torch_contexts",
     "splat": "render",
     "target": "vmath",
     "transform": "rules",
@@ -63,6 +65,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         cases.sort(key=lambda item: zlib.crc32(f"{fresh.SEED} {item.nodeid}".encode()))
         for item in cases[-(-len(cases) // SHARE) :]:
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish() -> None:
+    """The cases and what their modules imported stay until the end: a full garbage collection, which every load of a language model asks
+    for, need not walk them again (a second each time)."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collectstart(collector: pytest.Collector) -> None:

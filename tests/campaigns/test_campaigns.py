@@ -13,6 +13,6 @@ from .engine.runner import run
 @pytest.mark.parametrize("name", names())
 def test_campaign(name: str) -> None:
     campaign = find(name)
-    report = run(campaign, fresh.SEED, count=campaign.quick, seconds=3.0, shrinking=30.0, most=1)
+    report = run(campaign, fresh.SEED, count=campaign.quick, seconds=2.0, shrinking=30.0, most=1)
     assert report.cases > 0
     assert not report.failures, "\n".join(map(str, report.failures))
