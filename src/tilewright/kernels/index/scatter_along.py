@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ...core.dims import Dim, bounds, ceildiv, product
 from ...core.target_spec import TargetSpec
-from ...ops.index.scatter_along import ScatterAlong as ScatterAlongOp
+from ...ops.index.scatter import ScatterAlong as ScatterAlongOp
 from ...tile.builder import Ix
 from ..call import Call
 from ..launch import Launch

@@ -12,7 +12,7 @@ from ....core import dtypes as dt
 from ....core.dims import product
 from ....core.errors import UnsupportedError
 from ....ir.graph import Value
-from ....ops.index.strided_add import fold
+from ....ops.index.pad_edges import fold
 from .distance import p_norm
 from .registry import Context, aten, axis_of, rows
 from .scatter import overwrite
