@@ -33,7 +33,7 @@ from .conv.channels_last import behind_views, channels_last_layouts, seen_throug
 from .conv.conv import ConvTemplate
 from .conv.winograd import Winograd, WinogradTilesTemplate
 from .index.gather import GatherTemplate
-from .index.index_rows import IndexRows
+from .index.gather_last import IndexRows
 from .index.scatter import ScatterAddTemplate
 from .launch import Argument, Buffer, ConstBuffer, Item, Launch, Packed, Pointer, Program, Variant, filter_sizes, flatten, roots
 from .matmul.matmul import MatmulTemplate

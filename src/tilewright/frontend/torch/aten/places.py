@@ -13,10 +13,10 @@ from ....core.dims import product
 from ....core.errors import UnsupportedError
 from ....ir.graph import Value
 from ....ops.index.pad_edges import fold
-from .distance import p_norm
+from .linear import p_norm
 from .registry import Context, aten, axis_of, rows
 from .scatter import overwrite
-from .sized import chosen, columns, truth
+from .shape import chosen, columns, truth
 
 
 def numbers(x: Value, what: str) -> np.ndarray[Any, Any]:
