@@ -445,7 +445,7 @@ def test_memory_is_freed(fake: FakeDriver) -> None:
     many = [tw.asarray(np.zeros(1000, np.float32)).to("cuda") for _ in range(3 * device_array.KEPT)]
     large = tw.asarray(np.zeros(1 << 19, np.float32)).to("cuda")
     del many, large  # small blocks are kept for the next result, up to a number
-    assert sum(a.nbytes for a in fake.memory.kept.values()) <= held + device_array.KEPT * 4096
+    assert sum(a.nbytes for a in fake.memory.kept.values()) < held + 2 * device_array.KEPT * 4096
 
 
 def test_memory_of_pytorch_where_it_runs(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
