@@ -247,7 +247,8 @@ class Machine:
         text = "host code " + blake2b(b"".join(p.read_bytes() for p in sources), digest_size=20).hexdigest()
         externals = ("PyErr_Clear", "PyType_GenericAlloc", "Py_DecRef", "PyObject_GetAttr", "PyLong_AsLongAndOverflow",
                      "PyObject_Vectorcall", "PyObject_VectorcallMethod", "PyObject_GetItem", "PyObject_GetBuffer",
-                     "PyNumber_MatrixMultiply", "Py_IncRef", "PyLong_FromLong", "PyList_Append", "PyEval_SaveThread", "PyEval_RestoreThread")
+                     "PyNumber_MatrixMultiply", "Py_IncRef", "PyLong_FromLong", "PyList_Append", "PyEval_SaveThread",
+                     "PyEval_RestoreThread")
 
         def write() -> str:
             made, used = compile_host(H.source(), H.CONSTANTS, H.BLOCKS, H.EXPORTS, eager_loops.GIVEN)
@@ -279,6 +280,7 @@ def _address(function: Any) -> int:
     return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
+@functools.cache
 def is_supported() -> bool:
     """Whether Python's and NumPy's structures lie as the host code reads them."""
     if platform.python_implementation() != "CPython" or ctypes.sizeof(ctypes.c_void_p) != 8 or sys.byteorder != "little":

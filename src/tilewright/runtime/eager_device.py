@@ -283,6 +283,32 @@ def device_run(plan, args, count):
     return device_result(plan, ld64(objects + 8 * (n - 1)), ld64(ld64(plan + D_ROOMS) + ROOM_BYTES * (n - 1) + R_KEPT))
 
 
+def device_in_place(table, x, y):  # x takes the result of the operator, where that has a plan and lies as x does
+    s = address(state)
+    if ld64(s + S_KNOWN) == 0 or ld64(s + S_MODE) != 0 or ld64(s + S_STREAMS) != 0:
+        return 0
+    key = stack(256)
+    args = stack(16)
+    st64(args, x)
+    st64(args + 8, y)
+    if not device_key(key, table, args, 2, 0):
+        return 0
+    plan = device_plan(key)
+    node = place_of(x)
+    if plan == 0 or ld64(plan + D_RESULT) != ld64(node + ld64(s + S_P_KEY)):
+        return 0
+    made = device_run(plan, args, 2)
+    if made == 0:
+        return 0
+    at = ld64(s + S_NODE)
+    node = ld64(x + at)
+    st64(x + at, ld64(made + at))
+    st64(made + at, node)
+    Py_DecRef(made)
+    st64(x, ld64(x) + 1)
+    return x
+
+
 def other(table, form, args, nargs, names):  # a call that no kernel of the CPU serves
     s = address(state)
     count = given_count(nargs, names)

@@ -70,6 +70,8 @@ def tw_op_{name}(x, y):
         parts.append(f"""
 def tw_in_place_{name}(x, y):
     made = in_place(ld64(address(slots) + {16 * k}), x, y)
+    if made == 0 and place_of(x) != 0:
+        made = device_in_place(ld64(address(slots) + {16 * k}), x, y)
     if made != 0:
         return made
     return call(ld64(address(slots) + {8 * (IN_PLACE + k)}), x, y)

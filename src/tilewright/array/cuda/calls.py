@@ -231,7 +231,8 @@ def _reduced(name: str, args: Sequence[Any], kwargs: dict[str, Any], x: Array, a
     """A reduction by kernels of run-time sizes; None where there are none."""
     if type(axis) not in (type(None), int, tuple):
         return None
-    made = reductions.run(name, place(x), axis, keepdims, lambda make: direct.note(name, args, kwargs, lambda: make(len(args) + len(kwargs))))
+    count = len(args) + len(kwargs)
+    made = reductions.run(name, place(x), axis, keepdims, lambda make: direct.note(name, args, kwargs, lambda: make(count)))
     return None if made is None else P.wrap(made)
 
 
@@ -253,20 +254,22 @@ def _astype(args: Sequence[Any], x: Array, dtype: Any, copy: bool = True, device
 
 
 def update(name: str, x: Array, other: Any) -> Array:
-    """`x op= other`, in x's memory where nobody else holds it. The result keeps x's shape and dtype."""
-    from ..functions import API
+    """`x op= other`, in x's memory where nobody else holds it and it is large. The result keeps x's shape and dtype."""
+    from ..functions import OFFERED
 
-    given = [x, leaf(other, name)]
+    leaf(other, name)
     made = None
-    if type(other) in NUMBERS or (shown(x) == shown(other) and type(other) is Array):
+    p = place(x)
+    alike = type(other) in NUMBERS or (type(other) is Array and other.device != "cpu" and place(other).key is p.key)
+    large = p.nbytes > SMALL
+    del p  # it holds the memory
+    if large and alike and P.is_alone(x):
         types = x.dtype if type(other) is Array else weak_dtype(other, x.dtype, name)
-        text = _text(name, x.dtype, given)[0]
-        same = types == x.dtype and kernels.result_dtype(text, (dt.dtype(types),) * 2) is dt.dtype(x.dtype)
-        del given  # it holds the memory
-        if same and P.is_alone(x):
+        text = _text(name, x.dtype, [x, other])[0]
+        if types == x.dtype and kernels.result_dtype(text, (dt.dtype(types),) * 2) is dt.dtype(x.dtype):
             made = _elementwise(name, [x, other], P.of(x))
     if made is None:
-        made = API[name](x, other)
+        made = OFFERED[name](x, other)  # which host code may know the next time
     if made.shape != x.shape:
         raise ArgumentError(f"{name}: an in-place operator keeps the shape, got {shown(x)} and a result {shown(made)}")
     check_dtype(name, x, made)
@@ -336,8 +339,10 @@ def _keys(x: Array, key: Any) -> tuple[list[Any], bool]:
 
 def taken(x: Array, key: Any) -> Array:
     """`x[key]`: a view, or the elements that index arrays name."""
-    keys, basic = _keys(x, key)
     p = place(x)
+    if type(key) is int or type(key) is slice:
+        return P.wrap(Placed(p.header[key, ...], p.stream))
+    keys, basic = _keys(x, key)
     if basic:
         whole = tuple(keys) if any(k is Ellipsis for k in keys) else (*keys, ...)  # never an element, which would be read
         return P.wrap(Placed(p.header[whole], p.stream))
@@ -490,7 +495,9 @@ def create(name: str, fn: Fn, args: Sequence[Any], kwargs: dict[str, Any], devic
             from ..api.creation import _shape
 
             made = P.empty(_shape(shape, name), one.dtype)
-            if name != "empty":
+            if name == "zeros":
+                P.clear(made)
+            elif name != "empty":
                 kernels.copy_into(made, P.number(one.numpy(), one.dtype))
             return P.wrap(made)
     return fn(*args, **kwargs).to(device)

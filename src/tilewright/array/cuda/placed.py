@@ -347,6 +347,13 @@ def made(key: Key, stream: int) -> Placed:
     return p
 
 
+def clear(p: Placed) -> None:
+    """Zeros into new memory."""
+    if p.nbytes:
+        cuda_launch.check(cuda_launch.library().cuMemsetD8Async(p.address, 0, p.nbytes, p.stream), "cuMemsetD8Async", f"{p.nbytes} bytes")
+        started("zeros", p.stream)
+
+
 _known = cache(dt.dtype)
 
 
