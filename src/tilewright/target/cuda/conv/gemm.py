@@ -1,6 +1,6 @@
 """Convolution as an implicit product on Hopper: the kernel of `gemm.py`, whose left matrix is windows of an image.
 
-Rows of the product are result pixels (batch, [depth,] height, width), K runs over taps and, inside a tap, over channels in steps of 64.
+Rows of the product are result pixels (batch, [depth,] height, width), K runs over taps and, inside a tap, over channels in steps of 128 bytes.
 TMA walks the pixels by itself (`im2col`): it is told the first one and the tap, goes on at the next line and the next image,
 and fills what is outside the image with zeros. Weights are [O, taps, C], so channels past the end are zeros on both sides. With groups a
 tile's columns are of one group, and its channels begin at that group's first.
@@ -12,9 +12,7 @@ from math import prod
 
 from ....core.target_spec import TargetSpec
 from ....kernels.conv.cuda.kernels import ConvKernel
-from ..matmul.gemm import Gemm
-
-BK = 64  # channels of a step
+from ..matmul.gemm import BK, Gemm
 
 
 def emit_conv(kernel: ConvKernel, target: TargetSpec) -> str:
@@ -28,7 +26,7 @@ class ConvGemm(Gemm):
 
     def __init__(self, kernel: ConvKernel) -> None:
         super().__init__(kernel)
-        self.windows = kernel
+        self.windows, self.deep = kernel, BK // self.item  # channels of a step
 
     def _first_step(self, row: str, column: str) -> None:
         """The first pixel's place in the image, the first tap, and the group's first channel."""
@@ -58,8 +56,8 @@ class ConvGemm(Gemm):
         self.k.emit(f"{windows} [{spot}], [{self.maps[0]}, {at}], [{full}], {{{', '.join(self.reach)}}};")
 
     def _kept_place(self, step: int) -> str:
-        per_tap = -(-self.windows.channels // BK)
-        return f"{step % per_tap * BK}, 0, {step // per_tap}"
+        per_tap = -(-self.windows.channels // self.deep)
+        return f"{step % per_tap * self.deep}, 0, {step // per_tap}"
 
     def _b_place(self, at: str, column: str, batch: str) -> str:
         return f"{self.channel}, {column}, {self.tap}"
@@ -67,7 +65,7 @@ class ConvGemm(Gemm):
     def _next_step(self) -> None:
         """The next channels of a tap, then the next tap of a line, then the next line."""
         k, g, v = self.k, self.windows, self.k.value
-        k.emit(f"add.u32 {self.channel}, {self.channel}, {BK};")
+        k.emit(f"add.u32 {self.channel}, {self.channel}, {self.deep};")
         turn = v("i1", f"setp.ge.u32 {{}}, {self.channel}, {g.channels};")
         k.emit(f"@{turn} mov.u32 {self.channel}, 0;")
         k.emit(f"@{turn} add.u32 {self.tap}, {self.tap}, 1;")
