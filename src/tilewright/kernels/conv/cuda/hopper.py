@@ -336,12 +336,14 @@ def matrices(region: Region, value: Value, target: TargetSpec) -> tuple[list[Lau
     return before, results, leaves, after
 
 
-def image_operand(name: str, x: Operand, target: TargetSpec) -> tuple[list[Launch], Operand]:
-    """x as [batch, (depth,) height, width, channels] in memory that TMA can read, copied there where it must be."""
+def image_operand(name: str, x: Operand, target: TargetSpec, *, dense: bool = False) -> tuple[list[Launch], Operand]:
+    """x as [batch, (depth,) height, width, channels] in memory that TMA can read, copied there where it must be; `dense`: pixels are one axis."""
     lay = x.layout
+    outer = Layout((lay.shape[0], *lay.shape[2:]), (lay.strides[0], *lay.strides[2:]))
+    gaps = dense and len(collapse(outer.shape, [outer])[0]) > 1
     whole_pieces = piece(x.type.dtype)
     even = divisible(lay.offset, whole_pieces) and all(divisible(s, whole_pieces) for i, s in enumerate(lay.strides) if i != 1)
-    if lay.strides[1] == 1 and even and 0 not in lay.strides and forward(*lay.strides) and divisible(x.type.shape[1], whole_pieces):
+    if lay.strides[1] == 1 and even and not gaps and 0 not in lay.strides and forward(*lay.strides) and divisible(x.type.shape[1], whole_pieces):
         return [], _as_image(x)
     channels = x.type.shape[1]
     padded = ceildiv(channels, whole_pieces) * whole_pieces
