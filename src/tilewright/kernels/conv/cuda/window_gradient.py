@@ -206,8 +206,9 @@ class Gradient(Summed):
         first = turned(whole, strides[0])
         self.lead, self.m, self.n = [*first.shape[:-2]], first.shape[-2], first.shape[-1]
         columns = max(8, min(128, 1 << (last - 1).bit_length()))
+        area = 512 if rows * self.channels * prod(taps) >= 512 * 2 * self.target.cores else 128  # elements of a program
         name = f"{self.region.name}{f'.fold{low}' if low else ''}"
-        return self._added(buffer, Layout((self.parts, *first.shape), (rows * across, *first.strides), first.offset), name, (512 // columns, columns))
+        return self._added(buffer, Layout((self.parts, *first.shape), (rows * across, *first.strides), first.offset), name, (area // columns, columns))
 
     @property
     def nbytes(self) -> Dim:

@@ -32,6 +32,7 @@ from ..tiling import leaves_of_epilogue
 SUMS = 3e6  # bytes a microsecond of sums that are written and read again, most of them in L2
 MUCH = 256  # of K that a part must have
 GROUP = 8  # tiles of rows that share columns of B in L2
+ABREAST = 16  # parts whose sums a thread asks for at once
 MOST_PARTS = 64  # of K whose sums a thread adds one by one
 LONG = 1 << 14  # rows of an operand whose copy into aligned rows costs more than unaligned loads
 
@@ -195,7 +196,7 @@ class Summed:
         parts, many = self.config.parts, self.config.parts > MOST_PARTS and tile is None
         height = 1 << (parts - 1).bit_length()  # of a tile that has all parts of some results
         rows, columns = tile or (1 if many else 8 if parts <= 8 else 2, max(8, 4096 // height) if many else 128)
-        self.config = replace(self.config, rows=rows, columns=columns)
+        self.config = replace(self.config, rows=rows, columns=columns, warps=4 if rows * columns >= 512 else 1)
         c = self.config
         sums = self.view("sums", self.wide, buffer, layout, self.n)
         self._results()
@@ -208,15 +209,16 @@ class Summed:
             axes, limit = (0, len(layout.shape) - 1), (None if parts == height else parts, edges[1])
             total = b.reduce("sum", b.load(sums, (0, *z, row, column), (height, c.columns), limit=limit, axes=axes), 0)
         else:
-            each = [b.load(sums, (i, *z, row, column), (c.rows, c.columns), limit=edges) for i in range(parts)]
-            total = each[0]
-            for x in each[1:]:
-                total = total + x
+            total = b.load(sums, (0, *z, row, column), (c.rows, c.columns), limit=edges)
+            for first in range(1, parts, ABREAST):
+                some = range(first, min(parts, first + ABREAST))
+                for x in [b.load(sums, (i, *z, row, column), (c.rows, c.columns), limit=edges) for i in some]:
+                    total = total + x
         self._write(total * self.alpha if self.alpha != 1.0 else total, (*z, row, column), edges)
         grid = ceildiv(self.m, c.rows) * ceildiv(self.n, c.columns) * product(self.lead)
         moved = region_bytes(self.region) - self.nbytes
         launch = call.finish(grid, bytes_=product(layout.shape) * self.wide.itemsize + moved, note=f"sums of {parts} parts of K")
-        return tiled(launch, warps=4, vectors=self.vectors)
+        return tiled(launch, warps=c.warps, vectors=self.vectors)
 
     @staticmethod
     def _edge(size: Dim, tile: int, left: Ix | int) -> Ix | int | None:
