@@ -14,7 +14,7 @@ Build = tuple[nn.Module, tuple[Any, ...]]
 
 VOCAB, LENGTH, BATCH, IMAGE = 256, 16, 2, 64
 FULL_WIDTH = False  # layers as wide as in the configuration, but few of them
-FEWER = r"(_id|_index|_idx|vocab_size|codebook_size|n_vocab|layers?|blocks|depth|layers_count|period|interval|pattern)$|expert|group|every_n"
+FEWER = r"(_id|_index|_idx|vocab_size|codebook_size|n_vocab|layers?|blocks|depth|_count|period|interval|pattern)$|expert|group|every_n"
 
 
 def at_full_width() -> None:
