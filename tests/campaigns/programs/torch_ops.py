@@ -17,12 +17,11 @@ Run = Callable[[Any, Any], Any]
 OPS: dict[str, Callable[[Any, Any, Picks], Run]] = {}
 DTYPES = (torch.float32, torch.float32, torch.int64, torch.uint8, torch.int8, torch.bool, torch.bfloat16, torch.float16, torch.float64,
           torch.int16, torch.int32, torch.complex64)
-
 UNARY = """neg abs sqrt rsqrt exp log sin cos tanh sigmoid relu floor ceil round trunc sign logical_not isnan isinf isfinite
     reciprocal square erf signbit frac expm1 log1p exp2 log2 positive nan_to_num bitwise_not conj_physical angle sgn erfc atan
-    sinh acosh lgamma digamma isneginf real""".split()
+    sinh acosh lgamma digamma isneginf real"""
 BINARY = """add sub mul div maximum minimum eq ne lt le gt ge atan2 logical_and logical_or logical_xor copysign hypot fmax fmin
-    bitwise_and bitwise_or bitwise_xor heaviside nextafter xlogy""".split()
+    bitwise_and bitwise_or bitwise_xor heaviside nextafter xlogy"""
 
 
 def op(fn: Any) -> Any:
@@ -36,7 +35,7 @@ def axis_of(x: Any, p: Picks) -> int:
 
 @op
 def unary(x: Any, y: Any, p: Picks) -> Run:
-    name = p.of(UNARY)
+    name = p.of(UNARY.split())
     return lambda x, y: getattr(torch, name)(x)
 
 
@@ -48,7 +47,7 @@ def activation(x: Any, y: Any, p: Picks) -> Run:
 
 @op
 def binary(x: Any, y: Any, p: Picks) -> Run:
-    name = p.of(BINARY)
+    name = p.of(BINARY.split())
     return lambda x, y: getattr(torch, name)(x, y)
 
 
@@ -152,7 +151,8 @@ def view(x: Any, y: Any, p: Picks) -> Run:
 def join(x: Any, y: Any, p: Picks) -> Run:
     axis = axis_of(x, p)
     return p.of((lambda x, y: torch.cat([x, y], axis), lambda x, y: torch.stack([x, y], axis),
-                 lambda x, y: torch.cat([x, x.flip(0), x], axis), lambda x, y: torch.cat([y[:0], y]), lambda x, y: torch.hstack([x, y])))  # fmt: skip
+                 lambda x, y: torch.cat([x, x.flip(0), x], axis), lambda x, y: torch.cat([y[:0], y]),
+                 lambda x, y: torch.hstack([x, y])))  # fmt: skip
 
 
 @op
@@ -180,7 +180,8 @@ def pick(x: Any, y: Any, p: Picks) -> Run:
 @op
 def product(x: Any, y: Any, p: Picks) -> Run:
     return p.of((lambda x, y: x @ y, lambda x, y: x @ x.mT, lambda x, y: torch.einsum("...i,...i->...", x, x),
-                 lambda x, y: torch.outer(x, y), lambda x, y: x.mT @ y, lambda x, y: torch.addmm(x, x, x.mT), lambda x, y: F.linear(x, y)))  # fmt: skip
+                 lambda x, y: torch.outer(x, y), lambda x, y: x.mT @ y, lambda x, y: torch.addmm(x, x, x.mT),
+                 lambda x, y: F.linear(x, y)))  # fmt: skip
 
 
 @op
@@ -195,7 +196,8 @@ def write(x: Any, y: Any, p: Picks) -> Run:
 
     kinds = (lambda x, y: x.add_(1), lambda x, y: x.mul_(y), lambda x, y: part(x).zero_(), lambda x, y: part(x).fill_(2),
              lambda x, y: part(x).copy_(part(x).flip(0)), lambda x, y: x.copy_(y), lambda x, y: x.masked_fill_(x > 1, 1),
-             lambda x, y: x.neg_(), lambda x, y: x.transpose(0, -1).add_(2), lambda x, y: x.sub_(y), lambda x, y: torch.add(x, x, out=x))  # fmt: skip
+             lambda x, y: x.neg_(), lambda x, y: x.transpose(0, -1).add_(2), lambda x, y: x.sub_(y),
+             lambda x, y: torch.add(x, x, out=x))  # fmt: skip
     run = p.of(kinds)
 
     def both(x: Any, y: Any) -> Any:
