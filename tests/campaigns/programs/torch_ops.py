@@ -187,6 +187,8 @@ def product(x: Any, y: Any, p: Picks) -> Run:
 @op
 def write(x: Any, y: Any, p: Picks) -> Run:
     """Writes to x, through a view or whole; the step gives what was written to."""
+    if any(n > 1 and not step for n, step in zip(x.shape, x.stride(), strict=True)):  # whether PyTorch refuses it depends on the function
+        raise Unfit
     axis = p(x.dim()) if x.dim() else 0
     n = x.shape[axis] if x.dim() else 0
     a = p(n + 1)
