@@ -108,6 +108,7 @@ REDUCE: dict[str, Row] = {
     "prod dim": (lambda x: x.prod(1), (f(5, 2),)),
     "any": (lambda x: (x > 1).any(), (f(9),)),
     "any dim": (lambda x: x.any(1), (i(4, 2),)),
+    "any of bytes is a byte": (lambda x: (x.any(1), x.all(), torch.any(x, 0, True), x.ne(1).all(1)), (i(4, 2).to(torch.uint8),)),
     "all": (lambda x: (x > -3).all(0), (f(3, 4),)),
     "var": (lambda x: x.var(), (f(3, 4),)),
     "var dim": (lambda x: x.var(1, unbiased=False), (f(3, 4),)),
