@@ -69,6 +69,8 @@ SHAPE: dict[str, Row] = {
     "pad": (lambda x: F.pad(x, (1, 2, 0, 3), value=1.5), (f(2, 3),)),
     "pad negative": (lambda x: F.pad(x, (-1, 2)), (f(2, 5),)),
     "pad reflect": (lambda x: F.pad(x, (2, 1), mode="reflect"), (f(1, 2, 5),)),
+    "antialiased bytes": (lambda x: (F.interpolate(x, (5, 11), mode="bilinear", antialias=True),
+                                     F.interpolate(x, (13, 4), mode="bicubic", antialias=True)), (i(2, 3, 9, 7, hi=256).to(torch.uint8),)),
     "pad the edge of nothing": (lambda x: (F.pad(x, (-5, 4), mode="replicate"), F.pad(x, (4, -7), mode="replicate")), (f(1, 2, 5),)),
     "pad bool": (lambda x: F.pad(x, (1, 0), value=True), (i(2, 3).bool(),)),
     "diff": (lambda x: torch.diff(x, dim=0), (f(4, 3),)),

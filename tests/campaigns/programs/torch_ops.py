@@ -66,7 +66,7 @@ def divide(x: Any, y: Any, p: Picks) -> Run:
 
 @op
 def number(x: Any, y: Any, p: Picks) -> Run:
-    n = p.of((2, -1, 0.5, 3, True, 1.5, 0, -0.0, 7, 2.0, float("inf")))
+    n = p.of((2, -1, 0.5, 3, True, 1.5, 0, -0.0, 7, 2.0, 0.25 if x.is_complex() else float("inf")))
     return p.of((lambda x, y: x + n, lambda x, y: n - x, lambda x, y: x * n, lambda x, y: x > n, lambda x, y: n == x,
                  lambda x, y: torch.add(x, y, alpha=3), lambda x, y: torch.sub(y, x, alpha=2),
                  lambda x, y: torch.clamp(x, max=n), lambda x, y: torch.maximum(x, torch.tensor(n))))  # fmt: skip
@@ -197,7 +197,8 @@ def write(x: Any, y: Any, p: Picks) -> Run:
         return x.narrow(axis, a, n - a) if x.dim() else x
 
     kinds = (lambda x, y: x.add_(1), lambda x, y: x.mul_(y), lambda x, y: part(x).zero_(), lambda x, y: part(x).fill_(2),
-             lambda x, y: part(x).copy_(part(x).flip(0)), lambda x, y: x.copy_(y), lambda x, y: x.masked_fill_(x > 1, 1),
+             lambda x, y: part(x).copy_(part(x).flip(0)), lambda x, y: x.copy_(y if y.dtype == x.dtype else x.flip(0)),
+             lambda x, y: x.masked_fill_(x > 1, 1),
              lambda x, y: x.neg_(), lambda x, y: x.transpose(0, -1).add_(2), lambda x, y: x.sub_(y),
              lambda x, y: torch.add(x, x, out=x))  # fmt: skip
     run = p.of(kinds)
