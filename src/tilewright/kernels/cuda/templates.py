@@ -22,6 +22,7 @@ from ..conv.cuda.tiled import TiledConv
 from ..conv.cuda.weight_gradient import ConvWeightGradient
 from ..conv.pool import PoolTemplate
 from ..custom.own import Own
+from ..fft.cuda.blocks import CudaDftColumns, CudaDftRows
 from ..index.cuda.gather import CudaGather, CudaIndex
 from ..index.cuda.scatter import CudaIndexOrder, CudaScatterOrdered
 from ..index.cuda.weighted import CudaWeightedGather
@@ -112,6 +113,8 @@ CUDA_TEMPLATES: list[Template] = [
     CudaGather(),
     CudaIndex(),
     CudaSample(),
+    CudaDftColumns(),
+    CudaDftRows(),
     CudaRunning(),
     CudaDeltaRule(),
     CudaSelectiveScan(),
