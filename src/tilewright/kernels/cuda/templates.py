@@ -36,6 +36,7 @@ from ..matmul.cuda.row_products import CudaRowProducts
 from ..matmul.cuda.small import SmallMatmul
 from ..matmul.cuda.thin import ThinMatmul
 from ..matmul.cuda.tiled import TiledMatmul, UnalignedMatmul
+from ..pointwise.complex import ComplexTemplate
 from ..pointwise.cuda.pointwise import CudaPointwise
 from ..pointwise.pointwise import Pointwise
 from ..quant.cuda.packed_rows import CudaQGather, CudaQuantizeRows
@@ -107,6 +108,7 @@ CUDA_TEMPLATES: list[Template] = [
     CudaReduce(),
     CudaRows(),
     CudaPointwise(),
+    ComplexTemplate(CudaPointwise()),
     CudaRope(),
     CudaPool(),
     CudaMaxPoolBackward(),
@@ -125,7 +127,7 @@ CUDA_TEMPLATES: list[Template] = [
     CudaSplatRasterizeBackward(),
     OnHost(),
     *(Shared(t) for t in TEMPLATES if not isinstance(
-        t, (ArgReduce, GatherTemplate, Own, Pointwise, PoolTemplate, RopeTemplate, RowMapTemplate, Rows, SplatBinTemplate,
+        t, (ArgReduce, ComplexTemplate, GatherTemplate, Own, Pointwise, PoolTemplate, RopeTemplate, RowMapTemplate, Rows, SplatBinTemplate,
             SplatRasterizeTemplate, SplatRasterizeBackwardTemplate, lapack.EigTemplate, lapack.SvdTemplate))),
 ]
 INSIDE: list[Template] = [SmallMatmul(), *CUDA_TEMPLATES]  # of loops and branches, which are one kernel where all of it is small
