@@ -23,6 +23,7 @@ from ..conv.cuda.weight_gradient import ConvWeightGradient
 from ..conv.pool import PoolTemplate
 from ..custom.own import Own
 from ..fft.cuda.blocks import CudaDftColumns, CudaDftRows
+from ..index.cuda.bags import CudaBagSum
 from ..index.cuda.gather import CudaGather, CudaIndex
 from ..index.cuda.scatter import CudaIndexOrder, CudaScatterOrdered
 from ..index.cuda.weighted import CudaWeightedGather
@@ -101,6 +102,7 @@ CUDA_TEMPLATES: list[Template] = [
     CudaChannelSums(),
     CudaIndexOrder(),
     CudaScatterOrdered(),
+    CudaBagSum(),
     CudaWeightedGather(),
     CudaCrossEntropy(),
     CudaArgReduce(),
