@@ -215,7 +215,7 @@ class _Derive:
             return None
         if not axis_known:
             index = i.operands[1] if len(i.operands) > 1 else None
-            if 0 in i.attrs.get("axes", ()) or i.op in ("gather", "scatter"):
+            if 0 in i.attrs.get("axes", ()) or i.attrs.get("axis") == 0:
                 return None
         if index is None:
             return None

@@ -24,6 +24,7 @@ from ....tile.builder import Ix, KernelBuilder, Tile, View
 from ...call import Call
 from ...cuda.groups import on_threads, shared_launch
 from ...cuda.kernel import WARP
+from ...cuda.spots import Spots
 from ...launch import Launch
 from ...linalg.matrices import nothing
 from ...pointwise.pointwise import unravel
@@ -58,52 +59,34 @@ def _fits(count: int, dtype: DType) -> bool:
 
 
 class Pairs:
-    """Complex numbers […, 2] in memory: words of two f32 where they lie so, else two accesses. Places are sums of coordinates along the
-    last axes before the parts, times their strides."""
+    """Complex numbers […, 2] in memory: words of two f32 where they lie so, else two accesses."""
 
     def __init__(self, call: Call, name: str, o: Operand, layout: Layout, axes: int = 1, *, write: bool = False) -> None:
-        self.b, self.dtype = call.b, o.type.dtype
+        self.b, dtype = call.b, o.type.dtype
         *steps, part = layout.strides
-        self.words = self.dtype is f32 and part == 1 and all(divisible(s, 2) for s in (*steps, layout.offset))
-        unit = 2 if self.words else 1
-        steps = [s // unit for s in steps]
-        strides = (*steps, 1) if self.words else (*steps, 1, part)
-        shape = (*layout.shape[:-1], 1) if self.words else (*layout.shape[:-1], 1, 2)
-        self.view = call.view(name, i64 if self.words else self.dtype, o.buffer, Layout(shape, strides, layout.offset // unit), write=write)
-        self.axis = len(steps)
-        sizes = list(zip(layout.shape[-1 - axes : -1], steps[-axes:], strict=True))
-        reach: Dim = 0
-        for d, s in sizes:
-            reach = reach + d * s
-        self.index = i32 if isinstance(reach, int) and 0 <= reach < 1 << 31 and all(isinstance(s, int) and s >= 0 for _, s in sizes) else i64
-        self.steps = [s if self.index is i32 else call.b.from_index(call.word(f"{name}{i}", s)) for i, (_, s) in enumerate(sizes)]
-
-    def spot(self, *coordinates: Tile) -> Tile:
-        b = self.b
-        terms = [b.cast(c, self.index) * s for c, s in zip(coordinates, self.steps, strict=True)]
-        out = terms[0]
-        for t in terms[1:]:
-            out = out + t
-        return out
+        self.words = dtype is f32 and part == 1 and all(divisible(s, 2) for s in (*steps, layout.offset))
+        if self.words:
+            layout = Layout(layout.shape[:-1], tuple(s // 2 for s in steps), layout.offset // 2)
+        else:  # the part is the first coordinate
+            layout = layout.permute((len(steps), *range(len(steps))))
+        self.spots = Spots(call, name, i64 if self.words else dtype, o.buffer, layout, axes, write=write)
 
     def get(self, at: Sequence[Ix | int], *coordinates: Tile) -> Number:
-        b, index = self.b, self.spot(*coordinates)
+        b = self.b
         if not self.words:
-            re, im = (b.gather(self.view, (*at, 0, k), self.axis, index) for k in range(2))
-            return re, im
-        word = b.gather(self.view, (*at, 0), self.axis, index)
+            return self.spots.get((0, *at), *coordinates), self.spots.get((1, *at), *coordinates)
+        word = self.spots.get(at, *coordinates)
         return b.bitcast(b.cast(word, i32), f32), b.bitcast(b.cast(b.binary("shr", word, 32), i32), f32)
 
     def put(self, at: Sequence[Ix | int], inside: Tile | None, z: Number, *coordinates: Tile) -> None:
-        b, index = self.b, self.spot(*coordinates)
-        if inside is not None:
-            index = b.select(inside, index, -1)
+        b = self.b
         if not self.words:
             for k in range(2):
-                b.scatter(self.view, (*at, 0, k), self.axis, index, z[k])
+                self.spots.put((k, *at), z[k], *coordinates, inside=inside)
             return
         low, high = (b.cast(b.bitcast(p, i32), i64) for p in z)
-        b.scatter(self.view, (*at, 0), self.axis, index, b.binary("or", b.binary("and", low, 0xFFFFFFFF), b.binary("shl", high, 32)))
+        word = b.binary("or", b.binary("and", low, 0xFFFFFFFF), b.binary("shl", high, 32))
+        self.spots.put(at, word, *coordinates, inside=inside)
 
 
 @dataclass(frozen=True)
