@@ -15,6 +15,7 @@ from ..conv.cuda.depthwise import DepthwiseConv
 from ..conv.cuda.halo import HaloConv
 from ..conv.cuda.hopper import HopperConv
 from ..conv.cuda.patch import PatchConv
+from ..conv.cuda.planes import PlaneConv
 from ..conv.cuda.pool import CudaPool
 from ..conv.cuda.pool_backward import CudaMaxPoolBackward
 from ..conv.cuda.tap_products import CudaTapProducts
@@ -88,6 +89,7 @@ CUDA_TEMPLATES: list[Template] = [
     HopperConv(),
     DepthwiseConv(),
     HaloConv(),
+    PlaneConv(),
     TiledConv(),
     TiledMatmul(),
     TiledGrouped(),
