@@ -30,6 +30,7 @@ from ..index.cuda.scatter import CudaIndexOrder, CudaScatterOrdered
 from ..index.cuda.weighted import CudaWeightedGather
 from ..index.gather import GatherTemplate
 from ..linalg import lapack
+from ..matmul.cuda.distances import CudaPairSums
 from ..matmul.cuda.gates import TiledGates
 from ..matmul.cuda.gemv import Gemv
 from ..matmul.cuda.grouped import TiledGrouped
@@ -93,6 +94,7 @@ CUDA_TEMPLATES: list[Template] = [
     TiledConv(),
     TiledMatmul(),
     TiledGrouped(),
+    CudaPairSums(),
     DecodeAttention(),
     PagedDecodeAttention(),
     HopperAttention(),

@@ -8,11 +8,10 @@ import numpy as np
 
 from ...core.dims import Dim
 from ...core.errors import require
-from ...core.target_spec import TargetSpec
 from ...ir.graph import Value
 from ...ir.types import TensorType
 from .. import functions as F
-from ..base import E, S, Values, register
+from ..base import E, S, register
 from ..families import Composite, N, bf16, f32, f64, i32, require_kind, require_one_dtype
 
 
@@ -49,9 +48,6 @@ class PairSums(Composite):
         if self.power == math.inf:
             return F.max_(F.abs_(gap), last)
         return F.sum_(F.square(gap) if self.power == 2 else F.abs_(gap), last)
-
-    def decomposes(self, operands: Values, target: TargetSpec | None) -> bool:
-        return target is not None and target.kind == "cuda"
 
     def flops(self, *types: TensorType) -> Dim:
         return 3 * types[0].numel * types[1].shape[-2]
