@@ -1,4 +1,4 @@
-"""Sums (or maxima) over bags of an embedding's rows: a program owns a bag, and its sums stay in registers while it walks the indices in order.
+"""Sums (or maxima) over bags of an embedding's rows: a program owns a bag; its sums stay in registers while it walks the indices in order.
 
 Every index is checked: one outside the table is reported in the error block and clamped. Bounds of bags are clamped to the indices.
 """

@@ -59,7 +59,7 @@ class Planes:
         others = unravel(b, b.pid // strips, words) if words else []
         lanes = b.iota((self.threads,), 0, i32) + b.from_index(b.pid % strips * self.threads, i32)
         self.here = b.cmp("lt", lanes, b.from_index(count, i32))
-        self.at: dict[int, Place] = {a: x for a, x in zip(self.order, [*others, lanes], strict=True)}
+        self.at: dict[int, Place] = dict(zip(self.order, [*others, lanes], strict=True))
         self.grid = product([shape[a] for a in self.order[:-1]]) * ceildiv(size, self.threads)
 
     def view(self, name: str, o: Operand, layout: Layout, *, write: bool = False) -> Spots:
@@ -197,7 +197,8 @@ class PlaneConv(Template):
             return other
         op, (x, w), out = region.op(Conv), region.node.operands, region.node.values[0]
         channels, results = x.shape[1], out.shape[1]
-        known = isinstance(channels, int) and isinstance(results, int) and all(isinstance(d, int) and d > 0 for d in (*w.shape, *x.shape[1:]))
+        known = isinstance(channels, int) and isinstance(results, int)
+        known = known and all(isinstance(d, int) and d > 0 for d in (*w.shape, *x.shape[1:]))
         if not known or bounds(product(out.shape))[1] >= 1 << 40 or any(p < 0 for pair in op.padding for p in pair):
             return Reason("sizes must be known")
         few = channels // op.groups <= FEW and results // op.groups <= FEW
@@ -209,8 +210,8 @@ class PlaneConv(Template):
         n, result = len(op.stride), region.results[0]
         planes = Planes("conv_planes", region, value.shape, result.layout, n)
         b, dtype = planes.b, compute_dtype(x.type.dtype)
-        cin, per = (int(d) // op.groups for d in (x.type.shape[1], value.shape[1]))  # type: ignore[call-overload]
-        kernel = [int(d) for d in w.type.shape[2:]]  # type: ignore[call-overload]
+        cin, per = (int(d) // op.groups for d in (x.type.shape[1], value.shape[1]))
+        kernel = [int(d) for d in w.type.shape[2:]]
         source = planes.view("x", x, x.layout)
         taps_first = tuple(range(2, n + 2))
         factors = Spots(planes.call, "w", w.type.dtype, w.buffer, w.layout.permute((*taps_first, *((0, 1) if op.transposed else (1, 0)))),
@@ -219,15 +220,15 @@ class PlaneConv(Template):
         ins = {v: planes.view(f"e{i}", o, o.layout.expand(value.shape)) for i, (v, o) in enumerate(read.items())}
         goals = [planes.view(f"y{i}", r, r.layout, write=True) for i, r in enumerate(region.results)]
         sizes = [planes.call.word(f"s{i}", d) for i, d in enumerate(x.type.shape[2:])]
-        o = planes.at[1]
-        lanes = o if isinstance(o, Tile) else b.broadcast(b.from_index(o, i32), (planes.threads,))
-        lanes = b.binary("min", lanes, int(value.shape[1]) - 1)  # type: ignore[call-overload]
+        own = planes.at[1]
+        lanes = own if isinstance(own, Tile) else b.broadcast(b.from_index(own, i32), (planes.threads,))
+        lanes = b.binary("min", lanes, int(value.shape[1]) - 1)
         of_group = b.binary("floordiv", lanes, per) if per > 1 else lanes
 
         def visit(taps: list[Ix | int], states: States) -> States:
             c, *rest = taps
             at = dict(planes.at)
-            at[1] = of_group * cin + b.from_index(c, i32) if isinstance(o, Tile) else o // per * cin + c
+            at[1] = of_group * cin + b.from_index(c, i32) if isinstance(own, Tile) else own // per * cin + c
             inside: Tile | None = None
             for i, t in enumerate(rest):
                 lo, d = op.padding[i][0], op.dilation[i]

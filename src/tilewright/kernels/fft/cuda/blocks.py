@@ -108,7 +108,7 @@ class Placed:
 
 
 class Stages:
-    """Transforms of `n` elements in `lanes` lanes by a group of threads, element j of lane l at place j * lanes + l of its shared memory."""
+    """Transforms of `n` elements in `lanes` lanes by a group of threads; element j of lane l is at place j * lanes + l."""
 
     def __init__(self, b: KernelBuilder, dtype: DType, n: int, lanes: int, *, inverse: bool) -> None:
         self.b, self.n, self.lanes = b, n, lanes
@@ -232,7 +232,8 @@ class CudaDftColumns(Template):
                 inside = here if inside is None else b.binary("and", inside, here)
             if more:
                 index = w.element * (w.lane + b.from_index(start, i32))
-                z = stages.math.times(z, stages.turned(more[0].get((0,), index if whole else b.select(b.cmp("lt", w.lane, left), index, 0))))
+                index = index if whole else b.select(b.cmp("lt", w.lane, left), index, 0)
+                z = stages.math.times(z, stages.turned(more[0].get((0,), index)))
             goal.put(at, inside, z if op.scale == 1.0 else (z[0] * op.scale, z[1] * op.scale), w.element, w.lane)
         note = f"{'x'.join(map(str, radixes(n)))}, {lanes} lanes on {stages.threads} threads"
         return [_finish(call, region, stages.threads, product(lead) * ceildiv(count, lanes), note)]
@@ -297,13 +298,12 @@ class _Row:
         scale = self.op.scale * (0.5 if self.kind in ("real", "full") else 1.0)
         ends = []
         for k, z in enumerate(stages.math.small(numbers)):
-            z = z if scale == 1.0 else (z[0] * scale, z[1] * scale)
-            ends.append((z, e.at + k * self.m, e.inside))
+            ends.append((z if scale == 1.0 else (z[0] * scale, z[1] * scale), e.at + k * self.m))
         if self.kind in ("complex", "back"):
-            for z, k, inside in ends:
-                self.y.put(self.at, inside, z, k)
+            for z, at in ends:
+                self.y.put(self.at, e.inside, z, at)
         else:
-            self._untangle([self._placed(*end) for end in ends])
+            self._untangle([self._placed(z, at, e.inside) for z, at in ends])
         note = f"{'x'.join(map(str, (*radixes(self.m), width)))} on {stages.threads} threads"
         return _finish(self.call, self.region, stages.threads, self.grid, note)
 

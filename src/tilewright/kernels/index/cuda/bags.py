@@ -1,5 +1,5 @@
-"""Sums (or maxima) over bags of an embedding's rows on a GPU: a group of threads for a bag and a strip of columns, in order, with the rows of
-`AT_ONCE` indices in flight.
+"""Sums (or maxima) over bags of an embedding's rows on a GPU: a group of threads for a bag and a strip of columns, in order, with the rows
+of `AT_ONCE` indices in flight.
 
 Every index is checked: one outside the table is reported in the error block and clamped. Bounds of bags are clamped to the indices; the
 last strip is masked, a bag of nothing is zeros.
@@ -11,7 +11,7 @@ from ....core.dims import bounds as range_of
 from ....core.dims import ceildiv
 from ....core.target_spec import TargetSpec
 from ....ops.index.counting import BagSum
-from ....tile.builder import Tile
+from ....tile.builder import Ix, Tile
 from ...call import Call
 from ...cuda.groups import on_threads, vector_width
 from ...cuda.kernel import WARP
@@ -54,7 +54,8 @@ class CudaBagSum(Template):
         with b.loop(start, stop, AT_ONCE, [first]) as loop:
             places = [b.minimum(loop.index + u, stop - 1) for u in range(AT_ONCE)]
             wanted = [b.to_index(b.load(index, (p,), ())) for p in places]
-            low, high = wanted[0], wanted[0]
+            low: Ix | int = wanted[0]
+            high: Ix | int = wanted[0]
             for w in wanted[1:]:
                 low, high = b.minimum(low, w), b.maximum(high, w)
             with b.if_(b.binary("or", b.compare("lt", low, 0), b.compare("ge", high, size))):

@@ -1,5 +1,5 @@
-"""Sums over the differences of all pairs of rows on a GPU: a block has `SIDE` x `SIDE` pairs, a thread 4 x 4 of them in registers. Panels of
-`DEPTH` columns of both matrices come to shared memory, rows beyond the last as the last one, columns beyond the last as zeros in both;
+"""Sums over the differences of all pairs of rows on a GPU: a block has `SIDE` x `SIDE` pairs, a thread 4 x 4 of them in registers. Panels
+of `DEPTH` columns of both matrices come to shared memory, rows beyond the last as the last one, columns beyond the last as zeros in both;
 pairs beyond the last are not stored. Sums run in the order of columns."""
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ reversed rows are walked from behind.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ....core.dims import Dim, bounds, ceildiv, divisible, product
@@ -128,7 +128,8 @@ class _Scan:
         self.threads, self.step = self.groups * self.beside, self.groups * EACH
         self.shape = shape
         if part == "totals":
-            self.temps = [[Buffer(f"{region.name}.{what}{i}", "temp", self.rows * self.chunks * d.itemsize) for i, d in enumerate(self.fold.dtypes)]
+            size = self.rows * self.chunks
+            self.temps = [[Buffer(f"{region.name}.{what}{i}", "temp", size * d.itemsize) for i, d in enumerate(self.fold.dtypes)]
                           for what in ("totals", "before")]
 
     def neutral(self, shape: tuple[int, ...]) -> State:
@@ -149,6 +150,8 @@ class _Scan:
         start, stop = chunk * LONG, n if isinstance(per, int) else b.minimum(chunk * LONG + LONG, n)
         threads = Threads(b, self.groups, self.beside)
         lead: list[Ix | int] = [rest]
+        sources: Sequence[View | Spots]
+        goals: Sequence[View | Spots]
         if before:
             sources, goals = (self._memory(name, which, write=which == 1) for which, name in enumerate("xy"))
         else:
@@ -229,7 +232,8 @@ class _Scan:
         b = self.b
         if isinstance(source, Spots):
             return [source.get((*lead, 0 if threads.back else at), *threads.coordinates(e), inside=m) for e, m in enumerate(threads.masks)]
-        tile = b.load(source, (*lead, at // EACH, 0), (EACH, self.threads), axes=(len(lead) + 1, len(lead)), limit=(None, threads.left // EACH))
+        axes, limit = (len(lead) + 1, len(lead)), (None, threads.left // EACH)
+        tile = b.load(source, (*lead, at // EACH, 0), (EACH, self.threads), axes=axes, limit=limit)
         return [b.reshape(b.extract(tile, (e, 0), (1, self.threads)), (self.threads,)) for e in range(EACH)]
 
     def _store(self, goal: View | Spots, lead: list[Ix | int], at: Ix | int, threads: Threads, made: list[Tile]) -> None:
