@@ -8,6 +8,7 @@ few, else loops; one outside the operand is not read. No padded copy, nothing is
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 from math import prod
 from typing import Any
 
@@ -28,86 +29,95 @@ from ...cuda.spots import Spots
 from ...launch import Launch
 from ...matmul.tiling import leaves_of_epilogue
 from ...pointwise.cuda.pointwise import evaluator
-from ...pointwise.pointwise import unravel
 from ...region import Operand, Region, narrow, widen
 from ...template import Reason, Template, region_bytes, region_flops
 from ..conv import ConvTemplate
 from ..pool import JOIN, kind_of, larger
+from .tiled import LARGEST
 
 BLOCK = 128  # threads
 WRITTEN = 32  # taps that are written out
 FEW = 4  # channels of a group, and results
 
-Place = Ix | int | Tile  # a coordinate: of a program, or of each of its threads
+Offset = Ix | int  # of a tap
 States = list[Tile]
 
 
 class Planes:
-    """One kernel under construction, over results [lead…, *out]."""
+    """One kernel under construction, over results [lead…, *out]. Coordinates are i32: of all threads, or of each along `lane`."""
 
-    def __init__(self, name: str, region: Region, shape: Sequence[Dim], layout: Layout, n: int) -> None:
-        self.region, self.call, self.n = region, Call(name, region.name), n
-        b, call = self.call.b, self.call
-        self.b, rank = b, len(shape)
-        beside = [a for a in range(rank) if layout.strides[a] == 1 and shape[a] != 1]
-        self.lane = beside[-1] if beside else rank - 1
-        self.order = (*(a for a in range(rank) if a != self.lane), self.lane)
-        size = shape[self.lane]
+    def __init__(self, name: str, region: Region, shape: Sequence[Dim], layout: Layout) -> None:
+        self.region, self.call = region, Call(name, region.name)
+        self.b, rank = self.call.b, len(shape)
+        b, beside = self.b, [a for a in range(rank) if layout.strides[a] == 1 and shape[a] != 1]
+        lane = beside[-1] if beside else rank - 1
+        size = shape[lane]
         self.threads = WARP if not isinstance(size, int) or size > WARP // 2 else max(4, 1 << (size - 1).bit_length())
-        count, strips = call.word("count", size), call.word("strips", ceildiv(size, self.threads))
-        words = [call.word(f"d{a}", shape[a]) for a in self.order[:-1]]
-        others = unravel(b, b.pid // strips, words) if words else []
-        lanes = b.iota((self.threads,), 0, i32) + b.from_index(b.pid % strips * self.threads, i32)
-        self.here = b.cmp("lt", lanes, b.from_index(count, i32))
-        self.at: dict[int, Place] = dict(zip(self.order, [*others, lanes], strict=True))
-        self.grid = product([shape[a] for a in self.order[:-1]]) * ceildiv(size, self.threads)
+        strips = ceildiv(size, self.threads)
+        rest = b.from_index(b.pid, i32)
+        strip, rest = self.divided(rest, self.number("strips", strips))
+        self.at = [rest] * rank
+        self.at[lane] = b.iota((self.threads,), 0, i32) + strip * self.threads
+        for a in reversed([a for a in range(rank) if a != lane]):
+            self.at[a], rest = self.divided(rest, self.number(f"d{a}", shape[a]))
+        self.here = b.cmp("lt", self.at[lane], self.number("count", size))
+        self.grid = product([d for a, d in enumerate(shape) if a != lane]) * strips
 
-    def view(self, name: str, o: Operand, layout: Layout, *, write: bool = False) -> Spots:
-        """An operand whose axes are the results'."""
-        return Spots(self.call, name, o.type.dtype, o.buffer, layout.permute(self.order), write=write)
+    def number(self, name: str, d: Dim) -> Tile | int:
+        return d if isinstance(d, int) else self.b.from_index(self.call.word(name, d), i32)
 
-    def spots(self, at: dict[int, Place]) -> tuple[list[Ix | int], Tile]:
-        """What a view wants: the coordinates of the program and of its threads."""
-        mine = at[self.lane]
-        lanes = mine if isinstance(mine, Tile) else self.b.broadcast(self.b.from_index(mine, i32), (self.threads,))
-        return [*(x for a in self.order[:-1] if not isinstance(x := at[a], Tile)), 0], lanes
+    def divided(self, x: Tile, by: Tile | int) -> tuple[Tile, Tile]:
+        """x % by and x // by of numbers that are not negative."""
+        b = self.b
+        if isinstance(by, int) and by & (by - 1) == 0:
+            return b.binary("and", x, max(by, 1) - 1), b.binary("shr", x, max(by, 1).bit_length() - 1)
+        found = b.binary("floordiv", x, by)
+        return x - found * by, found
 
-    def get(self, view: Spots, at: dict[int, Place], inside: Tile | None) -> Tile:
-        lead, lanes = self.spots(at)
-        return view.get(lead, lanes, inside=self.here if inside is None else self.b.binary("and", self.here, inside))
+    def view(self, name: str, o: Operand, layout: Layout | None = None, *, write: bool = False) -> Spots:
+        lay = o.layout if layout is None else layout
+        return Spots(self.call, name, o.type.dtype, o.buffer, lay, len(lay.shape), write=write)
+
+    def get(self, view: Spots, at: Sequence[Tile], inside: Tile | None = None) -> Tile:
+        inside = self.here if inside is None else self.b.binary("and", self.here, inside)
+        return view.get((0,) * len(at), *self._spread(at), inside=inside)
 
     def put(self, view: Spots, x: Tile) -> None:
-        lead, lanes = self.spots(self.at)
-        view.put(lead, x, lanes, inside=self.here)
+        view.put((0,) * len(self.at), x, *self._spread(self.at), inside=self.here)
 
-    def both(self, *conditions: Tile | None) -> Tile | None:
-        found: Tile | None = None
-        for c in conditions:
-            found = c if found is None or c is None else self.b.binary("and", found, c)
-        return found
+    def _spread(self, at: Sequence[Tile]) -> list[Tile]:
+        """One of them, at least, for each thread."""
+        return [self.b.broadcast(at[0], (self.threads,)), *at[1:]]
 
-    def tap(self, place: Place, step: int, offset: Ix | int, size: Ix | int, *, back: bool = False) -> tuple[Place, Tile]:
-        """Where a tap reads along an axis, and whether that is inside: place * step + offset, or (`back`) (place + offset) / step."""
+    def index(self, t: Offset) -> Tile | int:
+        return t if isinstance(t, int) else self.b.from_index(t, i32)
+
+    def tap(self, place: Tile, step: int, tap: Offset, dilation: int, before: int, size: Tile | int) -> tuple[Tile, Tile]:
+        """Where a tap reads along an axis, and whether that is inside."""
+        q = place * step + (self.index(tap * dilation - before))
+        return q, self._within(q, size)
+
+    def _within(self, q: Tile, size: Tile | int) -> Tile:
         b = self.b
-        if isinstance(place, Tile):
-            shift, last = b.from_index(offset, i32), b.from_index(size - 1, i32)
-            q: Tile = place + shift if back else place * step + shift
-            low = b.binary("max", q, 0)
-            inside = b.cmp("ge", q, 0)
-            if back and step > 1:
-                low = b.binary("floordiv", low, step)
-                inside = b.binary("and", inside, b.cmp("eq", low * step, q))
-            return b.binary("min", low, last), b.binary("and", inside, b.cmp("le", low, last))
-        at = place + offset if back else place * step + offset
-        near: Ix | int = b.maximum(at, 0)
-        ok = b.compare("ge", at, 0)
-        if back and step > 1:
-            near = near // step
-            ok = b.binary("and", ok, b.compare("eq", near * step, at))
-        return b.minimum(near, size - 1), b.binary("and", ok, b.compare("lt", near, size))
+        return b.binary("and", b.cmp("ge", q, 0), b.cmp("lt", q, size))
 
-    def taps(self, sizes: Sequence[int], states: States, visit: Callable[[list[Ix | int], States], States],
-             at: tuple[Ix | int, ...] = ()) -> States:
+    def reached(self, place: Tile, step: int, tap: Offset, dilation: int, before: int, kernel: int,
+                size: Tile | int) -> tuple[Tile, Tile, Tile]:
+        """Of a transposed window: where tap number `tap` of those that reach a place reads, which tap of the kernel that is, and whether
+        there is one. Of steps without dilation only every `step`th tap reaches a place."""
+        b, shifted = self.b, place + before
+        if dilation == 1:
+            first, most = self.divided(shifted, step)
+            t = first + self.index(tap * step)
+            q = most - self.index(tap)
+            return q, b.binary("min", t, kernel - 1), b.binary("and", b.cmp("lt", t, kernel), self._within(q, size))
+        q = shifted - self.index(tap * dilation)
+        down = b.binary("floordiv", b.binary("max", q, 0), step)
+        inside = b.binary("and", b.binary("and", b.cmp("ge", q, 0), b.cmp("eq", down * step, q)), b.cmp("lt", down, size))
+        return down, b.broadcast(b.full((), 0, i32) + self.index(tap), place.shape), inside
+
+    def taps(self, sizes: Sequence[int], states: States, visit: Callable[[list[Offset], States], States],
+             at: tuple[Offset, ...] = ()) -> States:
         """`visit` at every tap, in order."""
         if not sizes:
             return visit(list(at), states)
@@ -119,7 +129,8 @@ class Planes:
             loop.next(*self.taps(sizes[1:], list(loop.carried), visit, (*at, loop.index)))
         return list(loop.results)
 
-    def launch(self, note: str = "") -> Launch:
+    def launch(self) -> Launch:
+        note = "a result a thread"
         launch = self.call.finish(self.grid, flops=region_flops(self.region), bytes_=region_bytes(self.region), note=note)
         launch.kernel = on_threads(launch.kernel, self.threads, BLOCK // self.threads)
         return launch
@@ -127,64 +138,54 @@ class Planes:
 
 def plane_pool(region: Region) -> Launch:
     op: Any = region.node.op
-    x, n = region.operands[0], len(op.kernel)
-    y = region.results[0]
+    x, n, y = region.operands[0], len(op.kernel), region.results[0]
     dilation = getattr(op, "dilation", (1,) * n)
-    planes = Planes(op.name, region, y.type.shape, y.layout, n)
+    planes = Planes(op.name, region, y.type.shape, y.layout)
     b, lead = planes.b, y.type.ndim - n
-    source = planes.view("x", x, x.layout)
-    goals = [planes.view(f"y{i}", r, r.layout, write=True) for i, r in enumerate(region.results)]
-    sizes = [planes.call.word(f"s{i}", d) for i, d in enumerate(x.type.shape[lead:])]
+    source = planes.view("x", x)
+    goals = [planes.view(f"y{i}", r, write=True) for i, r in enumerate(region.results)]
+    sizes = [planes.number(f"s{i}", d) for i, d in enumerate(x.type.shape[lead:])]
     dtype = compute_dtype(x.type.dtype)
     kind, where = kind_of(op), isinstance(op, MaxPoolIndices)
     neutral = b.full((planes.threads,), identity(kind, dtype), dtype)
 
-    def flat(places: Sequence[Place]) -> Tile:
-        total: Tile | None = None
-        for p, size in zip(places, sizes, strict=True):
-            own = p if isinstance(p, Tile) else b.from_index(p, i32)
-            total = own if total is None else total * b.from_index(size, i32) + own
-        assert total is not None
+    def flat(places: Sequence[Tile]) -> Tile:
+        total = places[0]
+        for p, size in zip(places[1:], sizes[1:], strict=True):
+            total = total * size + p
         return b.broadcast(total, (planes.threads,))
 
-    def visit(taps: list[Ix | int], states: States) -> States:
-        at = dict(planes.at)
-        inside: Tile | None = None
-        for i, t in enumerate(taps):
-            at[lead + i], ok = planes.tap(planes.at[lead + i], op.stride[i], t * dilation[i] - op.padding[i][0], sizes[i])
-            inside = planes.both(inside, ok)
-        found = b.select(inside, widen(b, planes.get(source, at, inside)), neutral) if inside is not None else neutral
+    def visit(taps: list[Offset], states: States) -> States:
+        found = [planes.tap(p, op.stride[i], t, dilation[i], op.padding[i][0], sizes[i])
+                 for i, (t, p) in enumerate(zip(taps, planes.at[lead:], strict=True))]
+        inside = reduce(lambda a, c: b.binary("and", a, c), (ok for _, ok in found))
+        at = [q for q, _ in found]
+        value = b.select(inside, widen(b, planes.get(source, [*planes.at[:lead], *at], inside)), neutral)
         if not where:
-            return [b.binary(JOIN[kind], states[0], found)]
-        wins = larger(b, found, states[0])
-        return [b.select(wins, found, states[0]), b.select(wins, flat([at[lead + i] for i in range(n)]), states[1])]
+            return [b.binary(JOIN[kind], states[0], value)]
+        wins = larger(b, value, states[0])
+        return [b.select(wins, value, states[0]), b.select(wins, flat(at), states[1])]
 
     def first() -> Tile:
         """The place of the first element of a window that is inside."""
-        found: list[Place] = []
-        for i, (s, (lo, _), d) in enumerate(zip(op.stride, op.padding, dilation, strict=True)):
-            p = planes.at[lead + i]
-            if isinstance(p, Tile):
-                begin = p * s - lo
-                short = b.binary("max", b.full((), 0, i32) - begin, 0)
-                found.append(begin + b.binary("floordiv", short + (d - 1), d) * d)
-            else:
-                start = p * s - lo
-                found.append(start + b.ceildiv(b.maximum(0 - start, 0), d) * d)
+        found = []
+        for p, s, (lo, _), d in zip(planes.at[lead:], op.stride, op.padding, dilation, strict=True):
+            begin = p * s - lo
+            short = b.binary("max", b.full((), 0, i32) - begin, 0)
+            found.append(begin + (short if d == 1 else b.binary("floordiv", short + (d - 1), d) * d))
         return flat(found)
 
     states = planes.taps(op.kernel, [neutral, *([first()] if where else [])], visit)
     if isinstance(op, AvgPool):
         count: Tile = b.full((), 1, i32)
-        for i, (k, (lo, hi), size) in enumerate(zip(op.kernel, op.padding, sizes, strict=True)):
-            p = planes.at[lead + i]
-            begin = (p if isinstance(p, Tile) else b.from_index(p, i32)) * op.stride[i] - lo
+        for p, s, k, (lo, hi), size in zip(planes.at[lead:], op.stride, op.kernel, op.padding, sizes, strict=True):
+            begin = p * s - lo
             low, high = (-lo, size + hi) if op.count_include_pad else (0, size)
-            count = count * (b.binary("min", begin + k, b.from_index(high, i32)) - b.binary("max", begin, low))
+            count = count * (b.binary("min", begin + k, high) - b.binary("max", begin, low))
         states = [states[0] / b.cast(count, dtype)]
-    for goal, s, r in zip(goals, states, region.results, strict=True):
-        planes.put(goal, b.cast(s, r.type.dtype) if s.dtype is i32 and r.type.dtype.is_int else narrow(b, s, r.type.dtype))
-    return planes.launch("a result a thread")
+    for goal, found, r in zip(goals, states, region.results, strict=True):
+        planes.put(goal, b.cast(found, r.type.dtype) if found.dtype is i32 and r.type.dtype.is_int else narrow(b, found, r.type.dtype))
+    return planes.launch()
 
 
 class PlaneConv(Template):
@@ -199,7 +200,7 @@ class PlaneConv(Template):
         channels, results = x.shape[1], out.shape[1]
         known = isinstance(channels, int) and isinstance(results, int)
         known = known and all(isinstance(d, int) and d > 0 for d in (*w.shape, *x.shape[1:]))
-        if not known or bounds(product(out.shape))[1] >= 1 << 40 or any(p < 0 for pair in op.padding for p in pair):
+        if not known or bounds(product(out.shape))[1] >= LARGEST or any(p < 0 for pair in op.padding for p in pair):
             return Reason("sizes must be known")
         few = channels // op.groups <= FEW and results // op.groups <= FEW
         return None if few else Reason(f"groups of at most {FEW} channels and results")
@@ -207,47 +208,42 @@ class PlaneConv(Template):
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         node, op = region.node, region.op(Conv)
         x, w, value = region.given(node.operands[0]), region.given(node.operands[1]), node.values[0]
-        n, result = len(op.stride), region.results[0]
-        planes = Planes("conv_planes", region, value.shape, result.layout, n)
+        planes = Planes("conv_planes", region, value.shape, region.results[0].layout)
         b, dtype = planes.b, compute_dtype(x.type.dtype)
         cin, per = (int(d) // op.groups for d in (x.type.shape[1], value.shape[1]))
-        kernel = [int(d) for d in w.type.shape[2:]]
-        source = planes.view("x", x, x.layout)
-        taps_first = tuple(range(2, n + 2))
-        factors = Spots(planes.call, "w", w.type.dtype, w.buffer, w.layout.permute((*taps_first, *((0, 1) if op.transposed else (1, 0)))),
-                        2 if op.transposed else 1)
+        kernel, sizes = ([int(d) for d in t.shape[2:]] for t in (w.type, x.type))
+        source, factors = planes.view("x", x), planes.view("w", w)
         read = {v: o for v in leaves_of_epilogue(region, value) if (o := region.operand(v)) is not None}
         ins = {v: planes.view(f"e{i}", o, o.layout.expand(value.shape)) for i, (v, o) in enumerate(read.items())}
-        goals = [planes.view(f"y{i}", r, r.layout, write=True) for i, r in enumerate(region.results)]
-        sizes = [planes.call.word(f"s{i}", d) for i, d in enumerate(x.type.shape[2:])]
-        own = planes.at[1]
-        lanes = own if isinstance(own, Tile) else b.broadcast(b.from_index(own, i32), (planes.threads,))
-        lanes = b.binary("min", lanes, int(value.shape[1]) - 1)
-        of_group = b.binary("floordiv", lanes, per) if per > 1 else lanes
+        goals = [planes.view(f"y{i}", r, write=True) for i, r in enumerate(region.results)]
+        own, group = planes.divided(planes.at[1], per)
 
-        def visit(taps: list[Ix | int], states: States) -> States:
-            c, *rest = taps
-            at = dict(planes.at)
-            at[1] = of_group * cin + b.from_index(c, i32) if isinstance(own, Tile) else own // per * cin + c
-            inside: Tile | None = None
-            for i, t in enumerate(rest):
-                lo, d = op.padding[i][0], op.dilation[i]
-                offset = lo - t * d if op.transposed else t * d - lo
-                at[2 + i], ok = planes.tap(planes.at[2 + i], op.stride[i], offset, sizes[i], back=op.transposed)
-                inside = planes.both(inside, ok)
-            found = widen(b, planes.get(source, at, inside))
-            if op.transposed:
-                weight = factors.get((*rest, 0, 0), of_group * cin + b.from_index(c, i32), lanes - of_group * per)
-            else:
-                weight = factors.get((*rest, c, 0), lanes)
-            return [b.fma(found, widen(b, weight), states[0])]
+        def visit(taps: list[Offset], states: States) -> States:
+            channel, *rest = taps
+            found, turns, inside = [], list[Tile](), planes.here
+            for i, (t, p) in enumerate(zip(rest, planes.at[2:], strict=True)):
+                around = op.stride[i], t, op.dilation[i], op.padding[i][0]
+                if op.transposed:
+                    q, turn, ok = planes.reached(p, *around, kernel[i], sizes[i])
+                else:
+                    q, ok = planes.tap(p, *around, sizes[i])
+                    turn = b.full((), 0, i32) + planes.index(t)
+                found.append(q)
+                turns.append(turn)
+                inside = b.binary("and", inside, ok)
+            c = group * cin + planes.index(channel)
+            number = widen(b, planes.get(source, [planes.at[0], c, *found], inside))
+            place = [c, own] if op.transposed else [planes.at[1], b.full((), 0, i32) + planes.index(channel)]
+            weight = widen(b, planes.get(factors, [*place, *turns], inside))
+            return [b.fma(number, weight, states[0])]
 
-        total = planes.taps((cin, *kernel), [b.full((planes.threads,), 0.0, dtype)], visit)[0]
+        reach = [-(-k // s) if op.transposed and d == 1 else k for k, s, d in zip(kernel, op.stride, op.dilation, strict=True)]
+        total = planes.taps((cin, *reach), [b.full((planes.threads,), 0.0, dtype)], visit)[0]
 
         def leaf(v: Value, _: Operand) -> Tile:
-            return planes.get(ins[v], planes.at, None)
+            return planes.get(ins[v], planes.at)
 
         evaluate = evaluator(region)(b, region, leaf, {value: total})
         for goal, v, r in zip(goals, region.body.outputs, region.results, strict=True):
             planes.put(goal, narrow(b, b.broadcast(evaluate(v), (planes.threads,)), r.type.dtype))
-        return [planes.launch("a result a thread")]
+        return [planes.launch()]
