@@ -15,9 +15,8 @@ from ..conv.cuda.depthwise import DepthwiseConv
 from ..conv.cuda.halo import HaloConv
 from ..conv.cuda.hopper import HopperConv
 from ..conv.cuda.patch import PatchConv
-from ..conv.cuda.planes import PlaneConv
+from ..conv.cuda.planes import CudaMaxPoolBackward, PlaneConv
 from ..conv.cuda.pool import CudaPool
-from ..conv.cuda.pool_backward import CudaMaxPoolBackward
 from ..conv.cuda.tap_products import CudaTapProducts
 from ..conv.cuda.tiled import TiledConv
 from ..conv.cuda.weight_gradient import ConvWeightGradient

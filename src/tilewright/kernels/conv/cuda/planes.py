@@ -1,7 +1,7 @@
 """Windows over planes on a GPU, whatever their strides: pools, and convolutions whose results read few channels each (by channel, with a
 multiplier, transposed; so also the backward passes of pools and of those).
 
-A thread has one result; neighbouring threads have neighbours along the axis that the results lie along. Taps are written out where they are
+A thread has a few results; neighbouring threads have neighbours along the axis that the results lie along. Taps are written out where they are
 few, else loops; one outside the operand is not read. No padded copy, nothing is transposed: a tap's elements come from L1 again.
 """
 
@@ -18,6 +18,7 @@ from ....core.target_spec import TargetSpec
 from ....ir.graph import Value
 from ....ir.layout import Layout
 from ....ops.matmul.contractions import Conv
+from ....ops.rows.pool_backward import MaxPoolBackward
 from ....ops.rows.pool_indices import MaxPoolIndices
 from ....ops.rows.pooling import AvgPool
 from ....tile.builder import Ix, Tile
@@ -38,6 +39,7 @@ from .tiled import LARGEST
 BLOCK = 128  # threads
 WRITTEN = 32  # taps that are written out
 FEW = 4  # channels of a group, and results
+EACH = 4  # results of a thread: what the program computes once is for all of them
 
 Offset = Ix | int  # of a tap
 States = list[Tile]
@@ -53,11 +55,12 @@ class Planes:
         lane = beside[-1] if beside else rank - 1
         size = shape[lane]
         self.threads = WARP if not isinstance(size, int) or size > WARP // 2 else max(4, 1 << (size - 1).bit_length())
-        strips = ceildiv(size, self.threads)
+        self.width = self.threads * (min(EACH, -(-size // WARP)) if isinstance(size, int) and self.threads == WARP else 1)
+        strips = ceildiv(size, self.width)
         rest = b.from_index(b.pid, i32)
         strip, rest = self.divided(rest, self.number("strips", strips))
         self.at = [rest] * rank
-        self.at[lane] = b.iota((self.threads,), 0, i32) + strip * self.threads
+        self.at[lane] = b.iota((self.width,), 0, i32) + strip * self.width
         for a in reversed([a for a in range(rank) if a != lane]):
             self.at[a], rest = self.divided(rest, self.number(f"d{a}", shape[a]))
         self.here = b.cmp("lt", self.at[lane], self.number("count", size))
@@ -87,7 +90,7 @@ class Planes:
 
     def _spread(self, at: Sequence[Tile]) -> list[Tile]:
         """One of them, at least, for each thread."""
-        return [self.b.broadcast(at[0], (self.threads,)), *at[1:]]
+        return [self.b.broadcast(at[0], (self.width,)), *at[1:]]
 
     def index(self, t: Offset) -> Tile | int:
         return t if isinstance(t, int) else self.b.from_index(t, i32)
@@ -95,9 +98,9 @@ class Planes:
     def tap(self, place: Tile, step: int, tap: Offset, dilation: int, before: int, size: Tile | int) -> tuple[Tile, Tile]:
         """Where a tap reads along an axis, and whether that is inside."""
         q = place * step + (self.index(tap * dilation - before))
-        return q, self._within(q, size)
+        return q, self.within(q, size)
 
-    def _within(self, q: Tile, size: Tile | int) -> Tile:
+    def within(self, q: Tile, size: Tile | int) -> Tile:
         b = self.b
         return b.binary("and", b.cmp("ge", q, 0), b.cmp("lt", q, size))
 
@@ -110,7 +113,7 @@ class Planes:
             first, most = self.divided(shifted, step)
             t = first + self.index(tap * step)
             q = most - self.index(tap)
-            return q, b.binary("min", t, kernel - 1), b.binary("and", b.cmp("lt", t, kernel), self._within(q, size))
+            return q, b.binary("min", t, kernel - 1), b.binary("and", b.cmp("lt", t, kernel), self.within(q, size))
         q = shifted - self.index(tap * dilation)
         down = b.binary("floordiv", b.binary("max", q, 0), step)
         inside = b.binary("and", b.binary("and", b.cmp("ge", q, 0), b.cmp("eq", down * step, q)), b.cmp("lt", down, size))
@@ -130,7 +133,7 @@ class Planes:
         return list(loop.results)
 
     def launch(self) -> Launch:
-        note = "a result a thread"
+        note = f"{self.width // self.threads} results a thread"
         launch = self.call.finish(self.grid, flops=region_flops(self.region), bytes_=region_bytes(self.region), note=note)
         launch.kernel = on_threads(launch.kernel, self.threads, BLOCK // self.threads)
         return launch
@@ -147,13 +150,13 @@ def plane_pool(region: Region) -> Launch:
     sizes = [planes.number(f"s{i}", d) for i, d in enumerate(x.type.shape[lead:])]
     dtype = compute_dtype(x.type.dtype)
     kind, where = kind_of(op), isinstance(op, MaxPoolIndices)
-    neutral = b.full((planes.threads,), identity(kind, dtype), dtype)
+    neutral = b.full((planes.width,), identity(kind, dtype), dtype)
 
     def flat(places: Sequence[Tile]) -> Tile:
         total = places[0]
         for p, size in zip(places[1:], sizes[1:], strict=True):
             total = total * size + p
-        return b.broadcast(total, (planes.threads,))
+        return b.broadcast(total, (planes.width,))
 
     def visit(taps: list[Offset], states: States) -> States:
         found = [planes.tap(p, op.stride[i], t, dilation[i], op.padding[i][0], sizes[i])
@@ -186,6 +189,39 @@ def plane_pool(region: Region) -> Launch:
     for goal, found, r in zip(goals, states, region.results, strict=True):
         planes.put(goal, b.cast(found, r.type.dtype) if found.dtype is i32 and r.type.dtype.is_int else narrow(b, found, r.type.dtype))
     return planes.launch()
+
+
+class CudaMaxPoolBackward(Template):
+    """Every element looks which of the windows around it name its place, and adds their cotangents in order."""
+
+    key = "max_pool_backward"
+    serves = (MaxPoolBackward,)
+
+    def refuses(self, region: Region, target: TargetSpec) -> Reason | None:
+        return None if bounds(region.results[0].type.numel)[1] < LARGEST else Reason("places of 32 bits")
+
+    def build(self, region: Region, target: TargetSpec) -> list[Launch]:
+        op, (g, indices) = region.op(MaxPoolBackward), (region.given(v) for v in region.node.operands)
+        y, n = region.results[0], len(op.kernel)
+        planes = Planes("max_pool_backward", region, y.type.shape, y.layout)
+        b, lead, dtype = planes.b, y.type.ndim - n, compute_dtype(y.type.dtype)
+        sources, goal = [planes.view(name, o) for name, o in (("g", g), ("i", indices))], planes.view("y", y, write=True)
+        limits = [planes.number(f"o{a}", d) for a, d in enumerate(g.type.shape[lead:])]
+        place = planes.at[lead]
+        for p, size in zip(planes.at[lead + 1 :], y.type.shape[lead + 1 :], strict=True):
+            place = place * planes.number("size", size) + p
+        firsts = [planes.divided(p + lo, s)[1] for p, (lo, _), s in zip(planes.at[lead:], op.padding, op.stride, strict=True)]
+
+        def visit(back: list[Offset], states: States) -> States:
+            at = [first - planes.index(j) for first, j in zip(firsts, back, strict=True)]
+            inside = reduce(lambda a, c: b.binary("and", a, c), (planes.within(q, size) for q, size in zip(at, limits, strict=True)))
+            g, named = (planes.get(s, [*planes.at[:lead], *at], inside) for s in sources)
+            own = b.binary("and", inside, b.cmp("eq", b.cast(named, i32), place))
+            return [states[0] + b.select(own, widen(b, g), 0)]
+
+        total = planes.taps(op.reach, [b.full((planes.width,), 0, dtype)], visit)[0]
+        planes.put(goal, narrow(b, total, y.type.dtype))
+        return [planes.launch()]
 
 
 class PlaneConv(Template):
@@ -238,12 +274,12 @@ class PlaneConv(Template):
             return [b.fma(number, weight, states[0])]
 
         reach = [-(-k // s) if op.transposed and d == 1 else k for k, s, d in zip(kernel, op.stride, op.dilation, strict=True)]
-        total = planes.taps((cin, *reach), [b.full((planes.threads,), 0.0, dtype)], visit)[0]
+        total = planes.taps((cin, *reach), [b.full((planes.width,), 0.0, dtype)], visit)[0]
 
         def leaf(v: Value, _: Operand) -> Tile:
             return planes.get(ins[v], planes.at)
 
         evaluate = evaluator(region)(b, region, leaf, {value: total})
         for goal, v, r in zip(goals, region.body.outputs, region.results, strict=True):
-            planes.put(goal, narrow(b, b.broadcast(evaluate(v), (planes.threads,)), r.type.dtype))
+            planes.put(goal, narrow(b, b.broadcast(evaluate(v), (planes.width,)), r.type.dtype))
         return [planes.launch()]
