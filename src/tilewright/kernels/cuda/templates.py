@@ -29,6 +29,7 @@ from ..index.cuda.scatter import CudaIndexOrder, CudaScatterOrdered
 from ..index.cuda.weighted import CudaWeightedGather
 from ..index.gather import GatherTemplate
 from ..linalg import lapack
+from ..linalg.cuda.cholesky import CudaCholesky
 from ..matmul.cuda.distances import CudaPairSums
 from ..matmul.cuda.gates import TiledGates
 from ..matmul.cuda.gemv import Gemv
@@ -120,6 +121,7 @@ CUDA_TEMPLATES: list[Template] = [
     CudaGather(),
     CudaIndex(),
     CudaSample(),
+    CudaCholesky(),
     CudaDftColumns(),
     CudaDftRows(),
     CudaRunning(),
