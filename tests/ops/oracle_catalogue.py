@@ -97,7 +97,8 @@ def max_pool_backward(a: dict[str, Any], g: Any, indices: Any) -> Any:
 
 
 def tap_products(a: dict[str, Any], x: Any, g: Any) -> Any:
-    windows = x.double()
+    around = [p for pair in reversed(a.get("padding", ())) for p in pair]
+    windows = torch.nn.functional.pad(x.double(), around)
     for axis, (k, s, d, o) in enumerate(zip(a["kernel"], a["stride"], a["dilation"], g.shape[2:], strict=True), 2):
         taps = [windows.narrow(axis, i * d, (o - 1) * s + 1) if o else windows.narrow(axis, 0, 0) for i in range(k)]
         windows = torch.stack([t[(slice(None),) * axis + (slice(None, None, s),)] for t in taps], -1)

@@ -280,8 +280,8 @@ class Conv(Contraction):
         data, taps = (g, x) if self.transposed else (x, g)
         kernel = tuple(k for k in w.shape[2:] if isinstance(k, int))
         if self._depthwise(x, w) and len(kernel) == len(self.stride):
-            padded = F.pad(data, (0, 0, *(lo for lo, _ in self.padding)), (0, 0, *(hi for _, hi in self.padding)))
-            return F.reshape(F.one("tap_products", padded, taps, kernel=kernel, stride=self.stride, dilation=self.dilation), w.shape)
+            made = F.one("tap_products", data, taps, kernel=kernel, stride=self.stride, dilation=self.dilation, padding=self.padding)
+            return F.reshape(made, w.shape)
         if len(kernel) == len(self.stride) and not all(isinstance(d, int) for d in (*data.shape, *taps.shape)):
             return self._weight_by_taps(data, taps, w.shape, kernel)
         groups, n = self.groups, data.shape[0]
