@@ -74,27 +74,23 @@ class TapSums(Summed):
         programs = self.outer * -(-usual[1] // self.tile) * self.threads  # threads of a part
         parts = min(MOST_PARTS, -(-target.cores * THREADS // max(1, programs)), rows * usual[-1] // LEAST, rows)
         self.config = Config(1, 1, 1, 1, 1, parts=max(1, parts))
-        self.m, self.n = channels, prod(op.kernel)
+        self.m, self.n = prod(op.kernel), channels
 
     def launches(self) -> list[Launch]:
-        op, parts, channels, y = self.op, self.config.parts, self.m, self.region.results[0]
-        sums = Buffer(f"{self.region.name}.sums", "temp", parts * self.n * channels * self.wide.itemsize)
+        op, parts, channels, y = self.op, self.config.parts, self.n, self.region.results[0]
+        sums = Buffer(f"{self.region.name}.sums", "temp", parts * self.m * channels * self.wide.itemsize)
         own, *steps = y.layout.strides
         if all(s == t * d for s, t, d in zip(steps, steps[1:], op.kernel[1:], strict=False)):
-            self.ends, read = [Layout((channels, self.n), (own, steps[-1]), y.layout.offset)], Layout((parts, channels, self.n),
-                                                                                                 (self.n * channels, 1, channels))
+            self.ends = [Layout((self.m, channels), (steps[-1], own), y.layout.offset)]
         else:
-            self.lead, self.n = [*op.kernel[:-1]], op.kernel[-1]
-            inner = [prod(op.kernel[i + 1 :]) * channels for i in range(len(op.kernel))]
-            self.ends = [Layout((*self.lead, channels, self.n), (*steps[:-1], own, steps[-1]), y.layout.offset)]
-            read = Layout((parts, *self.lead, channels, self.n), (prod(op.kernel) * channels, *inner[:-1], 1, inner[-1]))
-        columns = max(8, min(64, 1 << (bounds(self.n)[1] - 1).bit_length()))
-        return [self._sums(sums), self._added(sums, read, self.region.name, (128 // columns, columns))]
+            self.lead, self.m = [*op.kernel[:-1]], op.kernel[-1]
+            self.ends = [Layout((*op.kernel, channels), (*steps, own), y.layout.offset)]
+        return [self._sums(sums), self._added(sums, Layout.contiguous((parts, *self.lead, self.m, channels)), self.region.name)]
 
     def _sums(self, buffer: Buffer) -> Launch:
         op, parts, tile, region = self.op, self.config.parts, self.tile, self.region
         call = Call("tap_products", f"{region.name}.parts")
-        b, channels, width = call.b, self.m, self.g.type.shape[-1]
+        b, channels, width = call.b, self.n, self.g.type.shape[-1]
         xv, gv = (call.view(n, o.type.dtype, o.buffer, lay) for n, o, lay in zip("xg", (self.x, self.g), self.views, strict=True))
         out = call.view("sums", self.wide, buffer, Layout.contiguous((parts, *op.kernel, channels)), write=True)
         every, stretches = call.word("channels", channels), call.word("stretches", ceildiv(channels, tile))

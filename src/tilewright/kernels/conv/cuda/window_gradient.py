@@ -40,6 +40,7 @@ RATE = 5e6  # operations a microsecond of an SM
 COPIES = 45e3  # bytes a microsecond that TMA brings an SM from L2
 SUMS = 3e6  # bytes a microsecond of sums that are written and read again
 MOST_PARTS = 132
+TOGETHER = 64  # parts that a thread adds one by one; of more a block has a tile of them
 
 
 class WindowGradient(Template):
@@ -208,7 +209,8 @@ class Gradient(Summed):
         columns = max(8, min(128, 1 << (last - 1).bit_length()))
         area = 512 if rows * self.channels * prod(taps) >= 512 * 2 * self.target.cores else 128  # elements of a program
         name = f"{self.region.name}{f'.fold{low}' if low else ''}"
-        return self._added(buffer, Layout((self.parts, *first.shape), (rows * across, *first.strides), first.offset), name, (area // columns, columns))
+        return self._added(buffer, Layout((self.parts, *first.shape), (rows * across, *first.strides), first.offset), name,
+                           (area // columns, columns) if self.parts <= TOGETHER else None)
 
     @property
     def nbytes(self) -> Dim:
