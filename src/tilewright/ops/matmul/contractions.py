@@ -249,9 +249,10 @@ class Conv(Contraction):
         if self.transposed:
             out: Value = dataclasses.replace(self, transposed=False, output_padding=())(g, w)
             return cropped(out, x.shape)
-        if self._depthwise(x, w) and (pads := self._pads_back(x, w, g)):
-            ones = (1,) * len(self.stride)
-            taps = F.flip(w, tuple(range(2, len(w.shape))))
+        ones = (1,) * len(self.stride)
+        by_itself = self._depthwise(x, w)
+        if self.groups > 1 and (by_itself or self.stride == ones) and (pads := self._pads_back(x, w, g)):  # groups have kernels of plain ones
+            taps = F.flip(w if by_itself else self._swapped(w), tuple(range(2, len(w.shape))))
             return F.emit(dataclasses.replace(self, stride=ones, padding=pads), spread_apart(g, (1, 1, *self.stride)), taps)
         back = dataclasses.replace(self, transposed=True, output_padding=())
         made = back._spatial(g.shape[2:], w.shape[2:])
@@ -262,6 +263,12 @@ class Conv(Contraction):
         whole: Value = dataclasses.replace(back, padding=tuple((lo, 0) for lo, _ in self.padding))(g, w)
         behind = (max(s - 1 - hi, 0) for s, (_, hi) in zip(self.stride, self.padding, strict=True))
         return cropped(F.pad(whole, (0,) * len(x.shape), (0, 0, *behind)), x.shape)
+
+    def _swapped(self, w: Value) -> Value:
+        """Weights [O, C/groups, …] as [C, O/groups, …]."""
+        (out, inner, *taps), n = w.shape, self.groups
+        apart = F.transpose(F.reshape(w, (n, out // n, inner, *taps)), (0, 2, 1, *range(3, len(taps) + 3)))
+        return F.reshape(apart, (n * inner, out // n, *taps))
 
     def _pads_back(self, x: Value, w: Value, g: Value) -> Pairs:
         """The padding of the convolution of the spread cotangent with the taps reversed; none where a size is unknown or it would cut."""
