@@ -106,6 +106,15 @@ def tap_products(a: dict[str, Any], x: Any, g: Any) -> Any:
     return (windows * g.double().reshape(*g.shape, *(1,) * rank)).sum((0, *range(2, 2 + rank))).to(x.dtype)
 
 
+def weight_gradient(a: dict[str, Any], x: Any, g: Any) -> Any:
+    rank = g.ndim - 2
+    wide = torch.nn.functional.pad(x.double(), [p for pair in reversed(a["padding"]) for p in pair])
+    w = torch.zeros(g.shape[1], x.shape[1] // a.get("groups", 1), *a["kernel"], dtype=torch.float64, requires_grad=True)
+    y = torch.ops.aten.convolution(wide, w, None, a["stride"], [0] * rank, a["dilation"], False, [0] * rank, a.get("groups", 1))
+    y = y[(slice(None), slice(None), *(slice(d) for d in g.shape[2:]))]
+    return torch.autograd.grad(y, w, g.double())[0].to(x.dtype)
+
+
 def strided_add(a: dict[str, Any], x: Any) -> Any:
     lead, sizes = x.shape[: x.ndim - len(a["strides"])], x.shape[x.ndim - len(a["strides"]) :]
     places = torch.as_strided(torch.arange(a["size"] + 1), sizes, a["strides"], a.get("offset", 0)).reshape(-1)
@@ -157,6 +166,7 @@ CATALOGUE: dict[str, Oracle] = {
     "strided_add": strided_add,
     "max_pool_backward": max_pool_backward,
     "tap_products": tap_products,
+    "weight_gradient": weight_gradient,
     "pad_edges": pad_edges,
     "strided": lambda a, x: torch.as_strided(x.contiguous(), (*x.shape[:-1], *a["shape"]), (*x.contiguous().stride()[:-1], *a["strides"]),
                                              a.get("offset", 0)),
