@@ -15,7 +15,7 @@ from ...ir.graph import Value
 from ...ir.types import TensorType
 from .. import functions as F
 from ..base import E, S, Values, register
-from ..families import Composite, N, bf16, f32, f64, i32, require_kind, require_one_dtype
+from ..families import Composite, M, N, bf16, f32, f64, i32, require_kind, require_one_dtype
 
 MOST = 64  # taps of a row that one kernel of a GPU has sums for
 
@@ -35,7 +35,8 @@ class TapProducts(Composite):
                S(f32(2, 5, 6, 11), f32(2, 5, 3, 6), kernel=(3, 2), stride=(2, 2), dilation=(1, 3), padding=((1, 1), (2, 2))),
                S(f32(2, 1, 3, 4, 12), f32(2, 1, 2, 3, 1), kernel=(2, 2, 11), stride=(1, 1, 1), dilation=(1, 1, 1)),
                S(f32(0, 2, 5), f32(0, 2, 3), kernel=(3,), stride=(1,), dilation=(1,)),
-               S(f32(N, 2, 5), f32(N, 2, 3), kernel=(3,), stride=(1,), dilation=(1,))]
+               S(f32(N, 2, 5), f32(N, 2, 3), kernel=(3,), stride=(1,), dilation=(1,)),
+               S(f32(2, 3, 4, M), f32(2, 3, 2, M), kernel=(3, 3), stride=(1, 1), dilation=(1, 1), padding=((0, 0), (1, 1)))]
     errors = [E(f32(2, 3, 9), f32(2, 3, 9), kernel=(3,), stride=(1,), dilation=(1,), match="the taps leave the data"),
               E(f32(2, 3, 9), f32(2, 4, 7), kernel=(3,), stride=(1,), dilation=(1,), match="needs data and cotangents"),
               E(f32(2, 3, 9), f32(2, 3, 7), kernel=(3, 1), stride=(1,), dilation=(1,), match="needs kernel, stride and"),

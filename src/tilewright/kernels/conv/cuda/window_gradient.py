@@ -42,12 +42,11 @@ SHARED = 224 << 10
 # tiles: rows and columns
 TILES = ((128, 256), (128, 192), (128, 128), (128, 64), (64, 256), (64, 192), (64, 128), (64, 64))
 RATE = 5e6  # operations a microsecond of an SM
-COPIES = 45e3  # bytes a microsecond that TMA brings an SM from L2
+COPIES = 100e3  # bytes a microsecond that TMA brings an SM from L2
 SUMS = 3e6  # bytes a microsecond of sums that are written and read again
 MOST_PARTS = 132
 TERMS = 3  # products of two halves: those of the smaller halves are less than is rounded off
 MOST_ROWS = 128  # of several groups
-TOGETHER = 64  # parts that a thread adds one by one; of more a block has a tile of them
 
 
 class WindowGradient(Template):
@@ -221,9 +220,8 @@ class Gradient(Summed):
         *self.lead, self.m, self.n = axes
         columns = max(8, min(128, 1 << (int(axes[-1]) - 1).bit_length()))
         area = 512 if prod(int(d) for d in axes) >= 512 * 2 * self.target.cores else 128  # elements of a program
-        tile = (area // columns, columns) if self.parts <= TOGETHER else None
         layout = Layout((self.parts, *axes), (self.blocks * one, *ins), offset)
-        return self._added(buffer, layout, f"{self.region.name}{f'.fold{low}' if low else ''}", tile)
+        return self._added(buffer, layout, f"{self.region.name}{f'.fold{low}' if low else ''}", (area // columns, columns))
 
     @property
     def nbytes(self) -> Dim:
