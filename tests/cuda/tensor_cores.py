@@ -88,7 +88,7 @@ def run_gradient(kernel: WindowGradientKernel, heap: Heap, words: Sequence[int],
 def run_product(kernel: GemmKernel, heap: Heap, words: Sequence[int], env: dict[str, int]) -> None:
     if isinstance(kernel, WindowGradientKernel):
         return run_gradient(kernel, heap, words, env)
-    if any(i.op == "load" for i in kernel.walk()) or kernel.transposed_a or not kernel.transposed_b or len(kernel.maps) != 3:
+    if any(i.op == "load" for i in kernel.walk()) or kernel.transposed_a or len(kernel.maps) != 3:
         raise NotImplementedError(f"{kernel.name}: the model knows rows along K and no epilogue")
     left, right, result = kernel.maps
     a, b = ((data.astype(np.float64))[index] for data, index in (tensor(heap, m, words, env) for m in (left, right)))
@@ -98,7 +98,7 @@ def run_product(kernel: GemmKernel, heap: Heap, words: Sequence[int], env: dict[
         parts = seen.reshape(*seen.shape[:2], -1, kernel.channels), b.reshape(b.shape[0], -1, each, b.shape[2])
         total = np.einsum("tmgc,tgnc->mgn", *parts, optimize=True).reshape(1, seen.shape[1], -1)
     else:
-        total = np.einsum("bmk,bnk->bmn", a, b)
+        total = np.einsum("bmk,bnk->bmn" if kernel.transposed_b else "bmk,bkn->bmn", a, b)
     data, index = tensor(heap, result, words, env)
     if isinstance(kernel, PatchKernel):
         total = total.reshape(index.shape)
