@@ -112,6 +112,23 @@ def test_transposed_windows_with_steps_of_one_are_plain_ones(case: tuple[Any, ..
     np.testing.assert_allclose(got.astype(np.float64), want, rtol=1e-2, atol=1e-2 * np.abs(want).max())
 
 
+@pytest.mark.parametrize("case", [
+    (2, 16, (5, 7), 24, (3, 3), (2, 2), (1, 1), (1, 1)), (1, 8, (6, 5), 12, (1, 1), (2, 3), (0, 0), (1, 2)),
+    (1, 12, (4, 5), 8, (5, 2), (3, 1), (2, 0), (0, 0)), (2, 16, (9,), 8, (4,), (3,), (0,), (2,)),
+], ids=str)  # fmt: skip
+def test_phases_of_transposed_windows(case: tuple[Any, ...], rng: np.random.Generator) -> None:
+    """In tf32 as plain convolutions; phases that no tap reaches are zeros."""
+    n, c, sizes, out, taps, stride, padding, more = case
+    x, k = numbers(rng, f32, n, c, *sizes), numbers(rng, f32, c, out, *taps)
+    op = o.Conv(stride=stride, padding=tuple((p, p) for p in padding), dilation=(1,) * len(taps), transposed=True, output_padding=more)
+    emulated = Emulated(graph(lambda v, u: op(v, u), (f32, x.shape), (f32, k.shape)), features=TF32)
+    assert any(isinstance(launch.kernel, GemmKernel) for launch in emulated.program.launches)
+    (got,) = emulated(x, k)
+    back: Any = (F.conv_transpose1d, F.conv_transpose2d)[len(taps) - 1]
+    want = back(wide(x), wide(k), None, stride, padding, more).numpy()
+    np.testing.assert_allclose(got.astype(np.float64), want, rtol=1e-2, atol=1e-2 * np.abs(want).max())
+
+
 @pytest.mark.parametrize("case", GROUPED, ids=str)
 def test_groups_and_three_axes_on_the_tensor_cores(case: tuple[Any, ...], rng: np.random.Generator) -> None:
     n, c, sizes, out, taps, stride, padding, dilation, groups = case
