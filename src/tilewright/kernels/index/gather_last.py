@@ -24,6 +24,7 @@ from .gather import along_memory, report_index
 REPEATS = 16  # of an element, at most, that are spelled out
 ROWS = 16  # rows a program reads with one set of indices
 EACH = 8  # elements that a loop copies in one step
+AHEAD = 1024  # indices between what is copied and what is asked for
 TILES = 16  # registers of indices that a program checks once for all of its rows
 
 WIDE: dict[DType, DType] = {i8: i32, i16: i32, u8: i32, u16: i32, u32: i64}
@@ -195,7 +196,7 @@ class GatherAlongLast(Template):
                 left = b.minimum(n - first, tile)
                 safe = checked(b, index, at, first, left, tile, size, error, b.pid * n + first)
                 b.store(places, (columns.index,), safe)
-            copy_each(b, source, goal, at, places, block.index, end)
+            copy_each(b, source, goal, at, places, block.index, end, later=index)
         return [call.finish(product(lead), bytes_=region_bytes(region))]
 
 
@@ -226,15 +227,19 @@ def _one_each(region: Region, x: Operand, ids: Operand, y: Operand, target: Targ
     return call.finish(ceildiv(rows, tile * TILES), bytes_=2 * y.type.nbytes + ids.type.nbytes, note="one element of every row")
 
 
-def copy_each(b: KernelBuilder, source: View, goal: View, at: list[Ix | int], places: View, first: Ix | int, count: Ix | int) -> None:
+def copy_each(b: KernelBuilder, source: View, goal: View, at: list[Ix | int], places: View, first: Ix | int, count: Ix | int,
+              later: View | None = None) -> None:
     """goal[at, first + i] = source[at, places[i]], element by element: a load and a store take less than their share of the CPU's own
-    instruction for gathers."""
+    instruction for gathers. Indices of `later` elements are asked for meanwhile: in turns with the copies they come too late."""
 
     def one(i: Ix | int) -> None:
         b.store(goal, (*at, first + i), b.load(source, (*at, b.to_index(b.load(places, (i,), ()))), ()))
 
     whole = count // EACH * EACH
     with b.loop(0, whole, EACH) as some:
+        if later is not None:
+            for k in range(0, EACH, 64 // later.type.dtype.itemsize):
+                b.prefetch(later, (*at, first + some.index + AHEAD + k))
         for k in range(EACH):
             one(some.index + k)
     with b.loop(whole, count) as rest:
