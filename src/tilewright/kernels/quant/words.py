@@ -24,6 +24,11 @@ class Words:
     per: int
     sums: DType
 
+    @property
+    def feature(self) -> str:
+        """What an x86 CPU with matrix tiles for these words has."""
+        return "amx-bf16" if self.per == 2 else "amx-int8"
+
     def dot(self, b: KernelBuilder, left: Tile, right: Tile, acc: Tile) -> Tile:
         """acc + the products of the words' elements. Bytes on the left are unsigned, those on the right signed."""
         return b.dot4(left, right, acc) if self.per == 4 else b.dot2(left, right, acc)
