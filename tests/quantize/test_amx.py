@@ -86,6 +86,18 @@ def test_convolutions_in_the_interpreter(dtype: Any, channels: int, out: int, si
     assert np.abs(got.astype(np.float64) - want).max() <= (0 if dtype is u8 else 2.0**-7) * np.abs(want).max()
 
 
+def test_windows_that_fill_no_tiles_are_widened() -> None:
+    """Intel's cores multiply vectors of bf16 pairs more slowly than f32."""
+    target, graph = with_tiles(), Graph("first layer")
+    w = np.zeros((64, 3, 7, 7), ml_dtypes.bfloat16)
+    x = graph.input(TensorType(bf16, (1, 3, 20, 20)), "x")
+    graph.outputs = [o.Conv(stride=(2, 2), dilation=(1, 1), padding=((3, 3), (3, 3)), groups=1)(x, graph.constant(w, "w"))]
+    graph = run_pipeline(graph, target)
+    for cpu, used in ((target, False), (replace(target, features=target.features - {"amx-tile"}), True)):
+        kernels = [launch.kernel for launch in select(graph, cpu).launches]
+        assert any("dot2" in str(kernel) for kernel in kernels) is used
+
+
 @pytest.mark.parametrize(("dtype", "instruction"), [(u8, "tdpbusd"), (bf16, "tdpbf16ps")])
 def test_machine_code(dtype: Any, instruction: str) -> None:
     """Tiles are configured before and released behind the products; sums stay in tiles inside the loop."""

@@ -165,11 +165,16 @@ def sum_of_chains(b: KernelBuilder, sizes: Sequence[int], step: Callable[[Sequen
     return chain(0, [], zeros) if exact or (inner == 0 and prod(sizes) <= CHAIN) else chains(0, [], zeros)
 
 
+def windows_fit(words: int) -> bool:
+    """Whether windows of so many words can be copied for matrix tiles."""
+    return words * 4 * ROWS <= WINDOWS
+
+
 def matrix_tiles(words: Words, kernel: Sequence[int], k_steps: Sequence[Dim], w_steps: Sequence[Dim], width: int,
                  target: TargetSpec) -> bool:
     """Whether windows can be copied, by registers of words, into rows that AMX multiplies with whole panels."""
     dense = all(s == prod(kernel[i + 1 :]) * width for i, s in enumerate(w_steps))
-    whole = kernel[-1] % SIDE == 0 and width % SIDE == 0 and prod(kernel) * 4 * ROWS <= WINDOWS and 0 not in kernel
+    whole = kernel[-1] % SIDE == 0 and width % SIDE == 0 and windows_fit(prod(kernel)) and 0 not in kernel
     return dense and whole and k_steps[-1] == 1 and target.has("amx-tile", words.feature) and not target.checks
 
 
@@ -289,7 +294,7 @@ def direct_launch(region: Region, part: Plain, weights: tuple[DType, Buffer, Lay
         assert words is not None
         steps_of_k = prod(kernel)
         flat = call.view("k", dtype, buffer, Layout((g, count, steps_of_k, width), (*panels.strides[:2], width, 1), panels.offset))
-        windows, sums = b.scratch(dtype, (ROWS, steps_of_k)), b.scratch(words.sums, (ROWS, width))
+        windows, sums = b.scratch(dtype, (ROWS, steps_of_k + SIDE)), b.scratch(words.sums, (ROWS, width))
         run = 2 * SIDE if kernel[-1] % (2 * SIDE) == 0 else SIDE
 
         def copy(to: Ix | int, at: Ix | int, axis: int, k: list[Ix | int], place: Ix | int) -> None:

@@ -37,11 +37,12 @@ class Words:
 BYTES, PAIRS = Words(4, i32), Words(2, f32)
 
 
-def words_of(x: DType, w: DType, target: TargetSpec) -> Words | None:
-    """What a product of these dtypes is made of. Without the instruction pairs of bf16 gain nothing over widened panels."""
+def words_of(x: DType, w: DType, target: TargetSpec, *, tiles: bool = True) -> Words | None:
+    """What a product of these dtypes is made of. Without a fast instruction pairs of bf16 gain nothing over widened panels. `tiles`: the
+    product may be one of matrix tiles."""
     if x is u8 and w is i8:
         return BYTES
-    return PAIRS if x is w is bf16 and target.has_avx512bf16 else None
+    return PAIRS if x is w is bf16 and (target.multiplies_pairs or (tiles and target.has_avx512bf16)) else None
 
 
 def in_words(layout: Layout, axis: int, per: int) -> bool:
