@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import tilewright as tw
+from tilewright.target.cpu.host import host_target
 
 
 def shown(module: nn.Module, x: torch.Tensor) -> str:
@@ -36,4 +37,4 @@ def test_weights_of_few_tiles_in_bf16_stay_direct() -> None:
     """Reading a weight for each of 36 positions takes longer than the direct sum over a small image saves, whatever the batch."""
     conv = nn.Conv2d(128, 128, 3, padding=1).bfloat16()
     assert "results a tile" not in shown(conv, torch.randn(4, 128, 14, 14).bfloat16())
-    assert "4x4 results a tile" in shown(conv, torch.randn(1, 128, 28, 28).bfloat16())
+    assert ("4x4 results a tile" in shown(conv, torch.randn(1, 128, 28, 28).bfloat16())) is not host_target().has("amx-tile", "amx-bf16")

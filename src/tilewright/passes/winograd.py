@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from .. import ops as o
-from ..core.dims import Dim, at_least, ceildiv, product
+from ..core.dims import Dim, at_least, at_most, ceildiv, divisible, product
 from ..core.dtypes import bf16, f16, f32
 from ..core.winograd import TAPS, matrices, transformed
 from ..ir.graph import Graph, Value
@@ -43,7 +43,7 @@ def winograd(x: Value, w: Value, conv: Any, m: Match) -> Value | None:
         return None
     tile = 4 if size // 9 < LARGE else 2
     if isinstance(w.op, o.Constant):
-        if op.transposed or (w.dtype is bf16 and not (tile == 4 and _pays_in_bf16(size // 9, conv.values[0].shape[2:], tile))):
+        if op.transposed or (w.dtype is bf16 and not _pays_in_bf16(w, op.groups, conv.values[0].shape[2:], tile, m.known)):
             return None
         made: Any = Transformed(w.op.data, tile)
         if w.op.data.array.flags.writeable:  # its owner may change it later
@@ -64,14 +64,18 @@ def winograd(x: Value, w: Value, conv: Any, m: Match) -> Value | None:
     return out
 
 
-def _pays_in_bf16(weights: int, pixels: tuple[Dim, ...], tile: int) -> bool:
+def _pays_in_bf16(w: Value, groups: int, pixels: tuple[Dim, ...], tile: int, matrix: bool) -> bool:
     """Whether products in f32 of an image's tiles, and reading their weights in f32 from the cache that holds them, take less time than
     the direct sum in bf16, which multiplies twice as fast. Measured on a Zen 5 core: pixels of a tile's time, and weights of one position
-    in tiles' time."""
-    if not all(isinstance(d, int) for d in pixels):
-        return True
+    in tiles' time. `matrix`: AMX multiplies whole registers of channels, and f32 the others."""
+    results, channels, *_ = w.shape
+    if matrix:
+        return not (divisible(channels, 32) and divisible(results, 16 * groups))
+    if tile != 4 or not all(isinstance(d, int) for d in pixels):
+        return tile == 4
+    weights = product((results, channels, *w.shape[2:-2]))
     tiles = product((*pixels[:-2], *(ceildiv(d, tile) for d in pixels[-2:])))
-    return at_least(product(pixels), PIXELS_OF_A_TILE * (tiles + (FAR if weights * 4 * (tile + 2) ** 2 > NEAR else FAR // 4)))
+    return at_least(product(pixels), PIXELS_OF_A_TILE * (tiles + (FAR // 4 if at_most(weights * 4 * (tile + 2) ** 2, NEAR) else FAR)))
 
 
 @rule(P(o.Conv, X, Var("g"), name="conv"), changes="rounding")
@@ -114,11 +118,12 @@ def _transform(w: Value, transposed: bool, tile: int, m: Match) -> Value:
 class Winograd(Pass):
     """Before: batch norms are in the weights of their convolutions.
     After: on a CPU, no convolution with 3×3 taps along its last axes at step 1 in f32, f16 or bf16 by constant weights of 16 channels and
-    results a group (in bf16: small ones of enough pixels), nor by other weights in f32 where an image has PIXELS results. What it becomes depends on
-    the weights' type and the size of an image, never on the batch."""
+    results a group (in bf16: where `_pays_in_bf16`), nor by other weights in f32 where an image has PIXELS results. What it becomes
+    depends on the weights' type and the size of an image, never on the batch."""
 
+    matrix: bool = False  # the CPU has AMX for bf16
     name: ClassVar[str] = "winograd"
 
     def run(self, graph: Graph, log: Log) -> Graph:
-        apply_rules(graph, [winograd, winograd_weight_gradient], log)
+        apply_rules(graph, [winograd, winograd_weight_gradient], log, known=self.matrix)
         return graph
