@@ -420,7 +420,7 @@ class Selector:
             update = self.windows[v]
             op, cache = update.op, self.places[update.operands[0]]
             assert isinstance(op, UpdateSliceOp)
-            return Operand(v.type, cache.buffer, cache.layout.slice(op.axis, op.start, v.shape[op.axis]))
+            return Operand(v.type, cache.buffer, cache.layout.slice(op.axis, op.start, v.shape[op.axis], op.step))
         if region.anchor is not None and region.anchor.op.by_heads and len(v.shape) == 4:
             layout = result_layout(v.shape)
         if v in self.joined:
