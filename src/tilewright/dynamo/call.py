@@ -169,7 +169,10 @@ class Writer:
         if f.seeded:
             add("p.append(seed.data_ptr())")
         outputs = self.outputs()
-        add(f"start([*p, {', '.join(outputs)}], dict(zip(symbols, {self.key()})), stream(0))")
+        if self.session.interface.symbols:
+            add(f"start([*p, {', '.join(outputs)}], dict(zip(symbols, {self.key()})), stream(0))")
+        else:
+            add(f"launch(*p, {''.join(f'{y}, ' for y in outputs)}stream(0))")
         for donor in [t.donor for t in f.targets if t.donor is not None]:
             add(f"if moved and {donor} in moved: put_back({self.holder(f.sources[donor])}, moved[{donor}])")
 
@@ -215,9 +218,24 @@ def make_call(fragment: Fragment, session: Any) -> Call:
     names |= _gpu_scope(session) if writer.on_gpu else _cpu_scope(session)
     names |= {"elsewhere": _elsewhere, "joined": reduce, "either": operator.or_, "aligned": _aligned, "put_back": _put_back,
               "symbols": [s.name for s in session.interface.symbols]} if writer.on_gpu else {}
+    if writer.on_gpu:
+        names["launch"] = _first_launch(session, names)
     exec(compile(text, GENERATED, "exec"), names)
     found: Call = names["call"] if writer.on_gpu else names.pop("call")
     return found
+
+
+def _first_launch(session: Any, names: dict[str, Any]) -> Any:
+    """`launch(*addresses, stream)` of a graph of known sizes. The first call loads the program; machine code serves those behind it."""
+
+    def plain(*words: int) -> None:
+        names["start"](list(words[:-1]), {}, words[-1])
+
+    def launch(*words: int) -> None:
+        plain(*words)
+        names["launch"] = names["faster"](session, plain) or plain
+
+    return launch
 
 
 def _cpu_scope(session: Session) -> dict[str, Any]:
@@ -237,15 +255,21 @@ def _gpu_scope(session: Any) -> dict[str, Any]:
     import torch
     from torch._C._dynamo.guards import _empty_strided_cuda  # type: ignore[attr-defined]
 
-    return {"alloc": _empty_strided_cuda, "start": session.start, "stream": torch._C._cuda_getCurrentRawStream,
+    return {"alloc": _empty_strided_cuda, "start": session.start, "faster": _faster, "stream": torch._C._cuda_getCurrentRawStream,
             "current": torch._C._cuda_getDevice, "device": torch.device("cuda", 0)}
 
 
+def _faster(session: Any, plain: Any) -> Any:
+    from ..runtime.cuda.native import native_start
+
+    return None if session.model.validation == "strict" else native_start(session, plain)
+
+
 def _draw(device: Any) -> Any:
-    """A seed from torch's generator, in memory."""
+    """A seed from torch's generator of the device, in its memory."""
     import torch
 
-    return draw_seed(()) if device is None else torch.empty((), dtype=torch.int64).random_().to(device)
+    return draw_seed(()) if device is None else torch.empty((), dtype=torch.int64, device=device).random_()
 
 
 def _elsewhere(call: Call, args: list[Any]) -> list[Any]:
