@@ -1,8 +1,8 @@
 """Calls that go from dynamo, and from autograd, straight to the generated functions.
 
-AOTAutograd returns functions that mend aliases, mutations, subclasses, random states and modes around every call. A graph that needs none of
-that (all of it is ours, results are new tensors, nothing varies between its two passes) is called without them: in inference the generated
-function alone, in training an `autograd.Function` whose two passes are the generated functions. Everything else stays AOTAutograd's.
+AOTAutograd returns functions that mend aliases, mutations, subclasses, random states and modes around every call. A graph that needs none
+of that (all of it is ours, and its results are new tensors) is called without them: in inference the generated function alone, in training
+an `autograd.Function` whose two passes are the generated functions. Everything else stays AOTAutograd's.
 """
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _plain(t: Traced, inputs: Sequence[Any]) -> bool:
     alone = len(t.made.steps) == 1 and t.made.steps[0].ours and t.made.call is t.made.steps[0].run
     if not alone or m is None or t.arity != len(t.held) + len(inputs) or any(map(is_traceable_wrapper_subclass, inputs)):
         return False
-    if m.mutated_inp_runtime_indices or m.num_outputs_aliased or m.num_intermediate_bases or m.dynamic_outputs:
+    if m.mutated_inp_runtime_indices or m.num_outputs_aliased or m.num_intermediate_bases:
         return False
     if m.tokens or m.is_rng_op_functionalized or m.grad_enabled_mutation is not None or getattr(m, "num_graphsafe_rng_states", 0):
         return False
@@ -101,7 +101,8 @@ def _inference(t: Traced) -> Callable[..., Any] | None:
         return None
     import torch
 
-    call, held, marked, grow = t.made.call, t.held, _marked(t), torch.autograd.graph.increment_version
+    call: Callable[..., Any] = t.made.call  # which reads a tuple as well as a list
+    held, marked, grow = t.held, _marked(t), torch.autograd.graph.increment_version
 
     def run(*args: Any) -> Any:
         return call(args)
@@ -112,7 +113,24 @@ def _inference(t: Traced) -> Callable[..., Any] | None:
             grow([args[i] for i in marked])
         return call(args)
 
-    return complete if marked or held else run
+    return _varying(t.about, complete if marked or held else run)
+
+
+def _varying(about: Any, run: Callable[..., Any]) -> Callable[..., Any]:
+    """`run`, whose results say which of their sizes vary: graphs behind a break then begin with sizes that do."""
+    if not about.dynamic_outputs:
+        return run
+    from torch._functorch._aot_autograd.runtime_wrappers import mark_dynamo_propagated_dynamic_indices as mark
+
+    sizes = [(i, o.dynamic_dims) for i, o in enumerate(about.output_info) if o.dynamic_dims]
+
+    def marking(*args: Any) -> Any:
+        outs = run(*args)
+        for i, dims in sizes:
+            mark(outs[i], dims)
+        return outs
+
+    return marking
 
 
 def _training(whole: Callable[..., Any], forward: Traced, backward: Traced) -> Callable[..., Any] | None:
@@ -152,11 +170,11 @@ def _training(whole: Callable[..., Any], forward: Traced, backward: Traced) -> C
             args = tuple(a.detach() if i in cut else a for i, a in enumerate(args))
         return apply(*args)
 
-    return run
+    return _varying(m, run)
 
 
-def _function(forward: Callable[..., Any], backward: Callable[..., Any], count: int, saved: tuple[slice, slice, slice], taken: Sequence[int],
-              constant: Sequence[int], views: Sequence[int], relaxed: bool) -> Any:
+def _function(forward: Callable[..., Any], backward: Callable[..., Any], count: int, saved: tuple[slice, slice, slice],
+              taken: Sequence[int], constant: Sequence[int], views: Sequence[int], relaxed: bool) -> Any:
     """The autograd function. Saved tensors that are views are detached: a view would keep its base's history. `views`: results that are
     views of what nobody else sees, which autograd is not to know."""
     import torch
@@ -167,7 +185,7 @@ def _function(forward: Callable[..., Any], backward: Callable[..., Any], count: 
 
     class CompiledFunction(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, *args: Any) -> Any:  # type: ignore[override]
+        def forward(ctx: Any, *args: Any) -> Any:
             outs = forward(args)
             for i in views:
                 if outs[i]._is_view():
@@ -193,14 +211,14 @@ def _function(forward: Callable[..., Any], backward: Callable[..., Any], count: 
             args = [*ctx.sizes, *ctx.saved_tensors, *ctx.loose, *(given if every else [given[i] for i in taken])]
             ctx.maybe_clear_saved_tensors()
             if grads():
-                return Once.apply(backward, torch.empty(0, requires_grad=True), *args)
+                return Once.apply(backward, torch.empty(0, requires_grad=True), *args)  # type: ignore[no-untyped-call]
             return tuple(backward(args))
 
     class Once(torch.autograd.Function):
         """Gradients that have a history, which ends in an error."""
 
         @staticmethod
-        def forward(ctx: Any, run: Any, _: Any, *args: Any) -> Any:  # type: ignore[override]
+        def forward(ctx: Any, run: Any, _: Any, *args: Any) -> Any:
             return tuple(run(args))
 
         @staticmethod
@@ -213,7 +231,7 @@ def _function(forward: Callable[..., Any], backward: Callable[..., Any], count: 
 
 def _hide(code: Any) -> None:
     """Dynamo leaves frames of this code alone, and what they call. (What it calls itself, the forward pass, it hides on its own.)"""
-    from torch._C._dynamo.eval_frame import set_code_exec_strategy
-    from torch._dynamo.types import FrameAction, FrameExecStrategy
+    from torch._C._dynamo import eval_frame
 
-    set_code_exec_strategy(code, FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP))
+    skip = eval_frame._FrameAction.SKIP
+    eval_frame.set_code_exec_strategy(code, eval_frame._FrameExecStrategy(skip, skip))

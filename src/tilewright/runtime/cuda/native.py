@@ -1,6 +1,6 @@
-"""The fastest paths into a session on a GPU. `native_call` is the fast path (`fastcall.py`) over fixed shapes and PyTorch's tensors, as machine code.
+"""The fastest paths into a session on a GPU, as machine code: `native_call` is the fast path (`fastcall.py`) over fixed shapes and
+PyTorch's tensors, `native_start` what comes behind its checks and allocations.
 
-`native_start` is what comes after the allocations alone.
 It looks at the tensors through the functions that DLPack has for this (`__dlpack_c_exchange_api__`), makes the results, points the graph at
 them where they are elsewhere than last time, and launches it. Whatever it does not know (another stream than last time, one that is being
 captured, another thread that holds the session, an error that a kernel has found, any type or shape but the compiled ones, a launch that
