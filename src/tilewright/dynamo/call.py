@@ -80,24 +80,25 @@ class Writer:
                 raise UnsupportedError(f"torch.compile: no argument shows the value of {name}")
 
     def inputs(self) -> None:
-        for s in self.fragment.sources:
+        for k, s in enumerate(self.fragment.sources):
             a = f"a{s.arg}"
             if s.layout is None:
                 self.lines.append(f"c{s.arg} = {a}.contiguous()" + (".to(device)" if s.away else ""))
-                self.signs(s.arg)
+                self.signs(k, s.arg)
             elif s.trusted:
                 continue
             elif s.layout.plain:
                 self.lines.append(f"c{s.arg} = {a} if {a}.is_contiguous() else {a}.contiguous()")
-                self.signs(s.arg)
+                self.signs(k, s.arg)
             else:
                 shape, strides = _tuple(s.shape, self.names), _tuple(s.strides, self.names)
                 self.lines.append(f"c{s.arg} = {a} if {a}.stride() == {strides} else laid({a}, {shape}, {strides})")
-                self.signs(s.arg)
+                self.signs(k, s.arg)
 
-    def signs(self, arg: int) -> None:
-        """Signs that are not in the memory: torch's own ops give conjugate and negative views."""
-        self.lines.append(f"if c{arg}.is_conj() or c{arg}.is_neg(): c{arg} = c{arg}.resolve_conj().resolve_neg()")
+    def signs(self, k: int, arg: int) -> None:
+        """Signs that are not in the memory of input `k`: torch's own ops give conjugate and negative views."""
+        odd = f"c{arg}.is_neg()" + (f" or c{arg}.is_conj()" if self.session.interface.inputs[k].dtype.kind == "c" else "")
+        self.lines.append(f"if {odd}: c{arg} = c{arg}.resolve_conj().resolve_neg()")
 
     def outputs(self) -> list[str]:
         """Allocations; the expressions of the outputs' addresses."""
