@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from ...core.dims import Dim, DimRows, Expr, Symbol, parse_dim, read_rows, sym
+from ...core.dims import Dim, DimRows, Expr, Symbol, integer, parse_dim, read_rows
 from ...core.dtypes import dtype, u64
 from ...core.errors import STRANGE, FormatError, ParseError
 from ...core.pytree import SCALARS, Spec
@@ -61,7 +61,7 @@ class Reader:
     """Reads dims of one file; equal texts are parsed once. `#3` is a row of its table, where it has one."""
 
     def __init__(self, symbols: Sequence[Symbol]) -> None:
-        self.known: dict[str, Expr] = {s.name: sym(s.name, s.lo, s.hi) for s in symbols}
+        self.known: dict[str, Expr] = {s.name: integer(s.name, s.lo, s.hi) for s in symbols}
         self.seen: dict[str, Dim] = {}
 
     def table(self, rows: Sequence[Any]) -> None:

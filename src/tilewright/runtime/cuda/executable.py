@@ -303,6 +303,11 @@ class Schedule:
         self._launch = cuda_launch.library().cuGraphLaunch
 
     @property
+    def follows_calls(self) -> bool:
+        """Whether a call has more to write than addresses."""
+        return bool(self._following) or (self.late is not None and self.late.count > 0)
+
+    @property
     def addresses(self) -> list[int]:
         """Of inputs and outputs, as they are bound."""
         return self.bound[:]
