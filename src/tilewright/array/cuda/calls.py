@@ -24,7 +24,7 @@ from ..machine import MADE_OF
 from ..operators import check_dtype
 from ..trees import rewrapped
 from ..updates import At, fitting
-from . import composed, direct, reductions
+from . import composed, direct, reductions, statistics
 from . import elementwise as kernels
 from . import lazy as later
 from . import placed as P
@@ -155,7 +155,7 @@ def run(name: str, fn: Fn, traced: Fn | None, args: Sequence[Any], kwargs: dict[
     if name in composed.FUNCTIONS:
         return _into(out, composed.FUNCTIONS[name](*given, **kwargs))
     if name == "where" and len(given) == 1:
-        return composed.FUNCTIONS["nonzero"](*given)
+        return statistics.nonzero(*given)
     given = _prepared(name, given, kwargs)
     if name in SUMS:  # whose traced forms have no dtype among their arguments
         kwargs |= dict(zip(("axis", "keepdims") if name == "mean" else ("axis", "dtype", "keepdims"), given[1:], strict=False))

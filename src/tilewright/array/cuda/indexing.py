@@ -80,7 +80,7 @@ def flat_nonzero(mask: Array) -> Array:
     if not mask.size:
         return P.wrap(P.empty((0,), np.dtype(np.int64)))
     found, count = rewrapped(program("where")(*plain([mask])))
-    return found[: int(count[-1])]
+    return found[: int(count[-1])]  # type: ignore[no-any-return]
 
 
 def nonzero(x: Array) -> tuple[Array, ...]:

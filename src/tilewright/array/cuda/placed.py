@@ -93,6 +93,11 @@ class Placed(Node):
 
     __slots__ = ("_address", "_header", "_home", "_key", "keep", "stream")
     device = "cuda"
+    _address: int
+    _header: Header
+    _home: int
+    _key: Key
+    keep: Block  # of a result that has no header yet
 
     def __init__(self, header: Header, stream: int, address: int | None = None) -> None:
         self._header, self.stream = header, stream
