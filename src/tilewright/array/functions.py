@@ -139,11 +139,13 @@ def on_any_device(name: str, on_arrays: Fn, traced: Fn | None) -> Fn:
 
     @functools.wraps(on_arrays)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if often and args and type(args[0]) is Array and (node := getattr(args[0], "_node", None)) is not None and node.device != "cpu":
-            nonlocal quick
-            if quick is None:
-                from .cuda.calls import quick
-            return quick(name, on_arrays, traced, args, kwargs)
+        if often:
+            for x in args:
+                if type(x) is Array and (node := getattr(x, "_node", None)) is not None and node.device != "cpu":
+                    nonlocal quick
+                    if quick is None:
+                        from .cuda.calls import quick
+                    return quick(name, on_arrays, traced, args, kwargs)
         try:
             return on_arrays(*args, **kwargs)
         except OnDevice:

@@ -90,7 +90,7 @@ def quick(name: str, fn: Fn, traced: Fn | None, args: Sequence[Any], kwargs: dic
         if type(x) is Array and type(node := getattr(x, "_node", None)) is Placed:
             key.append(node.key)
         elif type(x) in (int, float):
-            key += (type(x), x)
+            key += (type(x), x) if x else (type(x), str(x))  # -0.0 is another number than 0.0
         else:
             return run(name, fn, traced, args, kwargs)
     known, calls = tuple(key), P.state().calls

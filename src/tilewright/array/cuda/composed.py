@@ -81,7 +81,7 @@ def tile(x: Array, repetitions: Any) -> Array:
 @public
 def repeat(x: Array, repeats: Any, axis: int | None = None) -> Array:
     if axis is None:
-        return repeat(x.reshape(-1), repeats, 0)  # type: ignore[no-any-return]
+        return repeat(x.reshape(-1), repeats, 0)
     (k,) = axes_of(axis, x.ndim, "repeat")
     if not isinstance(repeats, int):
         counts = repeats.numpy() if type(repeats) is Array else np.asarray(repeats)
@@ -216,7 +216,7 @@ def call(name: str, *args: Any, **options: Any) -> Any:
 
 def there(x: Any) -> Array:
     """An array on the device; numbers, lists and NumPy's arrays are copied there."""
-    return x if type(x) is Array and x.device != "cpu" else call("asarray", x, device="cuda")  # type: ignore[no-any-return]
+    return x if type(x) is Array and x.device != "cpu" else call("asarray", x, device="cuda")
 
 
 def as_float(x: Array) -> Array:
@@ -242,7 +242,7 @@ def with_axes(made: Array, axes: Sequence[int], rank: int, keepdims: bool, befor
 
 @public
 def vecdot(x1: Any, x2: Any, axis: int = -1) -> Array:
-    return (call("conj", x1) * x2 if dt.dtype(x1.dtype).kind == "c" else x1 * x2).sum(axis=axis)
+    return (call("conj", x1) * x2 if dt.dtype(x1.dtype).kind == "c" else x1 * x2).sum(axis=axis)  # type: ignore[no-any-return]
 
 
 @public
@@ -264,12 +264,12 @@ def tensordot(x1: Array, x2: Array, axes: Any = 2) -> Array:
 
 @public
 def vdot(x1: Array, x2: Array) -> Array:
-    return vecdot(x1.reshape(-1), x2.reshape(-1))  # type: ignore[no-any-return]
+    return vecdot(x1.reshape(-1), x2.reshape(-1))
 
 
 @public
 def inner(x1: Array, x2: Array) -> Array:
-    return x1 * x2 if not x1.ndim or not x2.ndim else call("tensordot", x1, x2, axes=((-1,), (-1,)))  # type: ignore[no-any-return]
+    return x1 * x2 if not x1.ndim or not x2.ndim else call("tensordot", x1, x2, axes=((-1,), (-1,)))
 
 
 @public
@@ -301,7 +301,7 @@ def convolve(x1: Array, x2: Array, mode: str = "full") -> Array:
 @public
 def correlate(x1: Array, x2: Array, mode: str = "valid") -> Array:
     made = convolve(x1, x2[::-1], mode)
-    return made[::-1] if mode == "valid" and len(x2) > len(x1) else made  # type: ignore[no-any-return]
+    return made[::-1] if mode == "valid" and len(x2) > len(x1) else made
 
 
 @public
@@ -316,14 +316,14 @@ def polyval(p: Any, x: Any) -> Array:
 def vander(x: Array, n: int | None = None, increasing: bool = False) -> Array:
     count = len(x) if n is None else n
     powers = call("arange", count, device="cuda").astype(x.dtype)
-    return x[:, None] ** (powers if increasing else powers[::-1])[None, :]
+    return x[:, None] ** (powers if increasing else powers[::-1])[None, :]  # type: ignore[no-any-return]
 
 
 @public
 def trapezoid(y: Array, x: Any = None, dx: float = 1.0, axis: int = -1) -> Array:
     y = call("moveaxis", as_float(y), axis, -1)
     steps: Any = dx if x is None else diff(call("moveaxis", x, axis, -1) if x.ndim > 1 else x)
-    return ((y[..., 1:] + y[..., :-1]) * steps * 0.5).sum(axis=-1)
+    return ((y[..., 1:] + y[..., :-1]) * steps * 0.5).sum(axis=-1)  # type: ignore[no-any-return]
 
 
 @public

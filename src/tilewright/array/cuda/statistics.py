@@ -26,7 +26,7 @@ def nonzero(x: Array) -> tuple[Array, ...]:
 
 @public
 def argwhere(x: Array) -> Array:
-    return call("stack", indexing.nonzero(x), axis=1) if x.ndim else P.wrap(P.empty((int(bool(x)), 0), np.dtype(np.int64)))  # type: ignore[no-any-return]
+    return call("stack", indexing.nonzero(x), axis=1) if x.ndim else P.wrap(P.empty((int(bool(x)), 0), np.dtype(np.int64)))
 
 
 @public
@@ -66,15 +66,15 @@ def searchsorted(x1: Array, x2: Any, side: str = "left", sorter: Any = None) -> 
             right = right | (call("isnan", flat) & ~call("isnan", found)) if side == "left" else right | call("isnan", flat)
         right = right & (middle < high)
         low, high = call("where", right, middle + 1, low), call("where", right, high, middle)
-    return low.reshape(v.shape)
+    return low.reshape(v.shape)  # type: ignore[no-any-return]
 
 
 @public
 def digitize(x: Array, bins: Array, right: bool = False) -> Array:
     edges = there(bins)
     if len(edges) > 1 and bool(edges[0] > edges[-1]):
-        return len(edges) - searchsorted(edges[::-1], x, "right" if right else "left")  # type: ignore[no-any-return]
-    return searchsorted(edges, x, "left" if right else "right")  # type: ignore[no-any-return]
+        return len(edges) - searchsorted(edges[::-1], x, "right" if right else "left")
+    return searchsorted(edges, x, "left" if right else "right")
 
 
 def _distinct(x: Array, equal_nan: bool) -> tuple[Array, Array, Array, Array]:
@@ -138,9 +138,17 @@ FUNCTIONS |= {
     "intersect1d": lambda x1, x2: _differ(x1, x2, same=True),
     "setdiff1d": lambda x1, x2: _differ(x1, x2, same=False),
     "setxor1d": lambda x1, x2: call("sort", call("concat", [_differ(x1, x2, same=False), _differ(x2, x1, same=False)])),
-    "partition": lambda x, kth, axis=-1: call("sort", x.reshape(-1) if axis is None else x, axis=-1 if axis is None else axis),
-    "argpartition": lambda x, kth, axis=-1: call("argsort", x.reshape(-1) if axis is None else x, axis=-1 if axis is None else axis),
 }
+
+
+@public
+def partition(x: Array, kth: Any, axis: int | None = -1) -> Any:
+    return call("sort", x.reshape(-1)) if axis is None else call("sort", x, axis=axis)
+
+
+@public
+def argpartition(x: Array, kth: Any, axis: int | None = -1) -> Any:
+    return call("argsort", x.reshape(-1)) if axis is None else call("argsort", x, axis=axis)
 
 
 @public
@@ -215,12 +223,12 @@ def quantile(x: Array, q: Any, axis: Any = None, keepdims: bool = False, method:
 
 @public
 def percentile(x: Array, q: Any, axis: Any = None, keepdims: bool = False, method: str = "linear") -> Array:
-    return quantile(x, np.asarray(q.numpy() if type(q) is Array else q, np.float64) / 100, axis, keepdims, method)  # type: ignore[no-any-return]
+    return quantile(x, np.asarray(q.numpy() if type(q) is Array else q, np.float64) / 100, axis, keepdims, method)
 
 
 @public
 def median(x: Array, axis: Any = None, keepdims: bool = False) -> Array:
-    return quantile(x, 0.5, axis, keepdims)  # type: ignore[no-any-return]
+    return quantile(x, 0.5, axis, keepdims)
 
 
 @public
@@ -234,7 +242,7 @@ def nanmedian(x: Array, axis: Any = None, keepdims: bool = False) -> Array:
 
 
 def _number_for_nan(x: Array, value: float) -> Array:
-    return call("where", call("isnan", x), value, x) if dt.dtype(x.dtype).kind == "f" else x  # type: ignore[no-any-return]
+    return call("where", call("isnan", x), value, x) if dt.dtype(x.dtype).kind == "f" else x
 
 
 def _nan_extreme(name: str, fill: float) -> Callable[..., Any]:
@@ -282,7 +290,7 @@ def average(x: Array, axis: Any = None, weights: Any = None) -> Array:
         (k,) = axes_of(axis, x.ndim, "average")
         weights = weights.reshape([-1 if i == k else 1 for i in range(x.ndim)])
     wide = weights.astype(x.dtype).expand(*x.shape)
-    return (x * wide).sum(axis=axis) / wide.sum(axis=axis)
+    return (x * wide).sum(axis=axis) / wide.sum(axis=axis)  # type: ignore[no-any-return]
 
 
 @public
