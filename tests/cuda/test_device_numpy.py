@@ -112,7 +112,8 @@ def test_known_calls_do_not_enter_the_interpreter(fake: FakeDriver, monkeypatch:
         (lambda: x + y, a + b), (lambda: x * 2.5, a * np.float32(2.5)), (lambda: 3 - x, 3 - a), (lambda: x < y, a < b), (lambda: -x, -a),
         (lambda: tw.exp(x), np.exp(a)), (lambda: tw.where(x > y, x, y), np.maximum(a, b)), (lambda: tw.sum(x, axis=1), a.sum(1)),
         (lambda: x.max(), a.max()), (lambda: x.astype(tw.float64), a.astype(np.float64)),
-        (lambda: x[:, ::2] + y[:, 1:4], a[:, ::2] + b[:, 1:4])]
+        (lambda: x[:, ::2] + y[:, 1:4], a[:, ::2] + b[:, 1:4]), (lambda: x @ y.T, a @ b.T), (lambda: tw.argmax(x, axis=1), a.argmax(1)),
+        (lambda: tw.softmax(x), np.exp(a) / np.exp(a).sum(-1, keepdims=True)), (lambda: x.T.copy(), a.T)]
     for call, _ in calls:
         call()
     entered: list[str] = []

@@ -120,7 +120,7 @@ def noted(name: str, args: Sequence[Any], kwargs: dict[str, Any], plan: kernels.
         plan.kernel.load(n + 1)
         every = [*constants, *[None] * (len(args) + len(kwargs) - n)]
         return direct.Plan(plan.kernel.kernel.name, every, [plan.result.nbytes], plan.result,
-                           [(plan.kernel, [*((k, 0) for k in range(n)), (len(every), 0)])])
+                           [direct.Start.of(plan.kernel, [*((k, 0) for k in range(n)), (len(every), 0)])])
 
     direct.note(name, args, kwargs, make)
 
@@ -177,8 +177,9 @@ def run(name: str, fn: Fn, traced: Fn | None, args: Sequence[Any], kwargs: dict[
     if made is None:
         if traced is None:
             raise UnsupportedError(f"{name}: has no version for GPUs yet, got an Array on cuda; use x.to('cpu')")
-        made = compiled(traced)(*plain(given), **plain(kwargs))
-        made = rewrapped(made)
+        made = rewrapped(compiled(traced)(*plain(given), **plain(kwargs)))
+        if not narrow and out is None:
+            session_noted(name, traced, args, original, given, kwargs)
     return _into(out, made.astype(np.bool_) if narrow and not name.startswith("arg") else made)
 
 
@@ -209,6 +210,11 @@ def _into(out: Any, made: Any) -> Any:
         raise ArgumentError(f"out: needs an Array of the result's shape on cuda, got {shown(out)} for {shown(made)}")
     out[...] = made
     return out
+
+
+def session_noted(name: str, traced: Fn, args: Sequence[Any], kwargs: dict[str, Any], given: Sequence[Any], options: Any) -> None:
+    """Host code may launch the kernels of a compiled function by itself from now on."""
+    direct.note_session(name, args, kwargs, given, lambda: compiled(traced).jit.lower(*plain(given), **plain(options)))  # type: ignore[attr-defined]
 
 
 @functools.cache
@@ -332,7 +338,18 @@ def reshape(x: Array, shape: tuple[int, ...], order: str, copy: bool | None) -> 
 
 
 def copied(x: Array) -> Array:
-    return P.wrap(kernels.contiguous(place(x), copy=True))
+    p = place(x)
+    made = P.empty(p.shape, p.dtype)
+    kernels.copy_into(made, p)
+    if 0 < p.nbytes <= SMALL and p.dtype.itemsize < 16:
+        direct.note("Array.copy", (x,), {}, lambda: _copy_plan(made, p))
+    return P.wrap(made)
+
+
+def _copy_plan(made: Placed, p: Placed) -> direct.Plan | None:
+    """A copy by host code, which has no memcpy: by a kernel, as of other layouts."""
+    ((kernel, _, _),) = kernels.copies(made, p) or kernels._copies(made, p)
+    return direct.Plan("copy", [None], [p.nbytes], made.key, [direct.Start.of(kernel, [(0, 0), (1, 0)])])
 
 
 def summary(x: Array) -> np.ndarray[Any, Any]:
@@ -396,6 +413,8 @@ def _is_mask(x: Array, key: Any) -> bool:
 
 def _value(x: Array, value: Any) -> Placed:
     """What is assigned, in x's dtype. Floats do not go into integers by themselves."""
+    if type(value) in (int, float) and x.dtype.kind == "f":
+        return P.number(value, x.dtype)
     given = leaf(value, "setitem")
     fitting(np.empty(0, given.dtype) if hasattr(given, "dtype") else given, x.dtype)
     if P.of(given) is None:
@@ -404,12 +423,13 @@ def _value(x: Array, value: Any) -> Placed:
 
 
 def _assign(target: Placed, v: Placed) -> None:
-    while v.header.ndim > target.header.ndim and v.shape[0] == 1:
+    while v.shape and v.header.ndim > target.header.ndim and v.shape[0] == 1:
         v = Placed(v.header[0, ...], v.stream)
-    try:
-        np.broadcast_to(v.header, target.shape)
-    except ValueError:
-        raise ArgumentError(f"setitem: {shown(v)} does not broadcast to {shown(target)}") from None
+    if v.shape and v.shape != target.shape:
+        try:
+            np.broadcast_to(v.header, target.shape)
+        except ValueError:
+            raise ArgumentError(f"setitem: {shown(v)} does not broadcast to {shown(target)}") from None
     kernels.copy_into(target, v)
 
 
@@ -445,20 +465,36 @@ class DeviceAt(At):
 
 def create(name: str, fn: Fn, args: Sequence[Any], kwargs: dict[str, Any], device: Any) -> Any:
     """A function that makes Arrays, on a GPU: constants are filled in there, everything else is made by the host and copied."""
-    P.check_name(device, name)
-    if name in ("empty", "zeros", "ones", "full"):
+    if name not in ("empty", "zeros", "ones", "full"):
+        P.check_name(device, name)
+        return fn(*args, **kwargs).to(device)
+    try:
+        known = (name, device, *args, *kwargs.items(), *map(type, args))
+        found = P.state().created.get(known)
+    except TypeError:  # an argument that is not hashable
+        known, found = None, None
+    if found is None:
+        P.check_name(device, name)
+        from ..api.creation import _shape
+
         shape = kwargs.pop("shape", None) if not args else args[0]
         one = fn((), *args[1:], **kwargs)
-        if type(one) is Array and one.device == "cpu":
-            from ..api.creation import _shape
-
-            made = P.empty(_shape(shape, name), one.dtype)
-            if name == "zeros":
-                P.clear(made)
-            elif name != "empty":
-                kernels.copy_into(made, P.number(one.numpy(), one.dtype))
-            return P.wrap(made)
-    return fn(*args, **kwargs).to(device)
+        if type(one) is not Array or one.device != "cpu":
+            return fn(shape, *args[1:], **kwargs).to(device)
+        value = None if name in ("empty", "zeros") else P.number(one.numpy(), one.dtype)
+        found = P.empty(_shape(shape, name), one.dtype).key, value
+        if known is not None and name != "full":
+            if len(P.state().created) >= kernels.PLANS:
+                P.state().created.clear()
+            P.state().created[known] = found
+    key, value = found
+    P.enter()
+    made = P.made(key, P.current())
+    if name == "zeros":
+        P.clear(made)
+    elif value is not None:
+        kernels.copy_into(made, value)
+    return P.wrap(made)
 
 
 def as_array(obj: Any, dtype: np.dtype[Any] | None, device: Any, copy: bool | None) -> Array:
