@@ -465,8 +465,8 @@ class DeviceAt(At):
 
 def create(name: str, fn: Fn, args: Sequence[Any], kwargs: dict[str, Any], device: Any) -> Any:
     """A function that makes Arrays, on a GPU: constants are filled in there, everything else is made by the host and copied."""
+    P.check_name(device, name)
     if name not in ("empty", "zeros", "ones", "full"):
-        P.check_name(device, name)
         return fn(*args, **kwargs).to(device)
     try:
         known = (name, device, *args, *kwargs.items(), *map(type, args))
@@ -474,7 +474,6 @@ def create(name: str, fn: Fn, args: Sequence[Any], kwargs: dict[str, Any], devic
     except TypeError:  # an argument that is not hashable
         known, found = None, None
     if found is None:
-        P.check_name(device, name)
         from ..api.creation import _shape
 
         shape = kwargs.pop("shape", None) if not args else args[0]

@@ -69,8 +69,9 @@ class Start:
 class Plan:
     """The launches of a call over its operands and buffers, the last of which is the result."""
 
-    def __init__(self, name: str, operands: Sequence[Placed | None], buffers: Sequence[int], result: Key, launches: Sequence[Start]) -> None:
-        """`operands`: the numbers among the arguments, on the device; `buffers`: their bytes."""
+    def __init__(self, name: str, operands: Sequence[Placed | None], buffers: Sequence[int], result: Key,
+                 launches: Sequence[Start]) -> None:
+        """`operands`: the numbers among the arguments; `buffers`: their bytes."""
         self.keep: list[Any] = [operands, result, launches, name]
         rooms = [(cuda_array.small(n)[1], cuda_array.rounded(n)) for n in buffers]
         free = cuda_array.small(0)[0]
@@ -112,7 +113,8 @@ def note_session(name: str, args: Sequence[Any], kwargs: dict[str, Any], given: 
             return None
         schedule, out = found.schedule({}), interface.outputs[0]
         steps = getattr(schedule, "steps", None)
-        launches, buffers, at = [], [], []  # at: what the slots of inputs and of the output are
+        launches: list[Start] = []
+        buffers, at = list[int](), list[int]()  # at: what the slots of inputs and of the output are
         for i in arrays:
             p = args[i]._node
             if p.key.shift or not p.key.contiguous:  # it is copied first
