@@ -272,7 +272,8 @@ def direct_launch(region: Region, part: Plain, weights: tuple[DType, Buffer, Lay
         def step_along(k: Sequence[Ix | int], accs: list[Tile]) -> list[Tile]:
             *taps, block = k
             left = (c_in - block * lanes,) if c_in % lanes else None
-            right = [own(b.load(wv, (group, o, *taps, block * lanes, 0), (lanes,), limit=left, axes=(len(k) + 1,))) for o in range(per_group)]
+            right = [own(b.load(wv, (group, o, *taps, block * lanes, 0), (lanes,), limit=left, axes=(len(k) + 1,)))
+                     for o in range(per_group)]
             pixel = [own(b.load(xv, (group, at, *taps, block * lanes), (lanes,), limit=left)) for at in offsets]
             return [b.fma(p, r, acc) for (p, r), acc in zip(((p, r) for p in pixel for r in right), accs, strict=True)]
 
@@ -304,4 +305,5 @@ def direct_launch(region: Region, part: Plain, weights: tuple[DType, Buffer, Lay
         flops, bytes_ = 2 * m * channels * prod(kernel), bytes_ // prod(op.stride)
     pairs = [(o.buffer, r.buffer) for o, lay in zip(operands, lays[len(outs) :], strict=True)
              for r, to in made if lay == to and o.type.dtype is r.type.dtype and len(outs) == 1 and o.buffer is not x.buffer]
-    return call.finish(ceildiv(m, block) * count * g, flops=flops, bytes_=bytes_, inplace=pairs, note=f"{rows}x{per_group} sums of lanes" if along else f"{rows}x{width} tiles", shared=True)
+    note = f"{rows}x{per_group} sums of lanes" if along else f"{rows}x{width} tiles"
+    return call.finish(ceildiv(m, block) * count * g, flops=flops, bytes_=bytes_, inplace=pairs, note=note, shared=True)
