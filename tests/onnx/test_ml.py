@@ -225,3 +225,12 @@ def test_strings_that_an_encoder_does_not_know() -> None:
     proto = model([known, hot], [helper.make_tensor_value_info("x", 8, [None, None])], ["y", "h"], domains=[ML])
     for x in (["bee", "ant"], ["bee", "cat"], []):
         agree(proto, {"x": np.array([x, x], object).reshape(2, -1)})
+
+
+@pytest.mark.parametrize("attrs", [{"tokenexp": "[a-z]+", "mincharnum": 2}, {"separators": [""], "mincharnum": 1},
+                                   {"separators": [" ", "[,;]"], "mincharnum": 1}, {"tokenexp": "[a-z0-9]+", "mincharnum": 1, "mark": 1}])
+def test_words_of_a_text(attrs: dict[str, Any]) -> None:
+    node = helper.make_node("Tokenizer", ["x"], ["y"], domain="com.microsoft", **{"mark": 0, "pad_value": "#", **attrs})
+    texts = np.array(["a red, fox;runs", "i", "x9 y", "two  blanks", "ende"], object)[fresh_rng().permutation(5)]
+    for x, shape in ((texts, [None]), (texts[:4].reshape(2, 2), [None, None])):
+        agree(model([node], [helper.make_tensor_value_info("x", 8, shape)], ["y"], domains=["com.microsoft"]), {"x": x})

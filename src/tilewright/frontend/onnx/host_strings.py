@@ -56,6 +56,37 @@ def regex_full_match(step: Any, x: Any, *, pattern: str) -> Any:
     return _each(lambda s: compiled.fullmatch(s) is not None, texts(x)).astype(bool)
 
 
+@prepared("Tokenizer", domain="com.microsoft")
+def tokenizer(*, mark: int, mincharnum: int, pad_value: str, separators: Any = None, tokenexp: str | None = None) -> Any:
+    """Strings [C] or [N, C] cut into words [..., most], the short ones dropped; `mark` puts the two control characters around each row."""
+    try:
+        words_of = [re.compile(p) for p in ([tokenexp] if tokenexp else separators or ()) if p]
+    except re.error as e:
+        raise UnsupportedError(f"onnx: Tokenizer: a pattern of {[tokenexp, *(separators or ())]} cannot be read: {e}") from None
+
+    def cut(text: str) -> list[str]:
+        if tokenexp:
+            found = [m.group() for m in words_of[0].finditer(text)]
+        elif not words_of:  # the separator without letters: characters
+            found = list(text)
+        else:
+            found = [text]
+            for separator in words_of:
+                found = [part for piece in found for part in separator.split(piece)]
+        return [w for w in found if len(w) >= max(mincharnum, 1)]
+
+    def run(x: Any) -> Any:
+        a = np.asarray(x)
+        lines = [["\x02", *line, "\x03"] if mark else line for line in map(cut, words(a))]
+        most = max(map(len, lines), default=0)
+        out = np.empty((len(lines), most), object)
+        for k, line in enumerate(lines):
+            out[k] = line + [pad_value] * (most - len(line))
+        return out.reshape(*a.shape, most)
+
+    return run
+
+
 @host("StringNormalizer")
 def string_normalizer(step: Any, x: Any, *, case_change_action: str = "NONE", is_case_sensitive: int = 0, locale: str = "",
                       stopwords: Any = ()) -> Any:
