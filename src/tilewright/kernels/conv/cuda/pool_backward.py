@@ -9,7 +9,7 @@ from ....core.dims import Dim, bounds, ceildiv
 from ....core.dtypes import compute_dtype, i32, i64
 from ....core.target_spec import TargetSpec
 from ....ir.layout import Layout
-from ....ops.rows.pool_backward import MaxPoolBackward
+from ....ops.rows.pooling import MaxPoolBackward
 from ....tile.builder import Tile
 from ...call import Call
 from ...cuda.tiled import flat, tiled
