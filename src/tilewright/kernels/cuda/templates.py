@@ -20,6 +20,7 @@ from ..conv.cuda.pool_backward import CudaMaxPoolBackward
 from ..conv.cuda.tap_products import CudaTapProducts
 from ..conv.cuda.tiled import TiledConv
 from ..conv.cuda.weight_gradient import ConvWeightGradient
+from ..conv.cuda.window_gradient import WindowGradient
 from ..conv.pool import PoolTemplate
 from ..custom.own import Own
 from ..index.cuda.gather import CudaGather, CudaIndex
@@ -79,6 +80,7 @@ CUDA_TEMPLATES: list[Template] = [
     ThinMatmul(),
     UnalignedMatmul(),
     HopperMatmul(),
+    WindowGradient(),
     ConvWeightGradient(),
     CudaTapProducts(),
     PatchConv(),
