@@ -145,7 +145,8 @@ def test_layered_drawing_is_sound(parents: tuple[set[int], ...]) -> None:
 
 @pytest.mark.parametrize(("name", "kind"), [
     ("matmul", "matmul"), ("qdot", "matmul"), ("qmatmul", "matmul"), ("int_conv", "conv"), ("q8_attention", "attention"),
-    ("add", "pointwise"), ("log_softmax", "softmax"), ("rms_norm", "norm"), ("batch_norm", "norm"), ("qgather", "gather"), ("arg_max", "reduction"),
+    ("add", "pointwise"), ("log_softmax", "softmax"), ("rms_norm", "norm"), ("batch_norm", "norm"),
+    ("qgather", "gather"), ("arg_max", "reduction"),
     ("concat", "copy"), ("sort", "other"),
 ])  # fmt: skip
 def test_kinds_follow_from_the_ops(name: str, kind: str) -> None:
