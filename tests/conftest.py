@@ -36,7 +36,7 @@ LONG = {
     "e2e": "bad_input bits families layouts modules passes_off processes values",
     "fft": "functions",
     "frontend": "experts models pools random recurrences",
-    "kernels": "conv extremes few_launches grid_sample interpreted pairs qdot reduce registry rounded scans strip_rows templates",
+    "kernels": "conv extremes few_launches grid_sample interpreted pairs qdot reduce registry rounded scans panel_rows templates",
     "lang": "examples",
     "linalg": "functions threads",
     "llm": "commands families formats gguf hf_fields packed",
