@@ -249,7 +249,22 @@ class Conv(Contraction):
     def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
         g, (x, w) = cotangents[0], inputs
         assert g is not None
-        return (self._data(x, w, g) if wanted[0] else None, self._weight(x, w, g) if wanted[1] else None)
+        several = self._several(x, w)
+        if several == 1:
+            return (self._data(x, w, g) if wanted[0] else None, self._weight(x, w, g) if wanted[1] else None)
+        # every result by a channel of its own: those that share one add up
+        n, channels, *sizes = x.shape
+        split = (n, channels, several, *sizes)
+        wide = F.reshape(F.expand(F.reshape(x, (n, channels, 1, *sizes)), split), (n, channels * several, *sizes))
+        apart = dataclasses.replace(self, groups=self.groups * several)
+        back = F.sum_(F.reshape(apart._data(wide, w, g), split), (2,)) if wanted[0] else None
+        return back, apart._weight(wide, w, g) if wanted[1] else None
+
+    def _several(self, x: Value, w: Value) -> int:
+        """Results of every channel, where each reads one channel alone; else 1."""
+        channels, results = x.shape[1], w.shape[0]
+        alone = not self.transposed and isinstance(channels, int) and isinstance(results, int) and self.groups == channels > 1
+        return results // channels if alone and w.shape[1] == 1 and channels else 1
 
     def _data(self, x: Value, w: Value, g: Value) -> Value:
         """The transposed convolution is the gradient of the plain one, and the other way round."""
@@ -402,9 +417,6 @@ class PairSums(Composite):
         if self.power == math.inf:
             return F.max_(F.abs_(gap), last)
         return F.sum_(F.square(gap) if self.power == 2 else F.abs_(gap), last)
-
-    def decomposes(self, operands: Values, target: TargetSpec | None) -> bool:
-        return target is not None and target.kind == "cuda"
 
     def flops(self, *types: TensorType) -> Dim:
         return 3 * types[0].numel * types[1].shape[-2]
