@@ -90,7 +90,7 @@ class BlockKernel(SimtKernel):
     programs: int = 128
     vector: int = 1
     streamed: frozenset[str] = frozenset()  # parameters that are only read, once: they stay out of L1
-    early: bool = False  # streamed parameters are in memory from the start: their first loads do not wait for the kernel before
+    early: bool = False  # streamed parameters are in memory from the start: their first loads do not wait for the previous kernel
     ready: frozenset[str] = frozenset()  # parameters of which the same is true and that are read more than once
     runs: frozenset[str] = frozenset()  # parameters of tiles [4, threads] whose first axis has stride 1 and starts at multiples of 16 bytes
     workspace: Var | None = None  # a parameter whose memory the programs share out for what they allocate

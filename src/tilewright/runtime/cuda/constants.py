@@ -66,7 +66,7 @@ def device_constants(constants: Sequence[ConstBuffer], arrays: Sequence[Array | 
 
 class _Mover:
     """The kernel with its tables, and memory for the file's bytes of one matrix after another. All goes through the default stream, in
-    whose order copies wait for the kernel before them."""
+    whose order copies wait for the kernel in front of them."""
 
     def __init__(self, constants: Sequence[ConstBuffer]) -> None:
         from ...kernels.quant.cuda.bit_moves import move_kernel  # a start without a GPU, or with the model's matrices there, does without

@@ -225,7 +225,7 @@ class QFew:
                 total = self._total(self._place(here, panel, row, g.warps))
                 k.emit(f"st.shared.f32 [{self._place(here, panel, row, 1)}+{self.block_at}], {total};")
                 k.place(done)
-            self._meet()
+            self._sync()
             lines = -(-g.per // g.cluster) * self.rows
         for start in range(0, lines, at_once):
             row, panel, done = self._line(mine, start)
@@ -240,9 +240,9 @@ class QFew:
             e.block(g.body)
             k.place(done)
         if g.cluster > 1:
-            self._meet()  # nobody leaves while others read its memory
+            self._sync()  # nobody leaves while others read its memory
 
-    def _meet(self) -> None:
+    def _sync(self) -> None:
         self.k.emit("barrier.cluster.arrive.aligned;")
         self.k.emit("barrier.cluster.wait.aligned;")
 

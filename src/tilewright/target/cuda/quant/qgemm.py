@@ -108,7 +108,7 @@ class QGemm:
             first_row = self._gather(first_row, right)
         self._finish(first_row, first_panel, down, right)
         if g.splits > 1:
-            self._meet()  # nobody leaves while others read its memory
+            self._sync()  # nobody leaves while others read its memory
         text = k.text([f".maxntid {g.block}, 1, 1"] + [f".reqnctapercluster {g.splits}, 1, 1"] * (g.splits > 1), target.cpu)
         return module_text(target.cpu, self.ring + text)
 
@@ -253,7 +253,7 @@ class QGemm:
                         k.emit(f"{NAME} {{{c}}}, {{{', '.join(a[tall])}}}, {{{', '.join(two)}}}, {{{c}}};")
 
     # --- sums of a cluster --------------------------------------------------------------------------------------------
-    def _meet(self) -> None:
+    def _sync(self) -> None:
         self.k.emit("barrier.cluster.arrive.aligned;")
         self.k.emit("barrier.cluster.wait.aligned;")
 
@@ -266,7 +266,7 @@ class QGemm:
         for s, line in enumerate(self.sums):
             for i, four in enumerate(line):
                 k.emit(f"st.shared.v4.f32 [{here}+{16 * g.block * (s * g.wide + i)}], {{{', '.join(four)}}};")
-        self._meet()
+        self._sync()
         first = v("i32", f"mad.lo.u32 {{}}, {self.rank}, {16 * g.block * self.share}, {here};")
         there = [v("i32", f"mapa.shared::cluster.u32 {{}}, {first}, {r};") for r in range(g.splits)]
         for s, line in enumerate(self.sums):
