@@ -17,7 +17,6 @@ from ...core.dims import Dim, Shape, product
 from ...core.dtypes import DType
 from ...core.errors import UnsupportedError, require
 from ...core.needs import require_room
-from ...core.target_spec import TargetSpec
 from ...ir.graph import Value
 from ...ir.types import TensorType
 from .. import functions as F
