@@ -123,7 +123,7 @@ def along(x: Any, y: Any, p: Picks) -> Run:
              lambda x, y: torch.softmax(x, axis), lambda x, y: torch.log_softmax(x, axis), lambda x, y: torch.sort(x, axis).values,
              lambda x, y: torch.max(x, axis).values, lambda x, y: torch.min(x, axis, keepdim=True).values,
              lambda x, y: torch.cummax(x, axis).values, lambda x, y: torch.diff(x, dim=axis), lambda x, y: torch.topk(x, 1, axis).values,
-             lambda x, y: torch.sort(x, axis, stable=True, descending=True).indices if whole else torch.argsort(x, axis, stable=True),
+             lambda x, y: torch.sort(x, stable=True, dim=axis, descending=True).indices if whole else x.argsort(stable=True, dim=axis),
              lambda x, y: torch.cummin(x, axis).values, lambda x, y: torch.logcumsumexp(x, axis),
              lambda x, y: torch.amax(x, axis))  # fmt: skip
     return p.of(kinds)

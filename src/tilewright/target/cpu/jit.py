@@ -155,8 +155,8 @@ def _optimise(module: Any, machine: Any, opt: OptLevel) -> None:
     tuning = llvm.create_pipeline_tuning_options(speed_level=2 if opt == "light" else int(opt[1]))
     # Kernels arrive vectorised and unrolled as the template wants them.
     tuning.loop_vectorization = tuning.slp_vectorization = tuning.loop_interleaving = tuning.loop_unrolling = False
-    # llvmlite never frees the callbacks that come with a builder: 1,488 bytes a module are lost. One builder for all modules would not do:
-    # each run adds callbacks that refer to its own stack.
+    # llvmlite never frees the callbacks that come with a builder (`LLVMPY_DisposePassBuilder` deletes the builder alone): 1,488 bytes a
+    # module are lost. One builder for all modules would not do: each run registers instrumentations that lie on its own stack.
     builder = llvm.create_pass_builder(machine, tuning)
     if opt == "light":
         passes = llvm.create_new_module_pass_manager()
