@@ -155,7 +155,7 @@ class IOBinding:
         self._outputs[self._session._check_output(name)] = value.numpy()
 
     def synchronize_inputs(self) -> None:
-        """Nothing is under way when a method returns."""
+        """Nothing is in flight when a method returns."""
 
     synchronize_outputs = synchronize_inputs
 
