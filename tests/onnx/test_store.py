@@ -127,6 +127,14 @@ def test_a_start_from_the_cache_loads_neither_the_compiler_nor_ml_dtypes(compile
     assert done.stdout.strip() == "[]" and np.array_equal(np.load(tmp_path / "y.npy"), want)
 
 
+def test_a_function_is_the_first_thing_a_process_makes(tmp_path: Path) -> None:
+    """Nothing was compiled that filled the tables of ops."""
+    onnx.save(network("fresh"), tmp_path / "m.onnx")
+    code = f"import tilewright as tw; apply, params = tw.from_onnx({str(tmp_path / 'm.onnx')!r}); print(sorted(params))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("[")
+
+
 def test_another_file_or_option_is_another_entry(compiles: list[str]) -> None:
     one = network("one")
     for given, options in ((one, {}), (network("two"), {}), (one, {"dtype": "f64"}), (one, {"name": "other"}), (one, {"passes": ()})):

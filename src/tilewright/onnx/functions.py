@@ -10,6 +10,7 @@ import numpy as np
 from ..array.functions import staged
 from ..core.errors import InputError, UnsupportedError
 from ..core.signature import Slot
+from ..frontend.onnx import families as _families  # noqa: F401  fills the tables
 from ..frontend.onnx.export import export_graph
 from ..frontend.onnx.importer import Blocked, Builder, Pending
 from ..frontend.onnx.load import Source

@@ -477,7 +477,7 @@ def _key(value: Any, needed: bool, shape: tuple[Any, ...] | None) -> Any:
     if value is None:
         return None
     if isinstance(value, list):
-        return tuple(_key(v, needed, None) for v in value)
+        return ("maps", len(value)) if value and type(value[0]) is dict else tuple(_key(v, needed, None) for v in value)
     a = np.asarray(value)
     if a.dtype.kind in "OUS":
         return "strings"
