@@ -33,6 +33,7 @@ def test_transforms_of_rows(size: tuple[int, int], dtype: DType) -> None:
 def test_real_transforms(size: tuple[int, int], full: bool) -> None:
     x = fresh_rng().normal(size=size).astype(np.float32)
     got = Emulated(graph(RealDft(full=full), (f32, size)))(x)[0]
+    assert got.dtype == np.float32
     close(got, to_pairs((np.fft.fft if full else np.fft.rfft)(x.astype(np.float64)), np.float64), f32)
 
 
@@ -40,6 +41,7 @@ def test_real_transforms(size: tuple[int, int], full: bool) -> None:
 def test_real_transforms_back(size: tuple[int, int]) -> None:
     x = fresh_rng().normal(size=(size[0], size[1] // 2 + 1, 2)).astype(np.float32)
     got = Emulated(graph(RealDftBack(size[1]), (f32, x.shape)))(x)[0]
+    assert got.shape == size
     close(got, np.fft.irfft(to_complex(x.astype(np.float64)), size[1], norm="forward"), f32)
 
 

@@ -168,6 +168,7 @@ def test_gradients_of_depthwise_weights(case: tuple[Any, ...], rng: np.random.Ge
     g = floats(rng, dtype, *y.shape)
     made = Emulated(graph(lambda *v: o.TapProducts(kernel=taps, stride=stride, dilation=dilation, padding=tuple((p, p) for p in padding))(*v), (dtype, x.shape), (dtype, g.shape)))
     (got,) = made(x, g)
+    assert got.shape == (channels, *taps)
     close(got[:, None], torch.autograd.grad(y, leaves, wide(g).detach())[1].numpy(), dtype)
 
 
