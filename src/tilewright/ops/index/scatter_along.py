@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...core import dtypes as dt
-from ...core.dims import Dim
+from ...core.dims import Dim, bounds
 from ...core.errors import require
 from ...core.needs import require_room
 from ...ir.graph import Value
@@ -17,6 +17,12 @@ from .. import functions as F
 from ..base import E, MaybeValues, S, Values, register
 from ..families import General, N, bf16, boolean, f32, f64, i32, i64, require_axis, require_kind, require_one_dtype
 from .indexing import GatherAlongAxis, check_indices, require_ids
+
+
+def claimed(x: TensorType, ids: TensorType, axis: int) -> bool:
+    """Whether updates that overwrite find the last one of an element by a number for each element of x: of one a row there is no other,
+    and of few that would be more than they are."""
+    return ids.shape[axis] == 1 or bounds(x.numel)[1] <= 8 * bounds(ids.numel)[0]
 
 
 @register

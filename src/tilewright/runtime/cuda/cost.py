@@ -111,7 +111,8 @@ def predict(kernel: Kernel, blocks: int, threads: int, flops: float, nbytes: flo
         issue = blocks * threads / 32 * one.instructions / (ISSUE * min(blocks, target.cores) * CLOCK)
         waiting = rounds * (one.waits * WAIT_US + one.instructions / CLOCK)
         if max(issue, waiting) > 2 * max(compute, memory, LAUNCH_US):
-            why.append(f"{one.instructions:.0f} instructions a thread" if issue >= waiting else f"a thread waits for memory {one.waits:.0f} times")
+            many = f"{one.instructions:.0f} instructions a thread"
+            why.append(many if issue >= waiting else f"a thread waits for memory {one.waits:.0f} times")
         if wasted > 2 * max(compute, memory, LAUNCH_US):
             why.append(f"tiles multiply {one.products * programs / max(flops, 1.0):.0f} times what is asked for")
         compute = max(compute, wasted, issue, waiting)
