@@ -59,7 +59,8 @@ class OrderScatters(Pass):
         assert isinstance(n.op, ScatterAlong)
         same = ids.node.operands[0] if isinstance(ids.node.op, Expand) else ids
         along = same.shape[n.op.axis] if len(same.shape) == len(ids.shape) else None
-        if product(same.shape) == along == ids.shape[n.op.axis] and not any(a != n.op.axis and d != x.shape[a] for a, d in enumerate(ids.shape)):
+        whole = not any(a != n.op.axis and d != x.shape[a] for a, d in enumerate(ids.shape))
+        if whole and product(same.shape) == along == ids.shape[n.op.axis]:
             return self.ordered(n, x, F.reshape(same, (same.shape[n.op.axis],)), updates)
         count, steps = product(x.shape), tuple(s for s in Layout.contiguous(x.shape).strides if isinstance(s, int))  # all of them
         words = IndexOrder(rows=x.shape[n.op.axis], axis=n.op.axis, steps=steps)(ids, place=n.place)

@@ -1,8 +1,8 @@
 """Windows over planes on a GPU, whatever their strides: pools, and convolutions whose results read few channels each (by channel, with a
 multiplier, transposed; so also the backward passes of pools and of those).
 
-A thread has a few results; neighbouring threads have neighbours along the axis that the results lie along. Taps are written out where they are
-few, else loops; one outside the operand is not read. No padded copy, nothing is transposed: a tap's elements come from L1 again.
+A thread has a few results; neighbouring threads have neighbours along the axis that the results lie along. Taps are written out where they
+are few, else loops; one outside the operand is not read. No padded copy, nothing is transposed: a tap's elements come from L1 again.
 """
 
 from __future__ import annotations
