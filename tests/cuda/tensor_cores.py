@@ -10,7 +10,7 @@ import numpy as np
 
 from tests.cuda.emulator import Array, Fault, Heap
 from tilewright.core.dims import evaluate
-from tilewright.kernels.conv.cuda.kernels import ConvKernel, PatchKernel
+from tilewright.kernels.conv.cuda.kernels import ConvKernel, PatchKernel, WindowGradientKernel
 from tilewright.kernels.cuda.kernel import GemmKernel, TensorMap
 
 
@@ -62,7 +62,22 @@ def patches(image: Array, m: TensorMap, kernel: PatchKernel) -> Array:
     ])  # fmt: skip
 
 
+def run_gradient(kernel: WindowGradientKernel, heap: Heap, words: Sequence[int], env: dict[str, int]) -> None:
+    """The gradient of weights: parts of the pixels, 64 at a time; a tap's channels begin at multiples of 64."""
+    left, right, result = kernel.maps
+    g, x = ((data.astype(np.float64))[index] for data, index in (tensor(heap, m, words, env) for m in (left, right)))
+    seen = windows(x, right, kernel)
+    seen = np.pad(seen, ((0, 0), (0, 0), (0, -seen.shape[2] % 64))).transpose(1, 0, 2).reshape(seen.shape[1], -1)
+    assert kernel.transposed_a and not kernel.transposed_b and g.shape[:2] == (1, len(seen)) and kernel.parts == result.sizes[2]
+    data, index = tensor(heap, result, words, env)
+    each = -(-(-(-len(seen) // 64)) // kernel.parts) * 64
+    for p in range(kernel.parts):
+        data[index[p]] = g[0, p * each : (p + 1) * each, : result.sizes[1]].T @ seen[p * each : (p + 1) * each]
+
+
 def run_product(kernel: GemmKernel, heap: Heap, words: Sequence[int], env: dict[str, int]) -> None:
+    if isinstance(kernel, WindowGradientKernel):
+        return run_gradient(kernel, heap, words, env)
     if any(i.op == "load" for i in kernel.walk()) or kernel.transposed_a or not kernel.transposed_b or len(kernel.maps) != 3:
         raise NotImplementedError(f"{kernel.name}: the model knows rows along K and no epilogue")
     left, right, result = kernel.maps

@@ -23,7 +23,9 @@ from tilewright.core.errors import ExecutionError, InputError
 from tilewright.core.pytree import flatten
 from tilewright.ir.graph import Graph
 from tilewright.ir.types import TensorType
+from tilewright.ops.index.indexing import Gather
 from tilewright.ops.rows.norms import Softmax
+from tilewright.ops.rows.reductions import ArgMax
 from tilewright.runtime import dlpack
 from tilewright.runtime.arguments import from_dtype
 from tilewright.runtime.cuda import driver as cuda_driver
@@ -227,6 +229,17 @@ def test_a_profile(rng: np.random.Generator) -> None:
         here = varying(large)
         varying.profile(small, repeat=1), varying(here)  # the short way
         assert varying.last_env() == {"S": 8}
+
+
+def test_a_profile_of_a_kernel_that_is_led_by_indices_runs_what_computes_them() -> None:
+    """In the arena other values have taken the place of the indices by the end of a call: timed alone, the kernel would read anywhere."""
+    with fake_gpu() as gpu:
+        g = graph(lambda x, y: Gather(axis=0)(y, ArgMax(axis=1)(Softmax(axis=1)(x))), (f32, (4, 4)), (f32, (4, 8)))
+        session: Any = tw.compile(g, target="cuda")
+        session.profile(np.zeros((4, 4), np.float32), np.zeros((4, 8), np.float32), repeat=1)
+        *before, led = [x.kernel.name for x in session.executable.launches]
+        chain = next(i for i in range(len(gpu.launches)) if gpu.launches[i : i + 8] == [led] * 8)
+        assert len(before) == 2 and gpu.launches[chain - len(before) : chain] == before
 
 
 def test_memory_goes_back(gpu: FakeDriver) -> None:

@@ -87,6 +87,7 @@ CASES: dict[str, Any] = {
                            replaced_value_float=float("nan")),
     "binarizer": lambda: one("Binarizer", [f(5, 3)], domain=ML, threshold=0.2),
     "features": lambda: one("FeatureVectorizer", [f(5, 3), f(5, 2)], domain=ML, inputdimensions=[3, 2]),
+    "padded features": lambda: one("FeatureVectorizer", [f(5, 3), f(5, 4)], domain=ML, inputdimensions=[5, 2]),
     "encoder": lambda: one("LabelEncoder", [np.array([[1, 5, 9]])], domain=ML, keys_int64s=[1, 9], values_floats=[0.5, 2.5], default_float=-3.0),  # noqa: E501
 }  # fmt: skip
 

@@ -501,7 +501,9 @@ def attribute(x: Array, name: str) -> Any:
 
         place = placed.of(x)
         assert place is not None
-        return getattr(place.header, name) if name not in ("T", "mT") else placed.as_view(lambda a: getattr(a, name), [x], {})
+        if name in ("T", "mT"):
+            return placed.wrap(placed.Placed(getattr(place.header, name), place.stream))
+        return getattr(place.key, name) if name in ("size", "nbytes", "strides") else getattr(place.header, name)
     return getattr(ready(x), name) if name not in ("T", "mT") else wrap(getattr(ready(x), name))
 
 

@@ -22,7 +22,7 @@ import numpy as np
 from ..core import dtypes as dt
 from ..core.dims import sym
 from ..core.hashing import blake2b
-from ..runtime import eager_calls, eager_loops, eager_reductions, eager_views
+from ..runtime import eager_calls, eager_device, eager_loops, eager_reductions, eager_views
 from ..runtime import eager_host as H
 from ..runtime.native.layout import WORK_BITS
 from ..runtime.outputs import new_array
@@ -242,12 +242,13 @@ class Machine:
         from ..target.cpu.host_code import compile_host
 
         target = host_target()
-        modules = (H, eager_loops, eager_calls, eager_views, eager_reductions)
+        modules = (H, eager_loops, eager_calls, eager_views, eager_reductions, eager_device)
         sources = [*(Path(str(m.__file__)) for m in modules), Path(__file__).parents[1] / "target/cpu/host_code.py"]
         text = "host code " + blake2b(b"".join(p.read_bytes() for p in sources), digest_size=20).hexdigest()
         externals = ("PyErr_Clear", "PyType_GenericAlloc", "Py_DecRef", "PyObject_GetAttr", "PyLong_AsLongAndOverflow",
                      "PyObject_Vectorcall", "PyObject_VectorcallMethod", "PyObject_GetItem", "PyObject_GetBuffer",
-                     "PyNumber_MatrixMultiply")
+                     "PyNumber_MatrixMultiply", "Py_IncRef", "PyLong_FromLong", "PyList_Append", "PyEval_SaveThread",
+                     "PyEval_RestoreThread")
 
         def write() -> str:
             made, used = compile_host(H.source(), H.CONSTANTS, H.BLOCKS, H.EXPORTS, eager_loops.GIVEN)
@@ -269,7 +270,7 @@ class Machine:
         self.reduce_address = self.library.address("tw_reduce_run")
         self.run_reduce = free_entry(None, *[word] * 4)(self.reduce_address)
         self.run = free_entry(None, *[word] * 4)(self.run_address)
-        self.state = (ctypes.c_int64 * 32).from_address(self.library.address("state"))
+        self.state = (ctypes.c_int64 * 64).from_address(self.library.address("state"))
         self.slots = (ctypes.c_int64 * 64).from_address(self.library.address("slots"))
         self.free: list[Any] = []
         self.shared: Any = None
@@ -279,6 +280,7 @@ def _address(function: Any) -> int:
     return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
+@functools.cache
 def is_supported() -> bool:
     """Whether Python's and NumPy's structures lie as the host code reads them."""
     if platform.python_implementation() != "CPython" or ctypes.sizeof(ctypes.c_void_p) != 8 or sys.byteorder != "little":

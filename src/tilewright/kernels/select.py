@@ -33,7 +33,7 @@ from .conv.channels_last import behind_views, channels_last_layouts, seen_throug
 from .conv.conv import ConvTemplate
 from .conv.winograd import Winograd, WinogradTilesTemplate
 from .index.gather import GatherTemplate
-from .index.index_rows import IndexRows
+from .index.gather_last import IndexRows
 from .index.scatter import ScatterAddTemplate
 from .launch import Argument, Buffer, ConstBuffer, Item, Launch, Packed, Pointer, Program, Variant, filter_sizes, flatten, roots
 from .matmul.matmul import MatmulTemplate
@@ -144,7 +144,7 @@ def stored_bytes(type_: TensorType, packed: Packed) -> Dim:
         return product((out, *kernel)) * ceildiv(channels, packed.width) * packed.width * type_.dtype.itemsize
     if packed.form == "folded":
         rows = type_.shape[2] if type_.ndim == 4 else 1
-        return type_.shape[0] * ceildiv(rows, packed.width) * 64 * type_.dtype.itemsize
+        return type_.shape[0] * ceildiv(rows, packed.width) * 8 * packed.words * type_.dtype.itemsize
     if packed.form == "filters":
         c, per, _ = filter_sizes(type_.shape, packed)
         c = ceildiv(c, packed.words) * packed.words

@@ -14,7 +14,7 @@ import numpy as np
 from ...core import dtypes as dt
 from ...core.errors import ArgumentError, UnsupportedError
 from ...core.tensors import is_tensor
-from ...runtime.cuda.array import DeviceArray
+from ...runtime.cuda.array import SMALL, DeviceArray
 from .. import lazy
 from ..api import elementwise as E
 from ..api.base import common, weak_dtype
@@ -24,7 +24,7 @@ from ..machine import MADE_OF
 from ..operators import check_dtype
 from ..trees import rewrapped
 from ..updates import At, fitting
-from . import composed, reductions
+from . import composed, direct, reductions
 from . import elementwise as kernels
 from . import lazy as later
 from . import placed as P
@@ -96,15 +96,32 @@ def quick(name: str, fn: Fn, traced: Fn | None, args: Sequence[Any], kwargs: dic
     found = calls.get(known)
     if found is None:
         made = run(name, fn, traced, args, kwargs)
-        planned = _planned(name, args)
-        if planned is not None:
+        found = _planned(name, args)
+        if found is not None:
             if len(calls) >= kernels.PLANS:
                 calls.clear()
-            calls[known] = planned
+            calls[known] = found
+            noted(name, args, kwargs, *found)
         return made
     P.enter()
     plan, constants = found
+    noted(name, args, kwargs, plan, constants)
     return P.wrap(kernels.execute(plan, [c if c is not None else x._node for x, c in zip(args, constants, strict=True)]))
+
+
+def noted(name: str, args: Sequence[Any], kwargs: dict[str, Any], plan: kernels.Plan, constants: Sequence[Placed | None]) -> None:
+    """Host code may launch this kernel by itself from now on."""
+    n = len(constants)
+
+    def make() -> direct.Plan | None:
+        if not plan.result.size or plan.result.nbytes > SMALL:
+            return None
+        plan.kernel.load(n + 1)
+        every = [*constants, *[None] * (len(args) + len(kwargs) - n)]
+        return direct.Plan(plan.kernel.kernel.name, every, [plan.result.nbytes], plan.result,
+                           [(plan.kernel, [*((k, 0) for k in range(n)), (len(every), 0)])])
+
+    direct.note(name, args, kwargs, make)
 
 
 def _planned(name: str, args: Sequence[Any]) -> tuple[kernels.Plan, list[Placed | None]] | None:
@@ -123,7 +140,7 @@ def _planned(name: str, args: Sequence[Any]) -> tuple[kernels.Plan, list[Placed 
 def run(name: str, fn: Fn, traced: Fn | None, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """A function of `tw.` with an Array on a GPU among its arguments."""
     name = E.ALIASES.get(name, name)
-    out = kwargs.get("out")
+    out, original = kwargs.get("out"), kwargs
     kwargs = {k: leaf(v, name) for k, v in kwargs.items() if k != "out"}
     given = [leaf(x, name) for x in args]
     if name in VIEWS:
@@ -147,9 +164,9 @@ def run(name: str, fn: Fn, traced: Fn | None, args: Sequence[Any], kwargs: dict[
         del given[1:]
     made = _elementwise(name, given) if name in ELEMENTWISE and not kwargs else None
     if name == "astype":
-        made = _astype(*given, **kwargs)
+        made = _astype(args, *given, **kwargs)
     if name in reductions.NAMES and type(given[0]) is Array:
-        made = _reduced(name, *given, **kwargs)
+        made = _reduced(name, args, original, *given, **kwargs)
     if made is None:
         if traced is None:
             raise UnsupportedError(f"{name}: has no version for GPUs yet, got an Array on cuda; use x.to('cpu')")
@@ -210,41 +227,49 @@ def _elementwise(name: str, given: Sequence[Any], out: Placed | None = None) -> 
     return None if found is None else P.wrap(found)
 
 
-def _reduced(name: str, x: Array, axis: Any = None, keepdims: bool = False) -> Array | None:
+def _reduced(name: str, args: Sequence[Any], kwargs: dict[str, Any], x: Array, axis: Any = None, keepdims: bool = False) -> Array | None:
     """A reduction by kernels of run-time sizes; None where there are none."""
     if type(axis) not in (type(None), int, tuple):
         return None
-    made = reductions.run(name, place(x), axis, keepdims)
+    count = len(args) + len(kwargs)
+    made = reductions.run(name, place(x), axis, keepdims, lambda make: direct.note(name, args, kwargs, lambda: make(count)))
     return None if made is None else P.wrap(made)
 
 
-def _astype(x: Array, dtype: Any, copy: bool = True, device: Any = None) -> Array | None:
+def _astype(args: Sequence[Any], x: Array, dtype: Any, copy: bool = True, device: Any = None) -> Array | None:
     wanted = dt.dtype(dtype)
     if device is not None:
-        return _astype(x, dtype, copy).to(device)  # type: ignore[union-attr]
+        return _astype((), x, dtype, copy).to(device)  # type: ignore[union-attr]
     if x.dtype == wanted.np:
         return x.copy() if copy else x
     if x.dtype.kind == "c" and wanted.kind not in "cb":
         raise ArgumentError(f"astype: complex numbers do not fit {wanted}; use tw.real or tw.abs")
-    made = kernels.run("astype", [place(x)], static=(wanted,))
-    return None if made is None else P.wrap(made)
+    P.enter()
+    plan = kernels.planned("astype", [place(x)], None, (wanted,))
+    if plan is None:
+        return None
+    if len(args) == 2 and copy:
+        noted("astype", args, {}, plan, [None])
+    return P.wrap(kernels.execute(plan, [place(x)]))
 
 
 def update(name: str, x: Array, other: Any) -> Array:
-    """`x op= other`, in x's memory where nobody else holds it. The result keeps x's shape and dtype."""
-    from ..functions import API
+    """`x op= other`, in x's memory where nobody else holds it and it is large. The result keeps x's shape and dtype."""
+    from ..functions import OFFERED
 
-    given = [x, leaf(other, name)]
+    leaf(other, name)
     made = None
-    if type(other) in NUMBERS or (shown(x) == shown(other) and type(other) is Array):
+    p = place(x)
+    alike = type(other) in NUMBERS or (type(other) is Array and other.device != "cpu" and place(other).key is p.key)
+    large = p.nbytes > SMALL
+    del p  # it holds the memory
+    if large and alike and P.is_alone(x):
         types = x.dtype if type(other) is Array else weak_dtype(other, x.dtype, name)
-        text = _text(name, x.dtype, given)[0]
-        same = types == x.dtype and kernels.result_dtype(text, (dt.dtype(types),) * 2) is dt.dtype(x.dtype)
-        del given  # it holds the memory
-        if same and P.is_alone(x):
+        text = _text(name, x.dtype, [x, other])[0]
+        if types == x.dtype and kernels.result_dtype(text, (dt.dtype(types),) * 2) is dt.dtype(x.dtype):
             made = _elementwise(name, [x, other], P.of(x))
     if made is None:
-        made = API[name](x, other)
+        made = OFFERED[name](x, other)  # which host code may know the next time
     if made.shape != x.shape:
         raise ArgumentError(f"{name}: an in-place operator keeps the shape, got {shown(x)} and a result {shown(made)}")
     check_dtype(name, x, made)
@@ -314,8 +339,10 @@ def _keys(x: Array, key: Any) -> tuple[list[Any], bool]:
 
 def taken(x: Array, key: Any) -> Array:
     """`x[key]`: a view, or the elements that index arrays name."""
-    keys, basic = _keys(x, key)
     p = place(x)
+    if type(key) is int or type(key) is slice:
+        return P.wrap(Placed(p.header[key, ...], p.stream))
+    keys, basic = _keys(x, key)
     if basic:
         whole = tuple(keys) if any(k is Ellipsis for k in keys) else (*keys, ...)  # never an element, which would be read
         return P.wrap(Placed(p.header[whole], p.stream))
@@ -468,7 +495,9 @@ def create(name: str, fn: Fn, args: Sequence[Any], kwargs: dict[str, Any], devic
             from ..api.creation import _shape
 
             made = P.empty(_shape(shape, name), one.dtype)
-            if name != "empty":
+            if name == "zeros":
+                P.clear(made)
+            elif name != "empty":
                 kernels.copy_into(made, P.number(one.numpy(), one.dtype))
             return P.wrap(made)
     return fn(*args, **kwargs).to(device)

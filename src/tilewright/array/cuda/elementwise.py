@@ -138,10 +138,15 @@ class Bound:
         self.packets: list[cuda_launch.Packet] = []
         self.state = state
 
-    def start(self, addresses: Sequence[int], stream: int) -> None:
+    def load(self, count: int) -> None:
+        """Everything of a launch but the addresses, of which there are `count`, for the driver that is here."""
         state = P.state()
         if self.state is not state:
-            self._load(state, len(addresses))
+            self._load(state, count)
+
+    def start(self, addresses: Sequence[int], stream: int) -> None:
+        state = P.state()
+        self.load(len(addresses))
         if self.errors is not None:
             self.kernel.raise_error(self.errors)
         try:
@@ -269,9 +274,7 @@ class Plan:
     """A kernel at given sizes and strides, and the result that it makes."""
 
     kernel: Bound
-    shape: tuple[int, ...]  # as the result lies in memory
-    dtype: np.dtype[Any]
-    back: Any  # the order of its axes, where that is another one
+    result: P.Key
 
 
 def run(name: str, operands: Sequence[Placed], out: Placed | None = None, static: tuple[Any, ...] = ()) -> Placed | None:
@@ -298,10 +301,8 @@ def planned(name: str, operands: Sequence[Placed], out: Placed | None, static: t
 def execute(plan: Plan, operands: Sequence[Placed], out: Placed | None = None) -> Placed:
     stream = P.current()
     if out is None:
-        out = P.empty(plan.shape, plan.dtype, stream)
-        if plan.back is not None:
-            out = Placed(out.header.transpose(plan.back), stream)
-    if out.header.size:
+        out = P.made(plan.result, stream)
+    if plan.result.size:
         every = (*operands, out)
         P.before_use(every, stream)
         plan.kernel.start([p.address for p in every], stream)
@@ -336,7 +337,8 @@ def _plan(name: str, headers: Sequence[P.Header], addresses: Sequence[int], out:
     if form < 0:
         sizes[-1] //= WIDE
         each = [[x // WIDE for x in s] if s[-1] == 1 else s for s in each]
-    return Plan(Bound(kernel, [*sizes, *(x for s in each for x in s)]), size, dtype.np, back)
+    result = P.key_of(dtype.np, tuple(shape), tuple(int(n) * dtype.itemsize for n in strides))
+    return Plan(Bound(kernel, [*sizes, *(x for s in each for x in s)]), result)
 
 
 # ---- copies

@@ -12,7 +12,7 @@ from dataclasses import replace
 from ...core.dtypes import bf16, i32
 from ...core.target_spec import TargetSpec
 from ...tile.builder import Ix, Tile
-from ..pointwise.transpose import MOVED
+from ..pointwise.copies import MOVED
 from ..quant.words import PAIRS, in_words, word_operand, words_of
 from ..region import Operand, Region, widen
 from .forward import AttentionKernel, Config

@@ -22,8 +22,8 @@ from ..call import Call
 from ..launch import FEW, Buffer, Launch, Packed, window_order
 from ..matmul.matmul import default_config, product_launch
 from ..matmul.product import Problem
+from ..pointwise.copies import MOVED
 from ..pointwise.pointwise import unravel
-from ..pointwise.transpose import MOVED
 from ..quant.word_copies import planes_to_words
 from ..quant.words import PAIRS, Words, in_words, word_operand, words_of
 from ..region import Operand, Region

@@ -20,6 +20,7 @@ from ..conv.cuda.pool import CudaPool
 from ..conv.cuda.tap_products import CudaTapProducts
 from ..conv.cuda.tiled import TiledConv
 from ..conv.cuda.weight_gradient import ConvWeightGradient
+from ..conv.cuda.window_gradient import WindowGradient
 from ..conv.pool import PoolTemplate
 from ..custom.own import Own
 from ..fft.cuda.blocks import CudaDftColumns, CudaDftRows
@@ -46,7 +47,6 @@ from ..pointwise.pointwise import Pointwise
 from ..quant.cuda.packed_rows import CudaQGather, CudaQuantizeRows
 from ..quant.cuda.qdot import CudaQDot
 from ..quant.cuda.qgemm import CudaQGemm
-from ..rows.arg_reduce import ArgReduce
 from ..rows.cuda.arg_reduce import CudaArgReduce
 from ..rows.cuda.channel_sums import CudaChannelSums
 from ..rows.cuda.cross_entropy import CudaCrossEntropy
@@ -54,6 +54,7 @@ from ..rows.cuda.long_norm import LongNorm
 from ..rows.cuda.norm_backward import CudaNormBackward
 from ..rows.cuda.reduce import CudaReduce
 from ..rows.cuda.rows import CudaRows
+from ..rows.reduce import ArgReduce
 from ..rows.rows import Rows
 from ..scan.cuda.delta_net import CudaDeltaRule
 from ..scan.cuda.running import CudaRunning
@@ -85,6 +86,7 @@ CUDA_TEMPLATES: list[Template] = [
     ThinMatmul(),
     UnalignedMatmul(),
     HopperMatmul(),
+    WindowGradient(),
     ConvWeightGradient(),
     CudaTapProducts(),
     PatchConv(),

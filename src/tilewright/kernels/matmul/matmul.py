@@ -23,8 +23,8 @@ from ...ir.types import TensorType
 from ...ops.matmul.contractions import Matmul as MatmulOp
 from ...tile.builder import Ix, KernelBuilder, Tile, View
 from ..launch import Buffer, Launch, Packed, Variant
+from ..pointwise.copies import transpose_launch, wants_transpose
 from ..pointwise.pointwise import unravel
-from ..pointwise.transpose import transpose_launch, wants_transpose
 from ..quant.tiles import tiles_fit, tiles_launch
 from ..quant.word_copies import filled_copy
 from ..quant.words import PAIRS, in_words, word_operand, words_of

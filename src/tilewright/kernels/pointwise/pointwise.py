@@ -115,7 +115,7 @@ class Pointwise(Template):
 
 def _transposed(region: Region, target: TargetSpec, operands: list[Operand | None], layouts: list[Layout]) -> list[Launch]:
     """Launches that transpose operands which run along another axis than the first result; operands and layouts are those behind them."""
-    from .transpose import transposing_copy
+    from .copies import transposing_copy
 
     launches: list[Launch] = []
     result = region.results[0]

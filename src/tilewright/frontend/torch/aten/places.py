@@ -12,11 +12,11 @@ from ....core import dtypes as dt
 from ....core.dims import product
 from ....core.errors import UnsupportedError
 from ....ir.graph import Value
-from ....ops.index.strided_add import fold
-from .distance import p_norm
+from ....ops.index.pad_edges import fold
+from .linear import p_norm
 from .registry import Context, aten, axis_of, rows
 from .scatter import overwrite
-from .sized import chosen, columns, truth
+from .shape import chosen, columns, truth
 
 
 def numbers(x: Value, what: str) -> np.ndarray[Any, Any]:

@@ -9,8 +9,7 @@ from ....ir.graph import Node
 from ....ops.index.weighted import WeightedGather
 from ....ops.matmul.contractions import Conv
 from ....ops.rows.norms import LayerNorm
-from ....ops.rows.pool_backward import MaxPoolBackward
-from ....ops.rows.pool_indices import MaxPoolIndices
+from ....ops.rows.pooling import MaxPoolBackward, MaxPoolIndices
 from ..channels_last import FOLLOWS
 from .weight_gradient import is_weight_gradient
 

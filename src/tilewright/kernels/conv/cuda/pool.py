@@ -9,9 +9,9 @@ from typing import Any
 from ....core.dims import bounds, product
 from ....core.dtypes import i32
 from ....core.target_spec import TargetSpec
-from ....ops.rows.pool_indices import MaxPoolIndices as MaxPoolIndicesOp
 from ....ops.rows.pooling import AvgPool as AvgPoolOp
 from ....ops.rows.pooling import MaxPool as MaxPoolOp
+from ....ops.rows.pooling import MaxPoolIndices as MaxPoolIndicesOp
 from ....tile.builder import Ix, Tile
 from ....tile.ir import identity
 from ...cuda.groups import shared_launch

@@ -12,7 +12,7 @@ from ....core.dtypes import i32
 from ....core.target_spec import TargetSpec
 from ....ir.layout import Layout
 from ....ir.types import TensorType
-from ....ops.index.scatter_along import ScatterAlong, claimed
+from ....ops.index.scatter import ScatterAlong, claimed
 from ...call import Call
 from ...cuda.groups import on_threads
 from ...launch import Buffer, Launch

@@ -7,7 +7,7 @@ from __future__ import annotations
 from ....core.dims import ceildiv, product
 from ....core.dtypes import compute_dtype, i32
 from ....core.target_spec import TargetSpec
-from ....ops.matmul.distances import PairSums
+from ....ops.matmul.contractions import PairSums
 from ....tile.builder import Tile
 from ...call import Call
 from ...cuda.groups import on_threads

@@ -218,7 +218,7 @@ class Gemm:
         inner = k.label("copy")
         k.place(inner)
         full = ring.fill(self.a_bytes + (0 if g.kept else self.b_bytes))
-        here = k.value("i32", f"add.u32 {{}}, {step}, {self.start};") if g.splits > 1 else step
+        here = k.value("i32", f"add.u32 {{}}, {step}, {self.start};") if self.start != "0" else step
         at = k.value("i32", f"shl.b32 {{}}, {here}, {(BK // self.item).bit_length() - 1};")
         spot = k.value("i32", f"mad.lo.u32 {{}}, {ring.stage}, {stage_bytes(g)}, {self.base};")
         none = k.value("i32", "mov.u32 {}, 0;") if any(g.alone) else ""
