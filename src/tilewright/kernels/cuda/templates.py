@@ -15,6 +15,7 @@ from ..conv.cuda.depthwise import DepthwiseConv
 from ..conv.cuda.halo import HaloConv
 from ..conv.cuda.hopper import HopperConv
 from ..conv.cuda.patch import PatchConv
+from ..conv.cuda.phases import PhasedConv
 from ..conv.cuda.planes import CudaMaxPoolBackward, PlaneConv
 from ..conv.cuda.pool import CudaPool
 from ..conv.cuda.tap_products import CudaTapProducts
@@ -91,6 +92,7 @@ CUDA_TEMPLATES: list[Template] = [
     CudaTapProducts(),
     PatchConv(),
     HopperConv(),
+    PhasedConv(),
     DepthwiseConv(),
     HaloConv(),
     PlaneConv(),

@@ -33,7 +33,7 @@ BARRIERS = {
     "cp.async.wait_group": "copies have landed",
     "cp.async.bulk.wait_group": "results have been read, or have left",
     "fence.proxy.async": "TMA or the tensor core sees what threads stored",
-    "griddepcontrol.wait": "the kernel before has ended",
+    "griddepcontrol.wait": "the previous kernel has ended",
 }
 
 

@@ -234,9 +234,11 @@ def _cut(c: Context, x: Value, pads: Sequence[Any]) -> tuple[Value, tuple[Dim, .
 
 @aten("slice_scatter.default")
 def slice_scatter(c: Context, x: Value, src: Value, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Any:
-    if step != 1:
-        return NotImplemented
     axis = axis_of(dim, len(x.shape))
+    if step != 1:
+        if not all(isinstance(d, int) for d in (step, x.shape[axis], src.shape[axis])):
+            return NotImplemented
+        return c.emit(O.UpdateSlice(axis=axis, start=bound(start, x.shape[axis], 0), step=step), x, c.cast(src, x.dtype))
     return replaced(c, x, src, axis, bound(start, x.shape[axis], 0))
 
 

@@ -29,7 +29,7 @@ class Address:
     hint: str = ""  # of loads
     order: str = ""  # ordering and scope of accesses that are more than weak
     runs: bool = False  # a thread's elements along the first axis of a tile are neighbours, and one access where there are four
-    early: bool = False  # in memory from the start: loads need not wait for the kernel before
+    early: bool = False  # in memory from the start: loads need not wait for the previous kernel
 
 
 def times(f: Scalars, a: str, b: str) -> str:

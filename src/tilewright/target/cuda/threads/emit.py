@@ -177,7 +177,7 @@ def warnings(kernel: BlockKernel, target: TargetSpec) -> list[str]:
 class Emitter(Control):
     """Walks a kernel once; `env` maps each tile-IR value to registers."""
 
-    pending = False  # the wait for the kernel before is still to come
+    pending = False  # the wait for the previous kernel is still to come
     arch = 90
 
     @cached_property
@@ -443,7 +443,7 @@ class Emitter(Control):
         assert isinstance(type_, TileType)
         if self.pending and not view.early:  # the first load that must wait
             if self.loops:
-                raise CompileError(f"cuda: kernel {self.kernel.name} waits for the kernel before inside a loop or branch")
+                raise CompileError(f"cuda: kernel {self.kernel.name} waits for the previous kernel inside a loop or branch")
             self.wait()
             self.pending = False
         if self.pending and view.hint:
@@ -454,7 +454,7 @@ class Emitter(Control):
         ordering.after(self, instr)
 
     def wait(self) -> None:
-        """All that the kernel before wrote is in memory from here on."""
+        """All that the previous kernel wrote is in memory from here on."""
         self.k.lines += [WAIT, START] if self.k.starts_after_wait else [WAIT]
 
     def do_store(self, instr: Instr) -> None:
