@@ -187,7 +187,8 @@ def plane_pool(region: Region) -> Launch:
             count = count * (b.binary("min", begin + k, high) - b.binary("max", begin, low))
         states = [states[0] / b.cast(count, dtype)]
     for goal, found, r in zip(goals, states, region.results, strict=True):
-        planes.put(goal, b.cast(found, r.type.dtype) if found.dtype is planes.kind and r.type.dtype.is_int else narrow(b, found, r.type.dtype))
+        whole = found.dtype is planes.kind and r.type.dtype.is_int
+        planes.put(goal, b.cast(found, r.type.dtype) if whole else narrow(b, found, r.type.dtype))
     return planes.launch()
 
 
