@@ -28,7 +28,7 @@ def test_transforms_of_rows(size: tuple[int, int], dtype: DType) -> None:
     close(emulated(x)[0], to_pairs(want, np.float64), dtype)
 
 
-@pytest.mark.parametrize("size", [(3, 128), (2, 2048), (2, 6), (2, 15), (1, 1000), (0, 128)], ids=str)
+@pytest.mark.parametrize("size", [(3, 128), (2, 6), (2, 15), (0, 128)], ids=str)
 @pytest.mark.parametrize("full", [False, True])
 def test_real_transforms(size: tuple[int, int], full: bool) -> None:
     x = fresh_rng().normal(size=size).astype(np.float32)
@@ -37,7 +37,7 @@ def test_real_transforms(size: tuple[int, int], full: bool) -> None:
     close(got, to_pairs((np.fft.fft if full else np.fft.rfft)(x.astype(np.float64)), np.float64), f32)
 
 
-@pytest.mark.parametrize("size", [(3, 128), (2, 2048), (2, 6), (2, 15)], ids=str)
+@pytest.mark.parametrize("size", [(3, 128), (1, 1024), (2, 15)], ids=str)
 def test_real_transforms_back(size: tuple[int, int]) -> None:
     x = fresh_rng().normal(size=(size[0], size[1] // 2 + 1, 2)).astype(np.float32)
     got = Emulated(graph(RealDftBack(size[1]), (f32, x.shape)))(x)[0]

@@ -10,7 +10,7 @@ import torch
 
 from tests.cuda.launching import Emulated, graph
 from tilewright.core.dtypes import dtype
-from tilewright.kernels.scan.cuda.running import CHUNK
+from tilewright.kernels.scan.cuda.running import LONG
 from tilewright.kernels.sort.cuda.radix import ITEMS, RadixKernel
 from tilewright.ops.index.indexing import TopK
 from tilewright.ops.index.sorting import ArgSort, Sort
@@ -82,13 +82,13 @@ def test_scans_of_tiles_that_threads_share(kind: str, threads: int, rng: np.rand
 
 
 @pytest.mark.parametrize(("kind", "shape", "axis", "exclusive", "reverse"), [
-    ("i32", (2, CHUNK + 900), 1, False, False), ("f32", (CHUNK + 1,), 0, True, True), ("f16", (3, 40), 0, False, True)])
+    ("i32", (2, LONG + 900), 1, False, False), ("f32", (LONG + 1,), 0, True, True), ("f16", (3, 40), 0, False, True)])
 def test_running_sums_of_long_rows(kind: str, shape: tuple[int, ...], axis: int, exclusive: bool, reverse: bool,
                                    rng: np.random.Generator) -> None:
     x = (rng.normal(size=shape) * 9).astype(dtype(kind).np)
     op = CumSum(axis=axis, exclusive=exclusive, reverse=reverse)
     emulated = Emulated(graph(lambda v: op(v), (dtype(kind), shape)))
-    assert any("by warps" in k.note for k in emulated.program.launches)
+    assert any("threads a row" in k.note for k in emulated.program.launches)
     exact = np.cumsum(np.flip(x, axis) if reverse else x, axis, dtype=np.float64)
     exact = exact - (np.flip(x, axis) if reverse else x) if exclusive else exact
     want = np.flip(exact, axis) if reverse else exact
@@ -96,7 +96,7 @@ def test_running_sums_of_long_rows(kind: str, shape: tuple[int, ...], axis: int,
 
 
 def test_running_products_of_long_rows(rng: np.random.Generator) -> None:
-    x = rng.choice([0.5, 2.0, -1.0], CHUNK + 3).astype(np.float32)
+    x = rng.choice([0.5, 2.0, -1.0], LONG + 3).astype(np.float32)
     got = Emulated(graph(lambda v: CumProd(axis=0)(v), (dtype("f32"), x.shape)))(x)[0]
     np.testing.assert_array_equal(got, np.cumprod(x.astype(np.float64)).astype(np.float32))
 

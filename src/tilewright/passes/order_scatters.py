@@ -8,7 +8,7 @@ from ..core.dims import bounds, product
 from ..ir.graph import Graph, Node, Value
 from ..ir.layout import Layout
 from ..ops import functions as F
-from ..ops.index.scatter import IndexOrder, ScatterAlong, ScatterOrdered, ScatterRows
+from ..ops.index.scatter import IndexOrder, ScatterAlong, ScatterOrdered, ScatterRows, claimed
 from ..ops.views import Expand
 from .base import Log, Pass
 
@@ -19,7 +19,7 @@ MOST = 1 << 30  # indices and rows that the words of an order hold
 @dataclass(frozen=True)
 class OrderScatters(Pass):
     """Before: composites are taken apart; the target is a GPU. After: a scatter of rows of known width is an `index_order` of its indices
-    and a `scatter_ordered` of rows along the first axis; so is one of more than a few elements along an axis, each of them a row."""
+    and a `scatter_ordered` of rows along the first axis; so is one that adds more than a few elements along an axis, each of them a row."""
 
     name: ClassVar[str] = "order-scatters"
 
@@ -41,6 +41,8 @@ class OrderScatters(Pass):
 
     def suits(self, n: Node) -> bool:
         if isinstance(n.op, ScatterAlong):
+            if n.op.mode == "set" and claimed(n.operands[0].type, n.operands[1].type, n.op.axis):  # needs no order
+                return False
             sizes = [d for v in n.operands[:2] for d in v.shape]
             known = all(isinstance(d, int) and d > 0 for d in sizes) and n.operands[0].dtype.kind != "b"
             return known and n.operands[1].shape[n.op.axis] > FEW and max(v.type.numel for v in n.operands) <= MOST
@@ -55,7 +57,9 @@ class OrderScatters(Pass):
         """Every element is a row of its own, unless indices are the same all along the other axes."""
         assert isinstance(n.op, ScatterAlong)
         same = ids.node.operands[0] if isinstance(ids.node.op, Expand) else ids
-        if product(same.shape) == same.shape[n.op.axis] and not any(a != n.op.axis and d != x.shape[a] for a, d in enumerate(ids.shape)):
+        along = same.shape[n.op.axis] if len(same.shape) == len(ids.shape) else None
+        whole = not any(a != n.op.axis and d != x.shape[a] for a, d in enumerate(ids.shape))
+        if whole and product(same.shape) == along == ids.shape[n.op.axis]:
             return self.ordered(n, x, F.reshape(same, (same.shape[n.op.axis],)), updates)
         count, steps = product(x.shape), tuple(s for s in Layout.contiguous(x.shape).strides if isinstance(s, int))  # all of them
         words = IndexOrder(rows=x.shape[n.op.axis], axis=n.op.axis, steps=steps)(ids, place=n.place)

@@ -28,6 +28,7 @@ from ..fft.cuda.blocks import CudaDftColumns, CudaDftRows
 from ..index.cuda.bags import CudaBagSum
 from ..index.cuda.gather import CudaGather, CudaIndex
 from ..index.cuda.scatter import CudaIndexOrder, CudaScatterOrdered
+from ..index.cuda.scatter_set import CudaScatterSet
 from ..index.cuda.weighted import CudaWeightedGather
 from ..index.gather import GatherTemplate
 from ..linalg import lapack
@@ -110,6 +111,7 @@ CUDA_TEMPLATES: list[Template] = [
     CudaChannelSums(),
     CudaIndexOrder(),
     CudaScatterOrdered(),
+    CudaScatterSet(),
     CudaBagSum(),
     CudaWeightedGather(),
     CudaCrossEntropy(),

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...core import dtypes as dt
-from ...core.dims import Dim, product
+from ...core.dims import Dim, bounds, product
 from ...core.errors import require
 from ...core.needs import require_room
 from ...core.target_spec import TargetSpec
@@ -287,6 +287,12 @@ class ScatterOrdered(Composite):
 
     def flops(self, x: TensorType, words: TensorType, updates: TensorType) -> Dim:
         return updates.numel
+
+
+def claimed(x: TensorType, ids: TensorType, axis: int) -> bool:
+    """Whether updates that overwrite find the last one of an element by a number for each element of x: of one a row there is no other,
+    and of few that would be more than they are."""
+    return ids.shape[axis] == 1 or bounds(x.numel)[1] <= 8 * bounds(ids.numel)[0]
 
 
 @register

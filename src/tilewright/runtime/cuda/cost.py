@@ -108,10 +108,12 @@ def predict(kernel: Kernel, blocks: int, threads: int, flops: float, nbytes: flo
         wasted = one.products * programs / (used * sms) / 1e6
         resident = max(1, RESIDENT // max(threads, 1))
         rounds = -(-blocks // (target.cores * resident))
-        issue = blocks * threads / 32 * one.instructions / (ISSUE * min(blocks, target.cores) * CLOCK)
-        waiting = rounds * (one.waits * WAIT_US + one.instructions / CLOCK)
+        instructions, waits = (one.instructions, one.waits) if isinstance(kernel, BlockKernel) else (0.0, 0.0)  # else they overlap
+        issue = blocks * threads / 32 * instructions / (ISSUE * min(blocks, target.cores) * CLOCK)
+        waiting = rounds * (waits * WAIT_US + instructions / CLOCK)
         if max(issue, waiting) > 2 * max(compute, memory, LAUNCH_US):
-            why.append(f"{one.instructions:.0f} instructions a thread" if issue >= waiting else f"a thread waits for memory {one.waits:.0f} times")
+            many = f"{instructions:.0f} instructions a thread"
+            why.append(many if issue >= waiting else f"a thread waits for memory {waits:.0f} times")
         if wasted > 2 * max(compute, memory, LAUNCH_US):
             why.append(f"tiles multiply {one.products * programs / max(flops, 1.0):.0f} times what is asked for")
         compute = max(compute, wasted, issue, waiting)

@@ -39,7 +39,8 @@ class DepthwiseConv(Template):
         node = region.node
         if (other := ConvTemplate().matches(region, target)) is not None:
             return other
-        return None if depthwise(node, several=True) else Reason("every channel by itself, in f16 or bf16, up to three axes of known size, few taps")
+        why = "every channel by itself, in f16, bf16 or f32, up to three axes of known size, few taps"
+        return None if depthwise(node, several=True) else Reason(why)
 
     def packs(self, region: Region, target: TargetSpec) -> dict[int, Packed]:
         return packed_weights(region, BY_CHANNEL)

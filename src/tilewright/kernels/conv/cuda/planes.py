@@ -1,8 +1,8 @@
 """Windows over planes on a GPU, whatever their strides: pools, and convolutions whose results read few channels each (by channel, with a
 multiplier, transposed; so also the backward passes of pools and of those).
 
-A thread has a few results; neighbouring threads have neighbours along the axis that the results lie along. Taps are written out where they are
-few, else loops; one outside the operand is not read. No padded copy, nothing is transposed: a tap's elements come from L1 again.
+A thread has a few results; neighbouring threads have neighbours along the axis that the results lie along. Taps are written out where they
+are few, else loops; one outside the operand is not read. No padded copy, nothing is transposed: a tap's elements come from L1 again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from math import prod
 from typing import Any
 
 from ....core.dims import Dim, bounds, ceildiv, product
-from ....core.dtypes import compute_dtype, i32
+from ....core.dtypes import compute_dtype, i32, i64
 from ....core.target_spec import TargetSpec
 from ....ir.graph import Value
 from ....ir.layout import Layout
@@ -44,28 +44,30 @@ States = list[Tile]
 
 
 class Planes:
-    """One kernel under construction, over results [lead…, *out]. Coordinates are i32: of all threads, or of each along `lane`."""
+    """One kernel under construction, over results [lead…, *out]. Coordinates are i32 where they suffice: of all threads, or (of one axis)
+    of each."""
 
     def __init__(self, name: str, region: Region, shape: Sequence[Dim], layout: Layout) -> None:
         self.region, self.call = region, Call(name, region.name)
         self.b, rank = self.call.b, len(shape)
+        self.kind = i32 if bounds(product(list(shape)))[1] < LARGEST else i64
         b, beside = self.b, [a for a in range(rank) if layout.strides[a] == 1 and shape[a] != 1]
         lane = beside[-1] if beside else rank - 1
         size = shape[lane]
         self.threads = WARP if not isinstance(size, int) or size > WARP // 2 else max(4, 1 << (size - 1).bit_length())
         self.width = self.threads * (min(EACH, -(-size // WARP)) if isinstance(size, int) and self.threads == WARP else 1)
         strips = ceildiv(size, self.width)
-        rest = b.from_index(b.pid, i32)
+        rest = b.from_index(b.pid, self.kind)
         strip, rest = self.divided(rest, self.number("strips", strips))
         self.at = [rest] * rank
-        self.at[lane] = b.iota((self.width,), 0, i32) + strip * self.width
+        self.at[lane] = b.iota((self.width,), 0, self.kind) + strip * self.width
         for a in reversed([a for a in range(rank) if a != lane]):
             self.at[a], rest = self.divided(rest, self.number(f"d{a}", shape[a]))
         self.here = b.cmp("lt", self.at[lane], self.number("count", size))
         self.grid = product([d for a, d in enumerate(shape) if a != lane]) * strips
 
     def number(self, name: str, d: Dim) -> Tile | int:
-        return d if isinstance(d, int) else self.b.from_index(self.call.word(name, d), i32)
+        return d if isinstance(d, int) else self.b.from_index(self.call.word(name, d), self.kind)
 
     def divided(self, x: Tile, by: Tile | int) -> tuple[Tile, Tile]:
         """x % by and x // by of numbers that are not negative."""
@@ -91,7 +93,7 @@ class Planes:
         return [self.b.broadcast(at[0], (self.width,)), *at[1:]]
 
     def index(self, t: Offset) -> Tile | int:
-        return t if isinstance(t, int) else self.b.from_index(t, i32)
+        return t if isinstance(t, int) else self.b.from_index(t, self.kind)
 
     def tap(self, place: Tile, step: int, tap: Offset, dilation: int, before: int, size: Tile | int) -> tuple[Tile, Tile]:
         """Where a tap reads along an axis, and whether that is inside."""
@@ -115,7 +117,7 @@ class Planes:
         q = shifted - self.index(tap * dilation)
         down = b.binary("floordiv", b.binary("max", q, 0), step)
         inside = b.binary("and", b.binary("and", b.cmp("ge", q, 0), b.cmp("eq", down * step, q)), b.cmp("lt", down, size))
-        return down, b.broadcast(b.full((), 0, i32) + self.index(tap), place.shape), inside
+        return down, b.broadcast(b.full((), 0, self.kind) + self.index(tap), place.shape), inside
 
     def taps(self, sizes: Sequence[int], states: States, visit: Callable[[list[Offset], States], States],
              at: tuple[Offset, ...] = ()) -> States:
@@ -172,20 +174,21 @@ def plane_pool(region: Region) -> Launch:
         found = []
         for p, s, (lo, _), d in zip(planes.at[lead:], op.stride, op.padding, dilation, strict=True):
             begin = p * s - lo
-            short = b.binary("max", b.full((), 0, i32) - begin, 0)
+            short = b.binary("max", b.full((), 0, planes.kind) - begin, 0)
             found.append(begin + (short if d == 1 else b.binary("floordiv", short + (d - 1), d) * d))
         return flat(found)
 
     states = planes.taps(op.kernel, [neutral, *([first()] if where else [])], visit)
     if isinstance(op, AvgPool):
-        count: Tile = b.full((), 1, i32)
+        count: Tile = b.full((), 1, planes.kind)
         for p, s, k, (lo, hi), size in zip(planes.at[lead:], op.stride, op.kernel, op.padding, sizes, strict=True):
             begin = p * s - lo
             low, high = (-lo, size + hi) if op.count_include_pad else (0, size)
             count = count * (b.binary("min", begin + k, high) - b.binary("max", begin, low))
         states = [states[0] / b.cast(count, dtype)]
     for goal, found, r in zip(goals, states, region.results, strict=True):
-        planes.put(goal, b.cast(found, r.type.dtype) if found.dtype is i32 and r.type.dtype.is_int else narrow(b, found, r.type.dtype))
+        whole = found.dtype is planes.kind and r.type.dtype.is_int
+        planes.put(goal, b.cast(found, r.type.dtype) if whole else narrow(b, found, r.type.dtype))
     return planes.launch()
 
 
@@ -194,9 +197,6 @@ class CudaMaxPoolBackward(Template):
 
     key = "max_pool_backward"
     serves = (MaxPoolBackward,)
-
-    def refuses(self, region: Region, target: TargetSpec) -> Reason | None:
-        return None if bounds(region.results[0].type.numel)[1] < LARGEST else Reason("places of 32 bits")
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         op, (g, indices) = region.op(MaxPoolBackward), (region.given(v) for v in region.node.operands)
@@ -214,7 +214,7 @@ class CudaMaxPoolBackward(Template):
             at = [first - planes.index(j) for first, j in zip(firsts, back, strict=True)]
             inside = reduce(lambda a, c: b.binary("and", a, c), (planes.within(q, size) for q, size in zip(at, limits, strict=True)))
             g, named = (planes.get(s, [*planes.at[:lead], *at], inside) for s in sources)
-            own = b.binary("and", inside, b.cmp("eq", b.cast(named, i32), place))
+            own = b.binary("and", inside, b.cmp("eq", b.cast(named, planes.kind), place))
             return [states[0] + b.select(own, widen(b, g), 0)]
 
         total = planes.taps(op.reach, [b.full((planes.width,), 0, dtype)], visit)[0]
@@ -234,7 +234,7 @@ class PlaneConv(Template):
         channels, results = x.shape[1], out.shape[1]
         known = isinstance(channels, int) and isinstance(results, int)
         known = known and all(isinstance(d, int) and d > 0 for d in (*w.shape, *x.shape[1:]))
-        if not known or bounds(product(out.shape))[1] >= LARGEST or any(p < 0 for pair in op.padding for p in pair):
+        if not known or any(p < 0 for pair in op.padding for p in pair):
             return Reason("sizes must be known")
         few = channels // op.groups <= FEW and results // op.groups <= FEW
         return None if few else Reason(f"groups of at most {FEW} channels and results")
@@ -261,13 +261,13 @@ class PlaneConv(Template):
                     q, turn, ok = planes.reached(p, *around, kernel[i], sizes[i])
                 else:
                     q, ok = planes.tap(p, *around, sizes[i])
-                    turn = b.full((), 0, i32) + planes.index(t)
+                    turn = b.full((), 0, planes.kind) + planes.index(t)
                 found.append(q)
                 turns.append(turn)
                 inside = b.binary("and", inside, ok)
             c = group * cin + planes.index(channel)
             number = widen(b, planes.get(source, [planes.at[0], c, *found], inside))
-            place = [c, own] if op.transposed else [planes.at[1], b.full((), 0, i32) + planes.index(channel)]
+            place = [c, own] if op.transposed else [planes.at[1], b.full((), 0, planes.kind) + planes.index(channel)]
             weight = widen(b, planes.get(factors, [*place, *turns], inside))
             return [b.fma(number, weight, states[0])]
 

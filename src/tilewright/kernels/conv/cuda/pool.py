@@ -14,7 +14,6 @@ from ....ops.rows.pooling import MaxPool as MaxPoolOp
 from ....ops.rows.pooling import MaxPoolIndices as MaxPoolIndicesOp
 from ....tile.builder import Ix, Tile
 from ....tile.ir import identity
-from ...cuda.groups import shared_launch
 from ...launch import Launch
 from ...region import Region, narrow
 from ..pool import PoolTemplate, larger
@@ -37,8 +36,6 @@ class CudaPool(PoolTemplate):
             return [largest_and_where(region)]
         if last and isinstance(op, (MaxPoolOp, AvgPoolOp)) and op.kernel[-1] <= TAPS:
             return [channels_last_pool(region)]
-        if any(bounds(d)[1] >= LARGEST for d in (product(x.type.shape[-n:]), product(region.results[0].type.shape[-n:]))):
-            return [shared_launch(launch) for launch in super().build(region, target)]
         return [plane_pool(region)]
 
 

@@ -1,0 +1,97 @@
+"""Windows over planes, distances of pairs, small factors and overwriting scatters on groups of threads, emulated, against PyTorch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as nn
+
+import tilewright.ops as o
+from tests.cuda.launching import Emulated, graph
+from tests.fresh import fresh_rng
+from tilewright.core.dtypes import DType, bf16, f32, f64, i64
+from tilewright.ops import functions as F
+
+ZERO = ((0, 0), (0, 0))
+
+
+def wide(x: Any) -> torch.Tensor:
+    return torch.from_numpy(np.asarray(x, np.float64))
+
+
+def close(got: Any, want: torch.Tensor, dtype: DType = f32) -> None:
+    limit = {"f32": 2e-5, "f64": 1e-12, "bf16": 2e-2}[dtype.name]
+    np.testing.assert_allclose(got.astype(np.float64), want.numpy(), rtol=limit, atol=limit * max(1.0, float(want.abs().max())))
+
+
+@pytest.mark.parametrize(("dtype", "groups", "channels", "results", "stride", "dilation"), [
+    (f32, 1, 1, 1, 2, 1), (f64, 3, 3, 3, 1, 2), (bf16, 2, 4, 6, 2, 1)])
+def test_transposed_windows_of_few_channels(dtype: DType, groups: int, channels: int, results: int, stride: int, dilation: int) -> None:
+    rng = fresh_rng()
+    x, w = (rng.normal(size=s).astype(dtype.np) for s in ((2, channels, 5, 19), (channels, results // groups, 3, 4)))
+    op = o.Conv(stride=(stride, 1), padding=((1, 1), (2, 2)), dilation=(1, dilation), groups=groups, transposed=True)
+    emulated = Emulated(graph(lambda a, b: F.one("tanh", op(a, b)), (dtype, x.shape), (dtype, w.shape)))
+    assert any(k.kernel.name.startswith("conv_planes") for k in emulated.program.launches)
+    want = nn.conv_transpose2d(wide(x), wide(w), None, (stride, 1), (1, 2), 0, groups, (1, dilation)).tanh()
+    close(emulated(x, w)[0], want, dtype)
+
+
+def test_pools_of_any_strides() -> None:
+    rng = fresh_rng()
+    x = rng.normal(size=(2, 3, 40, 9)).astype(np.float32)
+    x[0, 0, 3, 3], x[1, 1] = np.nan, -np.inf
+    both = Emulated(graph(lambda v: o.MaxPoolIndices(kernel=(3, 2), stride=(2, 1), padding=((1, 1), (0, 0)), dilation=(1, 2))(
+        F.transpose(v, (0, 1, 3, 2))), (f32, x.shape)))(x)
+    want = nn.max_pool2d(torch.from_numpy(x).mT, (3, 2), (2, 1), (1, 0), (1, 2), return_indices=True)
+    for got, w in zip(both, want, strict=True):
+        np.testing.assert_array_equal(got, w.numpy())
+    mean = o.AvgPool(kernel=(5, 3), stride=(1, 3), padding=((2, 2), (1, 1)), count_include_pad=False)
+    got = Emulated(graph(mean, (f32, (2, 2, 7, 100))))(y := rng.normal(size=(2, 2, 7, 100)).astype(np.float32))[0]
+    close(got, nn.avg_pool2d(wide(y), (5, 3), (1, 3), (2, 1), count_include_pad=False))
+
+
+@pytest.mark.parametrize("power", [2.0, float("inf")])
+def test_distances_of_pairs(power: float) -> None:
+    rng = fresh_rng()
+    a, b = (rng.normal(size=(2, n, 17)).astype(np.float32) for n in (65, 7))
+    got = Emulated(graph(o.PairSums(power=power), (f32, a.shape), (f32, b.shape)))(a, b)[0]
+    close(got, torch.cdist(wide(a), wide(b), p=power) ** (2 if power == 2 else 1))
+
+
+@pytest.mark.parametrize(("n", "dtype"), [(1, f32), (7, f64), (17, f32)], ids=str)
+def test_small_cholesky_factors(n: int, dtype: DType) -> None:
+    x = fresh_rng().normal(size=(3, n, n))
+    x = (x @ x.transpose(0, 2, 1) + n * np.eye(n)).astype(dtype.np)
+    emulated = Emulated(graph(o.Cholesky(), (dtype, x.shape)))
+    close(emulated(x)[0], torch.linalg.cholesky(wide(x)), dtype)
+    assert not emulated.errors[0]
+    x[1] = -x[1]
+    emulated(x)
+    assert emulated.errors[0] and emulated.errors[2] == 1
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_the_last_of_several_updates_stays(axis: int) -> None:
+    rng = fresh_rng()
+    x, u = (rng.normal(size=s).astype(np.float32) for s in ((20, 30), (17, 25)))
+    ids = rng.integers(0, x.shape[axis], u.shape)
+    op = o.ScatterAlong(axis=axis, mode="set")
+    emulated = Emulated(graph(op, (f32, x.shape), (i64, u.shape), (f32, u.shape)))
+    assert any(k.kernel.name.startswith("scatter_claim") for k in emulated.program.launches)
+    np.testing.assert_array_equal(emulated(x, ids, u)[0], op.ref(x, ids, u))
+    ids[3, 4] = x.shape[axis]
+    emulated(x, ids, u)
+    assert emulated.errors[0] and emulated.errors[3] == x.shape[axis]
+
+
+def test_indices_that_are_one_number_for_all() -> None:
+    u = fresh_rng().normal(size=(40, 6)).astype(np.float32)
+    add = o.ScatterAlong(axis=0)
+    made = graph(lambda i, v: add(F.zeros(F.slice_(v, 0, 0, 20)), F.expand(i, u.shape), v), (i64, (1, 1)), (f32, u.shape))
+    got = Emulated(made)(np.full((1, 1), 7), u)[0]
+    want = np.zeros((20, 6))
+    want[7] = u.astype(np.float64).sum(0)
+    close(got, torch.from_numpy(want))
