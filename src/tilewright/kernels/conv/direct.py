@@ -323,4 +323,5 @@ def direct_launch(region: Region, part: Plain, weights: tuple[DType, Buffer, Lay
         flops, bytes_ = 2 * m * channels * prod(kernel), bytes_ // prod(op.stride)
     pairs = [(o.buffer, r.buffer) for o, lay in zip(operands, lays[len(outs) :], strict=True)
              for r, to in made if lay == to and o.type.dtype is r.type.dtype and len(outs) == 1 and o.buffer is not x.buffer]
-    return call.finish(ceildiv(m, block) * count * g, flops=flops, bytes_=bytes_, inplace=pairs, note=f"{'AMX, ' * matrix}{rows}x{width} tiles", shared=True)
+    note = f"{'AMX, ' if matrix else ''}{rows}x{width} tiles"
+    return call.finish(ceildiv(m, block) * count * g, flops=flops, bytes_=bytes_, inplace=pairs, note=note, shared=True)
