@@ -111,8 +111,8 @@ class Tagger(nn.Module):
 
     def __init__(self, tags: int = 17, d: int = 128) -> None:
         super().__init__()
-        self.embed, self.lstm, self.head = nn.Embedding(1000, 100), nn.LSTM(100, d, bidirectional=True, batch_first=True),
-            nn.Linear(2 * d, tags)
+        self.embed, self.head = nn.Embedding(1000, 100), nn.Linear(2 * d, tags)
+        self.lstm = nn.LSTM(100, d, bidirectional=True, batch_first=True)
         self.steps = nn.Parameter(torch.randn(tags, tags) * 0.1)
 
     def forward(self, ids: Any) -> Any:
