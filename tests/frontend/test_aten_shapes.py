@@ -69,6 +69,9 @@ SHAPE: dict[str, Row] = {
     "pad": (lambda x: F.pad(x, (1, 2, 0, 3), value=1.5), (f(2, 3),)),
     "pad negative": (lambda x: F.pad(x, (-1, 2)), (f(2, 5),)),
     "pad reflect": (lambda x: F.pad(x, (2, 1), mode="reflect"), (f(1, 2, 5),)),
+    "antialiased bytes": (lambda x: (F.interpolate(x, (5, 11), mode="bilinear", antialias=True),
+                                     F.interpolate(x, (13, 4), mode="bicubic", antialias=True)), (i(2, 3, 9, 7, hi=256).to(torch.uint8),)),
+    "pad the edge of nothing": (lambda x: (F.pad(x, (-5, 4), mode="replicate"), F.pad(x, (4, -7), mode="replicate")), (f(1, 2, 5),)),
     "pad bool": (lambda x: F.pad(x, (1, 0), value=True), (i(2, 3).bool(),)),
     "slice scatter by steps": (lambda x, y: [torch.slice_scatter(x, y, 1, a, b, 3) for a, b in ((1, 8), (-8, 100), (0, 7))],
                                (f(4, 9), f(4, 3))),
@@ -113,6 +116,7 @@ REDUCE: dict[str, Row] = {
     "prod dim": (lambda x: x.prod(1), (f(5, 2),)),
     "any": (lambda x: (x > 1).any(), (f(9),)),
     "any dim": (lambda x: x.any(1), (i(4, 2),)),
+    "any of bytes is a byte": (lambda x: (x.any(1), x.all(), torch.any(x, 0, True), x.ne(1).all(1)), (i(4, 2).to(torch.uint8),)),
     "all": (lambda x: (x > -3).all(0), (f(3, 4),)),
     "var": (lambda x: x.var(), (f(3, 4),)),
     "var dim": (lambda x: x.var(1, unbiased=False), (f(3, 4),)),
@@ -194,6 +198,9 @@ MATMUL: dict[str, Row] = {
 }
 
 NETWORK: dict[str, Row] = {
+    "depthwise with long windows": (lambda x, w: [F.conv2d(x, w, stride=(1, k), padding=(2, 5), groups=20) for k in (1, 2)],
+                                    (f(2, 20, 6, 15), f(20, 1, 5, 13))),
+    "results of padding cut off": (lambda x, w: F.conv1d(x, w, padding=4, dilation=2)[..., :-4].relu(), (f(2, 8, 11), f(6, 8, 3))),
     "layer_norm": (lambda x, w, c: F.layer_norm(x, (4,), w, c), (f(2, 3, 4), f(4), f(4))),
     "layer_norm none": (lambda x: F.layer_norm(x, (3, 4)), (f(2, 3, 4),)),
     "layer_norm w": (lambda x, w: F.layer_norm(x, (4,), w), (f(2, 4), f(4))),

@@ -212,14 +212,15 @@ class Array:
     # ---- elements
 
     def __getitem__(self, key: Any) -> Array:
-        if not hasattr(self, "_a") and self.device != "cpu":
+        if (node := getattr(self, "_node", None)) is not None and node.device != "cpu":
             there: Array = device_calls().taken(self, key)
             return there
         found = ready(self)[key if type(key) is int or type(key) is slice else index(key)]
         return wrap(found if type(found) is np.ndarray else np.asarray(found))
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        if not hasattr(self, "_a") and self.device != "cpu":
+        if (node := getattr(self, "_node", None)) is not None and node.device != "cpu":
+            del node  # it holds the memory
             device_calls().put(self, key, value)
             return
         from .updates import fitting, given
@@ -465,6 +466,7 @@ def host(x: Array) -> np.ndarray[Any, Any]:
     return placed.downloaded(place)
 
 
+@functools.cache
 def device_calls() -> Any:
     from .cuda import calls
 

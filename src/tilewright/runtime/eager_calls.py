@@ -485,7 +485,7 @@ def tw_eager_matmul(x, y):
     args = stack(16)
     st64(args, x)
     st64(args + 8, y)
-    return PyObject_Vectorcall(ld64(address(slots) + 8 * 52), args, 2, 0)
+    return other(ld64(address(slots) + 8 * 54), ld64(address(slots) + 8 * 52), args, 2, 0)
 
 
 def tw_eager_subscript(x, key):

@@ -337,4 +337,9 @@ def other(table, form, args, nargs, names):  # a call that no kernel of the CPU 
     made = PyObject_Vectorcall(ld64(s + S_MISSED), more, 3 + count, 0)
     Py_DecRef(word)
     return made
+
+
+def tw_eager_call_other(table, args, nargs, names):
+    table += 32
+    return other(table, ld64(table), args, nargs, names)
 '''

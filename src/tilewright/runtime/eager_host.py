@@ -50,7 +50,7 @@ UNARY_SLOTS = {"negative": 48, "abs": 64, "bitwise_invert": 80}
 COMPARED = ("less", "less_equal", "equal", "not_equal", "greater", "greater_equal")  # in the order of Py_LT ... Py_GE
 BLOCKS = {"state": 64, "slots": 64}  # slots: for each operator the address of its table and the function it stands before
 IN_PLACE = 24  # the first of Python's own functions of in-place operators in `slots`
-SUBSCRIPT, COMPARE, FORCE, ATTRIBUTE, REFUSE, MATMUL, CASTS = 40, 42, 49, 50, 51, 52, 53  # places in `slots`
+SUBSCRIPT, COMPARE, FORCE, ATTRIBUTE, REFUSE, MATMUL, CASTS, PRODUCTS = 40, 42, 49, 50, 51, 52, 53, 54  # places in `slots`
 
 
 def source() -> str:
@@ -96,5 +96,5 @@ EXPORTS = (*(f"tw_{name}" for name in (
     "transpose_run", "reduce_run", "reduce_prepare", "eager_run", "eager_prepare", "eager_prepare_many", "eager_call1", "eager_call2",
     "eager_call3", "eager_call_method", "eager_call_clone", "eager_call_expand", "eager_call_flip", "eager_call_expand_dims",
     "eager_call_unfold", "eager_call_astype", "eager_call_reduce", "eager_compare", "eager_subscript", "eager_matmul", "eager_getbuffer",
-    "eager_attribute", "eager_view", "device_learn")), *(f"tw_op_{name}" for name in (*NUMBER_SLOTS, *UNARY_SLOTS)),
+    "eager_attribute", "eager_view", "device_learn", "eager_call_other")), *(f"tw_op_{name}" for name in (*NUMBER_SLOTS, *UNARY_SLOTS)),
     *(f"tw_in_place_{name}" for name in IN_PLACE_SLOTS), *BLOCKS)

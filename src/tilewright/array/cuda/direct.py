@@ -6,23 +6,28 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...ir.layout import row_major
 from ...runtime import eager_device as D
 from ...runtime import eager_host as H
 from ...runtime.cuda import array as cuda_array
 from ...runtime.cuda import driver as gpu
 from ...runtime.cuda import launch as cuda_launch
+from ...runtime.cuda.executable import ERROR_WORDS
+from ...runtime.dlpack import SPECIAL
 from ..api.elementwise import ALIASES
 from ..arrays import Array
 from ..machine import machine
 from ..native import _BYTES, _tables
+from .placed import Key, Placed, key_of
 
 if TYPE_CHECKING:
     from .elementwise import Bound
-    from .placed import Key, Placed, _State
+    from .placed import _State
 
 Fn = Callable[..., Any]
 STATICS = (type(None), bool, str, np.dtype, type)  # arguments that are known by their identity, beside tuples of integers
@@ -39,25 +44,44 @@ _objects: dict[str, Any] = {}  # what `state` has addresses of
 _plans: dict[Any, Any] = {}  # what `known` has addresses of, by table and arguments
 
 
+@dataclass(frozen=True)
+class Start:
+    """A kernel's launch. `moved`: words that are addresses, the operand (or, behind those, the buffer) that they are of, and bytes to add;
+    `faults`: where the kernel names errors on the host."""
+
+    function: int
+    grid: int
+    block: int
+    shared: int
+    words: Sequence[int]
+    moved: Sequence[tuple[int, int, int]]
+    faults: int
+    keep: Any
+
+    @staticmethod
+    def of(bound: Bound, places: Sequence[tuple[int, int]]) -> Start:
+        """`places`: for every address of a kernel the operand or buffer, and the byte from which on."""
+        moved = [(i, places[k][0], base + places[k][1]) for i, k, base in bound.places]
+        faults = 0 if bound.errors is None else bound.errors.host
+        return Start(int(bound.function), bound.grid, bound.kernel.block, 0, bound.words, moved, faults, bound)
+
+
 class Plan:
     """The launches of a call over its operands and buffers, the last of which is the result."""
 
     def __init__(self, name: str, operands: Sequence[Placed | None], buffers: Sequence[int], result: Key,
-                 launches: Sequence[tuple[Bound, Sequence[tuple[int, int]]]]) -> None:
-        """`operands`: the numbers among the arguments, on the device; `buffers`: their bytes; each launch has for every address the operand
-        (or, behind those, the buffer) and the byte from which on."""
+                 launches: Sequence[Start]) -> None:
+        """`operands`: the numbers among the arguments; `buffers`: their bytes."""
         self.keep: list[Any] = [operands, result, launches, name]
         rooms = [(cuda_array.small(n)[1], cuda_array.rounded(n)) for n in buffers]
         free = cuda_array.small(0)[0]
         self.keep += [rooms, free]
         rows = []
-        for bound, places in launches:
-            words = self._words(bound.words)
-            moved = [(i, places[k][0], base + places[k][1]) for i, k, base in bound.places]
-            config = cuda_launch.LaunchConfig((bound.grid, 1, 1), (bound.kernel.block, 1, 1), 0, None, None, 0)
+        for x in launches:
+            config = cuda_launch.LaunchConfig((x.grid, 1, 1), (x.block, 1, 1), x.shared, None, None, 0)
             self.keep.append(config)
-            rows += [int(bound.function), ctypes.addressof(config), words, len(bound.words), self._words([v for row in moved for v in row]),
-                     len(moved), 0 if bound.errors is None else bound.errors.host]
+            rows += [x.function, ctypes.addressof(config), self._words(x.words), len(x.words), self._words([v for m in x.moved for v in m]),
+                     len(x.moved), x.faults]
         constants = self._words([0 if p is None else p.address for p in operands])
         room_rows = self._words([v for kept, size in rooms for v in (id(kept), id(size))])
         self.address = self._words([constants, self._words(rows), len(launches), room_rows, len(rooms), id(result), id(free), id(name)])
@@ -72,6 +96,52 @@ def note(name: str, args: Sequence[Any], kwargs: dict[str, Any], make: Callable[
     """The call that runs now can be made by host code next time."""
     if _here.waits and (plan := make()) is not None:
         _here.noted = name, args, kwargs, plan
+
+
+def note_session(name: str, args: Sequence[Any], kwargs: dict[str, Any], given: Sequence[Any], session: Callable[[], Any]) -> None:
+    """The same for a call that `session()` serves: one result, kernels that take words, and no memory in between. `given` are the
+    arguments that the session got."""
+    from . import placed as P
+    from .elementwise import copies
+
+    def make() -> Plan | None:
+        arrays = [i for i, x in enumerate(args) if type(x) is Array and x.device != "cpu"]
+        found, every = session(), len(args) + len(kwargs)
+        interface, executable = found.interface, found.executable
+        fixed = not interface.symbols and not interface.donated and not found.model.signature.updates and len(interface.outputs) == 1
+        if not fixed or len(arrays) != len(interface.inputs) or any(given[i] is not args[i] for i in arrays) or found.last_stream:
+            return None
+        schedule, out = found.schedule({}), interface.outputs[0]
+        steps = getattr(schedule, "steps", None)
+        launches: list[Start] = []
+        buffers, at = list[int](), list[int]()  # at: what the slots of inputs and of the output are
+        for i in arrays:
+            p = args[i]._node
+            if p.key.shift or not p.key.contiguous:  # it is copied first
+                if not 1 <= p.nbytes <= cuda_array.SMALL or (copying := copies(P.empty(p.shape, p.dtype), p)) is None or len(copying) > 1:
+                    return None
+                launches.append(Start.of(copying[0][0], [(i, 0), (every + len(buffers), 0)]))
+                at.append(every + len(buffers))
+                buffers.append(p.nbytes)
+            else:
+                at.append(i)
+        at.append(every + len(buffers))
+        if steps is None or not 1 <= out.nbytes <= cuda_array.SMALL or out.dtype in SPECIAL or len(buffers) >= D.BUFFERS:
+            return None
+        for s in steps:
+            temps = any(getattr(getattr(a, "buffer", None), "kind", "") == "temp" for a in s.arguments)
+            if s.maps or s.following or temps or getattr(s.launch.kernel, "indirect", ()) or len(s.words) > D.WORDS:
+                return None
+            number = executable.program.launches.index(s.launch)
+            faults = executable.errors.host + 8 * ERROR_WORDS * executable.error_launches.index(number) \
+                if number in executable.error_launches else 0
+            moved = [(w, at[slot], offset) for w, slot, offset in s.moving]
+            launches.append(Start(int(s.function), s.grid, s.block, s.shared, [int(w) for w in s.words], moved, faults, (found, schedule)))
+        shape = tuple(int(n) for n in out.shape)
+        key = key_of(out.dtype.np, shape, tuple(int(n) * out.dtype.itemsize for n in row_major(shape)))
+        return Plan(name, [None] * every, [*buffers, out.nbytes], key, launches)
+
+    note(name, args, kwargs, make)
 
 
 def missed(table: int, form: Fn, names: Any, *args: Any) -> Any:

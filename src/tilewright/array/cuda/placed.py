@@ -58,12 +58,14 @@ class Storage:
 class Key:
     """How an Array on a GPU lies: what launches depend on. Equal ones are one object, so that calls are found by identity."""
 
-    __slots__ = ("dtype", "nbytes", "shape", "shift", "size", "strides")
+    __slots__ = ("contiguous", "dtype", "nbytes", "shape", "shift", "size", "strides")
 
     def __init__(self, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ...], shift: int) -> None:
         self.dtype, self.shape, self.strides, self.shift = dtype, shape, strides, shift  # shift: of the address beyond ALIGNMENT
         self.size = prod(shape)
         self.nbytes = self.size * dtype.itemsize
+        steps = (int(n) * dtype.itemsize for n in row_major(shape))
+        self.contiguous = not self.size or all(n == 1 or s == t for n, s, t in zip(shape, strides, steps, strict=True))
 
 
 _keys: dict[Any, Key] = {}
@@ -93,6 +95,11 @@ class Placed(Node):
 
     __slots__ = ("_address", "_header", "_home", "_key", "keep", "stream")
     device = "cuda"
+    _address: int
+    _header: Header
+    _home: int
+    _key: Key
+    keep: Block  # of a result that has no header yet
 
     def __init__(self, header: Header, stream: int, address: int | None = None) -> None:
         self._header, self.stream = header, stream
@@ -172,6 +179,8 @@ class _State:
         self.functions: dict[str, Any] = {}  # loaded kernels by name
         self.plans: dict[Any, Any] = {}  # of launches, by function and layouts
         self.calls: dict[Any, Any] = {}  # plans of elementwise functions, by their arguments
+        self.copies: dict[Any, Any] = {}  # kernels of copies, by the keys of target and source
+        self.created: dict[Any, Any] = {}  # keys and numbers of new arrays, by their arguments
         self.numbers: dict[Any, Placed] = {}
         self.failing: dict[int, Callable[[], None]] = {}  # what raises errors that kernels have found, by kernel or session
         self.started: deque[str] = deque(maxlen=REMEMBERED)  # since the last wait
@@ -365,8 +374,12 @@ def uploaded(a: Header) -> Placed:
 
 def number(value: Any, dtype: np.dtype[Any]) -> Placed:
     """A number in device memory, kept for the next use: the same few come again and again."""
+    known = state().numbers
+    quick = (dtype, type(value), value) if type(value) in (int, float) and value else None  # -0.0 is another number than 0.0
+    if quick in known:
+        return known[quick]
     made = np.array(value, dtype)
-    key, known = (dtype, made.tobytes()), state().numbers
+    key = (dtype, made.tobytes()) if quick is None else quick
     found = known.get(key)
     if found is None:
         if len(known) >= NUMBERS:

@@ -152,7 +152,7 @@ class Plan:
         for s in self.steps:
             s.kernel.load(2)
         at = [0, *range(arguments, arguments + len(sizes))]  # the operand, the buffers
-        launches = [(s.kernel, [(at[s.source], s.read), (at[s.target], s.written)]) for s in self.steps]
+        launches = [direct.Start.of(s.kernel, [(at[s.source], s.read), (at[s.target], s.written)]) for s in self.steps]
         dtype = self.buffers[-1][1]
         result = P.key_of(dtype.np, self.shape, tuple(int(n) * dtype.itemsize for n in row_major(self.shape)))
         return direct.Plan(self.steps[0].kernel.kernel.name, [None] * arguments, sizes, result, launches)

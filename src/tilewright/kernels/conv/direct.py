@@ -6,6 +6,8 @@ own, so that rows of a small image and images of a batch fill tiles together. An
 is the longest run of whole inner axes of K with at most CHAIN steps, or PIECE steps of the innermost one. Nothing but the op decides that.
 
 With AMX the windows of 32 pixels are copied into rows, which tiles multiply with a panel; the order of sums is that of K then, too.
+Few results of many channels (the last layer of a decoder) would fill a part of a register: registers run along the channels of windows
+there, panels are one column wide, and the lanes are summed at the end.
 
 Columns past O/g are masked when stored; a window without elements gives epilogue(0); zero-sized results run no program.
 """
@@ -42,12 +44,19 @@ SPELLED = 8  # steps of the innermost axis up to which all are spelled out
 UNROLL = 4
 MOST = 16  # tiles of a program
 WINDOWS = 1 << 19  # bytes of windows that are copied for matrix tiles: half of L2
+MOST_RESULTS = 10  # of windows whose channels run along registers
 
 
 def tile_rows(width: int, target: TargetSpec, dtype: DType) -> int:
     """Pixels of a register tile: as many as accumulators and general registers allow."""
     across = -(-width // target.lanes(compute_dtype(dtype).itemsize))
     return 6 if target.registers < 32 or across >= 4 else 8
+
+
+def few_results(results: int, window: Sequence[int], target: TargetSpec) -> bool:
+    """Whether registers run along the channels of windows [channels, taps…]: sums of lanes must not cost more than they save."""
+    lanes = target.lanes(4)
+    return 0 < results <= MOST_RESULTS and window[0] >= lanes and prod(window) >= 8 * lanes
 
 
 class Places:
@@ -237,7 +246,13 @@ def direct_launch(region: Region, part: Plain, weights: tuple[DType, Buffer, Lay
     # programs
     wide = compute_dtype(value.dtype) if words is None else words.sums
     matrix = words is not None and matrix_tiles(words, kernel, k_steps, w_steps, width, target)
-    rows, count = ROWS if matrix else tile_rows(width, target, wide), -(-per_group // width)
+    rows, count, lanes = ROWS if matrix else tile_rows(width, target, wide), -(-per_group // width), target.lanes(wide.itemsize)
+    along = width == 1  # registers run along channels
+    if along:
+        width, count = 1 << (per_group - 1).bit_length(), 1
+        rows = max(1, min(rows, (24 if target.registers >= 32 else 9) // per_group))
+        kernel = (*kernel[:-1], -(-c_in // lanes))
+        sums = b.scratch(wide, (rows, width))
     m = product(pixels)
     most = (1 if matrix else MOST) * rows
     if isinstance(m, int) and not matrix:
@@ -271,8 +286,22 @@ def direct_launch(region: Region, part: Plain, weights: tuple[DType, Buffer, Lay
             pixel = [own(b.load(xv, (group, at, *k), (1, 1), axes=(1, len(k) + 1))) for at in offsets]
             return [update(p, right, acc) for p, acc in zip(pixel, accs, strict=True)]
 
+        def step_along(k: Sequence[Ix | int], accs: list[Tile]) -> list[Tile]:
+            *taps, block = k
+            left = (c_in - block * lanes,) if c_in % lanes else None
+            right = [own(b.load(wv, (group, o, *taps, block * lanes, 0), (lanes,), limit=left, axes=(len(k) + 1,)))
+                     for o in range(per_group)]
+            pixel = [own(b.load(xv, (group, at, *taps, block * lanes), (lanes,), limit=left)) for at in offsets]
+            return [b.fma(p, r, acc) for (p, r), acc in zip(((p, r) for p in pixel for r in right), accs, strict=True)]
+
         taps = inside.of(row, height) if inside is not None else ()
-        finish(row, sum_of_chains(b, kernel, step, [b.full((1, width), 0 if wide.is_int else 0.0, wide)] * height, taps))
+        if along:
+            lines = sum_of_chains(b, kernel, step_along, [b.full((lanes,), 0.0, wide)] * (height * per_group), taps)
+            for i, acc in enumerate(lines):
+                b.store(sums, (i // per_group, i % per_group), b.reduce("sum", acc))
+            finish(row, [b.load(sums, (i, 0), (1, width)) for i in range(height)])
+        else:
+            finish(row, sum_of_chains(b, kernel, step, [b.full((1, width), 0 if wide.is_int else 0.0, wide)] * height, taps))
 
     def finish(row: Ix | int, accs: Sequence[Tile]) -> None:
         """The epilogue of neighbouring pixels from `row` on."""
@@ -323,5 +352,5 @@ def direct_launch(region: Region, part: Plain, weights: tuple[DType, Buffer, Lay
         flops, bytes_ = 2 * m * channels * prod(kernel), bytes_ // prod(op.stride)
     pairs = [(o.buffer, r.buffer) for o, lay in zip(operands, lays[len(outs) :], strict=True)
              for r, to in made if lay == to and o.type.dtype is r.type.dtype and len(outs) == 1 and o.buffer is not x.buffer]
-    note = f"{'AMX, ' if matrix else ''}{rows}x{width} tiles"
+    note = f"{rows}x{per_group} sums of lanes" if along else f"{'AMX, ' if matrix else ''}{rows}x{width} tiles"
     return call.finish(ceildiv(m, block) * count * g, flops=flops, bytes_=bytes_, inplace=pairs, note=note, shared=True)
