@@ -69,7 +69,7 @@ def test_convolutions_in_the_interpreter(dtype: Any, channels: int, out: int, si
     channels *= 2 if dtype is u8 else 1
     shapes = (2, channels, *size), (out, channels // groups, *kernel)
     padding = tuple((k // 2, k // 2) for k in kernel)
-    common = {"stride": (step, step), "dilation": (1, 1), "padding": padding, "groups": groups}
+    common: dict[str, Any] = {"stride": (step, step), "dilation": (1, 1), "padding": padding, "groups": groups}
     graph = Graph("convolution")
     x_in = graph.input(TensorType(dtype, shapes[0]), "x")
     if dtype is u8:
