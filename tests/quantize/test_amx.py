@@ -112,5 +112,14 @@ def test_machine_code(dtype: Any, instruction: str) -> None:
     assert "tilestored" not in loop
 
 
+@pytest.mark.parametrize("m", [49, 197])
+def test_uneven_blocks_of_rows_stay_in_registers(m: int) -> None:
+    """A tile register has one shape: tiles of two heights would be stored and loaded again in every step."""
+    target, w = with_tiles(), np.ones((64, 256), ml_dtypes.bfloat16)
+    kernel = next(launch.kernel for launch in select(run_pipeline(product(bf16, m, 256, w), target), target).launches)
+    found = assembly(emit_kernel(kernel, target), target)
+    assert found.count("tilestored") == found.count("tilezero") == found.count("tdpbf16ps") == 16  # once for each sum of both heights
+
+
 def test_a_machine_counts_as_having_tiles_only_if_they_work() -> None:
     assert amx.usable() is host_target().has("amx-tile") or not host_target().has("amx-tile")
