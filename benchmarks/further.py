@@ -93,7 +93,8 @@ class Tcn(nn.Module):
     def __init__(self, c: int = 100, layers: int = 6) -> None:
         super().__init__()
         self.embed, self.head = nn.Embedding(1000, c), nn.Linear(c, 1000)
-        self.convs = nn.ModuleList(nn.ModuleList(nn.Conv1d(c, c, 3, padding=2 * 2**i, dilation=2**i) for _ in range(2)) for i in range(layers))
+        self.convs = nn.ModuleList(nn.ModuleList(nn.Conv1d(c, c, 3, padding=2 * 2**i,
+            dilation=2**i) for _ in range(2)) for i in range(layers))
 
     def forward(self, ids: Any) -> Any:
         x = self.embed(ids).transpose(1, 2)
@@ -110,7 +111,8 @@ class Tagger(nn.Module):
 
     def __init__(self, tags: int = 17, d: int = 128) -> None:
         super().__init__()
-        self.embed, self.lstm, self.head = nn.Embedding(1000, 100), nn.LSTM(100, d, bidirectional=True, batch_first=True), nn.Linear(2 * d, tags)
+        self.embed, self.head = nn.Embedding(1000, 100), nn.Linear(2 * d, tags)
+        self.lstm = nn.LSTM(100, d, bidirectional=True, batch_first=True)
         self.steps = nn.Parameter(torch.randn(tags, tags) * 0.1)
 
     def forward(self, ids: Any) -> Any:
@@ -161,8 +163,10 @@ class Linear(nn.Module):
 
     def __init__(self, c: int = 64, d: int = 16) -> None:
         super().__init__()
-        self.d, self.qkv, self.out = d, nn.Conv2d(c, 3 * c, 1, bias=False), nn.Sequential(nn.Conv2d(2 * c, c, 1, bias=False), nn.BatchNorm2d(c))
-        self.near = nn.Sequential(nn.Conv2d(3 * c, 3 * c, 5, padding=2, groups=3 * c, bias=False), nn.Conv2d(3 * c, 3 * c, 1, groups=3 * c // d))
+        self.d, self.qkv, self.out = d, nn.Conv2d(c, 3 * c, 1, bias=False), nn.Sequential(nn.Conv2d(2 * c, c, 1, bias=False),
+            nn.BatchNorm2d(c))
+        self.near = nn.Sequential(nn.Conv2d(3 * c, 3 * c, 5, padding=2, groups=3 * c, bias=False), nn.Conv2d(3 * c, 3 * c, 1,
+            groups=3 * c // d))
         self.mlp = nn.Sequential(block(c, 4 * c, 1, act=nn.Hardswish), block(4 * c, 4 * c, 3, groups=4 * c, act=nn.Hardswish),
                                  nn.Conv2d(4 * c, c, 1, bias=False), nn.BatchNorm2d(c))
 
@@ -179,7 +183,8 @@ class Linear(nn.Module):
 
 def efficient_vit() -> nn.Module:
     return nn.Sequential(block(3, 16, 3, 2, act=nn.Hardswish), block(16, 32, 3, 2, act=nn.Hardswish), block(32, 64, 3, 2, act=nn.Hardswish),
-                         Linear(), Linear(), block(64, 128, 3, 2, act=nn.Hardswish), Linear(128), Linear(128), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+                         Linear(), Linear(), block(64, 128, 3, 2, act=nn.Hardswish), Linear(128), Linear(128), nn.AdaptiveAvgPool2d(1),
+                             nn.Flatten())
 
 
 class Meta(nn.Module):
@@ -200,7 +205,8 @@ class Meta(nn.Module):
             super().__init__()
             self.heads, self.key, self.norm1, self.norm2 = heads, key, nn.LayerNorm(d), nn.LayerNorm(d)
             self.qkv, self.out = nn.Linear(d, heads * 6 * key), nn.Linear(heads * 4 * key, d)
-            self.bias, self.mlp = nn.Parameter(torch.randn(heads, 49, 49)), nn.Sequential(nn.Linear(d, 4 * d), nn.GELU(), nn.Linear(4 * d, d))
+            self.bias, self.mlp = nn.Parameter(torch.randn(heads, 49, 49)), nn.Sequential(nn.Linear(d, 4 * d), nn.GELU(),
+                nn.Linear(4 * d, d))
 
         def forward(self, x: Any) -> Any:
             b, n, _ = x.shape
@@ -242,7 +248,8 @@ class Hyena(nn.Module):
 
     def __init__(self, d: int = 256, length: int = 1024, layers: int = 3) -> None:
         super().__init__()
-        self.into, self.out = nn.ModuleList(nn.Linear(d, 3 * d) for _ in range(layers)), nn.ModuleList(nn.Linear(d, d) for _ in range(layers))
+        self.into, self.out = nn.ModuleList(nn.Linear(d, 3 * d) for _ in range(layers)), nn.ModuleList(nn.Linear(d,
+            d) for _ in range(layers))
         self.short = nn.ModuleList(nn.Conv1d(3 * d, 3 * d, 3, padding=2, groups=3 * d) for _ in range(layers))
         self.filters = nn.ParameterList(torch.randn(d, length) * 0.02 for _ in range(layers))
 
@@ -277,8 +284,10 @@ class Upscale(nn.Module):
     def __init__(self, c: int = 48, blocks: int = 6) -> None:
         super().__init__()
         self.first, self.last = nn.Conv2d(3, c, 3, padding=1), nn.Conv2d(c, 3, 3, padding=1)
-        self.blocks = nn.ModuleList(nn.Sequential(nn.Conv2d(c, c, 3, padding=1), nn.ReLU(), nn.Conv2d(c, c, 3, padding=1)) for _ in range(blocks))
-        self.up = nn.Sequential(nn.Conv2d(c, 4 * c, 3, padding=1), nn.PixelShuffle(2), nn.Conv2d(c, 4 * c, 3, padding=1), nn.PixelShuffle(2))
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Conv2d(c, c, 3, padding=1), nn.ReLU(), nn.Conv2d(c, c, 3,
+            padding=1)) for _ in range(blocks))
+        self.up = nn.Sequential(nn.Conv2d(c, 4 * c, 3, padding=1), nn.PixelShuffle(2), nn.Conv2d(c, 4 * c, 3, padding=1),
+            nn.PixelShuffle(2))
 
     def forward(self, x: Any) -> Any:
         x = y = self.first(x)
@@ -373,7 +382,8 @@ class Detector(nn.Module):
     def __init__(self, c: int = 32) -> None:
         super().__init__()
         act = nn.SiLU
-        self.stem = nn.Sequential(block(3, c, 3, 2, act=act), block(c, 2 * c, 3, 2, act=act), block(2 * c, 2 * c, act=act), block(2 * c, 4 * c, 3, 2, act=act))
+        self.stem = nn.Sequential(block(3, c, 3, 2, act=act), block(c, 2 * c, 3, 2, act=act), block(2 * c, 2 * c, act=act), block(2 * c,
+            4 * c, 3, 2, act=act))
         self.deep, self.spp = block(4 * c, 8 * c, 3, 2, act=act), block(32 * c // 2, 8 * c, 1, act=act)
         self.pre, self.neck = block(8 * c, 4 * c, 1, act=act), nn.Sequential(block(12 * c, 4 * c, 1, act=act), block(4 * c, 4 * c, act=act))
         self.heads = nn.ModuleList(nn.Sequential(block(i, 64, act=act), nn.Conv2d(64, 64 + 80, 1)) for i in (4 * c, 8 * c))
@@ -415,7 +425,8 @@ class Large(nn.Module):
     def __init__(self, c: int = 64) -> None:
         super().__init__()
         self.stem = nn.Sequential(block(3, c, 3, 2), block(c, c, 3, 2, groups=c))
-        self.blocks = nn.ModuleList(nn.Sequential(nn.BatchNorm2d(c), block(c, c, 1), block(c, c, 31, groups=c), nn.Conv2d(c, c, 1, bias=False),
+        self.blocks = nn.ModuleList(nn.Sequential(nn.BatchNorm2d(c), block(c, c, 1), block(c, c, 31, groups=c), nn.Conv2d(c, c, 1,
+            bias=False),
                                                   nn.BatchNorm2d(c)) for _ in range(2))
 
     def forward(self, x: Any) -> Any:
@@ -447,7 +458,8 @@ class Capsules(nn.Module):
         self.vote = nn.Parameter(torch.randn(1152, 10, 8, 16) * 0.1)
 
     def forward(self, x: Any) -> Any:
-        squash = lambda v: v * v.square().sum(-1, keepdim=True) / (1 + v.square().sum(-1, keepdim=True)) * torch.rsqrt(v.square().sum(-1, keepdim=True) + 1e-8)
+        squash = lambda v: v * v.square().sum(-1, keepdim=True) / (1 + v.square().sum(-1, keepdim=True)) * torch.rsqrt(v.square().sum(-1,
+            keepdim=True) + 1e-8)
         u = squash(self.second(self.first(x).relu()).reshape(x.shape[0], 1152, 8))
         votes = torch.einsum("bid,ijde->bije", u, self.vote)
         logits = torch.zeros(votes.shape[:3], dtype=x.dtype)
@@ -472,7 +484,8 @@ class Splines(nn.Module):
             at, g = x[..., None], self.grid
             bases = ((at >= g[:-1]) & (at < g[1:])).to(x.dtype)
             for k in range(1, 4):
-                bases = (at - g[: -k - 1]) / (g[k:-1] - g[: -k - 1]) * bases[..., :-1] + (g[k + 1 :] - at) / (g[k + 1 :] - g[1:-k]) * bases[..., 1:]
+                bases = (at - g[: -k - 1]) / (g[k:-1] - g[: -k - 1]) * bases[...,
+                    :-1] + (g[k + 1 :] - at) / (g[k + 1 :] - g[1:-k]) * bases[..., 1:]
             x = base(F.silu(x)) + torch.einsum("nik,oik->no", bases, coefficients)
         return x
 
@@ -499,7 +512,8 @@ class Flow(nn.Module):
     def __init__(self, c: int = 64, rounds: int = 4) -> None:
         super().__init__()
         self.rounds, self.encode = rounds, nn.Sequential(block(3, 32, 7, 2), block(32, c, 3, 2), block(c, c, 3, 2))
-        self.zr, self.q, self.delta = nn.Conv2d(c + 51, 2 * c, 3, padding=1), nn.Conv2d(c + 51, c, 3, padding=1), nn.Conv2d(c, 2, 3, padding=1)
+        self.zr, self.q, self.delta = nn.Conv2d(c + 51, 2 * c, 3, padding=1), nn.Conv2d(c + 51, c, 3, padding=1), nn.Conv2d(c, 2, 3,
+            padding=1)
         self.c = c
         d = torch.arange(-3.0, 4.0)
         self.register_buffer("around", torch.stack(torch.meshgrid(d, d, indexing="xy"), -1)[None])
@@ -572,8 +586,10 @@ def models(large: bool) -> dict[str, Build]:
         "kan": lambda: (Splines(), (torch.randn(size(64, 4096), 64),)),
         "patchtst": lambda: (Series(), (torch.randn(size(1, 16), 352, 7),)),
         "raft": lambda: (Flow(), (torch.randn(size(1, 4), 3, 192, 256), torch.randn(size(1, 4), 3, 192, 256))),
-        "hf albert": lambda: (First(T.AlbertModel(T.AlbertConfig(**small, num_hidden_layers=4, embedding_size=128))), ids(size(1, 16), 128)),
-        "hf modernbert": lambda: (First(T.ModernBertModel(T.ModernBertConfig(**small, num_hidden_layers=4, pad_token_id=0, eos_token_id=1, bos_token_id=2,
+        "hf albert": lambda: (First(T.AlbertModel(T.AlbertConfig(**small, num_hidden_layers=4, embedding_size=128))), ids(size(1, 16),
+            128)),
+        "hf modernbert": lambda: (First(T.ModernBertModel(T.ModernBertConfig(**small, num_hidden_layers=4, pad_token_id=0,
+            eos_token_id=1, bos_token_id=2,
                                                                             cls_token_id=3, sep_token_id=4))), ids(size(1, 16), 512)),
         "whisper decoder": lambda: (WhisperDecoder(), (torch.randint(0, 1000, (size(1, 8), 32)), torch.randn(size(1, 8), 1500, 384))),
     }

@@ -198,6 +198,9 @@ MATMUL: dict[str, Row] = {
 }
 
 NETWORK: dict[str, Row] = {
+    "depthwise with long windows": (lambda x, w: [F.conv2d(x, w, stride=(1, k), padding=(2, 5), groups=20) for k in (1, 2)],
+                                    (f(2, 20, 6, 15), f(20, 1, 5, 13))),
+    "results of padding cut off": (lambda x, w: F.conv1d(x, w, padding=4, dilation=2)[..., :-4].relu(), (f(2, 8, 11), f(6, 8, 3))),
     "layer_norm": (lambda x, w, c: F.layer_norm(x, (4,), w, c), (f(2, 3, 4), f(4), f(4))),
     "layer_norm none": (lambda x: F.layer_norm(x, (3, 4)), (f(2, 3, 4),)),
     "layer_norm w": (lambda x, w: F.layer_norm(x, (4,), w), (f(2, 4), f(4))),

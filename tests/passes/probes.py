@@ -176,7 +176,16 @@ def padded(k: Kit, value: float, lo: tuple[int, ...], hi: tuple[int, ...]) -> Va
     return o.Conv(stride=(2,), padding=((0, 1),), dilation=(1,))(x, k.c(np.ones((3, x.shape[1], 2))))
 
 
+def cut(k: Kit, start: int, end: int, *, stride: int = 1, step: int = 1, bias: bool = False) -> Value:
+    y = o.Conv(stride=(stride,), padding=((2, 3),), dilation=(1,))(k.x(2, 2, 8), k.weights(3, 2, 3))
+    y = o.Add()(y, column(k, 1.0, -1.0, INF)) if bias else y
+    return o.Slice(starts=(0, 0, start), sizes=(2, 3, (int(y.shape[2]) - start - end) // step), steps=(1, 1, step))(y)
+
+
 CONV: dict[str, list[Probe]] = {
+    "cut_conv": [lambda k: cut(k, 0, 3), lambda k: cut(k, 2, 1), lambda k: cut(k, 1, 1, stride=2), lambda k: cut(k, 3, 0),
+                 lambda k: cut(k, 0, 4), lambda k: cut(k, 0, 1, step=2), lambda k: cut(k, 0, 2, stride=2)],
+    "cut_conv_bias": [lambda k: cut(k, 0, 3, bias=True), lambda k: cut(k, 2, 0, bias=True), lambda k: cut(k, 3, 0, bias=True)],
     "padded_conv": [lambda k: padded(k, 0.0, (0, 0, 1), (0, 0, 2)), lambda k: padded(k, 1.0, (0, 0, 1), (0, 0, 2)),
                     lambda k: padded(k, -0.0, (0, 0, 1), (0, 0, 2)), lambda k: padded(k, 0.0, (0, 1, 1), (0, 0, 2))],
     "batch_norm": [lambda k: norm(k, [1.0, 0.3, 2.0], 1e-3), lambda k: norm(k, [1.0, 0.0, 2.0], 0.0),

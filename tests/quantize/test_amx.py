@@ -69,7 +69,7 @@ def test_convolutions_in_the_interpreter(dtype: Any, channels: int, out: int, si
     channels *= 2 if dtype is u8 else 1
     shapes = (2, channels, *size), (out, channels // groups, *kernel)
     padding = tuple((k // 2, k // 2) for k in kernel)
-    common = {"stride": (step, step), "dilation": (1, 1), "padding": padding, "groups": groups}
+    common: dict[str, Any] = {"stride": (step, step), "dilation": (1, 1), "padding": padding, "groups": groups}
     graph = Graph("convolution")
     x_in = graph.input(TensorType(dtype, shapes[0]), "x")
     if dtype is u8:
@@ -110,6 +110,15 @@ def test_machine_code(dtype: Any, instruction: str) -> None:
     assert lines.index("ldtilecfg") < lines.index("tilezero") < lines.index(instruction) and "tilerelease" in lines
     loop = lines[lines.index(instruction) - 6 : lines.index(instruction) + 6]
     assert "tilestored" not in loop
+
+
+@pytest.mark.parametrize("m", [49, 197])
+def test_uneven_blocks_of_rows_stay_in_registers(m: int) -> None:
+    """A tile register has one shape: tiles of two heights would be stored and loaded again in every step."""
+    target, w = with_tiles(), np.ones((64, 256), ml_dtypes.bfloat16)
+    kernel = next(launch.kernel for launch in select(run_pipeline(product(bf16, m, 256, w), target), target).launches)
+    found = assembly(emit_kernel(kernel, target), target)
+    assert found.count("tilestored") == found.count("tilezero") == found.count("tdpbf16ps") == 16  # once for each sum of both heights
 
 
 def test_a_machine_counts_as_having_tiles_only_if_they_work() -> None:

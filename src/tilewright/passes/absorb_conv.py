@@ -97,11 +97,38 @@ def padded_conv(x: Value, y: Value, pad: Any, conv: Any) -> Value | None:
     return o.emit(replace(conv.op, padding=padding), x, y, name=conv.name, place=conv.place)
 
 
+def _cut(cut: o.Slice, conv: Any) -> Any:
+    """The convolution that computes only what a slice of its spatial axes keeps, by less padding; None where more than padding is cut."""
+    if conv.op.transposed or cut.starts[:2] != (0, 0) or cut.sizes[:2] != conv.value.shape[:2] or set(cut.steps) != {1}:
+        return None
+    padding = []
+    for start, size, there, step, (lo, hi) in zip(cut.starts[2:], cut.sizes[2:], conv.value.shape[2:], conv.op.stride, conv.op.padding,
+                                                  strict=True):
+        before, after = start * step, (there - start - size) * step
+        if not isinstance(before, int) or not isinstance(after, int) or before > max(lo, 0) or after > max(hi, 0) or size == 0:
+            return None
+        padding.append((lo - before, hi - after))
+    return replace(conv.op, padding=tuple(padding))
+
+
+@rule(P(o.Slice, P(o.Conv, X, Y, name="conv", once=True), name="cut"))
+def cut_conv(x: Value, y: Value, cut: Any, conv: Any) -> Value | None:
+    """Results of the padding that are cut off again are not computed: causal convolutions are often written so."""
+    op = _cut(cut.op, conv)
+    return None if op is None else o.emit(op, x, y, name=conv.name, place=conv.place)
+
+
+@rule(P(o.Slice, P(o.Add, P(o.Conv, X, Y, name="conv", once=True), C, once=True), name="cut"))
+def cut_conv_bias(x: Value, y: Value, c: Value, cut: Any, conv: Any) -> Value | None:
+    op = _cut(cut.op, conv) if per_channel(c, conv.value) else None
+    return None if op is None else o.Add()(o.emit(op, x, y, name=conv.name, place=conv.place), c)
+
+
 @dataclass(frozen=True)
 class AbsorbIntoConv(Pass):
     """Before: canonical graph.
-    After: zeros around the operand of a convolution are its padding. There is no batch norm with constant statistics; one after a
-    convolution (with or without bias) is in its weights and one addition."""
+    After: zeros around the operand of a convolution are its padding, which makes no results that are cut off again. There is no batch norm
+    with constant statistics; one after a convolution (with or without bias) is in its weights and one addition."""
 
     name: ClassVar[str] = "absorb-into-conv"
-    rules: ClassVar[tuple[Rule, ...]] = (padded_conv, batch_norm, scaled_conv, scaled_conv_bias, two_conv_biases)
+    rules: ClassVar[tuple[Rule, ...]] = (padded_conv, cut_conv, cut_conv_bias, batch_norm, scaled_conv, scaled_conv_bias, two_conv_biases)

@@ -7,12 +7,13 @@ only where an image has enough tiles for the weights.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
 
 from .. import ops as o
-from ..core.dims import Dim, at_least, at_most, ceildiv, divisible, product
+from ..core.dims import Dim, at_most, divisible, product
 from ..core.dtypes import bf16, f16, f32
 from ..core.winograd import TAPS, matrices, transformed
 from ..ir.graph import Graph, Value
@@ -71,11 +72,12 @@ def _pays_in_bf16(w: Value, groups: int, pixels: tuple[Dim, ...], tile: int, mat
     results, channels, *_ = w.shape
     if matrix:
         return not (divisible(channels, 32) and divisible(results, 16 * groups))
-    if tile != 4 or not all(isinstance(d, int) for d in pixels):
+    known = [d for d in pixels if isinstance(d, int)]
+    if tile != 4 or len(known) < len(pixels):
         return tile == 4
     weights = product((results, channels, *w.shape[2:-2]))
-    tiles = product((*pixels[:-2], *(ceildiv(d, tile) for d in pixels[-2:])))
-    return at_least(product(pixels), PIXELS_OF_A_TILE * (tiles + (FAR // 4 if at_most(weights * 4 * (tile + 2) ** 2, NEAR) else FAR)))
+    tiles = prod((*known[:-2], *(-(-d // tile) for d in known[-2:])))
+    return prod(known) >= PIXELS_OF_A_TILE * (tiles + (FAR // 4 if at_most(weights * 4 * (tile + 2) ** 2, NEAR) else FAR))
 
 
 @rule(P(o.Conv, X, Var("g"), name="conv"), changes="rounding")

@@ -31,7 +31,7 @@ from ..quant.words import PAIRS, Words, in_words, word_operand, words_of
 from ..region import Operand, Region
 from ..template import Reason, Template, from_memory, shaped_as_result
 from .channels_last import channels_last
-from .depthwise import TAPS, Depthwise, is_depthwise, taps_first
+from .depthwise import TAPS, Depthwise, is_depthwise, long_lines, taps_first
 from .direct import direct_launch, few_results, windows_fit
 from .parts import AnyConv, Plain, int_of, plain_parts, spread, weights_of
 
@@ -89,10 +89,12 @@ class ConvTemplate(Template):
         fits = fits and (x.type.dtype is compute_dtype(x.type.dtype) if words is None else in_words(x.layout, 1, words.per))
         if _is_depthwise(region):
             packing, weights = taps_first(region.name, w, target)
-            if not forward or x.layout.strides[1] != 1:
-                copies, x = spread(region.name, x, (1,) * len(op.stride), ((0, 0),) * len(op.stride), target, "", _last)
+            room = long_lines(op, int_of(w.type.shape[-1]))
+            if not forward or x.layout.strides[1] != 1 or room != (0, 0):
+                around, note = (*((0, 0),) * (len(op.stride) - 1), room), "" if room == (0, 0) else "zeros at the ends of lines"
+                copies, x = spread(region.name, x, (1,) * len(op.stride), around, target, note, _last)
                 packing = [*packing, *copies]
-            return [*packing, Depthwise(region, x, weights, target).launch()]
+            return [*packing, Depthwise(region, x, weights, target, room[0]).launch()]
         planes = words is not None and not op.transposed and x.layout.strides[1] != 1 and x.layout.strides[-1] == 1 and forward
         if words is not None and planes and op.groups == 1 and all(p >= 0 for pair in op.padding for p in pair):
             border = op.border if isinstance(op, IntConvOp) else 0

@@ -24,12 +24,20 @@ from .lines import Limit, Lines, State
 from .parts import AnyConv, int_of
 
 TAPS = Packed("taps", 1, True)
+LONG = 7  # taps along a line from which its padding is copied
 FEW = (2, 4)  # channels of groups whose panels of weights would leave most of a register empty
 
 
 def is_depthwise(op: AnyConv, channels: int, results: int) -> bool:
     small = op.groups == channels or (isinstance(op, ConvOp) and op.groups > 1 and channels // op.groups in FEW)
     return small and channels == results and channels > 1 and not op.transposed
+
+
+def long_lines(op: AnyConv, taps: int) -> tuple[int, int]:
+    """The padding of lines that is copied with x where windows are long: results at the ends of lines would go one by one."""
+    lo, hi = op.padding[-1]
+    copied = isinstance(op, ConvOp) and taps >= LONG and isinstance(lo, int) and isinstance(hi, int)
+    return (max(lo, 0), max(hi, 0)) if copied else (0, 0)
 
 
 def taps_first(name: str, w: Operand, target: TargetSpec) -> tuple[list[Launch], Buffer]:
@@ -43,12 +51,13 @@ def taps_first(name: str, w: Operand, target: TargetSpec) -> tuple[list[Launch],
 
 
 class Depthwise(Lines):
-    """Over an x that lies channels last."""
+    """Over an x that lies channels last, with some of the padding before its lines."""
 
-    def __init__(self, region: Region, x: Operand, weights: Buffer, target: TargetSpec) -> None:
+    def __init__(self, region: Region, x: Operand, weights: Buffer, target: TargetSpec, padded: int = 0) -> None:
         op, self.value, w = region.op(ConvOp, IntConvOp), region.node.values[0], region.node.operands[1].type
         kernel = [int_of(k) for k in w.shape[2:]]
         before = [int_of(lo) for lo, _ in op.padding]
+        before[-1] -= padded
         self.border = op.border if isinstance(op, IntConvOp) else 0
         super().__init__("depthwise", region, x, self.value.shape[2:], kernel, op.stride, op.dilation, before, target)
         if isinstance(op, IntConvOp):

@@ -324,6 +324,7 @@ def direct_launch(region: Region, part: Plain, weights: tuple[DType, Buffer, Lay
         steps_of_k = prod(kernel)
         flat = call.view("k", dtype, buffer, Layout((g, count, steps_of_k, width), (*panels.strides[:2], width, 1), panels.offset))
         windows, sums = b.scratch(dtype, (ROWS, steps_of_k + SIDE)), b.scratch(words.sums, (ROWS, width))
+        most_rows = max(tile_heights(m, block, ROWS))  # of every product: tiles of a second shape would not stay in registers
         run = 2 * SIDE if kernel[-1] % (2 * SIDE) == 0 else SIDE
 
         def copy(to: Ix | int, at: Ix | int, axis: int, k: list[Ix | int], place: Ix | int) -> None:
@@ -340,7 +341,7 @@ def direct_launch(region: Region, part: Plain, weights: tuple[DType, Buffer, Lay
                 copy(pixel.index, where.of(row + pixel.index, 1)[0], 0, [], 0)
             for start in range(0, width, COLUMNS):
                 right = b.subview(flat, (group, panel, 0, start), (2, 3))
-                b.tile_dot(b.subview(sums, (0, start), (0, 1)), b.subview(windows, (0, 0), (0, 1)), right, steps_of_k, rows=height,
+                b.tile_dot(b.subview(sums, (0, start), (0, 1)), b.subview(windows, (0, 0), (0, 1)), right, steps_of_k, rows=most_rows,
                            cols=min(COLUMNS, width - start))
             with b.loop(0, height) as pixel:
                 finish(row + pixel.index, [b.load(sums, (pixel.index, 0), (1, width))])
@@ -352,5 +353,5 @@ def direct_launch(region: Region, part: Plain, weights: tuple[DType, Buffer, Lay
         flops, bytes_ = 2 * m * channels * prod(kernel), bytes_ // prod(op.stride)
     pairs = [(o.buffer, r.buffer) for o, lay in zip(operands, lays[len(outs) :], strict=True)
              for r, to in made if lay == to and o.type.dtype is r.type.dtype and len(outs) == 1 and o.buffer is not x.buffer]
-    note = f"{rows}x{per_group} sums of lanes" if along else f"{'AMX, ' * matrix}{rows}x{width} tiles"
+    note = f"{rows}x{per_group} sums of lanes" if along else f"{'AMX, ' if matrix else ''}{rows}x{width} tiles"
     return call.finish(ceildiv(m, block) * count * g, flops=flops, bytes_=bytes_, inplace=pairs, note=note, shared=True)

@@ -4,7 +4,7 @@ element is summed in the order of K whatever the block, so rows have the same bi
 
 from __future__ import annotations
 
-from ...core.dims import ceildiv, divisible, product
+from ...core.dims import at_least, ceildiv, divisible, product
 from ...core.target_spec import TargetSpec
 from ...ir.layout import Layout
 from ...tile.builder import Ix
@@ -44,16 +44,23 @@ def tiles_launch(region: Region, p: Problem, config: Config, b_buffer: Buffer, p
     sums = b.scratch(p.words.sums, (ROWS, config.width))
     rank = len(at)
 
+    heights = tile_heights(m, block, ROWS)
+    most = max(heights) if at_least(m, max(heights)) else 0
+
     def tile(row: Ix | int, height: int) -> None:
-        left = b.subview(a_view, (*at, row, 0), (rank, rank + 1))
+        """Every product has the most rows, lower tiles some of those before them: tiles of a second shape would not stay in registers."""
+        every = max(most, height)
+        start = row if every == height else b.maximum(row - (every - height), 0)
+        skipped = 0 if every == height else row - start
+        left = b.subview(a_view, (*at, start, 0), (rank, rank + 1))
         for column in range(0, config.width, COLUMNS):
             right = b.subview(b_view, (*at, panel, 0, column), (rank + 1, rank + 2))
-            b.tile_dot(b.subview(sums, (0, column), (0, 1)), left, right, kw, rows=height, cols=min(COLUMNS, config.width - column))
+            b.tile_dot(b.subview(sums, (0, column), (0, 1)), left, right, kw, rows=every, cols=min(COLUMNS, config.width - column))
         for r in range(0, height, AT_ONCE):
-            acc = b.load(sums, (r, 0), (min(AT_ONCE, height - r), config.width))
+            acc = b.load(sums, (skipped + r, 0), (min(AT_ONCE, height - r), config.width))
             acc = acc * p.alpha if p.alpha != 1.0 else acc
             write_tile(b, region, value, acc, frame.ins, frame.outs, (*at, row + r), panel * config.width, limit)
 
-    for_each_tile(b, first, b.minimum(blockw, mw - first), ROWS, tile_heights(m, block, ROWS), tile)
+    for_each_tile(b, first, b.minimum(blockw, mw - first), ROWS, heights, tile)
     return call.finish(product(frame.lead) * ceildiv(m, block) * panels.shape[-3], flops=region_flops(region), bytes_=region_bytes(region),
                        inplace=frame.pairs, note=f"AMX, {ROWS}x{COLUMNS} tiles", shared=True)
