@@ -74,38 +74,58 @@ def wide(x: Any) -> torch.Tensor:
     return torch.from_numpy(x.astype(np.float64))
 
 
-@pytest.mark.parametrize("constant", [False, True], ids=["weights given", "weights constant"])
+TF32 = ("tf32-conv",)
+
+
+@pytest.mark.parametrize("constant, dtype", [(False, f16), (True, bf16), (False, f32), (True, f32)], ids=["given", "constant", "tf32", "tf32 constant"])
 @pytest.mark.parametrize("case", WINDOWS, ids=str)
-def test_windows_on_the_tensor_cores(case: tuple[Any, ...], constant: bool, rng: np.random.Generator) -> None:
+def test_windows_on_the_tensor_cores(case: tuple[Any, ...], constant: bool, dtype: DType, rng: np.random.Generator) -> None:
     n, c, h, w, out, taps, stride, padding, dilation = case
-    dtype = bf16 if constant else f16
     x, k = numbers(rng, dtype, n, c, h, w), numbers(rng, dtype, out, c, *taps)
     op = o.Conv(stride=stride, padding=tuple((p, p) for p in padding), dilation=dilation)
     if constant:
         g = graph(lambda v: op(v, v.node.graph.constant(k, "w")), (dtype, x.shape))
     else:
         g = graph(lambda v, u: op(v, u), (dtype, x.shape), (dtype, k.shape))
-    emulated = Emulated(g)
+    emulated = Emulated(g, features=TF32)
     assert sum(isinstance(launch.kernel, GemmKernel) for launch in emulated.program.launches) == 1
     (got,) = emulated(x) if constant else emulated(x, k)
     want = F.conv2d(wide(x), wide(k), None, stride, padding, dilation).numpy()
     np.testing.assert_allclose(got.astype(np.float64), want, rtol=1e-2, atol=1e-2 * np.abs(want).max())
 
 
+@pytest.mark.parametrize("dtype", [bf16, f32], ids=str)
 @pytest.mark.parametrize("case", [
-    (2, 64, (5, 7), 72, (3, 3), (1, 1), (1, 1)), (1, 16, (6, 5), 40, (2, 3), (0, 2), (2, 1)),
+    (2, 64, (5, 7), 72, (3, 3), (1, 1), (1, 1)), (2, 72, (5, 7), 40, (1, 1), (0, 0), (1, 1)), (2, 24, (9,), 16, (1,), (0,), (1,)), (1, 16, (6, 5), 40, (2, 3), (0, 2), (2, 1)),
     (1, 64, (3, 4, 5), 32, (3, 3, 2), (1, 1, 0), (1, 1, 1)),
 ], ids=str)  # fmt: skip
-def test_transposed_windows_with_steps_of_one_are_plain_ones(case: tuple[Any, ...], rng: np.random.Generator) -> None:
+def test_transposed_windows_with_steps_of_one_are_plain_ones(case: tuple[Any, ...], dtype: DType, rng: np.random.Generator) -> None:
     """As gradients of images are, whose weights come with the call."""
     n, c, sizes, out, taps, padding, dilation = case
-    x, k = numbers(rng, bf16, n, c, *sizes), numbers(rng, bf16, c, out, *taps)
+    x, k = numbers(rng, dtype, n, c, *sizes), numbers(rng, dtype, c, out, *taps)
     op = o.Conv(stride=(1,) * len(taps), padding=tuple((p, p) for p in padding), dilation=dilation, transposed=True)
-    emulated = Emulated(graph(lambda v, u: op(v, u), (bf16, x.shape), (bf16, k.shape)))
+    emulated = Emulated(graph(lambda v, u: op(v, u), (dtype, x.shape), (dtype, k.shape)), features=TF32)
     assert sum(isinstance(launch.kernel, GemmKernel) for launch in emulated.program.launches) == 1
     (got,) = emulated(x, k)
-    back: Any = (F.conv_transpose2d, F.conv_transpose3d)[len(taps) - 2]
+    back: Any = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[len(taps) - 1]
     want = back(wide(x), wide(k), None, 1, padding, 0, 1, dilation).numpy()
+    np.testing.assert_allclose(got.astype(np.float64), want, rtol=1e-2, atol=1e-2 * np.abs(want).max())
+
+
+@pytest.mark.parametrize("case", [
+    (2, 16, (5, 7), 24, (3, 3), (2, 2), (1, 1), (1, 1)), (1, 8, (6, 5), 12, (1, 1), (2, 3), (0, 0), (1, 2)),
+    (1, 12, (4, 5), 8, (5, 2), (3, 1), (2, 0), (0, 0)), (2, 16, (9,), 8, (4,), (3,), (0,), (2,)),
+], ids=str)  # fmt: skip
+def test_phases_of_transposed_windows(case: tuple[Any, ...], rng: np.random.Generator) -> None:
+    """In tf32 as plain convolutions; phases that no tap reaches are zeros."""
+    n, c, sizes, out, taps, stride, padding, more = case
+    x, k = numbers(rng, f32, n, c, *sizes), numbers(rng, f32, c, out, *taps)
+    op = o.Conv(stride=stride, padding=tuple((p, p) for p in padding), dilation=(1,) * len(taps), transposed=True, output_padding=more)
+    emulated = Emulated(graph(lambda v, u: op(v, u), (f32, x.shape), (f32, k.shape)), features=TF32)
+    assert any(isinstance(launch.kernel, GemmKernel) for launch in emulated.program.launches)
+    (got,) = emulated(x, k)
+    back: Any = (F.conv_transpose1d, F.conv_transpose2d)[len(taps) - 1]
+    want = back(wide(x), wide(k), None, stride, padding, more).numpy()
     np.testing.assert_allclose(got.astype(np.float64), want, rtol=1e-2, atol=1e-2 * np.abs(want).max())
 
 
@@ -250,7 +270,7 @@ def test_every_convolution_without_tensor_cores(case: Case, rng: np.random.Gener
     assert_close(got[0], np.asarray(run(case.graph(), arrays, case.env)[0]), case.graph().outputs[0].dtype.name, 2.0)
 
 
-@pytest.mark.parametrize("form", [Packed("taps", 8), Packed("taps", 1, transposed=True), Packed("folded", 1), Packed("folded", 2)], ids=str)
+@pytest.mark.parametrize("form", [Packed("taps", 8), Packed("taps", 1, transposed=True), Packed("folded", 1, words=4), Packed("folded", 2, words=8)], ids=str)
 def test_packed_weights_read_back(form: Packed, rng: np.random.Generator) -> None:
     from tilewright.ir.graph import Graph
     from tilewright.kernels.launch import Buffer, ConstBuffer

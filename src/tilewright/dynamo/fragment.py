@@ -15,7 +15,7 @@ from ..core.dims import Dim, Expr, Symbol, evaluate, product, symbols
 from ..core.errors import UnsupportedError
 from ..core.target_spec import REFERENCE
 from ..frontend.torch.aten.registry import key_of
-from ..frontend.torch.aten.sized import SIZED
+from ..frontend.torch.aten.shape import SIZED
 from ..frontend.torch.constants import Constants
 from ..frontend.torch.convert import Converter, Missing, Poison, Problems
 from ..frontend.torch.place import place_of

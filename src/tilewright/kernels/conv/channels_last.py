@@ -6,7 +6,7 @@ want it; elementwise regions, pools, concatenations, resizes and norms of whole 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from ...core.dims import Shape
 from ...core.target_spec import TargetSpec
@@ -20,9 +20,7 @@ from ...ops.matmul.contractions import Conv
 from ...ops.matmul.int_products import IntConv
 from ...ops.matmul.winograd import WinogradConv
 from ...ops.rows.norms import BatchNorm, LayerNorm
-from ...ops.rows.pool_backward import MaxPoolBackward
-from ...ops.rows.pool_indices import MaxPoolIndices
-from ...ops.rows.pooling import AvgPool, MaxPool
+from ...ops.rows.pooling import AvgPool, MaxPool, MaxPoolBackward, MaxPoolIndices
 from ..launch import Buffer
 from ..region import Operand
 
@@ -58,8 +56,10 @@ def seen_through(chain: list[Value], layout: Layout | None) -> Layout | None:
 
 def channels_last_layouts(graph: Graph, target: TargetSpec) -> dict[Value, Layout]:
     """The values that lie channels last on a kind of target."""
+    turned: Callable[[Node], bool] = lambda node: False  # noqa: E731
     if target.kind == "cuda":
         from .cuda.channels_last import follows, wants
+        from .cuda.weight_gradient import is_weight_gradient as turned
     else:
         wants, follows = is_conv, is_follower
     found: dict[Value, Layout] = {}
@@ -68,7 +68,10 @@ def channels_last_layouts(graph: Graph, target: TargetSpec) -> dict[Value, Layou
         mine = any(wants(n) for n in anchors)
         if not mine and (node.op.traits.elementwise or all(follows(n) for n in anchors)):
             mine = any(_lies_last(u, found) for u in node.operands)
-        if mine:
+        if any(turned(n) for n in anchors):  # [C, O, taps…], of which the weights' own order is a view
+            found.update((v, Layout.contiguous((v.shape[1], v.shape[0], *v.shape[2:])).permute((1, 0, *range(2, len(v.shape)))))
+                         for v in node.values)  # fmt: skip
+        elif mine:
             found.update((v, channels_last(v.shape)) for v in node.values if len(v.shape) >= 3)
         elif target.kind != "cuda" and all(n.op.traits.reduction for n in anchors):  # what a region keeps beside a sum lies as its operand
             same = {u.shape for u in node.operands if len(u.shape) > 3 and _lies_last(u, found)}

@@ -277,14 +277,14 @@ def packed_data(p: Packed) -> list[Any]:
 
 def read_packed(data: Any) -> Packed:
     if not (isinstance(data, list) and [type(v) for v in data] == [str, int, bool, str, int, int] and data[0] in get_args(Form)
-            and (data[0] != "strips" or _is_strip(data[1], data[3]))):
+            and (data[0] != "quantized panels" or _is_panel(data[1], data[3]))):
         raise FormatError(f"archive: not a form of a constant: {data!r:.60}")
     return Packed(*data)
 
 
-def _is_strip(width: int, name: str) -> bool:
-    from ...kernels.quant.strips import LANES, STRIPS  # with the op registry: only programs with quantized weights pay for it
+def _is_panel(width: int, name: str) -> bool:
+    from ...kernels.quant.panels import LANES, PANELS  # with the op registry: only programs with quantized weights pay for it
 
-    return width == LANES and name in STRIPS
+    return width == LANES and name in PANELS
 
 

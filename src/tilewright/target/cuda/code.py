@@ -8,7 +8,7 @@ from typing import Any
 from ...core.errors import CompileError
 from ...core.target_spec import TargetSpec
 from ...kernels.attention.cuda.flash_kernels import FlashGradKernel, FlashStatsKernel, MmaGradKernel
-from ...kernels.conv.cuda.kernels import ConvKernel, HaloKernel, PatchKernel
+from ...kernels.conv.cuda.kernels import ConvKernel, HaloKernel, PatchKernel, WindowGradientKernel
 from ...kernels.cuda.kernel import (
     BlockKernel,
     DecodeKernel,
@@ -32,7 +32,7 @@ from .attention.flash_grad import emit_flash_grad, flash_grad_shared
 from .attention.flash_stats import emit_flash_stats, flash_stats_shared
 from .attention.mma import emit_attention_mma
 from .attention.mma_grad import emit_mma_grad, mma_grad_shared
-from .conv.gemm import emit_conv
+from .conv.gemm import emit_conv, emit_window_gradient
 from .conv.halo import emit_halo, halo_shared
 from .conv.patch import emit_patch, patch_shared
 from .matmul.gemm import dynamic_shared, emit_gemm
@@ -55,6 +55,8 @@ def emit_cuda(kernel: Kernel, target: TargetSpec) -> str:
         return emit_tiled(kernel, target)
     if isinstance(kernel, PatchKernel):
         return emit_patch(kernel, target)
+    if isinstance(kernel, WindowGradientKernel):
+        return emit_window_gradient(kernel, target)
     if isinstance(kernel, ConvKernel):
         return emit_conv(kernel, target)
     if isinstance(kernel, GemmKernel):

@@ -162,7 +162,7 @@ class HaloConv(Template):
         assert x is not None and w is not None
         before, results, leaves, after = matrices(region, node.values[0], target)
         pixels, x = volume(region.name, x, groups_of(node), target)
-        weights, w = weight_operand(region.name, w, target)
+        weights, w = weight_operand(region.name, w, target, dense=True)
         return [*before, *pixels, *weights, halo_launch(region, at, x, w, results, leaves, target), *after]
 
 
@@ -198,7 +198,7 @@ def halo_launch(region: Region, at: Windowed, x: Operand, w: Operand, results: l
     columns = call.word("n", n)
     made = Sums.of(TileType((16, plan.together * each), f32))
     end = Var(INDEX, "end")
-    staged = all(r.by_tma for r in results)  # 16 bytes a store
+    staged = all(r.by_tma and r.operand.type.dtype.itemsize == 2 for r in results)  # 16 bytes a store
     edges = not staged or any(leaf.row != 0 for leaf in leaves.values())
     write_results(call, region, 1.0, made, outs, ins, (Ix(call.b, end), columns), (1,), edges=edges)
     parts = groups // plan.together

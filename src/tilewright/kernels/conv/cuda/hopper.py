@@ -1,7 +1,7 @@
 """Convolution on Hopper's tensor cores: an implicit product over windows that TMA gathers (`target/cuda/conv/gemm.py`).
 
-Serves f16 and bf16 convolutions over one to three spatial axes of known size, without groups or with groups of whole steps of channels and
-whole tiles of results (both multiples of 64), with the region's elementwise consumers as epilogue. Activations lie channels last
+Serves f16, bf16 and (as tf32, where that is asked for) f32 convolutions over one to three spatial axes of known size, without groups or with
+groups of whole steps of channels (128 bytes) and whole tiles of results (64), with the region's elementwise consumers as epilogue. Activations lie channels last
 (`channels_last.py`); an operand that does not is copied first, and channels are padded to whole 16-byte pieces; images of few channels have
 a way of their own (`conv_first.py`). Constant weights are laid out [O, taps, channels] before the first run. A convolution of one tap and
 step one is the plain product. Tiles past an edge read zeros and store nothing.
@@ -14,7 +14,7 @@ from math import prod
 from typing import Any
 
 from ....core.dims import Dim, ceildiv, divisible, minimum, product
-from ....core.dtypes import bf16, f16
+from ....core.dtypes import DType, bf16, f16, f32
 from ....core.target_spec import TargetSpec
 from ....ir.graph import Value
 from ....ir.layout import Layout
@@ -36,11 +36,10 @@ from .kernels import ConvKernel
 from .windows import Windowed
 
 # Images of few channels for the tensor cores: the first convolution of a network.
-# Pixels are packed eight elements (16 bytes) each: the channels of `fold` neighbouring lines, filled up with zeros, with the padding around
-# the image. Eight neighbouring pixels are then 64 elements in a row, one step of K, and windows that overlap are a stride. So a kernel of R
-# lines of up to 8 taps becomes one of ⌈R/fold⌉ taps over 64 channels.
+# Pixels are packed 16 bytes each: the channels of `fold` neighbouring lines, filled up with zeros, with the padding around the image. Eight
+# neighbouring pixels are then 128 bytes in a row, one step of K, and windows that overlap are a stride. So a kernel of R lines of up to 8 taps
+# becomes one of ⌈R/fold⌉ taps over 128 bytes of channels.
 ACROSS = 8  # pixels of a step
-PIXEL = 8  # elements of a pixel
 PROGRAMS = 256
 
 
@@ -51,12 +50,14 @@ class First:
     at: Windowed
     channels: int
     fold: int
+    pixel: int  # elements of a pixel
 
     @staticmethod
-    def of(at: Windowed, channels: Dim) -> First | None:
-        if not isinstance(channels, int) or not 1 <= channels <= PIXEL or at.dilation != (1, 1) or not 1 < at.taps[1] <= ACROSS:
+    def of(at: Windowed, channels: Dim, dtype: DType) -> First | None:
+        pixel = piece(dtype)
+        if not isinstance(channels, int) or not 1 <= channels <= pixel or at.dilation != (1, 1) or not 1 < at.taps[1] <= ACROSS:
             return None
-        return First(at, channels, 2 if at.stride[0] == 2 and 2 * channels <= PIXEL else 1)
+        return First(at, channels, 2 if at.stride[0] == 2 and 2 * channels <= pixel else 1, pixel)
 
     @property
     def lines(self) -> int:
@@ -80,16 +81,16 @@ class First:
 
     @property
     def packed(self) -> Packed:
-        return Packed("folded", self.fold)
+        return Packed("folded", self.fold, words=self.pixel)
 
     def image(self, name: str, x: Operand) -> tuple[list[Launch], Operand]:
-        """The launch that packs the pixels, and what it makes as [batch, lines, windows, 64]."""
+        """The launch that packs the pixels, and what it makes as [batch, lines, windows, 128 bytes]."""
         batch = x.type.shape[0]
         height, width = self.size
-        type_ = TensorType(x.type.dtype, (batch, height, width, PIXEL))
+        type_ = TensorType(x.type.dtype, (batch, height, width, self.pixel))
         whole = Operand(type_, Buffer(f"{name}.image", "temp", type_.nbytes), Layout.contiguous(type_.shape))
-        across = self.at.stride[1] * PIXEL
-        seen = Layout((batch, height, self.at.out[1], ACROSS * PIXEL), (height * width * PIXEL, width * PIXEL, across, 1))
+        across = self.at.stride[1] * self.pixel
+        seen = Layout((batch, height, self.at.out[1], ACROSS * self.pixel), (height * width * self.pixel, width * self.pixel, across, 1))
         return [self._pack(name, x, whole)], Operand(TensorType(x.type.dtype, seen.shape), whole.buffer, seen)
 
     def _pack(self, name: str, x: Operand, whole: Operand) -> Launch:
@@ -105,23 +106,23 @@ class First:
         height, width = self.at.image
         px = column - self.at.before[1]
         across = b.minimum(b.maximum(px + 1, 0), 1) * b.minimum(b.maximum(width - px, 0), 1)
-        places = b.iota((PIXEL,), 0)
-        pixel = b.full((PIXEL,), 0.0, x.type.dtype)
+        places = b.iota((self.pixel,), 0)
+        pixel = b.full((self.pixel,), 0.0, x.type.dtype)
         for f in range(self.fold):
             y = line * self.fold + (f - self.at.before[0])
             inside = b.minimum(b.maximum(y + 1, 0), 1) * b.minimum(b.maximum(height - y, 0), 1) * across
             for c in range(self.channels):
                 value = b.load(source, (n, c, y, px), (1,), limit=(inside,))
-                pixel = b.select(b.cmp("eq", places, f * (PIXEL // self.fold) + c), b.broadcast(value, (PIXEL,)), pixel)
+                pixel = b.select(b.cmp("eq", places, f * (self.pixel // self.fold) + c), b.broadcast(value, (self.pixel,)), pixel)
         b.store(target, (n, line, column, 0), pixel)
         launch = call.finish(product(whole.type.shape[:-1]), bytes_=x.type.nbytes + whole.type.nbytes, note="pixels of 16 bytes")
-        launch.kernel = on_threads(launch.kernel, 1, PROGRAMS, PIXEL)
+        launch.kernel = on_threads(launch.kernel, 1, PROGRAMS, self.pixel)
         return launch
 
     def weights(self, name: str, w: Operand, target: TargetSpec) -> tuple[list[Launch], Operand]:
-        """Weights as [O, lines, 64]."""
+        """Weights as [O, lines, 128 bytes]."""
         out, channels, *kernel = w.type.shape
-        type_ = TensorType(w.type.dtype, (out, self.lines, ACROSS * PIXEL))
+        type_ = TensorType(w.type.dtype, (out, self.lines, ACROSS * self.pixel))
         lay = Layout.contiguous(type_.shape)
         if w.packed.form == "folded":
             return [], Operand(type_, w.buffer, lay)
@@ -131,19 +132,20 @@ class First:
         if len(kernel) == 1:
             source = Layout((out, channels, 1, kernel[0]), (*source.strides[:2], 0, source.strides[2]), source.offset)
         rows, across = self.at.taps
-        each = PIXEL // self.fold
+        each = self.pixel // self.fold
         for f in range(min(self.fold, rows)):
             lines = -(-(rows - f) // self.fold)
             shape = (out, channels, lines, across)
-            part = Layout(shape, (lay.strides[0], 1, lay.strides[1], PIXEL), f * each)
+            part = Layout(shape, (lay.strides[0], 1, lay.strides[1], self.pixel), f * each)
             type_ = TensorType(w.type.dtype, shape)
             seen = Operand(type_, w.buffer, source.slice(2, f, lines, self.fold))
             launches.append(copy_launch(f"{name}.taps{f}", seen, Operand(type_, whole.buffer, part), target, "weights over packed pixels"))
         return launches, whole
 
 
-BK = 64
-PIECE = 8  # elements of 16 bytes
+STEP = 128  # bytes of channels of a step of K
+BK = 64  # ... of 16 bits, and results of a tile with groups
+PIECE = 8  # elements of 16 bytes, of 16 bits
 TAPS = Packed("taps", PIECE)
 SHARED = 224 << 10  # bytes of shared memory for a block
 KEPT_BYTES = 80 << 10  # of weights that stay there
@@ -185,6 +187,11 @@ def choose(m: Dim, n: int, sms: int, groups: int = 1) -> Config:
     return min(fitting, key=cost)[0]
 
 
+def piece(dtype: DType) -> int:
+    """Elements of 16 bytes."""
+    return 16 // dtype.itemsize
+
+
 def windows_of(region: Region) -> Windowed | None:
     """The windows of a convolution; a transposed one with steps of one is a plain one, whose taps are reversed."""
     node, op = region.node, region.op(ConvOp)
@@ -212,7 +219,8 @@ def plain_weights(region: Region) -> Operand:
 def first_of(region: Region) -> First | None:
     at = windows_of(region)
     assert at is not None
-    return First.of(at, region.node.operands[0].shape[1])
+    x = region.node.operands[0]
+    return First.of(at, x.shape[1], x.dtype)
 
 
 def packed_weights(region: Region, packed: Packed) -> dict[int, Packed]:
@@ -229,14 +237,15 @@ class HopperConv(Template):
     key = "hopper_conv"
     serves = (ConvOp,)
     fuses = True
-    least = 40  # channels, of three axes: fewer leave more of a step empty than threads that gather lose
+    least = 40  # channels of 16 bits, of three axes: fewer leave more of a step empty than threads that gather lose
+    dtypes: tuple[DType, ...] = (bf16, f16, f32)
 
     def refuses(self, region: Region, target: TargetSpec) -> Reason | None:
         node = region.node
         if target.cpu != "sm_90a":
             return Reason(f"needs sm_90a, got {target.cpu}")
-        if any(v.dtype not in (bf16, f16) for v in node.operands):
-            return Reason("needs bf16 or f16 operands")
+        if any(v.dtype not in self.dtypes for v in node.operands) or (node.operands[0].dtype is f32 and not target.has("tf32-conv")):
+            return Reason("needs bf16 or f16 operands, or f32 and precision tf32")
         if (other := ConvTemplate().matches(region, target)) is not None:
             return other
         op = region.op(ConvOp)
@@ -249,10 +258,13 @@ class HopperConv(Template):
             return Reason("up to three spatial axes of known size, windows of up to 128 (of three axes: 16)")
         groups, (channels, results) = region.op(ConvOp).groups, (node.operands[0].shape[1], node.values[0].shape[1])
         assert isinstance(channels, int) and isinstance(results, int)
-        if len(found.image) == 3 and not found.plain and channels < self.least:
-            return Reason(f"three spatial axes with {self.least} channels: a step of K is {BK} of one tap")
-        whole = channels // groups % BK == 0 and results // groups % BK == 0
-        return None if groups == 1 or whole else Reason(f"groups of whole steps and tiles: multiples of {BK} channels and results")
+        item = node.operands[0].dtype.itemsize
+        if len(found.image) == 3 and not found.plain and channels * item < 2 * self.least:
+            return Reason(f"three spatial axes with {2 * self.least} bytes of channels: a step of K is {STEP} of one tap")
+        if item == 4 and channels < piece(f32) and found.stride == found.taps:
+            return Reason("patches of few channels, whose products PyTorch keeps exact")
+        whole = channels // groups * item % STEP == 0 and results // groups % BK == 0
+        return None if groups == 1 or whole else Reason(f"groups of whole steps and tiles: multiples of {STEP} bytes of channels and {BK} results")
 
     def packs(self, region: Region, target: TargetSpec) -> dict[int, Packed]:
         first = first_of(region)
@@ -263,20 +275,36 @@ class HopperConv(Template):
         assert node is not None and isinstance(node.op, ConvOp) and at is not None
         x, w = region.given(node.operands[0]), plain_weights(region)
         before, results, leaves, after = matrices(region, node.values[0], target)
-        first = first_of(region)
+        first, along = first_of(region), False
         if first is not None:
             pixels, x = first.image(region.name, x)
             weights, w = first.weights(region.name, w, target)
             at = first.windows
         else:
             pixels, x = image_operand(region.name, x, target)
-            weights, w = weight_operand(region.name, w, target)
+            along = at.plain and node.op.groups == 1 and pixels_of(x) is not None and along_results(w)
+            weights, w = ([], w) if along else weight_operand(region.name, w, target)
         n = node.values[0].shape[1]
         assert isinstance(n, int)
         m = node.values[0].shape[0] * prod(at.out)
         config = choose(m, n, target.cores, node.op.groups)
-        launch = conv_launch(region, at, x, w, (m, n), results, leaves, config, target)
+        launch = conv_launch(region, at, x, w, (m, n), results, leaves, config, target, along=along)
         return [*before, *pixels, *weights, launch, *after]
+
+
+def pixels_of(x: Operand) -> Dim | None:
+    """The stride of all pixels of an image [batch, lines…, channels] as one axis, or None."""
+    batch, *sizes, _ = x.layout.shape
+    strides = x.layout.strides
+    lines = all(strides[i] == strides[i + 1] * sizes[i] for i in range(1, len(sizes)))
+    return strides[-2] if lines and (strides[0] == strides[1] * sizes[0] or batch == 1) else None
+
+
+def along_results(w: Operand) -> bool:
+    """Whether weights of one tap, [O, C, 1…], lie along their results, as a product of 16-bit floats takes them, too."""
+    lay = w.layout
+    even = w.type.dtype.itemsize == 2 and all(divisible(s, PIECE) for s in (lay.offset, lay.strides[1])) and divisible(lay.shape[0], PIECE)
+    return w.packed.form == "plain" and lay.strides[0] == 1 and lay.strides[1] != 1 and even and forward(*lay.strides[:2])
 
 
 def matrix_of(o: Operand, layout: Layout) -> Matrix | None:
@@ -324,14 +352,17 @@ def matrices(region: Region, value: Value, target: TargetSpec) -> tuple[list[Lau
     return before, results, leaves, after
 
 
-def image_operand(name: str, x: Operand, target: TargetSpec) -> tuple[list[Launch], Operand]:
-    """x as [batch, (depth,) height, width, channels] in memory that TMA can read, copied there where it must be."""
+def image_operand(name: str, x: Operand, target: TargetSpec, *, dense: bool = False) -> tuple[list[Launch], Operand]:
+    """x as [batch, (depth,) height, width, channels] in memory that TMA can read, copied there where it must be; `dense`: pixels are one axis."""
     lay = x.layout
-    even = divisible(lay.offset, PIECE) and all(divisible(s, PIECE) for i, s in enumerate(lay.strides) if i != 1)
-    if lay.strides[1] == 1 and even and 0 not in lay.strides and forward(*lay.strides) and divisible(x.type.shape[1], PIECE):
+    outer = Layout((lay.shape[0], *lay.shape[2:]), (lay.strides[0], *lay.strides[2:]))
+    gaps = dense and len(collapse(outer.shape, [outer])[0]) > 1
+    whole_pieces = piece(x.type.dtype)
+    even = divisible(lay.offset, whole_pieces) and all(divisible(s, whole_pieces) for i, s in enumerate(lay.strides) if i != 1)
+    if lay.strides[1] == 1 and even and not gaps and 0 not in lay.strides and forward(*lay.strides) and divisible(x.type.shape[1], whole_pieces):
         return [], _as_image(x)
     channels = x.type.shape[1]
-    padded = ceildiv(channels, PIECE) * PIECE
+    padded = ceildiv(channels, whole_pieces) * whole_pieces
     type_ = TensorType(x.type.dtype, (x.type.shape[0], padded, *x.type.shape[2:]))
     whole = channels_last_memory(f"{name}.image", type_)
     part = Operand(x.type, whole.buffer, whole.layout.slice(1, 0, channels))
@@ -349,8 +380,8 @@ def _as_image(x: Operand) -> Operand:
     return replace(x, type=TensorType(x.type.dtype, lay.shape), layout=lay)
 
 
-def weight_operand(name: str, w: Operand, target: TargetSpec) -> tuple[list[Launch], Operand]:
-    """Weights as [O, taps, channels], channels padded to whole pieces."""
+def weight_operand(name: str, w: Operand, target: TargetSpec, *, dense: bool = False) -> tuple[list[Launch], Operand]:
+    """Weights as [O, taps, channels], channels padded to whole pieces; as they lie where that is so (and, with `dense`, without gaps)."""
     out, channels, *kernel = w.type.shape
     taps: Dim = 1
     for d in kernel:
@@ -359,6 +390,12 @@ def weight_operand(name: str, w: Operand, target: TargetSpec) -> tuple[list[Laun
     type_ = TensorType(w.type.dtype, (out, taps, padded))
     if w.packed.form == "taps":
         return [], Operand(type_, w.buffer, Layout.contiguous(type_.shape))
+    lay = w.layout
+    sizes, (steps,) = collapse(tuple(kernel), [Layout(tuple(kernel), lay.strides[2:])])
+    seen = Layout(type_.shape, (lay.strides[0], steps[0] if steps else padded, 1), lay.offset)
+    even = all(divisible(s, piece(w.type.dtype)) for s in (lay.offset, *seen.strides[:2])) and forward(*seen.strides)
+    if padded == channels and lay.strides[1] == 1 and len(sizes) <= 1 and even and (seen.is_contiguous or not dense):
+        return [], Operand(type_, w.buffer, seen)
     whole = Operand(type_, Buffer(f"{name}.weights", "temp", type_.nbytes), Layout.contiguous(type_.shape))
     spread = Layout.contiguous((out, *kernel, padded)).permute((0, len(kernel) + 1, *range(1, len(kernel) + 1))).slice(1, 0, channels)
     launches = [] if padded == channels else [fill_launch(f"{name}.zero_weights", 0.0, whole, target)]
@@ -370,13 +407,14 @@ def kept_steps(depth: Dim, n: int, config: Config) -> tuple[int, int]:
     """Steps of weights that stay in shared memory, and stages of the ring: all or none, and what room there is for windows."""
     if not isinstance(depth, int) or n > config.bn or config.per_sm > 1:
         return 0, config.stages
-    room = SHARED - depth * config.bn * BK * 2 - config.bm * 256
-    stages = min(12, room // (config.bm * BK * 2))
-    return (depth, stages) if depth * config.bn * BK * 2 <= KEPT_BYTES and stages >= 4 else (0, config.stages)
+    room = SHARED - depth * config.bn * STEP - config.bm * 256
+    stages = min(12, room // (config.bm * STEP))
+    return (depth, stages) if depth * config.bn * STEP <= KEPT_BYTES and stages >= 4 else (0, config.stages)
 
 
 def conv_launch(region: Region, at: Windowed, x: Operand, w: Operand, size: tuple[Dim, int], results: list[Matrix],
-                leaves: dict[Value, Matrix], config: Config, target: TargetSpec) -> Launch:
+                leaves: dict[Value, Matrix], config: Config, target: TargetSpec, *, along: bool = False) -> Launch:
+    """`along`: weights lie along their results."""
     node = region.node
     assert isinstance(node.op, ConvOp)
     groups = node.op.groups
@@ -385,30 +423,33 @@ def conv_launch(region: Region, at: Windowed, x: Operand, w: Operand, size: tupl
     epilogue = add_epilogue(call, region, node.values[0], size, results, leaves, config.bm)
     batch, *sizes, channels = x.layout.shape
     assert isinstance(channels, int)
-    strides = x.layout.strides
+    strides, item, rounded = x.layout.strides, x.type.dtype.itemsize, x.type.dtype is f32
+    step = STEP // item
     word = len(call._arguments)
     call.view("a", x.type.dtype, x.buffer, x.layout)
-    lines = all(strides[i] == strides[i + 1] * sizes[i] for i in range(1, len(sizes)))
-    flat = at.plain and groups == 1 and lines and (strides[0] == strides[1] * sizes[0] or batch == 1)
+    flat = at.plain and groups == 1 and pixels_of(x) is not None
     if flat:
-        pixel = strides[-2] * 2
-        a_map = TensorMap(word, x.type.dtype, (channels, m, 1), (pixel, pixel * m), (BK, config.bm, 1), 128)
+        pixel = strides[-2] * item
+        a_map = TensorMap(word, x.type.dtype, (channels, m, 1), (pixel, pixel * m), (step, config.bm, 1), 128, rounded)
     else:
         seen = Windows(tuple(-p for p in at.before[::-1]), at.upper[::-1], at.stride[::-1])
-        hops = tuple(s * 2 for s in strides[-2::-1])
-        a_map = TensorMap(word, x.type.dtype, (channels, *sizes[::-1], batch), hops, (BK, config.bm), 128, windows=seen)
+        hops = tuple(s * item for s in strides[-2::-1])
+        a_map = TensorMap(word, x.type.dtype, (channels, *sizes[::-1], batch), hops, (step, config.bm), 128, rounded, windows=seen)
     word = len(call._arguments)
     call.view("b", w.type.dtype, w.buffer, w.layout)
-    taps, own = w.layout.shape[1], channels // groups
-    steps = (w.layout.strides[0] * 2, w.layout.strides[1] * 2)
-    b_map = TensorMap(word, w.type.dtype, (own, n, taps), steps, (BK, config.bn, 1), 128)
+    taps, own = prod(at.taps), channels // groups
+    if along:
+        b_map = TensorMap(word, w.type.dtype, (n, own, 1), (w.layout.strides[1] * 2, w.layout.strides[1] * own * 2), (BK, BK, 1), 128)
+    else:
+        steps = (w.layout.strides[0] * item, w.layout.strides[1] * item)
+        b_map = TensorMap(word, w.type.dtype, (own, n, taps), steps, (step, config.bn, 1), 128, rounded)
     rows, columns = ceildiv(m, config.bm), ceildiv(n, config.bn)
-    depth = taps * ceildiv(own, BK)
+    depth = taps * ceildiv(own, step)
     call._arguments += [Word(rows), Word(columns), Word(depth), Word(rows * columns)]
-    kept, stages = kept_steps(depth, n, config)
+    kept, stages = kept_steps(depth, n, config) if not along else (0, config.stages)
     way = "a product of pixels" if flat else "windows by TMA"
     way += f", {groups} groups" if groups > 1 else ""
-    note = f"wgmma {config.bm}x{config.bn}, {stages} stages, {way}{', weights kept' if kept else ''}"
+    note = f"wgmma {config.bm}x{config.bn}{' tf32' if rounded else ''}, {stages} stages, {way}{', weights kept' if kept else ''}"
     grid = minimum(rows * columns, target.cores * config.per_sm)
     launch = call.finish(grid, flops=region_flops(region), bytes_=region_bytes(region), note=note)
     k = launch.kernel
@@ -423,5 +464,5 @@ def conv_launch(region: Region, at: Windowed, x: Operand, w: Operand, size: tupl
         k.name, k.params, k.pid, k.body, acc=epilogue.acc, row=epilogue.row, column=epilogue.column, batch=epilogue.batch, bm=config.bm,
         bn=config.bn, slice=epilogue.width, stages=stages, consumers=config.bm // 64, dtype=dtype, dtype_b=dtype, group=config.group,
         maps=(a_map, b_map, *epilogue.maps), stored=epilogue.stored, added=epilogue.added, per_sm=config.per_sm,
-        kept=kept, **more))  # fmt: skip
+        kept=kept, transposed_b=not along, **more))  # fmt: skip
     return launch

@@ -46,6 +46,7 @@ def stages_of(at: Windowed) -> int:
 class PatchConv(HopperConv):
     key = "patch_conv"
     least = 32
+    dtypes = (bf16, f16)
 
     def matches(self, region: Region, target: TargetSpec) -> Reason | None:
         if (other := super().matches(region, target)) is not None:

@@ -45,7 +45,8 @@ class Windowed:
     def fits(self) -> bool:
         """Whether a tensor map can say it."""
         reach = [d * (t - 1) for d, t in zip(self.dilation, self.taps, strict=True)]
-        small = max(*reach, *self.before, *self.after) <= FARTHEST[len(self.image)]
+        far = FARTHEST[len(self.image)]
+        small = max(*reach, *self.before, *self.after) <= far and min(self.upper) >= -far - 1
         return small and all(s <= 8 for s in self.stride) and all(d > 0 for d in (*self.image, *self.out, *self.taps))
 
     @property

@@ -19,7 +19,7 @@ from ...cuda.kernel import TensorMap, forward
 from ...pointwise.cuda.pointwise import evaluator
 from ...region import Operand, Region, narrow
 
-SLICE = 64  # columns at a time: a swizzled row of shared memory
+SLICE = 128  # bytes of columns at a time: a swizzled row of shared memory
 NARROW = 32  # ... where results go to memory from registers
 
 
@@ -34,9 +34,10 @@ class Matrix:
 
     @property
     def by_tma(self) -> bool:
-        """Rows of 16-bit floats at multiples of 16 bytes."""
-        even = divisible(self.row, 8) and divisible(self.offset, 8)
-        return self.operand.type.dtype in (bf16, f16) and self.column == 1 and self.row != 0 and even and forward(self.row)
+        """Rows of floats of up to 32 bits at multiples of 16 bytes."""
+        dtype = self.operand.type.dtype
+        even = all(divisible(x, 16 // dtype.itemsize) for x in (self.row, self.offset))
+        return dtype in (bf16, f16, f32) and self.column == 1 and self.row != 0 and even and forward(self.row)
 
     @property
     def in_pairs(self) -> bool:
@@ -67,18 +68,21 @@ def add_epilogue(
     reads comes through the ring of the operands."""
     b = call.b
     m, n = size
-    through_shared = all(r.by_tma for r in results)
-    width = SLICE if through_shared else NARROW
+    item = results[0].operand.type.dtype.itemsize
+    through_shared = all(r.by_tma and r.operand.type.dtype.itemsize == item for r in results)
+    width = SLICE // item if through_shared else NARROW
     outs: list[View] = []
     maps: list[TensorMap] = []
     for i, x in enumerate(results):
-        maps.append(TensorMap(len(call._arguments), x.operand.type.dtype, (n, m, 1), (x.row * 2, x.row * m * 2), (SLICE, 64, 1), 128))
+        steps = (x.row * item, x.row * m * item)
+        maps.append(TensorMap(len(call._arguments), x.operand.type.dtype, (n, m, 1), steps, (SLICE // item, 64, 1), SLICE))
         outs.append(_view(call, f"c{i}", x, size, write=True))
-    first = next((v for v, x in leaves.items() if x.by_tma), None) if through_shared else None
+    ring = through_shared and item == 2  # whose rows the ring's stages have room for
+    first = next((v for v, x in leaves.items() if x.by_tma and x.operand.type.dtype.itemsize == 2), None) if ring else None
     ins = {}
     for i, (v, x) in enumerate(leaves.items()):
         if v is first:
-            maps.append(TensorMap(len(call._arguments), x.operand.type.dtype, (n, m, 1), (x.row * 2, x.row * m * 2), (SLICE, bm, 1), 128))
+            maps.append(TensorMap(len(call._arguments), x.operand.type.dtype, (n, m, 1), (x.row * 2, x.row * m * 2), (width, bm, 1), SLICE))
         ins[v] = _view(call, f"e{i}", x, size)
     rows, columns = call.word("m", m), call.word("n", n)
     acc, row, column, batch = Var(TileType((64, width), f32), "acc"), Var(INDEX, "row"), Var(INDEX, "column"), Var(INDEX, "batch")

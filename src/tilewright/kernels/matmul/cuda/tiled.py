@@ -32,6 +32,7 @@ from ..tiling import leaves_of_epilogue
 SUMS = 3e6  # bytes a microsecond of sums that are written and read again, most of them in L2
 MUCH = 256  # of K that a part must have
 GROUP = 8  # tiles of rows that share columns of B in L2
+ABREAST = 16  # parts whose sums a thread asks for at once
 MOST_PARTS = 64  # of K whose sums a thread adds one by one
 LONG = 1 << 14  # rows of an operand whose copy into aligned rows costs more than unaligned loads
 
@@ -143,34 +144,22 @@ class UnalignedMatmul(TiledMatmul):
         return None if long and odd else Reason("rows are aligned, or there are few")
 
 
-class Product(ABC):
-    """A product [*lead, m, k] by [*lead, k, n] under construction, with the region's elementwise consumers as epilogue, K perhaps in parts
-    whose sums a second launch adds in order. Subclasses say how tiles of the operands are loaded. `ends`: results, then what the epilogue
-    reads, as [*lead, m, n]."""
+class Summed:
+    """Sums [*lead, m, n] of a product under construction on their way to the region's results, with its elementwise consumers as epilogue.
+    `ends`: results, then what the epilogue reads, as [*lead, m, n]."""
 
     region: Region
     node: Node
     dtype: DType
     wide: DType
-    precision: str | None
     lead: list[Dim]
     m: Dim
     n: Dim
-    k: Dim
     leaves: list[Value]
     ends: list[Layout]
     config: Config
     alpha: float = 1.0
     extents: dict[str, Layout]
-    unit: str = "tensor cores"
-
-    @abstractmethod
-    def open(self) -> None:
-        """Make views of the operands; those in `extents` may be copied by producer warps."""
-
-    @abstractmethod
-    def tiles(self, z: list[Ix | int], row: Ix | int, column: Ix | int, k: Ix, edges: Edges, deep: Ix | int | None) -> tuple[Tile, Tile]:
-        """The operands' tiles of a step of K, [rows, depth] and [depth, columns]."""
 
     def _begin(self, kind: str, name: str) -> None:
         self.call, self.vectors, self.extents = Call(kind, name), dict[str, int](), {}
@@ -200,20 +189,14 @@ class Product(ABC):
             o = self.operand(v)
             self.ins[v] = self.view(f"e{i}", o.type.dtype, o.buffer, lay, n)
 
-    def launches(self) -> list[Launch]:
-        if self.config.parts == 1:
-            return [self._product(None)]
-        shape: Shape = (self.config.parts, *self.lead, self.m, self.n)
-        sums = Buffer(f"{self.region.name}.sums", "temp", product(shape) * self.wide.itemsize)
-        return [self._product((sums, Layout.contiguous(shape))), self._added(sums, Layout.contiguous(shape))]
-
-    def _added(self, buffer: Buffer, layout: Layout) -> Launch:
-        """The sums of all parts of K, added in order, and the epilogue."""
-        self._begin("matmul_sums", f"{self.region.name}.add")
+    def _added(self, buffer: Buffer, layout: Layout, name: str = "", tile: tuple[int, int] | None = None) -> Launch:
+        """The sums of all parts of K, added in order, and the epilogue; `tile`: rows and columns of a program."""
+        self._begin("matmul_sums", name or f"{self.region.name}.add")
         call, b = self.call, self.call.b
-        parts, many = self.config.parts, self.config.parts > MOST_PARTS
+        parts, many = self.config.parts, self.config.parts > MOST_PARTS and tile is None
         height = 1 << (parts - 1).bit_length()  # of a tile that has all parts of some results
-        self.config = replace(self.config, rows=1 if many else 8 if parts <= 8 else 2, columns=max(8, 4096 // height) if many else 128)
+        rows, columns = tile or (1 if many else 8 if parts <= 8 else 2, max(8, 4096 // height) if many else 128)
+        self.config = replace(self.config, rows=rows, columns=columns, warps=4 if many or rows * columns >= 512 else 1)
         c = self.config
         sums = self.view("sums", self.wide, buffer, layout, self.n)
         self._results()
@@ -226,15 +209,57 @@ class Product(ABC):
             axes, limit = (0, len(layout.shape) - 1), (None if parts == height else parts, edges[1])
             total = b.reduce("sum", b.load(sums, (0, *z, row, column), (height, c.columns), limit=limit, axes=axes), 0)
         else:
-            each = [b.load(sums, (i, *z, row, column), (c.rows, c.columns), limit=edges) for i in range(parts)]
-            total = each[0]
-            for x in each[1:]:
-                total = total + x
+            total = b.load(sums, (0, *z, row, column), (c.rows, c.columns), limit=edges)
+            for first in range(1, parts, ABREAST):
+                some = range(first, min(parts, first + ABREAST))
+                for x in [b.load(sums, (i, *z, row, column), (c.rows, c.columns), limit=edges) for i in some]:
+                    total = total + x
         self._write(total * self.alpha if self.alpha != 1.0 else total, (*z, row, column), edges)
         grid = ceildiv(self.m, c.rows) * ceildiv(self.n, c.columns) * product(self.lead)
         moved = region_bytes(self.region) - self.nbytes
         launch = call.finish(grid, bytes_=product(layout.shape) * self.wide.itemsize + moved, note=f"sums of {parts} parts of K")
-        return tiled(launch, warps=4, vectors=self.vectors)
+        return tiled(launch, warps=c.warps, vectors=self.vectors)
+
+    @staticmethod
+    def _edge(size: Dim, tile: int, left: Ix | int) -> Ix | int | None:
+        return None if isinstance(size, int) and size % tile == 0 else left
+
+    def _write(self, total: Tile, at: tuple[Ix | int, ...], edges: tuple[Ix | int | None, Ix | int | None]) -> None:
+        b, c = self.call.b, self.config
+        shape = (c.rows, c.columns)
+
+        def leaf(v: Value, o: Operand) -> Tile:
+            *_, sm, sn = self.ins[v].type.strides
+            size = (1 if sm == 0 else shape[0], 1 if sn == 0 else shape[1])
+            return b.load(self.ins[v], at, size, limit=tuple(x if s != 1 else None for x, s in zip(edges, size, strict=True)))
+
+        evaluate = evaluator(self.region)(b, self.region, leaf, {self.node.values[0]: total})
+        for view, v in zip(self.outs, self.region.body.outputs, strict=True):
+            b.store(view, at, narrow(b, b.broadcast(evaluate(v), shape), view.type.dtype), limit=edges)
+
+
+class Product(Summed, ABC):
+    """A product [*lead, m, k] by [*lead, k, n] under construction, K perhaps in parts whose sums a second launch adds in order. Subclasses say
+    how tiles of the operands are loaded."""
+
+    k: Dim
+    precision: str | None
+    unit: str = "tensor cores"
+
+    @abstractmethod
+    def open(self) -> None:
+        """Make views of the operands; those in `extents` may be copied by producer warps."""
+
+    @abstractmethod
+    def tiles(self, z: list[Ix | int], row: Ix | int, column: Ix | int, k: Ix, edges: Edges, deep: Ix | int | None) -> tuple[Tile, Tile]:
+        """The operands' tiles of a step of K, [rows, depth] and [depth, columns]."""
+
+    def launches(self) -> list[Launch]:
+        if self.config.parts == 1:
+            return [self._product(None)]
+        shape: Shape = (self.config.parts, *self.lead, self.m, self.n)
+        sums = Buffer(f"{self.region.name}.sums", "temp", product(shape) * self.wide.itemsize)
+        return [self._product((sums, Layout.contiguous(shape))), self._added(sums, Layout.contiguous(shape))]
 
     def _product(self, sums: tuple[Buffer, Layout] | None) -> Launch:
         """The product with its epilogue, or the sums of parts of K as they are."""
@@ -280,23 +305,6 @@ class Product(ABC):
         return tiled(
             launch, warps=c.warps, stages=c.stages, per_sm=c.per_sm, vectors=self.vectors, producers=c.producers, extents=self.extents
         )
-
-    @staticmethod
-    def _edge(size: Dim, tile: int, left: Ix | int) -> Ix | int | None:
-        return None if isinstance(size, int) and size % tile == 0 else left
-
-    def _write(self, total: Tile, at: tuple[Ix | int, ...], edges: tuple[Ix | int | None, Ix | int | None]) -> None:
-        b, c = self.call.b, self.config
-        shape = (c.rows, c.columns)
-
-        def leaf(v: Value, o: Operand) -> Tile:
-            *_, sm, sn = self.ins[v].type.strides
-            size = (1 if sm == 0 else shape[0], 1 if sn == 0 else shape[1])
-            return b.load(self.ins[v], at, size, limit=tuple(x if s != 1 else None for x, s in zip(edges, size, strict=True)))
-
-        evaluate = evaluator(self.region)(b, self.region, leaf, {self.node.values[0]: total})
-        for view, v in zip(self.outs, self.region.body.outputs, strict=True):
-            b.store(view, at, narrow(b, b.broadcast(evaluate(v), shape), view.type.dtype), limit=edges)
 
 
 class MatmulKernel(Product):
