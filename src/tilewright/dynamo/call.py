@@ -215,7 +215,8 @@ def make_call(fragment: Fragment, session: Any) -> Call:
 
     writer = Writer(fragment, session)
     text = writer.text()
-    names = writer.scope | {"laid": laid, "store": store, "exceeded": exceeded, "draw": draw_seed, "int64": torch.int64, "address": torch._C.TensorBase.data_ptr}
+    names = writer.scope | {"laid": laid, "store": store, "exceeded": exceeded, "draw": draw_seed, "int64": torch.int64,
+                            "address": torch._C.TensorBase.data_ptr}
     names |= _gpu_scope(session) if writer.on_gpu else _cpu_scope(session)
     names |= {"elsewhere": _elsewhere, "joined": reduce, "either": operator.or_, "aligned": _aligned, "put_back": _put_back,
               "symbols": [s.name for s in session.interface.symbols]} if writer.on_gpu else {}
