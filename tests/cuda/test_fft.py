@@ -10,8 +10,7 @@ import pytest
 from tests.cuda.launching import Emulated, graph
 from tests.fresh import fresh_rng
 from tilewright.core.dtypes import DType, f32, f64
-from tilewright.ops.fourier.rows import RealDft, RealDftBack
-from tilewright.ops.fourier.transforms import Dft, to_complex, to_pairs
+from tilewright.ops.fourier.transforms import Dft, RealDft, RealDftBack, to_complex, to_pairs
 
 # (rows, elements): a part of a warp, a warp, blocks, every radix, lanes that are not whole, two rounds, a convolution, one element
 SIZES = [(3, 8), (5, 64), (2, 256), (3, 192), (1, 1024), (2, 1000), (9, 12), (2, 31), (3, 67), (1, 2310), (1, 1)]

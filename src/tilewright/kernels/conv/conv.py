@@ -124,7 +124,8 @@ def _words(region: Region, target: TargetSpec) -> Words | None:
     assert node is not None and isinstance(node.op, (ConvOp, IntConvOp))
     x, w = node.operands
     channels, taps = int_of(x.shape[1]) // node.op.groups, prod(int_of(d) for d in w.shape[2:])
-    by_tiles = channels % (SIDE * PAIRS.per) == 0 and _width(region, target) % SIDE == 0 and windows_fit(channels // PAIRS.per * taps)
+    panel = default_config(node.types[0].dtype, int_of(node.types[0].shape[1]) // node.op.groups, target).width
+    by_tiles = channels % (SIDE * PAIRS.per) == 0 and panel % SIDE == 0 and windows_fit(channels // PAIRS.per * taps)
     words = words_of(x.dtype, w.dtype, target, tiles=taps == 1 or (by_tiles and not target.checks))
     whole = words is not None and (node.op.groups == 1 or int_of(x.shape[1]) // node.op.groups % words.per == 0)
     return words if whole and not _is_depthwise(region) else None

@@ -18,9 +18,7 @@ from ....core.target_spec import TargetSpec
 from ....ir.graph import Value
 from ....ir.layout import Layout
 from ....ops.matmul.contractions import Conv
-from ....ops.rows.pooling import MaxPoolBackward
-from ....ops.rows.pool_indices import MaxPoolIndices
-from ....ops.rows.pooling import AvgPool
+from ....ops.rows.pooling import AvgPool, MaxPoolBackward, MaxPoolIndices
 from ....tile.builder import Ix, Tile
 from ....tile.ir import identity
 from ...call import Call

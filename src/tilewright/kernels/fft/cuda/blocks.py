@@ -17,8 +17,8 @@ from ....core.dims import Dim, ceildiv, divisible, product
 from ....core.dtypes import DType, f32, i32, i64
 from ....core.target_spec import TargetSpec
 from ....ir.layout import Layout
-from ....ops.fourier.rows import DftRows as DftRowsOp
 from ....ops.fourier.transforms import DftColumns as DftOp
+from ....ops.fourier.transforms import DftRows as DftRowsOp
 from ....ops.fourier.transforms import factors
 from ....tile.builder import Ix, KernelBuilder, Tile, View
 from ...call import Call
