@@ -92,6 +92,7 @@ def test_numbers_of_a_call_may_be_negative() -> None:
         i = torch.stack([torch.scalar_tensor(n, dtype=torch.int64) for n in (a, b)])
         return i, i < 0, i % 3, i // 2, i.abs(), x[i], x * a
 
+    torch._dynamo.reset()
     compiled = torch.compile(f, backend="tilewright", dynamic=True)
     x = torch.randn(5)
     with watching() as found:
