@@ -17,6 +17,7 @@ mode (--mode eval: as in inference). inductor needs a C++ compiler; without one 
 from __future__ import annotations
 
 import argparse
+import copy
 import fcntl
 import gc
 import os
@@ -280,11 +281,11 @@ def overhead(args: argparse.Namespace) -> None:
     for name, (module, shape) in small_layers().items():
         if not any(w in name for w in args.words or [""]):
             continue
-        module = module.to(args.device)
+        torch._dynamo.reset()
         kinds: dict[str, dict[str, Callable[[], Any]]] = {"infer": {}, "forward": {}, "step": {}}
         alone_: dict[str, Callable[[], Any]] = {}
         for peer in ("tilewright", *peers):
-            torch._dynamo.reset()
+            module = copy.deepcopy(module).to(args.device)
             with watching() as found:
                 call = module if peer == "eager" else torch.compile(module, backend=backend if peer == "tilewright" else "inductor")
                 for kind in kinds:

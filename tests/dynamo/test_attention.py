@@ -112,3 +112,18 @@ def test_the_ops_mean_what_pytorch_computes(keeps: bool, masked: bool) -> None:
         torch.testing.assert_close(a, b)
     assert sums.shape == ((2, 6, 5) if keeps else (0,))
     torch.library.opcheck(ours.attention.default, (q, k, v, mask, not masked, 0.3, keeps, keeps), test_utils="test_faketensor")
+
+
+def test_writes_beside_attention_stay() -> None:
+    """Dynamo's graph has calls that write and whose results nobody reads."""
+
+    def f(x: Any, cache: Any) -> Any:
+        made = x.clone()
+        made.select(1, 0).fill_(1)
+        cache.narrow(2, 1, 2).copy_(x.narrow(2, 0, 2))
+        cache[:, :, 0] = 3
+        return made, F.scaled_dot_product_attention(x, cache.repeat_interleave(2, 1)[:, :2], cache.repeat_interleave(2, 1)[:, :2])
+
+    torch._dynamo.reset()
+    check(f, torch.randn(1, 2, 4, 8), torch.randn(1, 2, 5, 8), splits=None)
+    check(f, torch.randn(1, 2, 4, 8, requires_grad=True), torch.randn(1, 2, 5, 8), splits=None, grad=True)

@@ -1,6 +1,7 @@
 """Gradients through the backend: forward and backward graphs of AOTAutograd, both ours."""
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import torch.nn.functional as F
 
 from tilewright.dynamo.backend import SplitWarning
 
-from .check import check
+from .check import assert_same, check
 
 
 def r(*shape: int, dtype: Any = None) -> torch.Tensor:
@@ -152,3 +153,27 @@ def test_splits(name: str) -> None:
     fn, make, op = SPLIT[name]
     with pytest.warns(SplitWarning, match=op):
         check(fn, *make(), grad=True, strides=False, splits=None)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("eps", [None, 1e-3])
+def test_statistics_of_rms_norms(dtype: torch.dtype, eps: float | None) -> None:
+    """On a GPU the op stays whole, and the backward pass reads what it gives beside its result."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from tilewright.dynamo.backend import Compiler
+    from tilewright.dynamo.options import Options
+
+    op = torch.ops.aten._fused_rms_norm.default
+    args = torch.randn(3, 4, 5).to(dtype), [4, 5], torch.randn(4, 5).to(dtype), eps
+    graph, mode = torch.fx.Graph(), FakeTensorMode(allow_non_fake_inputs=True)
+    x, w = graph.placeholder("x"), graph.placeholder("w")
+    both = graph.call_function(op, (x, args[1], w, eps))
+    results = [graph.call_function(operator.getitem, (both, i)) for i in range(2)]
+    graph.output(tuple(results))
+    want = op(*args)
+    for node, value in zip((x, w, both, *results), (args[0], args[2], want, *want), strict=True):
+        node.meta["val"] = torch.utils._pytree.tree_map(mode.from_tensor, value)
+    made = Compiler(Options.of(None, None)).graph(torch.fx.GraphModule(torch.nn.Module(), graph), "inference")
+    assert not made.splits
+    assert_same(tuple(made.call([args[0], args[2]])), want)

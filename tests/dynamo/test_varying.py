@@ -83,3 +83,19 @@ def test_floats_beyond_small_integers() -> None:
     x = torch.tensor([-1.0, -1.5, 200.0, 300.0, 70000.0, -70000.0, 127.9])
     check(lambda x: [x.to(d).to(t) for d in (torch.float32, torch.float64, torch.bfloat16) for t in (torch.uint8, torch.int8, torch.int16)],
           x, calls=1)
+
+
+def test_numbers_of_a_call_may_be_negative() -> None:
+    """An integer argument is a symbol like a size, and may be an index that counts from the end."""
+
+    def f(x: torch.Tensor, a: int, b: int) -> Any:
+        i = torch.stack([torch.scalar_tensor(n, dtype=torch.int64) for n in (a, b)])
+        return i, i < 0, i % 3, i // 2, i.abs(), x[i], x * a
+
+    torch._dynamo.reset()
+    compiled = torch.compile(f, backend="tilewright", dynamic=True)
+    x = torch.randn(5)
+    with watching() as found:
+        for a, b in ((2, 3), (-2, -3), (-4, 4)):
+            assert_same(compiled(x, a, b), f(x, a, b))
+    assert len(found) == 1 and not found[0].splits

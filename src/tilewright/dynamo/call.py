@@ -193,7 +193,7 @@ class Writer:
         self.symbols()
         self.inputs()
         if f.seeded:
-            add("seed = draw(device)")
+            add("seed = alloc((), (), int64).random_()" if self.on_gpu else "seed = draw(())")
         pointers = ["*map(address, args)"] if self.together else [f"{self.holder(s)}.data_ptr()" for s in f.sources]
         (self.run_on_gpu if self.on_gpu else self.run_on_cpu)(pointers)
         for name, (k, most) in f.counts.items():
@@ -215,7 +215,8 @@ def make_call(fragment: Fragment, session: Any) -> Call:
 
     writer = Writer(fragment, session)
     text = writer.text()
-    names = writer.scope | {"laid": laid, "store": store, "exceeded": exceeded, "draw": _draw, "address": torch._C.TensorBase.data_ptr}
+    names = writer.scope | {"laid": laid, "store": store, "exceeded": exceeded, "draw": draw_seed, "int64": torch.int64,
+                            "address": torch._C.TensorBase.data_ptr}
     names |= _gpu_scope(session) if writer.on_gpu else _cpu_scope(session)
     names |= {"elsewhere": _elsewhere, "joined": reduce, "either": operator.or_, "aligned": _aligned, "put_back": _put_back,
               "symbols": [s.name for s in session.interface.symbols]} if writer.on_gpu else {}
@@ -264,13 +265,6 @@ def _faster(session: Any, plain: Any) -> Any:
     from ..runtime.cuda.native import native_start
 
     return None if session.model.validation == "strict" else native_start(session, plain)
-
-
-def _draw(device: Any) -> Any:
-    """A seed from torch's generator of the device, in its memory."""
-    import torch
-
-    return draw_seed(()) if device is None else torch.empty((), dtype=torch.int64, device=device).random_()
 
 
 def _elsewhere(call: Call, args: list[Any]) -> list[Any]:

@@ -194,9 +194,9 @@ def _fractional_max_pool(x: Any, window: Any, sizes: Any, samples: Any) -> Any:
     places: Any = 0
     for axis, (k, out, size) in enumerate(zip(window, sizes, x.shape[outer:], strict=True)):
         draw = samples[..., axis if n == 3 else 1 - axis].reshape(*x.shape[:outer], 1)  # of images the first is for the width
-        steps, alpha = torch.arange(out - 1, dtype=x.dtype), (size - k) / max(out - 1, 1)
+        steps, alpha = torch.arange(out - 1, dtype=x.dtype, device=x.device), (size - k) / max(out - 1, 1)
         starts = ((steps + draw) * alpha).to(torch.int64) - (draw * alpha).to(torch.int64)
-        along = torch.cat([starts, torch.full_like(draw, size - k, dtype=torch.int64)], -1)[..., None] + torch.arange(k)
+        along = torch.cat([starts, torch.full_like(draw, size - k, dtype=torch.int64)], -1)[..., None] + torch.arange(k, device=x.device)
         places = places * size + along.reshape(*x.shape[:outer], *(out if a == axis else 1 for a in range(n)),
                                                *(k if a == axis else 1 for a in range(n)))
     places = places.flatten(outer + n)

@@ -215,7 +215,7 @@ rows({
     "linalg_pinv.default": lambda c, a, rcond, hermitian=False: pinv(c, a, rtol=rcond, hermitian=hermitian),
     "linalg_matrix_exp.default matrix_exp.default": lambda c, a: c.built(L.matrix_exp, a),
     "linalg_solve_triangular.default": lambda c, a, b, *, upper, left=True, unitriangular=False:
-        c.built(X.solve_triangular if left else X.solve_from_right, a, b, upper=upper, unit=unitriangular),
+        c.built(X.solve_triangular if left else X.solve_from_right, a, c.cast(b, a.dtype), upper=upper, unit=unitriangular),
     "triangular_solve.default": lambda c, b, a, upper=True, transpose=False, unitriangular=False:
         (c.built(X.solve_triangular, a, b, upper=upper, transpose=transpose, unit=unitriangular), a),
     "linalg_eig.default": lambda c, a: c.built(L.eig, a),

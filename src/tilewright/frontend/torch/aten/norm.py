@@ -66,25 +66,24 @@ def _moments(c: Context, x: Value, axes: tuple[int, ...], eps: float, keepdims: 
     return mean, c.emit(O.Rsqrt(), c.emit(O.Add(), var, c.scalar(float(eps), x.dtype)))
 
 
-def _statistics_missing(out: Value, what: str) -> tuple[Any, Any, Any]:
-    from ..convert import Missing
-
-    missing = Missing(f"the statistics of {what} are not supported")
-    return out, missing, missing
+def _rms_eps(x: Value, eps: float | None) -> float:
+    """Without one: that of the dtype that PyTorch computes in, not of x's."""
+    return float(eps) if eps is not None else 2.0**-52 if x.dtype is dt.f64 else 2.0**-23
 
 
 @aten("rms_norm.default")
 def rms_norm(c: Context, x: Value, normalized_shape: Sequence[int], weight: Value | None = None, eps: float | None = None) -> Value:
-    if eps is None:
-        eps = 2.0**-52 if x.dtype is dt.f64 else 2.0**-23  # of the dtype that PyTorch computes in, not of x's
-    op = O.RmsNorm(eps=float(eps), naxes=len(normalized_shape), affine="none" if weight is None else "weight")
+    op = O.RmsNorm(eps=_rms_eps(x, eps), naxes=len(normalized_shape), affine="none" if weight is None else "weight")
     return _norm(c, op, x) if weight is None else _norm(c, op, x, weight)
 
 
 @aten("_fused_rms_norm.default")
 def fused_rms_norm(c: Context, x: Value, normalized_shape: Sequence[int], weight: Value | None, eps: float | None) -> Any:
-    out, missing, _ = _statistics_missing(rms_norm(c, x, normalized_shape, weight, eps), "rms_norm")
-    return out, missing
+    wide = x if x.dtype is dt.f64 else c.cast(x, dt.f32)
+    axes = tuple(range(len(x.shape)))[-len(normalized_shape):]
+    squares = c.emit(O.Mean(axes=axes, keepdims=True), c.emit(O.Mul(), wide, wide))
+    root = c.emit(O.Rsqrt(), c.emit(O.Add(), squares, c.scalar(_rms_eps(x, eps), wide.dtype)))
+    return rms_norm(c, x, normalized_shape, weight, eps), root
 
 
 def _affine(c: Context, weight: Value | None, bias: Value | None, like: Value, channels: Any) -> list[Value]:
