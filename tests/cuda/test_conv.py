@@ -77,7 +77,8 @@ def wide(x: Any) -> torch.Tensor:
 TF32 = ("tf32-conv",)
 
 
-@pytest.mark.parametrize("constant, dtype", [(False, f16), (True, bf16), (False, f32), (True, f32)], ids=["given", "constant", "tf32", "tf32 constant"])
+@pytest.mark.parametrize("dtype", [f16, bf16, f32], ids=str)
+@pytest.mark.parametrize("constant", [False, True], ids=["weights given", "weights constant"])
 @pytest.mark.parametrize("case", WINDOWS, ids=str)
 def test_windows_on_the_tensor_cores(case: tuple[Any, ...], constant: bool, dtype: DType, rng: np.random.Generator) -> None:
     n, c, h, w, out, taps, stride, padding, dilation = case
@@ -96,7 +97,8 @@ def test_windows_on_the_tensor_cores(case: tuple[Any, ...], constant: bool, dtyp
 
 @pytest.mark.parametrize("dtype", [bf16, f32], ids=str)
 @pytest.mark.parametrize("case", [
-    (2, 64, (5, 7), 72, (3, 3), (1, 1), (1, 1)), (2, 72, (5, 7), 40, (1, 1), (0, 0), (1, 1)), (2, 24, (9,), 16, (1,), (0,), (1,)), (1, 16, (6, 5), 40, (2, 3), (0, 2), (2, 1)),
+    (2, 64, (5, 7), 72, (3, 3), (1, 1), (1, 1)),
+    (2, 72, (5, 7), 40, (1, 1), (0, 0), (1, 1)), (2, 24, (9,), 16, (1,), (0,), (1,)), (1, 16, (6, 5), 40, (2, 3), (0, 2), (2, 1)),
     (1, 64, (3, 4, 5), 32, (3, 3, 2), (1, 1, 0), (1, 1, 1)),
 ], ids=str)  # fmt: skip
 def test_transposed_windows_with_steps_of_one_are_plain_ones(case: tuple[Any, ...], dtype: DType, rng: np.random.Generator) -> None:
@@ -270,7 +272,9 @@ def test_every_convolution_without_tensor_cores(case: Case, rng: np.random.Gener
     assert_close(got[0], np.asarray(run(case.graph(), arrays, case.env)[0]), case.graph().outputs[0].dtype.name, 2.0)
 
 
-@pytest.mark.parametrize("form", [Packed("taps", 8), Packed("taps", 1, transposed=True), Packed("folded", 1, words=4), Packed("folded", 2, words=8)], ids=str)
+@pytest.mark.parametrize("form", [
+    Packed("taps", 8), Packed("taps", 1, transposed=True), Packed("folded", 1, words=4), Packed("folded", 2, words=8),
+], ids=str)  # fmt: skip
 def test_packed_weights_read_back(form: Packed, rng: np.random.Generator) -> None:
     from tilewright.ir.graph import Graph
     from tilewright.kernels.launch import Buffer, ConstBuffer

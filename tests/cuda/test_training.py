@@ -144,8 +144,10 @@ def test_gradients_of_convolution_weights(case: tuple[Any, ...], rng: np.random.
     def build(x: Any, w: Any, g: Any) -> Any:
         return conv.vjp((x, w), (conv(x, w),), (g,), (False, True))[1]
 
-    made = Emulated(graph(build, (dtype, x.shape), (dtype, w.shape), (dtype, g.shape)), chip, features=("tf32-conv",) if "two" in note else ())
-    assert any(launch.kernel.name.startswith(("conv_weight_gradient", "window_gradient")) and note in launch.note for launch in made.program.launches)
+    features = ("tf32-conv",) if "two" in note else ()
+    made = Emulated(graph(build, (dtype, x.shape), (dtype, w.shape), (dtype, g.shape)), chip, features=features)
+    kinds = ("conv_weight_gradient", "window_gradient")
+    assert any(launch.kernel.name.startswith(kinds) and note in launch.note for launch in made.program.launches)
     (got,) = made(x, w, g)
     close(got, torch.autograd.grad(y, leaves, wide(g).detach())[1].numpy(), dtype, 1e-5 if "two" in note else 0.0)
 
@@ -163,10 +165,11 @@ def test_gradients_of_depthwise_weights(case: tuple[Any, ...], rng: np.random.Ge
     dtype, batch, channels, sizes, taps, stride, dilation, padding = case
     x, w = floats(rng, dtype, batch, channels, *sizes), floats(rng, dtype, channels, 1, *taps)
     leaves = [wide(x), wide(w)]
-    op: Any = (tf.conv1d, tf.conv2d, tf.conv3d)[len(sizes) - 1]
-    y = op(*leaves, stride=stride, padding=padding, dilation=dilation, groups=channels)
+    torch_op: Any = (tf.conv1d, tf.conv2d, tf.conv3d)[len(sizes) - 1]
+    y = torch_op(*leaves, stride=stride, padding=padding, dilation=dilation, groups=channels)
     g = floats(rng, dtype, *y.shape)
-    made = Emulated(graph(lambda *v: o.TapProducts(kernel=taps, stride=stride, dilation=dilation, padding=tuple((p, p) for p in padding))(*v), (dtype, x.shape), (dtype, g.shape)))
+    op = o.TapProducts(kernel=taps, stride=stride, dilation=dilation, padding=tuple((p, p) for p in padding))
+    made = Emulated(graph(lambda *v: op(*v), (dtype, x.shape), (dtype, g.shape)))
     (got,) = made(x, g)
     close(got[:, None], torch.autograd.grad(y, leaves, wide(g).detach())[1].numpy(), dtype)
 
@@ -177,13 +180,14 @@ def test_gradients_of_depthwise_weights_channels_last(case: tuple[Any, ...], rng
     dtype, batch, channels, sizes, taps, stride, dilation, padding = case
     x, w = floats(rng, dtype, batch, channels, *sizes), floats(rng, dtype, channels, 1, *taps)
     leaves = [wide(x), wide(w)]
-    op: Any = (tf.conv1d, tf.conv2d, tf.conv3d)[len(sizes) - 1]
-    y = op(*leaves, stride=stride, padding=padding, dilation=dilation, groups=channels)
+    torch_op: Any = (tf.conv1d, tf.conv2d, tf.conv3d)[len(sizes) - 1]
+    y = torch_op(*leaves, stride=stride, padding=padding, dilation=dilation, groups=channels)
     g = floats(rng, dtype, *y.shape)
     first = (0, len(sizes) + 1, *range(1, len(sizes) + 1))
 
     def build(*v: Any) -> Any:
-        return o.TapProducts(kernel=taps, stride=stride, dilation=dilation, padding=tuple((p, p) for p in padding))(*(o.Transpose(perm=first)(u) for u in v))
+        op = o.TapProducts(kernel=taps, stride=stride, dilation=dilation, padding=tuple((p, p) for p in padding))
+        return op(*(o.Transpose(perm=first)(u) for u in v))
 
     given = [np.ascontiguousarray(np.moveaxis(v, 1, -1)) for v in (x, g)]
     made = Emulated(graph(build, *((dtype, v.shape) for v in given)))

@@ -25,7 +25,7 @@ STEP = 8  # between windows, at most
 
 @register
 class WeightGradient(Composite):
-    """out[o, c, *k] = sum over n and p of g[n, o, *p] * x[n, c', *(p * stride + k * dilation - padding)], where c' is channel c of o's group."""
+    """out[o, c, *k] = sum over n and p of g[n, o, *p] * x[n, c', *(p * stride + k * dilation - padding)]; c' is channel c of o's group."""
 
     whole = True
     kernel: tuple[int, ...]
@@ -39,7 +39,7 @@ class WeightGradient(Composite):
                S(f32(0, 2, 5), f32(0, 2, 3), kernel=(3,), stride=(1,), dilation=(1,), padding=((0, 0),))]
     errors = [E(f32(2, 3, 9), f32(2, 3, 9), kernel=(3,), stride=(1,), dilation=(1,), padding=((0, 0),), match="the taps leave the data"),
               E(f32(2, 3, 9), f32(3, 3, 7), kernel=(3,), stride=(1,), dilation=(1,), padding=((0, 0),), match="needs data and cotangents"),
-              E(f32(2, 3, 9), f32(2, 4, 7), kernel=(3,), stride=(1,), dilation=(1,), padding=((0, 0),), groups=2, match="must divide into 2"),
+              E(f32(2, 3, 9), f32(2, 4, 7), kernel=(3,), stride=(1,), dilation=(1,), padding=((0, 0),), groups=2, match="into 2"),
               E(f32(2, 3, 9), f32(2, 3, 7), kernel=(3, 1), stride=(1,), dilation=(1,), padding=((0, 0),), match="needs kernel, stride,"),
               E(i32(2, 3, 9), i32(2, 3, 7), kernel=(3,), stride=(1,), dilation=(1,), padding=((0, 0),), match="needs float operands")]
 

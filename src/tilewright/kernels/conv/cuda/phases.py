@@ -39,7 +39,10 @@ class PhasedConv(Template):
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         made: list[Launch] = []
         for i, part in enumerate(self._phases(region)):
-            made += HopperConv().build(part, target) if isinstance(part, Region) else [fill_launch(f"{region.name}.phase{i}", 0.0, part, target)]
+            if isinstance(part, Region):
+                made += HopperConv().build(part, target)
+            else:
+                made.append(fill_launch(f"{region.name}.phase{i}", 0.0, part, target))
         return made
 
     def _phases(self, region: Region) -> list[Region | Operand]:
