@@ -50,6 +50,7 @@ from .matmul.int_products import (
     PackWords as PackWords, Requantize as Requantize
 )
 from .matmul.tap_products import TapProducts as TapProducts
+from .matmul.weight_gradient import WeightGradient as WeightGradient
 from .matmul.winograd import WinogradConv as WinogradConv, WinogradTiles as WinogradTiles
 from .packed.affine_quant import Dequantize as Dequantize, LoraMatmul as LoraMatmul, Quantize as Quantize
 from .packed.backward import QExpertsBack as QExpertsBack, QMatmulBack as QMatmulBack
