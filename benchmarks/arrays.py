@@ -4,6 +4,7 @@
     python benchmarks/arrays.py add exp --sizes 100 100000
     python benchmarks/arrays.py --calls          the cost of small calls: operators, views, new shapes, first uses
     python benchmarks/arrays.py --device cuda    Arrays and tensors on the GPU, PyTorch eager as the only peer
+    python benchmarks/arrays.py --device cuda --calls    small calls there: in all, and without the driver's part of the launch
 
 A ratio is the time of the better of NumPy and PyTorch over ours (above 1: ours is faster); times are the least of several rounds in turn.
 """
@@ -180,6 +181,53 @@ def calls() -> None:
         print(f"{'first use of ' + name:24s} {(time.perf_counter_ns() - start) / 1e6:7.2f} ms")
 
 
+def calls_on_gpu() -> None:
+    """What small calls on a GPU cost the host. `host` is ours with a launch that returns at once."""
+    import ctypes
+
+    from tilewright.array.cuda import direct
+    from tilewright.runtime.cuda import launch as cuda_launch
+
+    p, q, r = torch.rand(10, device="cuda"), torch.rand(10, device="cuda"), torch.rand(10, 20, device="cuda")
+    w = torch.rand(20, 10, device="cuda")
+    x, y, m, v = (tw.asarray(t.cpu()).to("cuda") for t in (p, q, r, w))
+    c, k = x > 0.5, p > 0.5
+
+    def added(a: Any, b: Any) -> Any:
+        a += b
+        return a
+
+    def written(a: Any) -> Any:
+        a[0] = 1.0
+        return a
+
+    rows: list[tuple[str, Fn, Fn]] = [
+        ("x + y", lambda _: x + y, lambda _: p + q), ("exp", lambda _: tw.exp(x), lambda _: torch.exp(p)),
+        ("x + 1.0", lambda _: x + 1.0, lambda _: p + 1.0), ("x > y", lambda _: x > y, lambda _: p > q),
+        ("where", lambda _: tw.where(c, x, y), lambda _: torch.where(k, p, q)),
+        ("row broadcast", lambda _: m + m[0], lambda _: r + r[0]),
+        ("strided", lambda _: m[:, ::2] + m[:, ::2], lambda _: r[:, ::2] + r[:, ::2]),
+        ("x += y", lambda _: added(x, y), lambda _: added(p, q)), ("x[0] = 1", lambda _: written(x), lambda _: written(p)),
+        ("sum", lambda _: tw.sum(x), lambda _: torch.sum(p)), ("sum axis 1", lambda _: tw.sum(m, axis=1), lambda _: torch.sum(r, 1)),
+        ("max", lambda _: x.max(), lambda _: p.max()), ("astype f16", lambda _: x.astype(tw.float16), lambda _: p.to(torch.float16)),
+        ("copy", lambda _: x.copy(), lambda _: p.clone()),
+        ("zeros", lambda _: tw.zeros(10, device="cuda"), lambda _: torch.zeros(10, device="cuda")),
+        ("x[2:5]", lambda _: x[2:5], lambda _: p[2:5]), ("m.T", lambda _: m.T, lambda _: r.T),
+        ("reshape", lambda _: m.reshape(20, 10), lambda _: r.reshape(20, 10)), ("matmul", lambda _: m @ v, lambda _: r @ w),
+        ("softmax", lambda _: tw.softmax(m), lambda _: torch.softmax(r, -1)), ("argmax", lambda _: tw.argmax(x), lambda _: torch.argmax(p))]
+    nothing = ctypes.cast(ctypes.CDLL("libm.so.6").fegetround, ctypes.c_void_p).value  # 0 at once
+    print(f"{'call':16s} {'tw us':>8s} {'torch us':>9s} {'ratio':>6s} {'host us':>8s}")
+    for name, ours, theirs in rows:
+        ns = least([ours, theirs], [None] * 2, rounds=15, budget=3e5, finish=torch.cuda.synchronize)
+        start = cuda_launch.address_of("cuLaunchKernelEx")
+        direct._set("START", nothing, word=True)
+        try:
+            host = least([ours], [None], rounds=9, budget=3e5)[0]
+        finally:
+            direct._set("START", start, word=True)
+        print(f"{name:16s} {ns[0] / 1e3:8.2f} {ns[1] / 1e3:9.2f} {ns[1] / ns[0]:6.2f} {host / 1e3:8.2f}")
+
+
 def lazy(rounds: int) -> None:
     """The fused expression of a million floats."""
     rng = np.random.default_rng(0)
@@ -210,7 +258,9 @@ if __name__ == "__main__":
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--json", metavar="PATH")
     options = parser.parse_args()
-    if options.calls:
+    if options.calls and options.device == "cuda":
+        calls_on_gpu()
+    elif options.calls:
         calls()
         lazy(options.rounds)
     else:

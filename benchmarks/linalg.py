@@ -34,9 +34,8 @@ from tilewright.kernels.linalg.lapack import Routine
 from tilewright.kernels.region import Region
 from tilewright.kernels.template import Reason, Template, alone
 from tilewright.ops.fourier.transforms import Dft
-from tilewright.ops.linalg.eigenvalues import Eig
 from tilewright.ops.linalg.factors import Cholesky, Qr
-from tilewright.ops.linalg.spectra import Eigh, Svd
+from tilewright.ops.linalg.spectra import Eig, Eigh, Svd
 from tilewright.ops.linalg.systems import Lu, TriangularSolve
 from tilewright.tile.builder import View
 

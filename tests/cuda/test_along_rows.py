@@ -17,7 +17,7 @@ from tilewright.core.dtypes import DType, bf16, bool_, f16, f32, f64, i32, i64
 from tilewright.core.errors import ExecutionError
 from tilewright.kernels.rows.cuda import reduce
 from tilewright.ops import functions as F
-from tilewright.passes import split_long_products
+from tilewright.passes import merge_matmuls
 
 SLOW = pytest.mark.slow
 SHAPES = [((3, 7), 1), ((1, 70), 1), ((2, 600), 1), ((70, 5), 0), ((2, 3, 40), 1), ((0, 5), 1)]
@@ -116,8 +116,8 @@ def test_an_index_outside_is_reported() -> None:
 def test_long_products_of_few_tiles(dtype: DType, arch: str, flip: tuple[bool, bool], monkeypatch: pytest.MonkeyPatch,
                                     rng: np.random.Generator) -> None:  # fmt: skip
     """Parts of the rows are products of their own, added in f32."""
-    monkeypatch.setattr(split_long_products, "LONGEST", 64)
-    monkeypatch.setattr(split_long_products, "PART", 32)
+    monkeypatch.setattr(merge_matmuls, "LONGEST", 64)
+    monkeypatch.setattr(merge_matmuls, "PART", 32)
     a, b = (rng.standard_normal((24, 192)).astype(dtype.np), rng.standard_normal((192, 40)).astype(dtype.np))
     given = [np.ascontiguousarray(x.T) if turned else x for x, turned in zip((a, b), flip, strict=True)]
     build = lambda x, y: F.matmul(x, y, transpose_a=flip[0], transpose_b=flip[1], alpha=0.5)

@@ -81,7 +81,7 @@ def test_text(gpu: Any) -> None:
 
 def test_numpy_copies_nothing_by_itself(gpu: Any) -> None:
     x = put(numbers(3))
-    for read in (np.asarray, np.array, memoryview, np.median):
+    for read in (np.asarray, np.array, memoryview):
         with pytest.raises((TypeError, ArgumentError, UnsupportedError), match="on cuda"):
             read(x)
     assert not hasattr(x, "__array_interface__") and not hasattr(tw.ones(3), "__cuda_array_interface__")
@@ -234,8 +234,8 @@ def test_other_functions_are_compiled_for_their_shapes(gpu: Any) -> None:
                       (tw.cumsum(x, axis=1), a.cumsum(1)), (tw.argmax(x, axis=1), a.argmax(1)), (tw.stack([x, x]), np.stack([a, a])),
                       (tw.tril(x), np.tril(a)), (x.sum(), a.sum()), (tw.sort(x, axis=0), np.sort(a, 0))):
         assert_same(got, np.asarray(want), 1e-5)
-    with pytest.raises(UnsupportedError, match=r"percentile: has no version for GPUs yet, got an Array on cuda; use x.to\('cpu'\)"):
-        tw.percentile(x, 50)
+    with pytest.raises(UnsupportedError, match=r"unique: on a GPU an axis has no version; use x.to\('cpu'\)"):
+        tw.unique(x, axis=0)
 
 
 def test_functions_made_of_others(gpu: Any) -> None:
@@ -439,10 +439,13 @@ def test_memory_is_freed(fake: FakeDriver) -> None:
     before = len(fake.memory.kept)
     for _ in range(5):
         y = (x + 1) * 2 - x  # the number 2 is kept
-    held = len(fake.memory.kept)
-    assert held <= before + 3
+    assert len(fake.memory.kept) <= before + 3
     del y, x
-    assert len(fake.memory.kept) < held
+    held = sum(a.nbytes for a in fake.memory.kept.values())
+    many = [tw.asarray(np.zeros(1000, np.float32)).to("cuda") for _ in range(3 * device_array.KEPT)]
+    large = tw.asarray(np.zeros(1 << 19, np.float32)).to("cuda")
+    del many, large  # small blocks are kept for the next result, up to a number
+    assert sum(a.nbytes for a in fake.memory.kept.values()) < held + 2 * device_array.KEPT * 4096
 
 
 def test_memory_of_pytorch_where_it_runs(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -462,7 +465,7 @@ def test_memory_of_pytorch_where_it_runs(fake: FakeDriver, monkeypatch: pytest.M
         raise RuntimeError("CUDA out of memory. Tried to allocate")
 
     monkeypatch.setattr(torch.cuda, "caching_allocator_alloc", full)
-    with pytest.raises(ExecutionError, match=r"cuda: PyTorch's allocator has no memory for 100 bytes \(CUDA out of memory\)"):
+    with pytest.raises(ExecutionError, match=r"cuda: PyTorch's allocator has no memory for 512 bytes \(CUDA out of memory\)"):
         Block(100, 0)
 
 

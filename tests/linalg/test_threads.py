@@ -15,8 +15,7 @@ from tilewright.core.dtypes import dtype as dtype_of
 from tilewright.ir.graph import Graph
 from tilewright.ir.types import TensorType
 from tilewright.kernels.linalg import eigh
-from tilewright.ops.linalg.eigenvalues import Eig
-from tilewright.ops.linalg.spectra import Eigh, Svd
+from tilewright.ops.linalg.spectra import Eig, Eigh, Svd
 from tilewright.ops.linalg.systems import Lu
 
 

@@ -125,7 +125,8 @@ def strided_add(a: dict[str, Any], x: Any) -> Any:
 def bag_sum(a: dict[str, Any], table: Any, ids: Any, bounds: Any) -> Any:
     if table.dtype == torch.bfloat16:  # PyTorch has no bags of these
         return bag_sum(a, table.double(), ids, bounds).to(table.dtype)
-    return torch.nn.functional.embedding_bag(ids.long(), table, bounds.long(), mode="sum", include_last_offset=True)
+    return torch.nn.functional.embedding_bag(ids.long(), table, bounds.long(), mode="max" if a.get("largest") else "sum",
+                                               include_last_offset=True)
 
 
 def grouped_gemm(a: dict[str, Any], x: Any, w: Any, ends: Any) -> Any:

@@ -19,9 +19,8 @@ from tilewright.passes.absorb_matmul import AbsorbIntoMatmul
 from tilewright.passes.base import Pass
 from tilewright.passes.canonicalise import Canonicalise
 from tilewright.passes.cse import Cse, Dce
-from tilewright.passes.fold_constants import FoldConstants
+from tilewright.passes.fold_constants import FoldConstants, FoldTables
 from tilewright.passes.fold_index import FoldIndex
-from tilewright.passes.fold_tables import FoldTables
 from tilewright.passes.fuse import Fuse
 from tilewright.passes.merge_matmuls import MergeMatmuls
 from tilewright.passes.recognise import Recognise

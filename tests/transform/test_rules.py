@@ -214,7 +214,7 @@ def test_values_nothing_depends_on_have_no_cotangent() -> None:
 
 
 def test_rows_that_see_nothing_have_no_derivative() -> None:
-    from tilewright.ops.attention.saved import AttentionSaved
+    from tilewright.ops.attention.backward import AttentionSaved
     from tilewright.ops.families import boolean, f64
 
     g, rng = Graph("saved"), fresh_rng()

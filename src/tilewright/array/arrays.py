@@ -212,14 +212,15 @@ class Array:
     # ---- elements
 
     def __getitem__(self, key: Any) -> Array:
-        if not hasattr(self, "_a") and self.device != "cpu":
+        if (node := getattr(self, "_node", None)) is not None and node.device != "cpu":
             there: Array = device_calls().taken(self, key)
             return there
         found = ready(self)[key if type(key) is int or type(key) is slice else index(key)]
         return wrap(found if type(found) is np.ndarray else np.asarray(found))
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        if not hasattr(self, "_a") and self.device != "cpu":
+        if (node := getattr(self, "_node", None)) is not None and node.device != "cpu":
+            del node  # it holds the memory
             device_calls().put(self, key, value)
             return
         from .updates import fitting, given
@@ -465,6 +466,7 @@ def host(x: Array) -> np.ndarray[Any, Any]:
     return placed.downloaded(place)
 
 
+@functools.cache
 def device_calls() -> Any:
     from .cuda import calls
 
@@ -501,7 +503,9 @@ def attribute(x: Array, name: str) -> Any:
 
         place = placed.of(x)
         assert place is not None
-        return getattr(place.header, name) if name not in ("T", "mT") else placed.as_view(lambda a: getattr(a, name), [x], {})
+        if name in ("T", "mT"):
+            return placed.wrap(placed.Placed(getattr(place.header, name), place.stream))
+        return getattr(place.key, name) if name in ("size", "nbytes", "strides") else getattr(place.header, name)
     return getattr(ready(x), name) if name not in ("T", "mT") else wrap(getattr(ready(x), name))
 
 

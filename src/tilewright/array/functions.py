@@ -60,6 +60,7 @@ def eager(fn: Fn) -> Fn:
         except ExecutionError as e:
             raise ExecutionError(f"{str(e).rpartition(' (')[0]} ({user_place()})") from None
 
+    call.jit = compiled  # type: ignore[attr-defined]
     return call
 
 
@@ -139,11 +140,13 @@ def on_any_device(name: str, on_arrays: Fn, traced: Fn | None) -> Fn:
 
     @functools.wraps(on_arrays)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if often and args and type(args[0]) is Array and (node := getattr(args[0], "_node", None)) is not None and node.device != "cpu":
-            nonlocal quick
-            if quick is None:
-                from .cuda.calls import quick
-            return quick(name, on_arrays, traced, args, kwargs)
+        if often:
+            for x in args:
+                if type(x) is Array and (node := getattr(x, "_node", None)) is not None and node.device != "cpu":
+                    nonlocal quick
+                    if quick is None:
+                        from .cuda.calls import quick
+                    return quick(name, on_arrays, traced, args, kwargs)
         try:
             return on_arrays(*args, **kwargs)
         except OnDevice:
@@ -162,7 +165,12 @@ def compiled_only(traced: Fn) -> Fn:
     def call(*args: Any, **kwargs: Any) -> Any:
         if not tracing() and (_has(Array, args) or _has(Array, kwargs.values())):
             check_devices((args, kwargs), traced.__name__)
-            return rewrapped(compiled(*plain(args), **plain(kwargs)))
+            made = rewrapped(compiled(*plain(args), **plain(kwargs)))
+            if type(made) is Array and made.device != "cpu":
+                from .cuda.direct import note_session
+
+                note_session(traced.__name__, args, kwargs, args, lambda: compiled.jit.lower(*plain(args), **plain(kwargs)))  # type: ignore[attr-defined]
+            return made
         return compiled(*args, **kwargs)
 
     return call
@@ -294,6 +302,8 @@ for _name, (_entry, _told) in native.FUNCTIONS.items():
 OFFERED["where"] = native.function("where", 3, OFFERED["where"], "condition, x1=None, x2=None, /")
 for _name in reductions.NATIVE:
     OFFERED[_name] = native.function(_name, "_reduce", OFFERED[_name], reductions.NATIVE[_name])
+for _name in ("matmul", "softmax", "log_softmax", "var", "std", "cumsum"):  # native for Arrays on a GPU alone
+    OFFERED[_name] = native.function(_name, "_other", OFFERED[_name], native.signature(OFFERED[_name]))
 OFFERED |= {_name: OFFERED[_other] for _name, _other in elementwise.ALIASES.items()}
 OFFERED["astype"] = native.function("astype", "_astype", OFFERED["astype"], "x, dtype, /, *, copy=True, device=None")
 native.install()

@@ -22,7 +22,7 @@ import numpy as np
 from ..core import dtypes as dt
 from ..core.dims import sym
 from ..core.hashing import blake2b
-from ..runtime import eager_calls, eager_loops, eager_reductions, eager_views
+from ..runtime import eager_calls, eager_device, eager_loops, eager_reductions, eager_views
 from ..runtime import eager_host as H
 from ..runtime.native.layout import WORK_BITS
 from ..runtime.outputs import new_array
@@ -242,12 +242,13 @@ class Machine:
         from ..target.cpu.host_code import compile_host
 
         target = host_target()
-        modules = (H, eager_loops, eager_calls, eager_views, eager_reductions)
+        modules = (H, eager_loops, eager_calls, eager_views, eager_reductions, eager_device)
         sources = [*(Path(str(m.__file__)) for m in modules), Path(__file__).parents[1] / "target/cpu/host_code.py"]
         text = "host code " + blake2b(b"".join(p.read_bytes() for p in sources), digest_size=20).hexdigest()
         externals = ("PyErr_Clear", "PyType_GenericAlloc", "Py_DecRef", "PyObject_GetAttr", "PyLong_AsLongAndOverflow",
                      "PyObject_Vectorcall", "PyObject_VectorcallMethod", "PyObject_GetItem", "PyObject_GetBuffer",
-                     "PyNumber_MatrixMultiply")
+                     "PyNumber_MatrixMultiply", "Py_IncRef", "PyLong_FromLong", "PyList_Append", "PyEval_SaveThread",
+                     "PyEval_RestoreThread")
 
         def write() -> str:
             made, used = compile_host(H.source(), H.CONSTANTS, H.BLOCKS, H.EXPORTS, eager_loops.GIVEN)
@@ -269,7 +270,7 @@ class Machine:
         self.reduce_address = self.library.address("tw_reduce_run")
         self.run_reduce = free_entry(None, *[word] * 4)(self.reduce_address)
         self.run = free_entry(None, *[word] * 4)(self.run_address)
-        self.state = (ctypes.c_int64 * 32).from_address(self.library.address("state"))
+        self.state = (ctypes.c_int64 * 64).from_address(self.library.address("state"))
         self.slots = (ctypes.c_int64 * 64).from_address(self.library.address("slots"))
         self.free: list[Any] = []
         self.shared: Any = None
@@ -279,6 +280,7 @@ def _address(function: Any) -> int:
     return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
+@functools.cache
 def is_supported() -> bool:
     """Whether Python's and NumPy's structures lie as the host code reads them."""
     if platform.python_implementation() != "CPython" or ctypes.sizeof(ctypes.c_void_p) != 8 or sys.byteorder != "little":
@@ -367,6 +369,11 @@ def elementwise(name: str, operands: list[Header], dtype: np.dtype[Any], out: He
     return out if back is None else out.transpose(back)
 
 
+def _data(a: Header) -> int:
+    """The address; NumPy's own way to it takes longer than a small copy."""
+    return ctypes.c_int64.from_address(id(a) + 16).value
+
+
 def is_transposed(a: Header) -> bool:
     """Whether a matrix lies transposed, and is large enough for a copy in blocks to pay."""
     return (a.ndim == 2 and a.strides[0] == a.itemsize and a.strides[1] > a.itemsize and min(a.shape) >= 16 and a.size >= 4096
@@ -376,6 +383,8 @@ def is_transposed(a: Header) -> bool:
 def tight(a: Header) -> Header:
     """A contiguous copy; of a transposed matrix in blocks, by all threads."""
     native = machine()
+    if native is not None and a.ndim == 2 and a.itemsize < abs(a.strides[0]) <= 4 * a.itemsize < abs(a.strides[1]) and a.size >= 4096:
+        return tight(tight(a.T).T)  # rows with steps between their elements: first without these
     made = new_array(a.shape, a.dtype)
     if native is None or not is_transposed(a):
         steps = [abs(s) for s, n in zip(a.strides, a.shape, strict=True) if n > 1]
@@ -390,7 +399,7 @@ def tight(a: Header) -> Header:
         run = native.free.pop()
     except IndexError:
         run = _Run()
-    run.words[:7] = made.ctypes.data, a.ctypes.data, rows, columns, made.strides[0], a.strides[1], a.itemsize
+    run.words[:7] = _data(made), _data(a), rows, columns, made.strides[0], a.strides[1], a.itemsize
     grid = -(-rows // H.BAND)
     if a.nbytes < H.SHARED_BYTES:
         native.transpose(run.address, 0, grid, 0)

@@ -32,7 +32,7 @@ FUNCTIONS: dict[str, tuple[str, str | int]] = {
 METHODS: dict[str, tuple[str, str | int]] = {
     "reshape": ("_method", "reshape"), "transpose": ("_method", "transpose"), "permute": ("_method", "transpose"),
     "squeeze": ("_method", "squeeze"), "swapaxes": ("_method", "swapaxes"), "diagonal": ("_method", "diagonal"), "view": ("_clone", 0),
-    "expand": ("_expand", H.AXES), "unfold": ("_unfold", 0)}
+    "expand": ("_expand", H.AXES), "unfold": ("_unfold", 0), "copy": ("_other", 0)}
 _BYTES = bytes.__basicsize__ - 1  # where the contents of a bytes object begin
 _AS_NUMBER, _AS_MAPPING, _COMPARE, _AS_BUFFER = 96, 112, 200, 160  # fields of a type
 _MATMUL = 272  # of PyNumberMethods
@@ -159,7 +159,7 @@ def install() -> None:
     native.slots[H.SUBSCRIPT], native.slots[H.FORCE], native.slots[H.ATTRIBUTE] = id(python), id(arrays.ready), id(arrays.attribute)
     product = operators.operator_of("matmul")
     _keep.append(product)
-    native.slots[H.MATMUL] = id(product)
+    native.slots[H.MATMUL], native.slots[H.PRODUCTS] = id(product), id(table_of("matmul")) + _BYTES
     _word(numbers + _MATMUL).value = native.library.address("tw_eager_matmul")
     native.slots[H.CASTS] = id(_casts) + _BYTES
     native.slots[H.REFUSE] = id(arrays.refuse_buffer)

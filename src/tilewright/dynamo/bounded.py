@@ -12,7 +12,7 @@ from ..core import dtypes as dt
 from ..core.dims import UNBOUNDED, Dim, minimum
 from ..core.errors import UnsupportedError
 from ..frontend.torch.aten.registry import Context, key_of
-from ..frontend.torch.aten.sized import SIZED
+from ..frontend.torch.aten.shape import SIZED
 from ..frontend.torch.symbols import Symbols
 from ..ir.graph import Value
 from ..ops import functions as F

@@ -12,7 +12,7 @@ from .index.forest import ForestTemplate
 from .index.gather_last import GatherAlongLast, GatherAlongRows, GatherLast
 from .index.gather_sum import GatherSumTemplate
 from .index.pad_edges import PadEdgesTemplate
-from .index.scatter_along import ScatterAlongTemplate
+from .index.scatter import ScatterAlongTemplate
 from .index.strided_add import StridedAddTemplate
 from .index.weighted import WeightedGatherTemplate
 from .linalg.eigh import EighTemplate
@@ -26,7 +26,7 @@ from .pointwise.complex import ComplexTemplate
 from .pointwise.copies import PadTemplate
 from .quant.int_dot import IntDotTemplate, PackWordsTemplate
 from .quant.quantized_backward import QExpertsBackTemplate, QMatmulBackTemplate
-from .rows.arg_reduce import ArgReduce
+from .rows.reduce import ArgReduce
 from .scan.causal_conv import CausalConvTemplate
 from .scan.delta_net import GatedDeltaRuleTemplate
 from .scan.delta_net_backward import GatedDeltaRuleBackwardTemplate

@@ -8,8 +8,7 @@ from ..core.dims import Dim
 from ..core.dtypes import i64
 from ..core.places import split
 from ..ir.graph import Node
-from ..ops.index import indexing, scatter, scatter_along
-from ..ops.packed import backward as quantized_backward
+from ..ops.index import indexing, scatter
 from ..ops.packed import products as quantized
 from ..ops.packed import quant_dot
 from ..ops.rows import losses
@@ -20,8 +19,8 @@ from .region import Evaluator, Region
 
 DIVISION = 5  # code in the error block
 LEAST = -(1 << 63)
-ALONG = (indexing.Gather, indexing.GatherAlongAxis, scatter.ScatterRows, scatter_along.ScatterAlong)
-EXPERTS = (quantized.QExperts, quantized_backward.QExpertsBack, quant_dot.QExpertsDot)
+ALONG = (indexing.Gather, indexing.GatherAlongAxis, scatter.ScatterRows, scatter.ScatterAlong)
+EXPERTS = (quantized.QExperts, quantized.QExpertsBack, quant_dot.QExpertsDot)
 
 
 def name_sites(launches: list[Launch], region: Region) -> list[Launch]:

@@ -8,8 +8,7 @@ from ..core.dims import bounds, product
 from ..ir.graph import Graph, Node, Value
 from ..ir.layout import Layout
 from ..ops import functions as F
-from ..ops.index.scatter import IndexOrder, ScatterOrdered, ScatterRows
-from ..ops.index.scatter_along import ScatterAlong
+from ..ops.index.scatter import IndexOrder, ScatterAlong, ScatterOrdered, ScatterRows
 from ..ops.views import Expand
 from .base import Log, Pass
 

@@ -16,22 +16,19 @@ from .canonicalise import Canonicalise
 from .control import SimplifyControl, map_bodies
 from .cse import Cse, Dce
 from .decompose import Decompose
-from .fold_constants import FoldConstants
+from .fold_constants import FoldConstants, FoldTables
 from .fold_index import FoldIndex
-from .fold_tables import FoldTables
 from .fuse import Fuse
-from .gate_products import GateProducts
 from .integer_products import IntegerProducts
 from .lower_complex import LowerComplex
 from .lower_quantized import LowerQuantized
-from .merge_matmuls import MergeMatmuls
+from .merge_matmuls import MergeMatmuls, SplitLongProducts
 from .narrow_concats import NarrowConcats
 from .order_scatters import OrderScatters
 from .quantized_rows import QuantizedRows
 from .recognise import Recognise
-from .row_products import MergePacked, RowProducts
+from .row_products import GateProducts, MergePacked, RowProducts
 from .save_logsumexp import SaveLogSumExp
-from .split_long_products import SplitLongProducts
 from .winograd import Winograd
 
 
@@ -66,7 +63,7 @@ def pipeline(target: TargetSpec | None = None) -> tuple[Pass, ...]:
         *([MergePacked()] if gpu else []),
         MergeMatmuls(),
         *([SplitLongProducts(target.cores)] if gpu and target is not None else []),  # of what is one product now
-        *([Winograd()] if winograd else []),
+        *([Winograd(target.has("amx-tile", "amx-bf16"))] if target is not None and winograd else []),
         Fuse(quantizes=not gpu, sweeps=not gpu, rotated_rows=1 if gpu else None),
         Dce(),
         *([RowProducts(), Dce(), QuantizedRows(), Dce(), CacheAttention(), GateProducts(), Dce()] if gpu else []),  # what only regions show

@@ -7,9 +7,8 @@ from typing import Any, ClassVar
 
 from ..core.exact import fields_key
 from ..ir.graph import Graph, Node, Value
-from ..ops.attention.backward import AttentionBackward, fits
+from ..ops.attention.backward import AttentionBackward, AttentionSaved, fits
 from ..ops.attention.forward import Attention
-from ..ops.attention.saved import AttentionSaved
 from .base import Log, Pass
 
 

@@ -333,7 +333,7 @@ def tw_eager_call1(table, args, nargs, names):
         made = unary(table, ld64(args))
         if made != 0:
             return made
-    return PyObject_Vectorcall(ld64(table), args, nargs, names)
+    return other(table, ld64(table), args, nargs, names)
 
 
 def tw_eager_call2(table, args, nargs, names):
@@ -342,7 +342,7 @@ def tw_eager_call2(table, args, nargs, names):
         made = binary(table, ld64(args), ld64(args + 8), 0)
         if made != 0:
             return made
-    return PyObject_Vectorcall(ld64(table), args, nargs, names)
+    return other(table, ld64(table), args, nargs, names)
 
 
 def choice(table, c, x, y):
@@ -404,7 +404,7 @@ def tw_eager_call3(table, args, nargs, names):
         made = choice(table, ld64(args), ld64(args + 8), ld64(args + 16))
         if made != 0:
             return made
-    return PyObject_Vectorcall(ld64(table), args, nargs, names)
+    return other(table, ld64(table), args, nargs, names)
 
 
 def tw_eager_call_astype(table, args, nargs, names):
@@ -413,7 +413,7 @@ def tw_eager_call_astype(table, args, nargs, names):
         made = cast(table, ld64(args), ld64(args + 8))
         if made != 0:
             return made
-    return PyObject_Vectorcall(ld64(table), args, nargs, names)
+    return other(table, ld64(table), args, nargs, names)
 
 
 def cast(table, x, dtype):
@@ -460,6 +460,12 @@ def tw_eager_compare(x, y, op):
     made = binary(ld64(entry), x, y, 0)
     if made != 0:
         return made
+    if (place_of(x) != 0 and is_operand(y)) or (place_of(y) != 0 and is_operand(x)):
+        args = stack(16)
+        st64(args, x)
+        st64(args + 8, y)
+        table = ld64(entry)
+        return other(table, ld64(table), args, 2, 0)
     return call(ld64(address(slots) + 8 * 48), x, y, op)
 
 
@@ -479,7 +485,7 @@ def tw_eager_matmul(x, y):
     args = stack(16)
     st64(args, x)
     st64(args + 8, y)
-    return PyObject_Vectorcall(ld64(address(slots) + 8 * 52), args, 2, 0)
+    return other(ld64(address(slots) + 8 * 54), ld64(address(slots) + 8 * 52), args, 2, 0)
 
 
 def tw_eager_subscript(x, key):

@@ -7,7 +7,7 @@ strides. A run: kernel, elements, operands, result, bytes of a result, then the 
 """
 from __future__ import annotations
 
-from . import eager_calls, eager_loops, eager_reductions, eager_views
+from . import eager_calls, eager_device, eager_loops, eager_reductions, eager_views
 from .native.layout import JOB_LIGHT, THUNK_FN, THUNK_GRID, THUNK_SHARE
 
 AXES = 16
@@ -38,24 +38,24 @@ CONSTANTS = {"BAND": BAND, "ROW": ROW, "GATHERED": GATHERED, "AXES": AXES, "OPER
              "TABLE_COLUMNS": TABLE_COLUMNS, "SHAPE": 32, "STRIDES": 32 + 8 * AXES}
 # The words of the block `state`.
 STATE = ("ARRAY", "FLOAT", "LONG", "NDARRAY", "NEW_ARRAY", "MODE", "SLOT", "SLICE", "TUPLE", "ELLIPSIS", "NONE", "FROM_SCALAR", "AXIS",
-         "TW_RUN", "JOB", "JOB_RUN", "JOB_GRID", "SET_BASE")
+         "TW_RUN", "JOB", "JOB_RUN", "JOB_GRID", "SET_BASE", *eager_device.STATE)
 (ARRAY, FLOAT, LONG, NDARRAY, NEW_ARRAY, MODE, SLOT, SLICE, TUPLE, ELLIPSIS, NONE, FROM_SCALAR, AXIS, TW_RUN, JOB, JOB_RUN,
  JOB_GRID, SET_BASE) = range(18)
-CONSTANTS |= {"S_" + name: 8 * k for k, name in enumerate(STATE)}
+CONSTANTS |= eager_device.CONSTANTS | {"S_" + name: 8 * k for k, name in enumerate(STATE)}
 NUMBER_SLOTS = {"add": 0, "subtract": 8, "multiply": 16, "remainder": 24, "bitwise_and": 104, "bitwise_xor": 112, "bitwise_or": 120,
                 "floor_divide": 232, "divide": 240}  # byte offsets in PyNumberMethods
 IN_PLACE_SLOTS = {"add": 152, "subtract": 160, "multiply": 168, "remainder": 176, "bitwise_and": 208, "bitwise_xor": 216,
                   "bitwise_or": 224, "floor_divide": 248, "divide": 256}
 UNARY_SLOTS = {"negative": 48, "abs": 64, "bitwise_invert": 80}
 COMPARED = ("less", "less_equal", "equal", "not_equal", "greater", "greater_equal")  # in the order of Py_LT ... Py_GE
-BLOCKS = {"state": 32, "slots": 64}  # slots: for each operator the address of its table and the function it stands before
+BLOCKS = {"state": 64, "slots": 64}  # slots: for each operator the address of its table and the function it stands before
 IN_PLACE = 24  # the first of Python's own functions of in-place operators in `slots`
-SUBSCRIPT, COMPARE, FORCE, ATTRIBUTE, REFUSE, MATMUL, CASTS = 40, 42, 49, 50, 51, 52, 53  # places in `slots`
+SUBSCRIPT, COMPARE, FORCE, ATTRIBUTE, REFUSE, MATMUL, CASTS, PRODUCTS = 40, 42, 49, 50, 51, 52, 53, 54  # places in `slots`
 
 
 def source() -> str:
     """The whole text: the functions above and one entry for each operator."""
-    parts = [eager_loops.SOURCE, eager_calls.SOURCE, eager_views.SOURCE, eager_reductions.SOURCE]
+    parts = [eager_loops.SOURCE, eager_calls.SOURCE, eager_views.SOURCE, eager_reductions.SOURCE, eager_device.SOURCE]
     for k, name in enumerate(NUMBER_SLOTS):
         parts.append(f"""
 def tw_op_{name}(x, y):
@@ -65,11 +65,13 @@ def tw_op_{name}(x, y):
     args = stack(16)
     st64(args, x)
     st64(args + 8, y)
-    return PyObject_Vectorcall(ld64(address(slots) + {16 * k + 8}), args, 2, 0)
+    return other(ld64(address(slots) + {16 * k}), ld64(address(slots) + {16 * k + 8}), args, 2, 0)
 """)
         parts.append(f"""
 def tw_in_place_{name}(x, y):
     made = in_place(ld64(address(slots) + {16 * k}), x, y)
+    if made == 0 and place_of(x) != 0:
+        made = device_in_place(ld64(address(slots) + {16 * k}), x, y)
     if made != 0:
         return made
     return call(ld64(address(slots) + {8 * (IN_PLACE + k)}), x, y)
@@ -80,6 +82,11 @@ def tw_op_{name}(x):
     made = unary(ld64(address(slots) + {16 * k}), x)
     if made != 0:
         return made
+    if place_of(x) != 0:
+        args = stack(8)
+        st64(args, x)
+        table = ld64(address(slots) + {16 * k})
+        return other(table, ld64(table), args, 1, 0)
     return call(ld64(address(slots) + {16 * k + 8}), x)
 """)
     return "".join(parts)
@@ -89,5 +96,5 @@ EXPORTS = (*(f"tw_{name}" for name in (
     "transpose_run", "reduce_run", "reduce_prepare", "eager_run", "eager_prepare", "eager_prepare_many", "eager_call1", "eager_call2",
     "eager_call3", "eager_call_method", "eager_call_clone", "eager_call_expand", "eager_call_flip", "eager_call_expand_dims",
     "eager_call_unfold", "eager_call_astype", "eager_call_reduce", "eager_compare", "eager_subscript", "eager_matmul", "eager_getbuffer",
-    "eager_attribute", "eager_view")), *(f"tw_op_{name}" for name in (*NUMBER_SLOTS, *UNARY_SLOTS)),
+    "eager_attribute", "eager_view", "device_learn", "eager_call_other")), *(f"tw_op_{name}" for name in (*NUMBER_SLOTS, *UNARY_SLOTS)),
     *(f"tw_in_place_{name}" for name in IN_PLACE_SLOTS), *BLOCKS)

@@ -171,5 +171,5 @@ def tw_eager_call_reduce(table, args, nargs, names):
         made = reduced_axis(table, ld64(args), ld64(args + 8))
         if made != 0:
             return made
-    return PyObject_Vectorcall(ld64(table), args, nargs, names)
+    return other(table, ld64(table), args, nargs, names)
 '''

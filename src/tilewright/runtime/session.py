@@ -5,10 +5,14 @@ generated (`fastcall.py`); `_slow` is the complete way, with copies, `out=`, nes
 """
 from __future__ import annotations
 
+import atexit
 import sys
+import time
+from _thread import allocate_lock, get_ident
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from os import PathLike
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakMethod, ref
 
@@ -40,6 +44,7 @@ if TYPE_CHECKING:
     from .report import Report
 
 FREE = 16  # workspaces kept for the next callers
+PATIENCE = 2.0  # seconds for calls on other threads when Python ends
 
 
 @dataclass(eq=False)
@@ -422,6 +427,34 @@ class Session(Compiled):
         self._call = partial(_refuse, self.model.name)
         self._free.clear()
         self.executable = None
+
+
+def _end() -> None:
+    """When Python ends, calls on other threads end first and new ones wait for ever: PyTorch aborts a process where Python takes a thread
+    away inside it. A call that takes longer than `PATIENCE` is left to that."""
+    mine, call = get_ident(), Session.__call__
+
+    def waiting(self: Session, *args: Any, out: Any = None, **kwargs: Any) -> Any:
+        if get_ident() != mine:
+            lock = allocate_lock()
+            while lock.acquire():
+                pass
+        return call(self, *args, out=out, **kwargs)
+
+    def inside(frame: FrameType | None) -> bool:
+        while frame is not None and frame.f_code is not waiting.__code__:
+            if frame.f_code is call.__code__:
+                return True
+            frame = frame.f_back
+        return False
+
+    Session.__call__ = waiting  # type: ignore[method-assign]
+    end = time.monotonic() + PATIENCE
+    while any(inside(frame) for thread, frame in sys._current_frames().items() if thread != mine) and time.monotonic() < end:
+        time.sleep(1e-3)
+
+
+atexit.register(_end)
 
 
 def _second(session: ref[Session], short: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:

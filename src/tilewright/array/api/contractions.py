@@ -41,7 +41,7 @@ _numpy: Any = np
 rows.enter(FUNCTIONS, {
     "vecdot(x1, x2, /, *, axis: int = -1)": ("The dot product of vectors along an axis; the first is conjugated.",
                                              partial(product, _numpy.vecdot)),
-    "tensordot(x1, x2, /, *, axes: Any = 2)": ("The sum of products over pairs of axes.", partial(product, np.tensordot)),
+    "tensordot(x1, x2, /, axes: Any = 2)": ("The sum of products over pairs of axes.", partial(product, np.tensordot)),
     "dot(x1, x2, /)": ("NumPy's dot: the last axis of one with the second last of the other.", partial(product, np.dot)),
     "outer(x1, x2, /)": ("Every product of an element of one vector with an element of the other.", _outer),
     "inner(x1, x2, /)": ("The sum of products over the last axes.", partial(product, np.inner)),

@@ -17,7 +17,7 @@ from .base import COMPLEX, FLOAT, INT, common, header, known, weak_dtype
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
 DTYPES: dict[str, np.dtype[Any]] = {d.np.name: d.np for d in dt.ALL}
 CONSTANTS: dict[str, Any] = {"e": np.e, "pi": np.pi, "inf": np.inf, "nan": np.nan, "newaxis": None, "euler_gamma": np.euler_gamma}
-VALUES = {**DTYPES, **CONSTANTS}  # names of `tw.` that are no functions
+VALUES = {**DTYPES, "bool_": DTYPES["bool"], **CONSTANTS}  # names of `tw.` that are no functions
 STANDARD = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64", "complex64",
             "complex128")
 KINDS = {

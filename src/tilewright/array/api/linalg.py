@@ -82,10 +82,10 @@ def qr(x: Any, /, *, mode: str = "reduced") -> NamedTuple:
 
 
 @public
-def lstsq(x1: Any, x2: Any, /) -> tuple[Array, ...]:
+def lstsq(x1: Any, x2: Any, /, rcond: float | None = None) -> tuple[Array, ...]:
     """The least squares solution, its residuals, the rank and the singular values."""
     operands = rows.of_one_dtype("lstsq", _matrix(x1, "lstsq"), as_float(header(x2, "lstsq")))
-    return rows.attempt("lstsq", rows.silent(np.linalg.lstsq), *operands)  # type: ignore[no-any-return]
+    return rows.attempt("lstsq", rows.silent(np.linalg.lstsq), *operands, rcond)  # type: ignore[no-any-return]
 
 
 @public

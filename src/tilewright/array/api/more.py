@@ -11,13 +11,17 @@ from ..arrays import Array, wrap
 from ..machine import tight
 from ..updates import fitting
 from . import files, rows, shapes
-from .base import give, header
+from .base import FLOAT, give, header
 
 public = FUNCTIONS = Functions()
 rows.enter(FUNCTIONS, {
     "nan_to_num(x, /, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None)":
         ("NaN and infinities replaced by numbers.", lambda a, nan, high, low: np.nan_to_num(a, nan=nan, posinf=high, neginf=low)),
-    "vander(x, n: int | None = None, increasing: bool = False)": "The Vandermonde matrix.",
+    "vander(x, n: int | None = None, increasing: bool = False)":
+        ("The Vandermonde matrix.", lambda a, n, increasing: np.vander(a, n, increasing).astype(a.dtype, copy=False)),
+    "tri(n: int, m: int | None = None, k: int = 0)": ("Ones at and below a diagonal, zeros above.", lambda *a: np.tri(*a, dtype=FLOAT)),
+    "polyfit(x, y, degree: int)": ("The polynomial, its highest coefficient first, nearest to y at x.",
+                                   lambda x, y, degree: np.polyfit(x, y, degree).astype(y.dtype if y.dtype.kind == "f" else FLOAT)),
     "unravel_index(indices, shape: Any) -> tuple[Array, ...]": "The indices of positions in a shape.",
     "polyval(p, x)": "A polynomial, its highest coefficient first, at x.",
     "tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, ...]": "The indices of a lower triangle.",
@@ -44,6 +48,14 @@ def ascontiguousarray(x: Any, /) -> Array:
     """x with its elements in order in memory, copied only where they are not."""
     a = header(x, "ascontiguousarray")
     return wrap(a if a.flags.c_contiguous else tight(a))
+
+
+def ix_(*indices: Any) -> tuple[Array, ...]:
+    """Indices of rows, columns ... that name the elements where they cross: `x[tw.ix_([0, 2], [1, 3])]`."""
+    return tuple(give(a) for a in np.ix_(*(header(i, "ix_") for i in indices)))
+
+
+FUNCTIONS["ix_"] = ix_
 
 
 @public

@@ -209,8 +209,12 @@ def diff(x: Any, /, n: int = 1, axis: int = -1, *, prepend: Any = None, append: 
 
 
 def _numpy_statistic(name: str, doc: str) -> Callable[..., Any]:
+    points = 1 if name in ("percentile", "quantile") else 0  # arguments before the axis
+
     def call(x: Any, /, *args: Any, axis: Any = None, keepdims: bool = False, **options: Any) -> Array:
         a = as_float(header(x, name))
+        if len(args) > points:
+            *args, axis = args  # type: ignore[assignment]
         with np.errstate(all="ignore"):
             made = getattr(np, name)(a, *map(_plain, args), axis=axis, keepdims=keepdims, **options)
         return give(np.asarray(made).astype(dt.real_of(dt.dtype(a.dtype)).np if name == "nanvar" else a.dtype, copy=False))

@@ -86,7 +86,7 @@ def nonzero(x: Any, /) -> tuple[Array, ...]:
 
 
 @public
-def take(x: Any, indices: Any, /, *, axis: int | None = None) -> Array:
+def take(x: Any, indices: Any, /, axis: int | None = None) -> Array:
     """Elements (or slices along an axis) by index. An index out of range is an ExecutionError."""
     a, i = header(x, "take"), header(indices, "take")
     if axis is None:

@@ -42,7 +42,7 @@ rows.enter(FUNCTIONS, {
     "rot90(x, k: int = 1, axes: tuple[int,int] = (0,1))": "A rotation by a right angle, k times, in the plane of two axes: a view.",
     "split(x, /, parts: Any, axis: int = 0) -> list[Array]": "Equal parts (an int) or parts that end at these indices: views.",
     "array_split(x, /, parts: Any, axis: int = 0) -> list[Array]": "As `split`; the parts need not be equal.",
-    "roll(x, /, shift: Any, *, axis: Any = None)": "Elements shifted along axes; what leaves at one end comes in at the other.",
+    "roll(x, /, shift: Any, axis: Any = None)": "Elements shifted along axes; what leaves at one end comes in at the other.",
     "tile(x, repetitions: Any, /)": "x repeated as a whole along every axis.",
     "atleast_1d(x, /)": "x with at least one axis: a view.",
     "atleast_2d(x, /)": "x with at least two axes: a view.",
@@ -92,7 +92,7 @@ def unstack(x: Any, /, axis: int = 0) -> tuple[Array, ...]:
 
 
 @public
-def repeat(x: Any, repeats: Any, /, *, axis: int | None = None) -> Array:
+def repeat(x: Any, repeats: Any, /, axis: int | None = None) -> Array:
     """Every element (or slice along an axis) so many times."""
     a = header(x, "repeat")
     counts = header(repeats, "repeat") if not isinstance(repeats, int) else repeats

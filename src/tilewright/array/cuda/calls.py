@@ -14,7 +14,7 @@ import numpy as np
 from ...core import dtypes as dt
 from ...core.errors import ArgumentError, UnsupportedError
 from ...core.tensors import is_tensor
-from ...runtime.cuda.array import DeviceArray
+from ...runtime.cuda.array import SMALL, DeviceArray
 from .. import lazy
 from ..api import elementwise as E
 from ..api.base import common, weak_dtype
@@ -24,10 +24,11 @@ from ..machine import MADE_OF
 from ..operators import check_dtype
 from ..trees import rewrapped
 from ..updates import At, fitting
-from . import composed, reductions
+from . import composed, direct, reductions, statistics
 from . import elementwise as kernels
 from . import lazy as later
 from . import placed as P
+from .indexing import Index
 from .placed import Placed
 
 Fn = Callable[..., Any]
@@ -89,22 +90,39 @@ def quick(name: str, fn: Fn, traced: Fn | None, args: Sequence[Any], kwargs: dic
         if type(x) is Array and type(node := getattr(x, "_node", None)) is Placed:
             key.append(node.key)
         elif type(x) in (int, float):
-            key += (type(x), x)
+            key += (type(x), x) if x else (type(x), str(x))  # -0.0 is another number than 0.0
         else:
             return run(name, fn, traced, args, kwargs)
     known, calls = tuple(key), P.state().calls
     found = calls.get(known)
     if found is None:
         made = run(name, fn, traced, args, kwargs)
-        planned = _planned(name, args)
-        if planned is not None:
+        found = _planned(name, args)
+        if found is not None:
             if len(calls) >= kernels.PLANS:
                 calls.clear()
-            calls[known] = planned
+            calls[known] = found
+            noted(name, args, kwargs, *found)
         return made
     P.enter()
     plan, constants = found
+    noted(name, args, kwargs, plan, constants)
     return P.wrap(kernels.execute(plan, [c if c is not None else x._node for x, c in zip(args, constants, strict=True)]))
+
+
+def noted(name: str, args: Sequence[Any], kwargs: dict[str, Any], plan: kernels.Plan, constants: Sequence[Placed | None]) -> None:
+    """Host code may launch this kernel by itself from now on."""
+    n = len(constants)
+
+    def make() -> direct.Plan | None:
+        if not plan.result.size or plan.result.nbytes > SMALL:
+            return None
+        plan.kernel.load(n + 1)
+        every = [*constants, *[None] * (len(args) + len(kwargs) - n)]
+        return direct.Plan(plan.kernel.kernel.name, every, [plan.result.nbytes], plan.result,
+                           [direct.Start.of(plan.kernel, [*((k, 0) for k in range(n)), (len(every), 0)])])
+
+    direct.note(name, args, kwargs, make)
 
 
 def _planned(name: str, args: Sequence[Any]) -> tuple[kernels.Plan, list[Placed | None]] | None:
@@ -123,7 +141,7 @@ def _planned(name: str, args: Sequence[Any]) -> tuple[kernels.Plan, list[Placed 
 def run(name: str, fn: Fn, traced: Fn | None, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """A function of `tw.` with an Array on a GPU among its arguments."""
     name = E.ALIASES.get(name, name)
-    out = kwargs.get("out")
+    out, original = kwargs.get("out"), kwargs
     kwargs = {k: leaf(v, name) for k, v in kwargs.items() if k != "out"}
     given = [leaf(x, name) for x in args]
     if name in VIEWS:
@@ -135,7 +153,10 @@ def run(name: str, fn: Fn, traced: Fn | None, args: Sequence[Any], kwargs: dict[
     if name in composed.HOSTED:
         return composed.on_host(fn, given, kwargs)
     if name in composed.FUNCTIONS:
-        return composed.FUNCTIONS[name](*given, **kwargs)
+        return _into(out, composed.FUNCTIONS[name](*given, **kwargs))
+    if name == "where" and len(given) == 1:
+        return statistics.nonzero(*given)
+    given = _prepared(name, given, kwargs)
     if name in SUMS:  # whose traced forms have no dtype among their arguments
         kwargs |= dict(zip(("axis", "keepdims") if name == "mean" else ("axis", "dtype", "keepdims"), given[1:], strict=False))
         del given[1:]
@@ -145,22 +166,55 @@ def run(name: str, fn: Fn, traced: Fn | None, args: Sequence[Any], kwargs: dict[
         return (given[0] * 10.0**decimals).round() / 10.0**decimals
     if name == "round":
         del given[1:]
+    narrow = name in EXTREMES and type(given[0]) is Array and given[0].dtype == np.bool_
+    if narrow:
+        given[0] = given[0].astype(np.uint8)
     made = _elementwise(name, given) if name in ELEMENTWISE and not kwargs else None
     if name == "astype":
-        made = _astype(*given, **kwargs)
+        made = _astype(args, *given, **kwargs)
     if name in reductions.NAMES and type(given[0]) is Array:
-        made = _reduced(name, *given, **kwargs)
+        made = _reduced(name, args, original, *given, **kwargs)
     if made is None:
         if traced is None:
             raise UnsupportedError(f"{name}: has no version for GPUs yet, got an Array on cuda; use x.to('cpu')")
-        made = compiled(traced)(*plain(given), **plain(kwargs))
-        made = rewrapped(made)
+        made = rewrapped(compiled(traced)(*plain(given), **plain(kwargs)))
+        if not narrow and out is None:
+            session_noted(name, traced, args, original, given, kwargs)
+    return _into(out, made.astype(np.bool_) if narrow and not name.startswith("arg") else made)
+
+
+EXTREMES = frozenset({"max", "min", "amax", "amin", "argmax", "argmin"})
+FLOATS = frozenset({"deg2rad", "rad2deg", "cbrt"})  # of integers, functions of floats
+
+
+def _prepared(name: str, given: list[Any], kwargs: dict[str, Any]) -> list[Any]:
+    """Arguments as the traced forms take them."""
+    if type(given[0]) is Array and name in FLOATS and dt.dtype(given[0].dtype).kind in "iub":
+        given[0] = given[0].astype(np.float32)
+    if name in ("cumsum", "cumprod") and type(given[0]) is Array and len(given) == 1 and kwargs.get("axis") is None:
+        kwargs["axis"], given[0] = 0, given[0].reshape(-1)
+    if name == "pad" and len(given) > 1:
+        rank, widths = given[0].ndim, given[1]
+        widths = ((widths, widths),) * rank if isinstance(widths, int) else tuple(widths)
+        if widths and not isinstance(widths[0], (tuple, list)):
+            widths = (tuple(widths) if len(widths) == 2 else (widths[0],) * 2,) * rank
+        given[1] = widths * rank if len(widths) == 1 else widths
+    return given
+
+
+def _into(out: Any, made: Any) -> Any:
+    """A result, written into `out` where that was given."""
     if out is None:
         return made
     if type(out) is not Array or out.device == "cpu" or out.shape != made.shape:
         raise ArgumentError(f"out: needs an Array of the result's shape on cuda, got {shown(out)} for {shown(made)}")
     out[...] = made
     return out
+
+
+def session_noted(name: str, traced: Fn, args: Sequence[Any], kwargs: dict[str, Any], given: Sequence[Any], options: Any) -> None:
+    """Host code may launch the kernels of a compiled function by itself from now on."""
+    direct.note_session(name, args, kwargs, given, lambda: compiled(traced).jit.lower(*plain(given), **plain(options)))  # type: ignore[attr-defined]
 
 
 @functools.cache
@@ -183,6 +237,10 @@ def _text(name: str, dtype: np.dtype[Any], given: Sequence[Any]) -> tuple[str, l
     floats = dt.dtype(dtype).kind == "f"
     if floats and name in composed.EXPRESSIONS:
         return composed.EXPRESSIONS[name], list(given)
+    if name in ("fmax", "fmin") and not floats:
+        return "maximum(i0,i1)" if name == "fmax" else "minimum(i0,i1)", list(given)
+    if name in ("subtract", "sub") and dtype == np.bool_:
+        return "logical_xor(i0,i1)", list(given)
     if name == "fmod" and not floats:  # the sign is the dividend's
         return "multiply(sign(i0),remainder(abs(i0),abs(i1)))", list(given)
     return MADE_OF.get(name, name) if floats else name, list(given)
@@ -195,7 +253,7 @@ def _elementwise(name: str, given: Sequence[Any], out: Placed | None = None) -> 
         return None
     dtype = strong[0] if name == "clip" else common(*strong)
     text, operands = _text(name, strong[0], given)
-    if name == "positive" or text == "i0":
+    if name == "positive" or (name == "clip" and text == "i0") or (name in composed.WHOLE and dt.dtype(dtype).kind in "iub"):
         return given[0].copy()  # type: ignore[no-any-return]
     waiting = lazy.is_on() and text == name and out is None
     for k, x in enumerate(operands):
@@ -210,41 +268,49 @@ def _elementwise(name: str, given: Sequence[Any], out: Placed | None = None) -> 
     return None if found is None else P.wrap(found)
 
 
-def _reduced(name: str, x: Array, axis: Any = None, keepdims: bool = False) -> Array | None:
+def _reduced(name: str, args: Sequence[Any], kwargs: dict[str, Any], x: Array, axis: Any = None, keepdims: bool = False) -> Array | None:
     """A reduction by kernels of run-time sizes; None where there are none."""
     if type(axis) not in (type(None), int, tuple):
         return None
-    made = reductions.run(name, place(x), axis, keepdims)
+    count = len(args) + len(kwargs)
+    made = reductions.run(name, place(x), axis, keepdims, lambda make: direct.note(name, args, kwargs, lambda: make(count)))
     return None if made is None else P.wrap(made)
 
 
-def _astype(x: Array, dtype: Any, copy: bool = True, device: Any = None) -> Array | None:
+def _astype(args: Sequence[Any], x: Array, dtype: Any, copy: bool = True, device: Any = None) -> Array | None:
     wanted = dt.dtype(dtype)
     if device is not None:
-        return _astype(x, dtype, copy).to(device)  # type: ignore[union-attr]
+        return _astype((), x, dtype, copy).to(device)  # type: ignore[union-attr]
     if x.dtype == wanted.np:
         return x.copy() if copy else x
     if x.dtype.kind == "c" and wanted.kind not in "cb":
         raise ArgumentError(f"astype: complex numbers do not fit {wanted}; use tw.real or tw.abs")
-    made = kernels.run("astype", [place(x)], static=(wanted,))
-    return None if made is None else P.wrap(made)
+    P.enter()
+    plan = kernels.planned("astype", [place(x)], None, (wanted,))
+    if plan is None:
+        return None
+    if len(args) == 2 and copy:
+        noted("astype", args, {}, plan, [None])
+    return P.wrap(kernels.execute(plan, [place(x)]))
 
 
 def update(name: str, x: Array, other: Any) -> Array:
-    """`x op= other`, in x's memory where nobody else holds it. The result keeps x's shape and dtype."""
-    from ..functions import API
+    """`x op= other`, in x's memory where nobody else holds it and it is large. The result keeps x's shape and dtype."""
+    from ..functions import OFFERED
 
-    given = [x, leaf(other, name)]
+    leaf(other, name)
     made = None
-    if type(other) in NUMBERS or (shown(x) == shown(other) and type(other) is Array):
+    p = place(x)
+    alike = type(other) in NUMBERS or (type(other) is Array and other.device != "cpu" and place(other).key is p.key)
+    large = p.nbytes > SMALL
+    del p  # it holds the memory
+    if large and alike and P.is_alone(x):
         types = x.dtype if type(other) is Array else weak_dtype(other, x.dtype, name)
-        text = _text(name, x.dtype, given)[0]
-        same = types == x.dtype and kernels.result_dtype(text, (dt.dtype(types),) * 2) is dt.dtype(x.dtype)
-        del given  # it holds the memory
-        if same and P.is_alone(x):
+        text = _text(name, x.dtype, [x, other])[0]
+        if types == x.dtype and kernels.result_dtype(text, (dt.dtype(types),) * 2) is dt.dtype(x.dtype):
             made = _elementwise(name, [x, other], P.of(x))
     if made is None:
-        made = API[name](x, other)
+        made = OFFERED[name](x, other)  # which host code may know the next time
     if made.shape != x.shape:
         raise ArgumentError(f"{name}: an in-place operator keeps the shape, got {shown(x)} and a result {shown(made)}")
     check_dtype(name, x, made)
@@ -272,7 +338,18 @@ def reshape(x: Array, shape: tuple[int, ...], order: str, copy: bool | None) -> 
 
 
 def copied(x: Array) -> Array:
-    return P.wrap(kernels.contiguous(place(x), copy=True))
+    p = place(x)
+    made = P.empty(p.shape, p.dtype)
+    kernels.copy_into(made, p)
+    if 0 < p.nbytes <= SMALL and p.dtype.itemsize < 16:
+        direct.note("Array.copy", (x,), {}, lambda: _copy_plan(made, p))
+    return P.wrap(made)
+
+
+def _copy_plan(made: Placed, p: Placed) -> direct.Plan | None:
+    """A copy by host code, which has no memcpy: by a kernel, as of other layouts."""
+    ((kernel, _, _),) = kernels.copies(made, p) or kernels._copies(made, p)
+    return direct.Plan("copy", [None], [p.nbytes], made.key, [direct.Start.of(kernel, [(0, 0), (1, 0)])])
 
 
 def summary(x: Array) -> np.ndarray[Any, Any]:
@@ -291,99 +368,43 @@ def summary(x: Array) -> np.ndarray[Any, Any]:
 
 # ---- indexing
 
-def _keys(x: Array, key: Any) -> tuple[list[Any], bool]:
-    """The parts of an index, masks as the positions where they hold, and whether it makes a view."""
-    found: list[Any] = []
-    basic = True
-    for k in key if type(key) is tuple else (key,):
-        if type(k) is Array and not k.ndim and k.dtype.kind in "iu":
-            k = int(k)
-        if isinstance(k, (list, np.ndarray, Array)) or is_tensor(k):
-            basic = False
-            a = k if type(k) is Array or is_tensor(k) else np.asarray(plain(k))
-            a = a.astype(np.int64) if isinstance(a, np.ndarray) and not a.size else a
-            if str(a.dtype).endswith("bool"):
-                found += map(np.asarray, np.nonzero(a.numpy() if not isinstance(a, np.ndarray) else a))
-                continue
-            k = a
-        elif isinstance(k, (bool, np.bool_)):
-            raise UnsupportedError(f"index: a bool is no index of an Array on a GPU yet, got {k}; use x[None]")
-        found.append(k)
-    return found, basic
+def _is_basic(key: Any) -> bool:
+    """Whether an index makes a view."""
+    kind = type(key)
+    if kind is tuple:
+        return all(map(_is_basic, key))
+    if kind is Array:
+        return not key.ndim and key.dtype.kind in "iu"
+    return kind is int or kind is slice or key is None or key is Ellipsis or isinstance(key, np.integer)
+
+
+def _whole(key: Any) -> tuple[Any, ...]:
+    """A basic index for NumPy's header that never gives an element, which would be read."""
+    keys = tuple(int(k) if type(k) is Array else k for k in (key if type(key) is tuple else (key,)))
+    return keys if any(k is Ellipsis for k in keys) else (*keys, ...)
 
 
 def taken(x: Array, key: Any) -> Array:
-    """`x[key]`: a view, or the elements that index arrays name."""
-    keys, basic = _keys(x, key)
+    """`x[key]`: a view, or the elements that index arrays and masks name."""
     p = place(x)
-    if basic:
-        whole = tuple(keys) if any(k is Ellipsis for k in keys) else (*keys, ...)  # never an element, which would be read
-        return P.wrap(Placed(p.header[whole], p.stream))
-    keys = _bounded(x, keys)
-    shape = tuple("array" if isinstance(k, Array) else ("slice", k.start, k.stop, k.step) if isinstance(k, slice) else
-                  ("other", k) for k in keys)
-    made: Array = _gather(shape)(x, *(k for k in keys if isinstance(k, Array)))
-    return made
-
-
-def _bounded(x: Array, keys: list[Any]) -> list[Any]:
-    """Index arrays on the device; those of the host are checked first, and their negative ones count from the end."""
-    at = next((i for i, k in enumerate(keys) if k is Ellipsis), None)
-    used = sum(k is not None and k is not Ellipsis for k in keys)
-    if at is not None:
-        keys = [*keys[:at], *[slice(None)] * (x.ndim - used), *keys[at + 1 :]]
-    axis, made = 0, []
-    for k in keys:
-        if isinstance(k, np.ndarray):
-            n = x.shape[axis]
-            bad = np.flatnonzero((k < -n) | (k >= n))
-            if bad.size:
-                raise IndexError(f"index: {k.flat[bad[0]]} is out of range for axis {axis} of {shown(x)}")
-            k = P.wrap(P.uploaded(np.where(k < 0, k + n, k).astype(np.int64)))
-        elif is_tensor(k) or (type(k) is Array and k.device == "cpu"):
-            k = leaf(k, "index")
-        made.append(k)
-        axis += k is not None
-    return made
-
-
-@functools.cache
-def _gather(shape: tuple[Any, ...]) -> Fn:
-    """The compiled index of this structure."""
-    from ...transform.lib.elementwise import FUNCTIONS
-    from ..jit import Jit
-
-    def index(x: Any, *arrays: Any) -> Any:
-        rest, keys, axis = iter(arrays), [], 0
-        for part in shape:
-            if part == "array":
-                ids = next(rest)
-                keys.append(FUNCTIONS["where"](ids < 0, ids + x.shape[axis], ids))
-            else:
-                keys.append(slice(*part[1:]) if part[0] == "slice" else part[1])
-            axis += part != ("other", None)
-        return x[tuple(keys)]
-
-    return Jit(index)
+    if type(key) is int or type(key) is slice:
+        return P.wrap(Placed(p.header[key, ...], p.stream))
+    return P.wrap(Placed(p.header[_whole(key)], p.stream)) if _is_basic(key) else Index(x, key).result()
 
 
 def put(x: Array, key: Any, value: Any) -> None:
     """`x[key] = value`."""
     v = _value(x, value)
-    keys, basic = _keys(x, key) if not _is_mask(x, key) else ([], False)
-    if basic:
-        whole = tuple(keys) if any(k is Ellipsis for k in keys) else (*keys, ...)
-        header = P.own(x).header[whole]
+    if _is_basic(key):
+        header = P.own(x).header[_whole(key)]
         _assign(Placed(header, x._node.stream), v)
         x._node.stream = P.current()
-    elif not keys:
-        mask = place(leaf(key, "setitem"))
-        if v.header.size != 1:
-            raise UnsupportedError(f"setitem: on a GPU a mask takes one value, got {shown(v)}; use tw.where")
+    elif _is_mask(x, key) and v.key.size == 1:
+        mask = place(leaf(key, "setitem") if type(key) is Array else P.wrap(P.uploaded(key)))
         more = mask.header[(..., *[None] * (x.ndim - mask.header.ndim))]
         x._node = kernels.run("where", [Placed(more, mask.stream), Placed(v.header.reshape(()), v.stream), place(x)])
     else:
-        x._node = place(_scattered(x, keys, P.wrap(v), "set"))
+        x._node = place(Index(x, key).changed(x, P.wrap(v), "set"))
 
 
 def _is_mask(x: Array, key: Any) -> bool:
@@ -392,6 +413,8 @@ def _is_mask(x: Array, key: Any) -> bool:
 
 def _value(x: Array, value: Any) -> Placed:
     """What is assigned, in x's dtype. Floats do not go into integers by themselves."""
+    if type(value) in (int, float) and x.dtype.kind == "f":
+        return P.number(value, x.dtype)
     given = leaf(value, "setitem")
     fitting(np.empty(0, given.dtype) if hasattr(given, "dtype") else given, x.dtype)
     if P.of(given) is None:
@@ -400,33 +423,17 @@ def _value(x: Array, value: Any) -> Placed:
 
 
 def _assign(target: Placed, v: Placed) -> None:
-    while v.header.ndim > target.header.ndim and v.shape[0] == 1:
+    while v.shape and v.header.ndim > target.header.ndim and v.shape[0] == 1:
         v = Placed(v.header[0, ...], v.stream)
-    try:
-        np.broadcast_to(v.header, target.shape)
-    except ValueError:
-        raise ArgumentError(f"setitem: {shown(v)} does not broadcast to {shown(target)}") from None
+    if v.shape and v.shape != target.shape:
+        try:
+            np.broadcast_to(v.header, target.shape)
+        except ValueError:
+            raise ArgumentError(f"setitem: {shown(v)} does not broadcast to {shown(target)}") from None
     kernels.copy_into(target, v)
 
 
-def _scattered(x: Array, keys: list[Any], value: Array, mode: str) -> Array:
-    """x with rows changed at the indices of one array along the first axis."""
-    from ...transform.lib.indexing import FUNCTIONS
-
-    (ids, *rest) = _bounded(x, keys)
-    if type(ids) is not Array or ids.ndim != 1 or any(k != slice(None) for k in rest):
-        raise UnsupportedError("setitem: on a GPU index arrays have one axis and name rows, x[rows] = value; others with tw.scatter")
-    shape = (*ids.shape, *x.shape[1:])
-    try:
-        rows = P.as_view(lambda a: a.expand(*shape), [value], {})
-    except ValueError:
-        raise ArgumentError(f"setitem: {shown(value)} does not broadcast to {len(ids)} rows of {shown(x)}") from None
-    made: Array = rewrapped(compiled(FUNCTIONS["scatter_add" if mode == "add" else "scatter"])(
-        *plain([x, ids, rows]), **({} if mode == "add" else {"mode": mode})))
-    return made
-
-
-MODES = {"add": "add", "multiply": "mul", "minimum": "min", "maximum": "max"}  # of scatters
+MODES = {"add": "add", "subtract": "add", "multiply": "mul", "minimum": "min", "maximum": "max"}  # of scatters
 
 
 class DeviceAt(At):
@@ -444,13 +451,11 @@ class DeviceAt(At):
             made = self._x.view()
             made[self._key] = value
             return made
-        if name == "subtract" and isinstance(value, Array):
-            name, value = "add", -value
-        keys, basic = _keys(self._x, self._key)
-        if not basic and name in MODES:
-            return _scattered(self._x, keys, P.wrap(_value(self._x, value)), MODES[name])
-        if not basic:
-            raise UnsupportedError(f"at: on a GPU rows named by index arrays have no {name}; use tw.scatter")
+        if not _is_basic(self._key):
+            if name == "divide":
+                name, value = "multiply", 1 / value
+            given = P.wrap(_value(self._x, -value if name == "subtract" else value))
+            return Index(self._x, self._key).changed(self._x, given, MODES[name])
         made = self._x.copy()
         made[self._key] = API[name](made[self._key], value)
         return made
@@ -461,17 +466,34 @@ class DeviceAt(At):
 def create(name: str, fn: Fn, args: Sequence[Any], kwargs: dict[str, Any], device: Any) -> Any:
     """A function that makes Arrays, on a GPU: constants are filled in there, everything else is made by the host and copied."""
     P.check_name(device, name)
-    if name in ("empty", "zeros", "ones", "full"):
+    if name not in ("empty", "zeros", "ones", "full"):
+        return fn(*args, **kwargs).to(device)
+    try:
+        known = (name, device, *args, *kwargs.items(), *map(type, args))
+        found = P.state().created.get(known)
+    except TypeError:  # an argument that is not hashable
+        known, found = None, None
+    if found is None:
+        from ..api.creation import _shape
+
         shape = kwargs.pop("shape", None) if not args else args[0]
         one = fn((), *args[1:], **kwargs)
-        if type(one) is Array and one.device == "cpu":
-            from ..api.creation import _shape
-
-            made = P.empty(_shape(shape, name), one.dtype)
-            if name != "empty":
-                kernels.copy_into(made, P.number(one.numpy(), one.dtype))
-            return P.wrap(made)
-    return fn(*args, **kwargs).to(device)
+        if type(one) is not Array or one.device != "cpu":
+            return fn(shape, *args[1:], **kwargs).to(device)
+        value = None if name in ("empty", "zeros") else P.number(one.numpy(), one.dtype)
+        found = P.empty(_shape(shape, name), one.dtype).key, value
+        if known is not None and name != "full":
+            if len(P.state().created) >= kernels.PLANS:
+                P.state().created.clear()
+            P.state().created[known] = found
+    key, value = found
+    P.enter()
+    made = P.made(key, P.current())
+    if name == "zeros":
+        P.clear(made)
+    elif value is not None:
+        kernels.copy_into(made, value)
+    return P.wrap(made)
 
 
 def as_array(obj: Any, dtype: np.dtype[Any] | None, device: Any, copy: bool | None) -> Array:

@@ -138,10 +138,15 @@ class Bound:
         self.packets: list[cuda_launch.Packet] = []
         self.state = state
 
-    def start(self, addresses: Sequence[int], stream: int) -> None:
+    def load(self, count: int) -> None:
+        """Everything of a launch but the addresses, of which there are `count`, for the driver that is here."""
         state = P.state()
         if self.state is not state:
-            self._load(state, len(addresses))
+            self._load(state, count)
+
+    def start(self, addresses: Sequence[int], stream: int) -> None:
+        state = P.state()
+        self.load(len(addresses))
         if self.errors is not None:
             self.kernel.raise_error(self.errors)
         try:
@@ -269,9 +274,7 @@ class Plan:
     """A kernel at given sizes and strides, and the result that it makes."""
 
     kernel: Bound
-    shape: tuple[int, ...]  # as the result lies in memory
-    dtype: np.dtype[Any]
-    back: Any  # the order of its axes, where that is another one
+    result: P.Key
 
 
 def run(name: str, operands: Sequence[Placed], out: Placed | None = None, static: tuple[Any, ...] = ()) -> Placed | None:
@@ -298,10 +301,8 @@ def planned(name: str, operands: Sequence[Placed], out: Placed | None, static: t
 def execute(plan: Plan, operands: Sequence[Placed], out: Placed | None = None) -> Placed:
     stream = P.current()
     if out is None:
-        out = P.empty(plan.shape, plan.dtype, stream)
-        if plan.back is not None:
-            out = Placed(out.header.transpose(plan.back), stream)
-    if out.header.size:
+        out = P.made(plan.result, stream)
+    if plan.result.size:
         every = (*operands, out)
         P.before_use(every, stream)
         plan.kernel.start([p.address for p in every], stream)
@@ -336,7 +337,8 @@ def _plan(name: str, headers: Sequence[P.Header], addresses: Sequence[int], out:
     if form < 0:
         sizes[-1] //= WIDE
         each = [[x // WIDE for x in s] if s[-1] == 1 else s for s in each]
-    return Plan(Bound(kernel, [*sizes, *(x for s in each for x in s)]), size, dtype.np, back)
+    result = P.key_of(dtype.np, tuple(shape), tuple(int(n) * dtype.itemsize for n in strides))
+    return Plan(Bound(kernel, [*sizes, *(x for s in each for x in s)]), result)
 
 
 # ---- copies
@@ -348,27 +350,54 @@ def _parts(header: P.Header) -> list[P.Header]:
     return [header.view(BITS[header.itemsize])]
 
 
+def copies(target: Placed, source: Placed) -> list[tuple[Bound, int, int]] | None:
+    """The kernels that copy what lies as the source to what lies as the target, with the bytes from which they read and write; None where
+    both are contiguous."""
+    known = P.state().copies
+    key = target.key, source.key
+    if key not in known:
+        if len(known) >= PLANS:
+            known.clear()
+        known[key] = None if target.key.contiguous and source.key.contiguous and target.shape == source.shape else _copies(target, source)
+    found: list[tuple[Bound, int, int]] | None = known[key]
+    return found
+
+
+def _copies(target: Placed, source: Placed) -> list[tuple[Bound, int, int]]:
+    made = []
+    for into, of in zip(_parts(target.header), _parts(source.header), strict=True) if target.key.size else ():
+        a, b = Placed(of, 0), Placed(into, 0)
+        plan = planned(COPY, [a], b, ())
+        assert plan is not None
+        plan.kernel.load(2)
+        made.append((plan.kernel, a.address - source.address, b.address - target.address))
+    return made
+
+
 def copy_into(target: Placed, source: Placed) -> None:
     """Elements of one dtype to memory of any layout; the source broadcasts."""
     assert source.dtype == target.dtype
-    there, here = target.header, source.header
-    if there.flags.c_contiguous and here.flags.c_contiguous and there.shape == here.shape:
-        P.enter()
-        stream = P.current()
-        P.before_use([source, target], stream)
-        status = cuda_launch.library().cuMemcpyDtoDAsync_v2(target.address, source.address, there.nbytes, stream) if there.nbytes else 0
-        cuda_launch.check(status, "cuMemcpyDtoDAsync", f"{there.nbytes} bytes")
-        P.after_use([source, target], stream)
+    P.enter()
+    stream = P.current()
+    both = source, target
+    P.before_use(both, stream)
+    found = copies(target, source)
+    if found is None:
+        nbytes = target.nbytes
+        status = cuda_launch.library().cuMemcpyDtoDAsync_v2(target.address, source.address, nbytes, stream) if nbytes else 0
+        if status:
+            cuda_launch.check(status, "cuMemcpyDtoDAsync", f"{nbytes} bytes")
         P.started(COPY, stream)
     else:
-        for into, of in zip(_parts(there), _parts(here), strict=True):
-            run(COPY, [Placed(of, source.stream)], Placed(into, target.stream))
-    target.stream = P.current()
+        for kernel, read, written in found:
+            kernel.start([source.address + read, target.address + written], stream)
+    P.after_use(both, stream)
+    target.stream = stream
 
 
 def contiguous(p: Placed, *, copy: bool = False, aligned: bool = False) -> Placed:
     """The same elements without gaps: itself where it is so, unless a copy is asked for."""
-    if p.header.flags.c_contiguous and not copy and not (aligned and p.address % ALIGNMENT):
+    if p.key.contiguous and not copy and not (aligned and p.key.shift):
         return p
     made = P.empty(p.shape, p.dtype)
     copy_into(made, p)

@@ -6,6 +6,7 @@ memory last written on another one waits for it, and the stream that the memory 
 """
 from __future__ import annotations
 
+import ctypes
 import sys
 import threading
 from collections import deque
@@ -24,6 +25,7 @@ from ...core.config import load as load_config
 from ...core.dtypes import DType
 from ...core.errors import ArgumentError, ExecutionError
 from ...core.target_spec import TargetSpec
+from ...ir.layout import row_major
 from ...runtime import dlpack
 from ...runtime.cuda import array as cuda_array
 from ...runtime.cuda import driver as gpu
@@ -31,9 +33,11 @@ from ...runtime.cuda import launch as cuda_launch
 from ...runtime.cuda.array import CUDA, LEGACY, Block, DeviceArray
 from ...runtime.cuda.memory import ALIGNMENT, look
 from ..arrays import ALONE, Array, Node, OnDevice, shown
+from ..machine import is_supported
 
 Header = np.ndarray[Any, Any]
 NAMES = ("cuda", "cuda:0")
+KEYS = 1 << 14  # layouts that are remembered
 REMEMBERED = 8  # names of functions that may have failed, for a fault that the driver reports later
 NUMBERS = 256  # Python numbers that are kept in device memory
 _refs = sys.getrefcount
@@ -51,52 +55,114 @@ class Storage:
         self.__array_interface__ = {"version": 3, "shape": tuple(shape), "typestr": dtype.str, "data": (address, False), "strides": steps}
 
 
-class Placed(Node):
-    """The value of an Array on a GPU; `stream` is the one that wrote it last."""
+class Key:
+    """How an Array on a GPU lies: what launches depend on. Equal ones are one object, so that calls are found by identity."""
 
-    __slots__ = ("_address", "_key", "header", "stream")
+    __slots__ = ("contiguous", "dtype", "nbytes", "shape", "shift", "size", "strides")
+
+    def __init__(self, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ...], shift: int) -> None:
+        self.dtype, self.shape, self.strides, self.shift = dtype, shape, strides, shift  # shift: of the address beyond ALIGNMENT
+        self.size = prod(shape)
+        self.nbytes = self.size * dtype.itemsize
+        steps = (int(n) * dtype.itemsize for n in row_major(shape))
+        self.contiguous = not self.size or all(n == 1 or s == t for n, s, t in zip(shape, strides, steps, strict=True))
+
+
+_keys: dict[Any, Key] = {}
+
+
+def key_of(dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ...], shift: int = 0) -> Key:
+    given = dtype, shape, strides, shift
+    found = _keys.get(given)
+    if found is None:
+        if len(_keys) >= KEYS:
+            _keys.clear()
+        found = _keys[given] = Key(*given)
+    return found
+
+
+_word = ctypes.c_int64.from_address
+
+
+def _data(header: Header) -> int:
+    """The address. NumPy's own way to it takes a microsecond; its headers lie as host code reads them, or there is no host code."""
+    return _word(id(header) + 16).value if is_supported() else int(header.__array_interface__["data"][0])
+
+
+class Placed(Node):
+    """The value of an Array on a GPU: a header of NumPy's, or (of a result) its key and memory, from which the header is made when somebody
+    asks for it. `stream` is the one that wrote it last, `home` the one that its memory goes back to. Host code knows the fields."""
+
+    __slots__ = ("_address", "_header", "_home", "_key", "keep", "stream")
     device = "cuda"
+    _address: int
+    _header: Header
+    _home: int
+    _key: Key
+    keep: Block  # of a result that has no header yet
 
     def __init__(self, header: Header, stream: int, address: int | None = None) -> None:
-        self.header, self.stream, self._address = header, stream, address
-        self._key: Any = None
+        self._header, self.stream = header, stream
+        if address is not None:
+            self._address = address
+
+    @property
+    def header(self) -> Header:
+        try:
+            return self._header
+        except AttributeError:
+            k = self._key
+            self._header = header_over(self._address, k.shape, k.strides, _known(k.dtype), self.keep, self._home, own=True)
+            del self.keep
+            return self._header
 
     @property
     def shape(self) -> tuple[int, ...]:  # type: ignore[override]
-        return tuple(self.header.shape)
+        return self.key.shape
 
     @property
     def dtype(self) -> np.dtype[Any]:  # type: ignore[override]
-        found: np.dtype[Any] = self.header.dtype
-        return found
+        return self.key.dtype
 
     @property
     def nbytes(self) -> int:
-        return self.header.nbytes
+        return self.key.nbytes
 
     @property
-    def storage(self) -> Storage:
-        found: Any = self.header.base
-        while type(found) is not Storage:  # windows and broadcast views keep the array they are of
-            found = found.base
-        return found
+    def home(self) -> int:
+        try:
+            return self._home
+        except AttributeError:
+            found: Any = self._header.base
+            while type(found) is not Storage:  # windows and broadcast views keep the array they are of
+                found = found.base
+            self._home = found.home
+            return self._home
 
     @property
     def address(self) -> int:
-        if self._address is None:
-            self._address = int(self.header.__array_interface__["data"][0])
-        return self._address
+        try:
+            return self._address
+        except AttributeError:
+            self._address = _data(self._header)
+            return self._address
 
     @property
-    def key(self) -> Any:
-        """What launches depend on: dtype, layout and alignment."""
-        if self._key is None:
-            h = self.header
-            self._key = h.dtype, h.shape, h.strides, self.address % ALIGNMENT
-        return self._key
+    def key(self) -> Key:
+        try:
+            return self._key
+        except AttributeError:
+            h = self._header
+            self._key = key_of(h.dtype, h.shape, h.strides, self.address % ALIGNMENT)
+            return self._key
 
     def value(self) -> Header:
         raise refused(self)
+
+
+def keyed(p: Placed) -> None:
+    """Set what host code reads of a view."""
+    p.key, p.home  # noqa: B018
 
 
 def refused(node: Node) -> OnDevice:
@@ -113,40 +179,58 @@ class _State:
         self.functions: dict[str, Any] = {}  # loaded kernels by name
         self.plans: dict[Any, Any] = {}  # of launches, by function and layouts
         self.calls: dict[Any, Any] = {}  # plans of elementwise functions, by their arguments
+        self.copies: dict[Any, Any] = {}  # kernels of copies, by the keys of target and source
+        self.created: dict[Any, Any] = {}  # keys and numbers of new arrays, by their arguments
         self.numbers: dict[Any, Placed] = {}
         self.failing: dict[int, Callable[[], None]] = {}  # what raises errors that kernels have found, by kernel or session
         self.started: deque[str] = deque(maxlen=REMEMBERED)  # since the last wait
         self.streams: set[int] = set()  # with work since the last wait
 
 
+class _Here(threading.local):
+    driver: Any = None  # whose context the thread has
+    stream: int | None = None  # of `with tw.stream(...)`
+
+
 _state: _State | None = None
-_here = threading.local()
+_here = _Here()
 
 
 def state() -> _State:
     global _state
     driver = gpu.driver()
     if _state is None or _state.driver is not driver:
+        from . import direct
+
         _state = _State(driver)
+        direct.begin(_state)
     return _state
 
 
 def enter() -> None:
     """Give the thread the context, once."""
-    if getattr(_here, "driver", None) is not gpu.driver():
+    driver = gpu.driver()
+    if _here.driver is not driver:
         gpu.enter()
-        _here.driver = gpu.driver()
+        _here.driver = driver
+        state()
 
 
 # ---- streams
 
 def chosen() -> int | None:
     """The stream of `with tw.stream(...)`, or PyTorch's current one where it runs on the GPU; None: nobody chose one."""
-    found: int | None = getattr(_here, "stream", None)
+    found = _here.stream
     if found is None and (torch := gpu.pytorch_runs()) is not None:
-        raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # without an object for the stream
-        found = int(torch.cuda.current_stream().cuda_stream) if raw is None else raw(0)
+        found = raw_stream(torch)(0)
     return found
+
+
+@cache
+def raw_stream(torch: Any) -> Callable[[int], int]:
+    """PyTorch's function of a device's current stream, without an object for the stream."""
+    raw: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+    return raw or (lambda device: int(torch.cuda.current_stream(device).cuda_stream))
 
 
 def current() -> int:
@@ -157,13 +241,16 @@ def current() -> int:
 def stream(given: Any) -> Iterator[None]:
     """`with tw.stream(s):` functions of Arrays on a GPU start their work on this stream: a number, or an object with `__cuda_stream__`
     (PyTorch's, CuPy's and cuda.core's streams)."""
+    from . import direct
+
     number = stream_number(given)
-    before = getattr(_here, "stream", None)
-    _here.stream = number
+    before, _here.stream = _here.stream, number
+    direct.streams(1)
     try:
         yield
     finally:
         _here.stream = before
+        direct.streams(-1)
 
 
 def stream_number(given: Any) -> int:
@@ -184,7 +271,7 @@ def before_use(operands: Sequence[Placed], stream: int) -> None:
 
 def after_use(operands: Sequence[Placed], stream: int) -> None:
     for p in operands:
-        if (home := p.storage.home) != stream:
+        if (home := p.home) != stream:
             cuda_launch.follow(home, stream)
 
 
@@ -199,7 +286,7 @@ def synchronize() -> None:
     """Wait for all work that functions of Arrays have started on the GPU, and raise what it found."""
     enter()
     s = state()
-    for each in sorted(s.streams | {current()}):
+    for each in sorted(s.streams | {0, current()}):  # host code notes no streams: it uses the default one
         wait(each)
     s.streams.clear()
 
@@ -258,8 +345,22 @@ def header_over(address: int, shape: Sequence[int], strides: Sequence[int] | Non
 def empty(shape: Sequence[int], dtype: Any, stream: int | None = None) -> Placed:
     enter()
     d, stream = _known(dtype), current() if stream is None else stream
-    block = Block(prod(shape) * d.itemsize, stream)
-    return Placed(header_over(block.address, shape, None, d, block, stream, own=True), stream, block.address)
+    return made(key_of(d.np, tuple(shape), tuple(int(n) * d.itemsize for n in row_major(tuple(shape)))), stream)
+
+
+def made(key: Key, stream: int) -> Placed:
+    """New memory that lies so."""
+    p: Placed = object.__new__(Placed)
+    p.keep = block = Block(key.nbytes, stream)
+    p._key, p._address, p.stream, p._home = key, block.address, stream, stream
+    return p
+
+
+def clear(p: Placed) -> None:
+    """Zeros into new memory."""
+    if p.nbytes:
+        cuda_launch.check(cuda_launch.library().cuMemsetD8Async(p.address, 0, p.nbytes, p.stream), "cuMemsetD8Async", f"{p.nbytes} bytes")
+        started("zeros", p.stream)
 
 
 _known = cache(dt.dtype)
@@ -273,8 +374,12 @@ def uploaded(a: Header) -> Placed:
 
 def number(value: Any, dtype: np.dtype[Any]) -> Placed:
     """A number in device memory, kept for the next use: the same few come again and again."""
+    known = state().numbers
+    quick = (dtype, type(value), value) if type(value) in (int, float) and value else None  # -0.0 is another number than 0.0
+    if quick in known:
+        return known[quick]
     made = np.array(value, dtype)
-    key, known = (dtype, made.tobytes()), state().numbers
+    key = (dtype, made.tobytes()) if quick is None else quick
     found = known.get(key)
     if found is None:
         if len(known) >= NUMBERS:
@@ -295,7 +400,7 @@ def as_device_array(p: Placed) -> DeviceArray:
     from .elementwise import contiguous
 
     p = contiguous(p, aligned=True)
-    home = p.storage.home
+    home = p.home
     cuda_launch.follow(home, p.stream)  # the session waits for this one, and this one for the session
     return DeviceArray(p.shape, dt.dtype(p.dtype), p.header, home, p.address)
 
@@ -358,6 +463,8 @@ def is_alone(x: Array) -> bool:
     """Whether nobody else holds the memory, so that it may be written."""
     p = of(x)
     assert p is not None
+    if hasattr(p, "keep"):
+        return _refs(p) == ALONE and _refs(p.keep) == ALONE - 1
     header = p.header
     storage: Any = header.base
     held = type(storage) is Storage and _refs(p) == ALONE and _refs(header) == ALONE and _refs(storage) == ALONE
@@ -454,8 +561,8 @@ def exported(x: Array, stream: Any, dl_device: Any, copy: bool | None) -> Any:
     back = None
     if stream != -1 and theirs != mine:
         cuda_launch.follow(theirs, mine)
-    if stream != -1 and theirs != (p.storage.home or LEGACY):
-        back = partial(cuda_array._given_back, p.storage.home or LEGACY, theirs)
+    if stream != -1 and theirs != (p.home or LEGACY):
+        back = partial(cuda_array._given_back, p.home or LEGACY, theirs)
     d = dt.dtype(p.dtype)
     steps = tuple(s // d.itemsize for s in p.header.strides)
     return dlpack.export(p.address if p.header.size else 0, p.shape, d, (CUDA, 0), p.header, back, steps)

@@ -24,10 +24,12 @@ from ...kernels.launch import Buffer
 from ...kernels.region import Operand, Region, collapse
 from ...kernels.rows.cuda.rows import CudaRows
 from ...kernels.sites import name_sites
+from ...runtime.cuda.array import SMALL
 from ...runtime.cuda.memory import ALIGNMENT
 from ...transform.lib import function
 from ...transform.trace import Leaf
 from ..api.base import axes_of
+from . import direct
 from . import elementwise as E
 from . import placed as P
 from .placed import Placed
@@ -142,6 +144,20 @@ class Plan:
         return out if out.header.shape == self.shape else Placed(out.header.reshape(self.shape), out.stream, out.address)
 
 
+    def direct(self, arguments: int) -> direct.Plan | None:
+        """What host code does instead of `run`, of a call with so many arguments; None where there is more to do than launches."""
+        sizes = [int(np.prod(shape)) * dtype.itemsize for shape, dtype in self.buffers]
+        if self.order is not None or self.divisor or self.dtype is not None or not all(sizes) or max(sizes) > SMALL:
+            return None
+        for s in self.steps:
+            s.kernel.load(2)
+        at = [0, *range(arguments, arguments + len(sizes))]  # the operand, the buffers
+        launches = [direct.Start.of(s.kernel, [(at[s.source], s.read), (at[s.target], s.written)]) for s in self.steps]
+        dtype = self.buffers[-1][1]
+        result = P.key_of(dtype.np, self.shape, tuple(int(n) * dtype.itemsize for n in row_major(self.shape)))
+        return direct.Plan(self.steps[0].kernel.kernel.name, [None] * arguments, sizes, result, launches)
+
+
 @dataclass(frozen=True)
 class Rows:
     """What is reduced: memory of a buffer from a byte on, its kept axes and the reduced one."""
@@ -233,8 +249,8 @@ def _planned(name: str, p: Placed, axes: tuple[int, ...], keepdims: bool) -> Pla
     return plan
 
 
-def run(name: str, p: Placed, axis: Any, keepdims: bool) -> Placed | None:
-    """A reduction over axes; None where no kernel of run-time sizes serves it."""
+def run(name: str, p: Placed, axis: Any, keepdims: bool, note: Callable[[Any], None] | None = None) -> Placed | None:
+    """A reduction over axes; None where no kernel of run-time sizes serves it. `note` is told what writes its launches down."""
     P.enter()
     plans = P.state().plans
     key = (name, p.key, axis, keepdims)
@@ -245,4 +261,6 @@ def run(name: str, p: Placed, axis: Any, keepdims: bool) -> Placed | None:
             plans.clear()
         plans[key] = _planned(name, p, axes, keepdims) if served else None
     plan = plans[key]
+    if plan is not None and note is not None:
+        note(plan.direct)
     return None if plan is None else plan.run(p)

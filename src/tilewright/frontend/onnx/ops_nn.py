@@ -14,7 +14,7 @@ from ...core.dtypes import compute_dtype
 from ...core.errors import UnsupportedError
 from ...ir.graph import Value
 from ...ops import functions as F
-from ...ops.index.strided_add import fold
+from ...ops.index.pad_edges import fold
 from .registry import Context, Unequal, axis_of, limited, op, rows, static
 
 

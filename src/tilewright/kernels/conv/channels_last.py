@@ -20,9 +20,7 @@ from ...ops.matmul.contractions import Conv
 from ...ops.matmul.int_products import IntConv
 from ...ops.matmul.winograd import WinogradConv
 from ...ops.rows.norms import BatchNorm, LayerNorm
-from ...ops.rows.pool_backward import MaxPoolBackward
-from ...ops.rows.pool_indices import MaxPoolIndices
-from ...ops.rows.pooling import AvgPool, MaxPool
+from ...ops.rows.pooling import AvgPool, MaxPool, MaxPoolBackward, MaxPoolIndices
 from ..launch import Buffer
 from ..region import Operand
 

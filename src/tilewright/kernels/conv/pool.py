@@ -16,10 +16,10 @@ from ...core.dtypes import compute_dtype, i32, i64
 from ...core.target_spec import TargetSpec
 from ...ir.layout import Layout
 from ...ir.types import TensorType
-from ...ops.rows.pool_backward import MaxPoolBackward
-from ...ops.rows.pool_indices import MaxPoolIndices as MaxPoolIndicesOp
 from ...ops.rows.pooling import AvgPool as AvgPoolOp
 from ...ops.rows.pooling import MaxPool as MaxPoolOp
+from ...ops.rows.pooling import MaxPoolBackward
+from ...ops.rows.pooling import MaxPoolIndices as MaxPoolIndicesOp
 from ...ops.rows.pooling import Pool as PoolOp
 from ...tile.builder import Ix, KernelBuilder, Tile
 from ...tile.ir import identity

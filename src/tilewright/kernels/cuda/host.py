@@ -18,8 +18,7 @@ from ...core.target_spec import TargetSpec
 from ...ir.layout import Layout
 from ...ir.types import TensorType
 from ...ops.base import Op
-from ...ops.linalg.eigenvalues import Eig
-from ...ops.linalg.spectra import Svd
+from ...ops.linalg.spectra import Eig, Svd
 from ...tile.ir import Kernel
 from ..launch import Launch, Pointer
 from ..region import Operand, Region

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from ...core.dims import product
 from ...core.target_spec import TargetSpec
 from ...ir.layout import Layout
-from ...ops.fourier.rows import DftRows as DftRowsOp
+from ...ops.fourier.transforms import DftRows as DftRowsOp
 from ...ops.fourier.transforms import factors
 from ...tile.builder import Ix, KernelBuilder, Tile, View
 from ..call import Call

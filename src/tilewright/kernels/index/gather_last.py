@@ -1,7 +1,15 @@
 """Gathers along the innermost axis: indices run along registers, for every row the same ones or its own. Tails are masked; indices are
-checked."""
+checked.
+
+Elements picked by several index arrays (x[:, i, j]): a program goes along rows of the result, whose last axis runs along registers.
+
+Indices that do not change along a row are read and checked once for it; the others give a register of addresses, from which elements are
+gathered. An index outside its axis is reported and clamped. Elementwise consumers are computed on the way; tails are masked.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 
@@ -12,6 +20,7 @@ from ...ir.graph import Value
 from ...ir.layout import Layout
 from ...ops.index.indexing import Gather as GatherOp
 from ...ops.index.indexing import GatherAlongAxis
+from ...ops.index.indexing import Index as IndexOp
 from ...tile.builder import Ix, KernelBuilder, Tile, View
 from ..call import Call
 from ..launch import Launch
@@ -24,6 +33,7 @@ from .gather import along_memory, report_index
 REPEATS = 16  # of an element, at most, that are spelled out
 ROWS = 16  # rows a program reads with one set of indices
 EACH = 8  # elements that a loop copies in one step
+AHEAD = 1024  # indices between what is copied and what is asked for
 TILES = 16  # registers of indices that a program checks once for all of its rows
 
 WIDE: dict[DType, DType] = {i8: i32, i16: i32, u8: i32, u16: i32, u32: i64}
@@ -186,16 +196,8 @@ class GatherAlongLast(Template):
         *lead, count = ids.type.shape
         size, n = call.word("size", x.type.shape[-1]), call.word("n", count)
         at: list[Ix | int] = unravel(b, b.pid, [call.word(f"d{i}", d) for i, d in enumerate(lead)])
-        tile = target.vector_bits // 32
-        places = b.scratch(WIDE.get(ids.type.dtype, ids.type.dtype), (tile * TILES,))
-        with b.loop(0, n, tile * TILES) as block:
-            end = b.minimum(n - block.index, tile * TILES)
-            with b.loop(0, end, tile) as columns:
-                first = block.index + columns.index
-                left = b.minimum(n - first, tile)
-                safe = checked(b, index, at, first, left, tile, size, error, b.pid * n + first)
-                b.store(places, (columns.index,), safe)
-            copy_each(b, source, goal, at, places, block.index, end)
+        for_each_index(b, index, at, n, target.vector_bits // 32, size, error,
+                       lambda i, place: b.store(goal, (*at, i), b.load(source, (*at, place), ())))
         return [call.finish(product(lead), bytes_=region_bytes(region))]
 
 
@@ -229,16 +231,38 @@ def _one_each(region: Region, x: Operand, ids: Operand, y: Operand, target: Targ
 def copy_each(b: KernelBuilder, source: View, goal: View, at: list[Ix | int], places: View, first: Ix | int, count: Ix | int) -> None:
     """goal[at, first + i] = source[at, places[i]], element by element: a load and a store take less than their share of the CPU's own
     instruction for gathers."""
+    _each(b, count, lambda i: b.store(goal, (*at, first + i), b.load(source, (*at, b.to_index(b.load(places, (i,), ()))), ())))
 
-    def one(i: Ix | int) -> None:
-        b.store(goal, (*at, first + i), b.load(source, (*at, b.to_index(b.load(places, (i,), ()))), ()))
 
+def _each(b: KernelBuilder, count: Ix | int, one: Callable[[Ix | int], None], before: Callable[[Ix], None] | None = None) -> None:
     whole = count // EACH * EACH
     with b.loop(0, whole, EACH) as some:
+        if before is not None:
+            before(some.index)
         for k in range(EACH):
             one(some.index + k)
     with b.loop(whole, count) as rest:
         one(rest.index)
+
+
+def for_each_index(b: KernelBuilder, index: View, at: list[Ix | int], count: Ix, tile: int, size: Ix, error: View,
+                   one: Callable[[Ix | int, Ix], None]) -> None:
+    """one(i, index[at, i]) in order, for a row of indices of the program's own. They are checked by blocks, and those of later blocks are
+    asked for meanwhile: in turns with the elements they would come too late."""
+    dtype = index.type.dtype
+    places = b.scratch(WIDE.get(dtype, dtype), (tile * TILES,))
+    with b.loop(0, count, tile * TILES) as block:
+        end = b.minimum(count - block.index, tile * TILES)
+        with b.loop(0, end, tile) as columns:
+            first = block.index + columns.index
+            safe = checked(b, index, at, first, b.minimum(count - first, tile), tile, size, error, b.pid * count + first)
+            b.store(places, (columns.index,), safe)
+
+        def ask(i: Ix) -> None:
+            for k in range(0, EACH, 64 // dtype.itemsize):
+                b.prefetch(index, (*at, block.index + i + AHEAD + k))
+
+        _each(b, end, lambda i: one(block.index + i, b.to_index(b.load(places, (i,), ()))), ask)
 
 
 class GatherAlongRows(Template):
@@ -291,3 +315,93 @@ def checked(b: KernelBuilder, index: View, at: list[Ix | int], first: Ix | int, 
             with b.if_(wrong):
                 report_index(b, error, position + each.index, value)
     return b.binary("max", b.binary("min", wanted, b.from_index(size - 1, wanted.dtype)), 0)
+
+
+TOGETHER = 512  # elements a program computes, in rows
+
+
+class IndexRows(Template):
+    key = "index_rows"
+
+    def matches(self, region: Region, target: TargetSpec) -> Reason | None:
+        node = region.anchor
+        if node is None or not isinstance(node.op, IndexOp) or target.kind != "cpu":
+            return Foreign("no index")
+        places = [region.operand(v) for v in node.operands]
+        if places[0] is None or any(o is None for o in places):
+            return Reason("operands must come from memory")
+        if not node.values[0].shape or any(r.type.shape != node.values[0].shape for r in region.results):
+            return Reason("outputs must have the shape of the op's result")
+        if any(bounds(d)[0] <= 0 for d in places[0].type.shape):
+            return Reason("the operand may be empty")  # nothing may be read then, not even for a clamped index
+        return Reason("the operand runs backwards") if any(isinstance(s, int) and s < 0 for s in places[0].layout.strides) else None
+
+    def build(self, region: Region, target: TargetSpec) -> list[Launch]:
+        node = region.anchor
+        assert node is not None and isinstance(node.op, IndexOp)
+        x, *ids = (region.operand(v) for v in node.operands)
+        assert x is not None
+        shape, axes = node.values[0].shape, node.op.axes
+        first, kept = axes[0], x.type.ndim - len(axes)  # axes of the operand that stay
+        rank = len(shape) - kept
+        call = Call("index_rows", region.name)
+        b = call.b
+        behind = range(first + len(axes), x.type.ndim)
+        mine = behind[-1] if behind else first - 1 if rank == 0 else None  # the operand's axis that is the result's last
+        along = mine is not None
+        own_axis, step = (1, 1) if mine is None else (shape[-1], x.layout.strides[mine])
+        reached = x.layout.extent - x.layout.offset - (own_axis - 1) * step
+        source = call.view("x", x.type.dtype, x.buffer, Layout((reached, own_axis), (1, step), x.layout.offset))
+        views = [call.view(f"i{i}", o.type.dtype, o.buffer, o.layout) for i, o in enumerate(ids) if o is not None]
+        others = {v: o for v in leaves_of_epilogue(region, node.values[0]) if (o := region.operand(v)) is not None}
+        ins = {v: call.view(f"e{i}", o.type.dtype, o.buffer, o.layout.expand(shape)) for i, (v, o) in enumerate(others.items())}
+        outs = [call.view(f"y{i}", r.type.dtype, r.buffer, r.layout, write=True) for i, r in enumerate(region.results)]
+        error = call.error()
+        dims = [call.word(f"d{i}", d) for i, d in enumerate(shape)]
+        sizes = [call.word(f"n{a}", x.type.shape[a]) for a in axes]
+        steps = [call.word(f"s{a}", s) for a, s in enumerate(x.layout.strides)]
+        rows, last, tile = product(shape[:-1]), shape[-1], target.vector_bits // 32
+        count, per = call.word("rows", rows), max(TOGETHER // last, 1) if isinstance(last, int) and last else 1
+        begin = b.pid * per
+
+        def own(i: int, at: list[Ix | int]) -> list[Ix | int]:
+            """Where index operand i has the index of a position."""
+            dims_, middle = node.operands[1 + i].shape, at[first : first + rank]
+            return [0 if d == 1 else m for d, m in zip(dims_, middle[rank - len(dims_) :], strict=True)]
+
+        moving = [not along and len(v.shape) > 0 and v.shape[-1] != 1 for v in node.operands[1:]]
+
+        with b.loop(begin, b.minimum(begin + per, count)) as row:
+            outside = unravel(b, row.index, dims[:-1])
+            at: list[Ix | int] = [*outside, 0]
+            base: Ix | int = 0
+            for a in (*range(first), *behind):
+                if a != mine:
+                    base = base + at[a if a < first else a - len(axes) + rank] * steps[a]
+            for i, view in enumerate(views):
+                if moving[i]:
+                    continue
+                wanted = b.to_index(b.load(view, own(i, at), ()))
+                for bad in (b.compare("lt", wanted, 0), b.compare("ge", wanted, sizes[i])):
+                    with b.if_(bad):
+                        report_index(b, error, row.index * dims[-1], wanted)
+                base = base + b.minimum(b.maximum(wanted, 0), sizes[i] - 1) * steps[axes[i]]
+            with b.loop(0, dims[-1], tile) as loop:
+                column, left = loop.index, b.minimum(dims[-1] - loop.index, tile)
+                if along:
+                    taken = b.load(source, (base, column), (tile,), limit=(left,))
+                else:
+                    places = b.full((tile,), 0, i64) + b.from_index(base)
+                    for i, view in enumerate(views):
+                        if moving[i]:
+                            found = checked(b, view, own(i, at)[:-1], column, left, tile, sizes[i], error, row.index * dims[-1] + column)
+                            places = places + b.cast(found, i64) * b.from_index(steps[axes[i]])
+                    taken = b.gather(source, (0, 0), 0, places)
+
+                def leaf(v: Value, o: Operand) -> Tile:
+                    return b.load(ins[v], (*outside, column), (tile,), limit=(left,))
+
+                evaluate = Evaluator(b, region, leaf, {node.values[0]: widen(b, taken)})
+                for v, out, r in zip(region.body.outputs, outs, region.results, strict=True):
+                    b.store(out, (*outside, column), narrow(b, b.broadcast(evaluate(v), (tile,)), r.type.dtype), limit=(left,))
+        return [call.finish(ceildiv(rows, per), flops=region_flops(region), bytes_=region_bytes(region))]

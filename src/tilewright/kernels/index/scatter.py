@@ -2,6 +2,12 @@
 columns and walks all indices in order, so every element has one order of updates whatever the number of threads.
 
 Every index is checked: one outside the axis is reported in the error block and clamped. No indices: the operand is only copied.
+
+Writing elements at indices along one axis, every row with indices of its own. A program owns a row (or a strip of columns) and takes its
+indices in order, so every element has one order of updates whatever the number of threads. Where the axis is the innermost one and all
+rows are written, the program copies its row first, while it is near.
+
+Every index is checked: one outside the axis is reported in the error block and clamped.
 """
 
 from __future__ import annotations
@@ -12,6 +18,7 @@ from ...core.dims import Dim, bounds, ceildiv, product
 from ...core.target_spec import TargetSpec
 from ...ops.index.scatter import Scatter as ScatterOp
 from ...ops.index.scatter import ScatterAdd as ScatterAddOp
+from ...ops.index.scatter import ScatterAlong as ScatterAlongOp
 from ...ops.index.scatter import ScatterRows
 from ...tile.builder import Ix
 from ..call import Call
@@ -21,6 +28,7 @@ from ..pointwise.pointwise import unravel
 from ..region import Region, narrow, widen
 from ..template import Reason, Template, alone
 from .gather import report_index
+from .gather_last import for_each_index
 
 STRIPS = (256, 64, 16)  # columns of a program, of 32 bits each: as many as leave two programs for every core
 
@@ -80,3 +88,65 @@ class ScatterAddTemplate(Template):
         moved = updates.type.nbytes * 3 + ids.type.nbytes
         return [*launches, call.finish(grid, flops=updates.type.numel, bytes_=moved)]
 
+
+STRIP = 64  # columns of a program, where the axis is not the innermost one
+
+
+class ScatterAlongTemplate(Template):
+    key = "scatter_along"
+    serves = (ScatterAlongOp,)
+
+    def build(self, region: Region, target: TargetSpec) -> list[Launch]:
+        x, ids, updates = (region.operand(v) for v in region.node.operands)
+        assert x is not None and ids is not None and updates is not None
+        result, op = region.results[0], region.op(ScatterAlongOp)
+        axis, shape = op.axis, ids.type.shape
+        copied = x.buffer is result.buffer
+        here = not copied and axis == len(shape) - 1 and shape[:-1] == x.type.shape[:-1] and target.kind == "cpu"
+        launches = [] if copied or here else [copy_launch(f"{region.name}.copy", x, result, target)]
+        if updates.type.numel == 0 or bounds(x.type.shape[axis])[1] == 0:
+            return launches or [copy_launch(f"{region.name}.copy", x, result, target)]
+        call = Call(f"scatter_along_{op.mode}", region.name)
+        b, dtype = call.b, result.type.dtype
+        old = call.view("old", dtype, result.buffer, result.layout, write=here)  # what it reads it has written itself, then
+        new = call.view("new", dtype, result.buffer, result.layout, write=True)
+        index = call.view("ids", ids.type.dtype, ids.buffer, ids.layout)
+        source = call.view("updates", dtype, updates.buffer, updates.layout)
+        error = call.error()
+        size, count = call.word("size", x.type.shape[axis]), call.word("count", shape[axis])
+        before, after = shape[:axis], shape[axis + 1 :]
+        outer = [call.word(f"d{i}", d) for i, d in enumerate((*before, *after[:-1]))]
+        width = call.word("width", after[-1]) if after else None
+        strips: Ix | int = 1 if width is None else b.ceildiv(width, STRIP)
+        at = unravel(b, b.pid // strips, outer) if outer else []
+        lead, rest = at[: len(before)], at[len(before) :]
+        first, tile = b.pid % strips * STRIP, target.vector_bits // 32
+
+        def update(row: Ix | int, j: Ix | int, last: tuple[Ix | int, ...]) -> None:
+            goal, where = (*lead, row, *rest, *last), (*lead, j, *rest, *last)
+            fresh = widen(b, b.load(source, where, ()))
+            total = fresh if op.mode == "set" else b.binary("add", widen(b, b.load(old, goal, ())), fresh)
+            b.store(new, goal, narrow(b, total, dtype))
+
+        def along_columns() -> None:
+            assert width is not None
+            with b.loop(0, count) as loop, b.loop(first, b.minimum(width, first + STRIP)) as column:
+                wanted = b.to_index(b.load(index, (*lead, loop.index, *rest, column.index), ()))
+                for bad in (b.compare("lt", wanted, 0), b.compare("ge", wanted, size)):
+                    with b.if_(bad):
+                        report_index(b, error, (b.pid // strips) * count + loop.index, wanted)
+                update(b.minimum(b.maximum(wanted, 0), size - 1), loop.index, (column.index,))
+
+        if here:
+            given = call.view("x", dtype, x.buffer, x.layout)
+            with b.loop(0, size, tile) as columns:
+                left = (b.minimum(size - columns.index, tile),)
+                b.store(new, (*lead, columns.index), b.load(given, (*lead, columns.index), (tile,), limit=left), limit=left)
+        with b.if_(b.compare("gt", size, 0)):  # an empty axis has no row
+            if width is None:
+                for_each_index(b, index, lead, count, tile, size, error, lambda i, place: update(place, i, ()))
+            else:
+                along_columns()
+        grid: Dim = product((*before, *after[:-1])) * (ceildiv(after[-1], STRIP) if after else 1)
+        moved = updates.type.nbytes * 3 + ids.type.nbytes + (2 * x.type.nbytes if here else 0)
+        return [*launches, call.finish(grid, flops=updates.type.numel, bytes_=moved)]

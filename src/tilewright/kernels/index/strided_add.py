@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from ...core.dims import product
 from ...core.target_spec import TargetSpec
 from ...ir.layout import Layout
-from ...ops.index.strided_add import StridedAdd as StridedAddOp
+from ...ops.index.pad_edges import StridedAdd as StridedAddOp
 from ...tile.builder import Ix
 from ..call import Call
 from ..launch import Launch

@@ -11,7 +11,7 @@ from __future__ import annotations
 from ...core.dims import product
 from ...core.dtypes import DType, f32, f64, i32
 from ...core.target_spec import TargetSpec
-from ...ops.linalg.eigenvalues import Eig as EigOp
+from ...ops.linalg.spectra import Eig as EigOp
 from ...ops.linalg.spectra import Svd as SvdOp
 from ...tile.builder import Ix, KernelBuilder, Tile, View
 from ..launch import Launch

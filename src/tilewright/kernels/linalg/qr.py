@@ -14,8 +14,8 @@ from ...core.dims import product
 from ...core.target_spec import TargetSpec
 from ...ir.layout import Layout
 from ...ir.types import TensorType
+from ...ops.linalg.factors import Geqrf as GeqrfOp
 from ...ops.linalg.factors import Qr as QrOp
-from ...ops.linalg.reflections import Geqrf as GeqrfOp
 from ...tile.builder import Ix, KernelBuilder, Tile, View
 from ..launch import Buffer, Launch
 from ..pointwise.copies import copy_launch

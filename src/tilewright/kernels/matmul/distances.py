@@ -8,7 +8,7 @@ import math
 from ...core.dims import ceildiv, product
 from ...core.dtypes import compute_dtype
 from ...core.target_spec import TargetSpec
-from ...ops.matmul.distances import PairSums as PairSumsOp
+from ...ops.matmul.contractions import PairSums as PairSumsOp
 from ...tile.builder import Ix, Tile
 from ..call import Call
 from ..launch import Launch

@@ -23,8 +23,8 @@ from ...ir.types import TensorType
 from ...ops.matmul.contractions import Matmul as MatmulOp
 from ...tile.builder import Ix, KernelBuilder, Tile, View
 from ..launch import Buffer, Launch, Packed, Variant
+from ..pointwise.copies import transpose_launch, wants_transpose
 from ..pointwise.pointwise import unravel
-from ..pointwise.transpose import transpose_launch, wants_transpose
 from ..quant.tiles import tiles_fit, tiles_launch
 from ..quant.word_copies import filled_copy
 from ..quant.words import PAIRS, in_words, word_operand, words_of
@@ -122,7 +122,7 @@ def _read_in_place(region: Region, p: Problem, config: Config, target: TargetSpe
 
 def _pairs_fit(p: Problem, target: TargetSpec) -> bool:
     """Whether a run-time product counts K in pairs: known from dtypes and K alone, so that a row has the same bits in any batch."""
-    pairs = words_of(p.a.type.dtype, p.b.type.dtype, target) is PAIRS
+    pairs = words_of(p.a.type.dtype, p.b.type.dtype, target, tiles=False) is PAIRS
     return pairs and at_least(p.k, FEWEST_PAIRS) and (isinstance(p.k, int) or divisible(p.k, PAIRS.per))
 
 

@@ -10,8 +10,8 @@ from ...core.target_spec import TargetSpec
 from ...ir.layout import Layout
 from ..call import Call
 from ..launch import Buffer, Launch
+from ..pointwise.copies import MOVED
 from ..pointwise.pointwise import unravel
-from ..pointwise.transpose import MOVED
 from ..region import Operand
 
 

@@ -115,14 +115,14 @@ class Pointwise(Template):
 
 def _transposed(region: Region, target: TargetSpec, operands: list[Operand | None], layouts: list[Layout]) -> list[Launch]:
     """Launches that transpose operands which run along another axis than the first result; operands and layouts are those behind them."""
-    from .transpose import transposing_copy
+    from .copies import transposing_copy
 
     launches: list[Launch] = []
     result = region.results[0]
     if all(isinstance(n.op, (Cast, Input)) for n in region.body.nodes):  # a copy is one launch
         return launches
     for i, o in enumerate(operands):
-        if o is None or o.type.shape != result.type.shape:
+        if o is None or o.type.shape != result.type.shape or o.layout.strides == result.layout.strides:
             continue
         there = Operand(o.type, Buffer(f"{region.name}.transposed{i}", "temp", o.type.nbytes), result.layout.dense())
         launch = transposing_copy(f"{region.name}.transpose{i}", o, there, target, "an operand that runs along another axis")

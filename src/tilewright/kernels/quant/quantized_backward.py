@@ -9,8 +9,8 @@ from __future__ import annotations
 from ...core.dims import Dim, ceildiv, product
 from ...core.dtypes import f32
 from ...core.target_spec import TargetSpec
-from ...ops.packed.backward import QExpertsBack as QExpertsBackOp
-from ...ops.packed.backward import QMatmulBack as QMatmulBackOp
+from ...ops.packed.products import QExpertsBack as QExpertsBackOp
+from ...ops.packed.products import QMatmulBack as QMatmulBackOp
 from ...tile.builder import Ix, KernelBuilder, View
 from ..call import Call
 from ..index.gather import report_index

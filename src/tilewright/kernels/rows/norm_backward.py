@@ -14,7 +14,7 @@ from ...core.dims import Dim, ceildiv
 from ...core.dtypes import compute_dtype
 from ...core.target_spec import TargetSpec
 from ...ir.layout import Layout
-from ...ops.rows.norm_backward import NormBackward as NormBackwardOp
+from ...ops.rows.norms import NormBackward as NormBackwardOp
 from ...tile.builder import Ix, Tile, View
 from ..call import Call
 from ..launch import Buffer, Launch

@@ -10,6 +10,8 @@ Threads that took columns each would go down them in jumps of a row, which fall 
 stayed there from one call to the next, while programs that take rows share them evenly and meet half of it again.
 
 Tails are masked. A result of no elements is a grid of no programs.
+
+Indices of extremes: best value and place lane by lane, along rows or across columns. Ties take the smaller index; the first NaN wins.
 """
 
 from __future__ import annotations
@@ -18,10 +20,13 @@ from collections.abc import Callable
 from typing import Any
 
 from ...core.dims import Dim, at_least, bounds, ceildiv, product
-from ...core.dtypes import compute_dtype
+from ...core.dtypes import DType, compute_dtype, i32, i64
 from ...core.target_spec import TargetSpec
-from ...ir.graph import Node, Value
+from ...ir.graph import Graph, Node, Value
 from ...ir.layout import Layout
+from ...ir.types import TensorType
+from ...ops import functions as F
+from ...ops.pointwise.casts import Cast
 from ...ops.rows import reductions as red
 from ...tile.builder import Ix, Tile, View
 from ...tile.ir import identity
@@ -30,8 +35,53 @@ from ..launch import Buffer, Launch
 from ..pointwise.pointwise import unravel
 from ..region import Evaluator, Operand, Region, collapse, narrow
 from ..template import Foreign, Reason, Template, region_bytes, region_flops
-from .reduce_parts import over_parts
 from .rows import COMBINE, REDUCTIONS, Rows
+
+
+def over_parts(region: Region, kernel: ReduceKernel) -> Region:
+    """The reduction of the parts, with everything that follows the anchor."""
+    node = kernel.node
+    axes, shape = kernel.axes, node.operands[0].shape
+    first = axes[0]
+    cut = tuple(kernel.chunks if a == first else 1 if a in axes else d for a, d in enumerate(shape))
+    # in memory: [outer kept…, chunk, the kept axes that were merged into the last] for columns, [kept…, chunk] for rows
+    split = len(kernel.kept)
+    merged: Dim = 1
+    while kernel.columns and merged != kernel.outer[-1]:
+        split -= 1
+        merged = shape[kernel.kept[split]] * merged
+    order = [*kernel.kept[:split], first, *kernel.kept[split:]]
+    packed = Layout.contiguous(tuple(cut[a] for a in order))
+    strides = tuple(packed.strides[order.index(a)] if a in order else 0 for a in range(len(shape)))
+    parts = Operand(TensorType(kernel.dtype, cut), kernel.temp, Layout(cut, strides))
+    body = Graph(region.body.name)
+    given = dict(zip(region.body.inputs, region.operands, strict=True))
+    env: dict[Value, Value] = {}
+    operands = [parts]
+    op: Any = node.op
+    again = red.Sum if isinstance(op, red.Mean) else type(op)
+    made = again(axes=axes, keepdims=op.keepdims)(body.input(parts.type, "parts"))
+    if kernel.spread and isinstance(op, red.Mean):  # in chunks it divides, to stay in range; here as a row does, after the last sum
+        count = product([shape[a] for a in axes])
+        assert isinstance(count, int)
+        made = F.div(made, F.scalar(body, count, made.dtype))
+    env[node.values[0]] = made if made.dtype is node.values[0].dtype else Cast(dtype=node.values[0].dtype)(made)
+    wanted = [v for v in region.body.outputs if region.depends_on_anchor(v)]
+
+    def copy(v: Value) -> Value:
+        if v in given and v not in env:
+            env[v] = body.input(v.type, v.name)
+            operands.append(given[v])
+        elif v not in env:
+            n = v.node
+            made = body.add(n.op, *(copy(x) for x in n.operands), name=n.name, place=n.place)
+            env.update(zip(n.values, made.values, strict=True))
+        return env[v]
+
+    body.outputs = [copy(v) for v in wanted]
+    results = [r for v, r in zip(region.body.outputs, region.results, strict=True) if v in wanted]
+    return Region(region.name, body, operands, results, region.place)
+
 
 TILE = 64  # partial sums of a long row, whatever the target
 CHUNK = 256 * TILE
@@ -385,3 +435,64 @@ class ReduceKernel:
             return found
 
         return nest([], start)
+
+
+class ArgReduce(Template):
+    """Lanes past the end of a row never win; a result of no elements is a grid of no programs."""
+
+    key = "arg_reduce"
+    serves = (red.ArgMax, red.ArgMin)
+    fuses = True
+
+    def build(self, region: Region, target: TargetSpec) -> list[Launch]:
+        return [ArgKernel(region, target).launch()]
+
+
+class ArgKernel(ReduceKernel):
+    """One kernel under construction."""
+
+    def value(self) -> Tile:
+        return self._arg_columns() if self.columns else self._arg_row()
+
+    def _better(self, x: Tile, best: Tile) -> Tile:
+        """Strictly, so that the first of equals stays; the first NaN wins and stays."""
+        b = self.b
+        better = b.cmp("gt" if isinstance(self.op, red.ArgMax) else "lt", x, best)
+        if not self.dtype.is_float:
+            return better
+        return b.binary("or", better, b.binary("and", b.unary("isnan", x), b.unary("not", b.unary("isnan", best))))
+
+    def _counter(self) -> DType:
+        return i32 if bounds(reduced_length(self.node))[1] < 1 << 31 else i64
+
+    def _arg_row(self) -> Tile:
+        """Best and place lane by lane. A lane that met nothing better than the worst of all numbers has no place: where no lane has one,
+        all elements are that number, and the first is as good as any."""
+        b, kind = self.b, self._counter()
+        fn, nowhere = "max" if isinstance(self.op, red.ArgMax) else "min", (1 << (8 * self._counter().itemsize - 1)) - 1
+        lane = b.iota((self.tile,), 0, kind)
+
+        def body(place: list[Ix | int], left: Ix | int | None, carried: list[Tile]) -> list[Tile]:
+            best, where = carried
+            x = self.values(place, left)
+            better = self._better(x, best)
+            if left is not None:
+                better = b.binary("and", better, b.cmp("lt", lane, b.from_index(left, kind)))
+            return [b.select(better, x, best), b.select(better, lane + b.from_index(place[-1], kind), where)]
+
+        worst = b.full((self.tile,), identity(fn, self.dtype), self.dtype)
+        best, where = self.over_rows([worst, b.full((self.tile,), nowhere, kind)], body)
+        same = b.cmp("eq", best, b.reduce(fn, best))
+        if self.dtype.is_float:
+            same = b.binary("or", same, b.unary("isnan", best))
+        found = b.reduce("min", b.select(same, where, b.full((), nowhere, kind)))
+        return b.cast(b.select(b.cmp("eq", found, nowhere), 0, found), self.op.dtype)
+
+    def _arg_columns(self) -> Tile:
+        b, kind = self.b, self._counter()
+        with b.loop(0, self.sizes[0], 1, [self.values([0] * len(self.inner), None), b.full((WIDTH,), 0, kind)]) as loop:
+            x = self.values([loop.index], None)
+            better = self._better(x, loop.carried[0])
+            loop.next(b.select(better, x, loop.carried[0]), b.select(better, b.from_index(loop.index, kind), loop.carried[1]))
+        where: Tile = loop.results[1]
+        return b.cast(where, self.op.dtype)

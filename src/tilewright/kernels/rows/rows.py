@@ -21,8 +21,8 @@ from ...tile.builder import Ix, Tile, View
 from ...tile.ir import identity
 from ..call import Call
 from ..launch import Buffer, Launch
+from ..pointwise.copies import transposing_copy
 from ..pointwise.pointwise import unravel
-from ..pointwise.transpose import transposing_copy
 from ..quant.quantize import BLOCK, HALF, QuantizedViews, quantize_row
 from ..region import Evaluator, Operand, Region, collapse, narrow
 from ..template import Template, region_bytes, region_flops

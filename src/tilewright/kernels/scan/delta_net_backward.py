@@ -12,7 +12,7 @@ from ...core.dims import ceildiv
 from ...core.dtypes import DType
 from ...core.target_spec import TargetSpec
 from ...ir.layout import Layout
-from ...ops.scan.delta_net_backward import GatedDeltaRuleBackward as GatedDeltaRuleBackwardOp
+from ...ops.scan.delta_net import GatedDeltaRuleBackward as GatedDeltaRuleBackwardOp
 from ...tile.builder import Ix, Tile, View
 from ..call import Call
 from ..launch import Buffer, Launch

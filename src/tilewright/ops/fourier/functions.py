@@ -11,8 +11,7 @@ from ...ir.graph import Value
 from .. import functions as F
 from ..complex.parts import ViewAsComplex, ViewAsReal, parts
 from ..complex.rules import conj
-from .rows import RealDft, RealDftBack, wide
-from .transforms import LARGEST, Dft, DftColumns, factors, twiddles
+from .transforms import LARGEST, Dft, DftColumns, RealDft, RealDftBack, factors, twiddles, wide
 
 COLUMNS = 4096  # transforms longer than this along another axis than the last one transpose the array first
 NORMS = ("backward", "ortho", "forward")

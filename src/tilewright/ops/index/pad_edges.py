@@ -1,4 +1,8 @@
-"""Padding with elements of the operand itself."""
+"""Padding with elements of the operand itself.
+
+Sums at strided places of an axis: what `strided` reads, written back. Columns of windows become images and frames become signals.
+"""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -6,15 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from ...core.dims import Dim
+from ...core.dims import Dim, Shape, product
+from ...core.dtypes import compute_dtype
 from ...core.errors import require
 from ...core.needs import require_room
 from ...core.target_spec import TargetSpec
 from ...ir.graph import Value
 from ...ir.types import TensorType
 from .. import functions as F
-from ..base import E, S, Values, register
-from ..families import Composite, N, bf16, boolean, f32, f64, i64
+from ..base import E, MaybeValues, S, Traits, Values, register
+from ..families import Composite, N, bf16, boolean, f32, f64, i64, require_kind
+from ..views import Strided
 
 MODES = ("reflect", "edge", "wrap")
 
@@ -83,3 +89,87 @@ class PadEdges(Composite):
 
     def flops(self, *types: TensorType) -> Dim:
         return 0
+
+
+@register
+class StridedAdd(Composite):
+    """Zeros of `size` elements, to which the last axes of x are added: out[…, offset + i * strides[0] + j * strides[1] + …] takes
+    x[…, i, j, …]. Places may repeat."""
+
+    whole = True
+    size: int
+    strides: tuple[int, ...]
+    offset: int = 0
+    traits = Traits(composite=True, linear=True)
+    cases = True
+    samples = [S(f32(2, 7, 5), size=30, strides=(4, 1)), S(f32(2, 2, 3), size=10, strides=(1, 3, 2), offset=1),
+               S(f64(3, 8), size=8, strides=(1,)), S(f32(3, 20), size=9, strides=(4, 0)),
+               S(i64(5, 2), size=12, strides=(2, 3)), S(f32(0, 5), size=4, strides=(4, 0)), S(f32(2, 3, 0), size=4, strides=(1, 1)),
+               S(f32(N, 3, 40), size=44, strides=(2, 1)), S(f32(5), size=9, strides=(), offset=3)]
+    errors = [E(f32(2, 2), size=9, strides=(8, 1), match="reaches element 9 of 9"),
+              E(f32(2), size=9, strides=(1, 2), match="needs one stride for each of the last axes"),
+              E(f32(N, 2), size=9, strides=(1, 2), match="needs axes of known sizes"),
+              E(f32(2), size=9, strides=(-1,), match="strides and the offset must not be negative")]
+
+    def infer(self, x: TensorType) -> TensorType:
+        require_kind((x,), "fiu")
+        lead = x.ndim - len(self.strides)
+        require(lead >= 0, "needs one stride for each of the last axes", x=x, strides=self.strides)
+        require(min((*self.strides, self.offset)) >= 0, "strides and the offset must not be negative", strides=self.strides,
+                offset=self.offset)
+        sizes = [d for d in x.shape[lead:] if isinstance(d, int)]
+        require(len(sizes) == len(self.strides), "needs axes of known sizes", x=x)
+        last = self.offset + sum((n - 1) * s for n, s in zip(sizes, self.strides, strict=True))
+        require(0 in sizes or last < self.size, "reaches element {last} of {size}", last=last, size=self.size)
+        return x.with_shape((*x.shape[:lead], self.size))
+
+    def reading(self, x: TensorType) -> Strided:
+        """What reads the places that x is added to."""
+        sizes = tuple(int(d) for d in x.shape[x.ndim - len(self.strides) :] if isinstance(d, int))
+        return Strided(shape=sizes, strides=self.strides, offset=self.offset)
+
+    def ref(self, x: Any) -> Any:
+        lead = x.shape[: x.ndim - len(self.strides)]
+        places = Strided(shape=x.shape[len(lead) :], strides=self.strides, offset=self.offset).places().reshape(-1)
+        out = np.zeros((self.size, int(np.prod(lead))), np.float64 if x.dtype.kind == "f" else x.dtype)
+        np.add.at(out, places, x.reshape(int(np.prod(lead)), places.size).T)
+        return out.T.reshape(*lead, self.size).astype(x.dtype)
+
+    def decompose(self, x: Value) -> Value:
+        lead = x.shape[: len(x.shape) - len(self.strides)]
+        places = self.reading(x.type).places().reshape(-1)
+        rows = F.transpose(F.reshape(x, (product(lead), places.size)), (1, 0))
+        start = F.full(x.node.graph, (self.size, product(lead)), 0, x.dtype)
+        out = F.one("scatter_add", start, x.node.graph.constant(places, "places"), rows)
+        return F.reshape(F.transpose(out, (1, 0)), (*lead, self.size))
+
+    def decomposes(self, operands: Values, target: TargetSpec | None) -> bool:
+        return target is not None and target.kind == "cuda"
+
+    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
+        g = cotangents[0]
+        assert g is not None
+        return (self.reading(inputs[0].type)(g),)
+
+    def flops(self, *types: TensorType) -> Dim:
+        return types[0].numel
+
+
+def strided_add(x: Value, size: int, strides: tuple[int, ...], offset: int = 0) -> Value:
+    """`StridedAdd` with sums of small floats in f32."""
+    out: Value = StridedAdd(size=size, strides=strides, offset=offset)(F.cast(x, compute_dtype(x.dtype)))
+    return F.cast(out, x.dtype)
+
+
+def fold(x: Value, sizes: tuple[int, ...], kernel: tuple[int, ...], *, stride: tuple[int, ...], dilation: tuple[int, ...],
+         padding: tuple[tuple[int, int], ...]) -> Value:
+    """x[n, c * product(kernel), windows] as images [n, c, *sizes]: every element is added where its window had it."""
+    canvas = [lo + d + hi for d, (lo, hi) in zip(sizes, padding, strict=True)]
+    counts = tuple((d - dil * (k - 1) - 1) // s + 1 for d, k, s, dil in zip(canvas, kernel, stride, dilation, strict=True))
+    lines = [int(np.prod(canvas[i + 1 :])) for i in range(len(canvas))]
+    lead: Shape = (x.shape[0], x.shape[1] // int(np.prod(kernel)))
+    steps = (*(n * d for n, d in zip(lines, dilation, strict=True)), *(n * s for n, s in zip(lines, stride, strict=True)))
+    out = F.reshape(strided_add(F.reshape(x, (*lead, *kernel, *counts)), int(np.prod(canvas)), steps), (*lead, *canvas))
+    for axis, (d, (lo, _)) in enumerate(zip(sizes, padding, strict=True), 2):
+        out = out if out.shape[axis] == d else F.slice_(out, axis, lo, d)
+    return out

@@ -20,9 +20,8 @@ from ..complex.parts import join
 from ..complex.rules import conj
 from ..families import Composite, f32, f64, i32
 from . import matrices as X
-from .eigenvalues import Eig
 from .factors import Cholesky, Qr
-from .spectra import Eigh, Svd
+from .spectra import Eig, Eigh, Svd
 from .systems import SQUARE, Lu, Solve, dominant, unit_lower
 
 

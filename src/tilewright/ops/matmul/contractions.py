@@ -1,7 +1,12 @@
-"""Contractions: matrix product and convolution."""
+"""Contractions: matrix product and convolution.
+
+Distances between all rows of two matrices, from the differences: products would cancel where rows are near each other.
+"""
+
 from __future__ import annotations
 
 import dataclasses
+import math
 from itertools import product as cartesian
 from typing import Any
 
@@ -17,6 +22,7 @@ from ...ir.types import TensorType
 from .. import functions as F
 from ..base import E, MaybeValues, S, Values, register
 from ..families import (
+    Composite,
     Contraction,
     M,
     N,
@@ -242,7 +248,22 @@ class Conv(Contraction):
     def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
         g, (x, w) = cotangents[0], inputs
         assert g is not None
-        return (self._data(x, w, g) if wanted[0] else None, self._weight(x, w, g) if wanted[1] else None)
+        several = self._several(x, w)
+        if several == 1:
+            return (self._data(x, w, g) if wanted[0] else None, self._weight(x, w, g) if wanted[1] else None)
+        # every result by a channel of its own: those that share one add up
+        n, channels, *sizes = x.shape
+        split = (n, channels, several, *sizes)
+        wide = F.reshape(F.expand(F.reshape(x, (n, channels, 1, *sizes)), split), (n, channels * several, *sizes))
+        apart = dataclasses.replace(self, groups=self.groups * several)
+        back = F.sum_(F.reshape(apart._data(wide, w, g), split), (2,)) if wanted[0] else None
+        return back, apart._weight(wide, w, g) if wanted[1] else None
+
+    def _several(self, x: Value, w: Value) -> int:
+        """Results of every channel, where each reads one channel alone; else 1."""
+        channels, results = x.shape[1], w.shape[0]
+        alone = not self.transposed and isinstance(channels, int) and isinstance(results, int) and self.groups == channels > 1
+        return results // channels if alone and w.shape[1] == 1 and channels else 1
 
     def _data(self, x: Value, w: Value, g: Value) -> Value:
         """The transposed convolution is the gradient of the plain one, and the other way round."""
@@ -374,3 +395,41 @@ def correlate(x: Any, w: Any, stride: tuple[int, ...], padding: Pairs, dilation:
         grouped = window.reshape(batch, groups, channels // groups, *out)
         total += np.einsum("ngc...,goc->ngo...", grouped, taps[(slice(None), slice(None), slice(None), *tap)])
     return total.reshape(batch, w.shape[0], *out).astype(x.dtype)
+
+
+@register
+class PairSums(Composite):
+    """out[…, i, j] = sum over k of |a[…, i, k] - b[…, j, k]| ** power (1 or 2), or the largest (power inf)."""
+
+    whole = True
+    power: float
+    samples = [*(S(f32(2, 5, 7), f32(2, 9, 7), power=p) for p in (1.0, 2.0, math.inf)), S(f64(3, 70), f64(19, 70), power=2.0),
+               S(bf16(2, 3), bf16(4, 3), power=1.0), S(f32(0, 3), f32(4, 3), power=2.0), S(f32(3, 0), f32(4, 0), power=2.0),
+               S(f32(N, 4), f32(5, 4), power=2.0)]
+    errors = [E(f32(3, 4), f32(3, 5), power=2.0, match="needs rows of one length"),
+              E(f32(3, 4), f32(3, 4), power=3.0, match="power must be 1, 2 or inf"),
+              E(i32(3, 4), i32(3, 4), power=2.0, match="needs float operands"), E(f32(2, 3, 4), f32(3, 4), power=2.0, match="needs rows")]
+
+    def infer(self, a: TensorType, b: TensorType) -> TensorType:
+        require_kind((a, b), "f")
+        require_one_dtype((a, b))
+        require(self.power in (1.0, 2.0, math.inf), "power must be 1, 2 or inf", power=self.power)
+        require(a.ndim == b.ndim >= 2 and a.shape[:-2] == b.shape[:-2] and a.shape[-1] == b.shape[-1],
+                "needs rows of one length, in batches of one shape", a=a, b=b)
+        return a.with_shape((*a.shape[:-1], b.shape[-2]))
+
+    def ref(self, a: Any, b: Any) -> Any:
+        gap = np.abs(a.astype(np.float64)[..., :, None, :] - b.astype(np.float64)[..., None, :, :])
+        if self.power == math.inf:
+            return np.max(gap, -1, initial=0.0).astype(a.dtype)
+        return np.sum(gap**self.power, -1).astype(a.dtype)
+
+    def decompose(self, a: Value, b: Value) -> Value:
+        left, right = F.reshape(a, (*a.shape[:-1], 1, a.shape[-1])), F.reshape(b, (*b.shape[:-2], 1, *b.shape[-2:]))
+        gap, last = F.sub(left, right), (len(a.shape),)
+        if self.power == math.inf:
+            return F.max_(F.abs_(gap), last)
+        return F.sum_(F.square(gap) if self.power == 2 else F.abs_(gap), last)
+
+    def flops(self, *types: TensorType) -> Dim:
+        return 3 * types[0].numel * types[1].shape[-2]

@@ -1,3 +1,3 @@
 """Elementwise ops."""
 
-from . import activations, binary, casts, compare, elementwise, float_bits, hyperbolic, rounding  # noqa: F401
+from . import activations, binary, casts, compare, elementwise, hyperbolic  # noqa: F401

@@ -1,7 +1,10 @@
 """Elementwise ops of one operand: arithmetic, exponentials, trigonometry.
 
 `lower` sees f32, f64, integer and bool tiles; small floats are widened around it.
+
+Rounding to integers.
 """
+
 from __future__ import annotations
 
 from math import pi, sqrt
@@ -232,3 +235,36 @@ class Square(Unary):
 
     def lower(self, t: TileBuilder, x: Any) -> Any:
         return x * x
+
+
+class Rounding(Unary):
+    steps = True
+    dydx = lambda x, y: None
+
+
+@register
+class Floor(Rounding):
+    """Largest integer not above x."""
+
+    public, numpy, tile = "floor", "floor", "floor"
+
+
+@register
+class Ceil(Rounding):
+    """Smallest integer not below x."""
+
+    public, numpy, tile = "ceil", "ceil", "ceil"
+
+
+@register
+class Round(Rounding):
+    """Nearest integer, halves to even."""
+
+    public, numpy, tile = "round", "rint", "round"
+
+
+@register
+class Trunc(Rounding):
+    """x without its fraction."""
+
+    public, numpy, tile = "trunc", "trunc", "trunc"

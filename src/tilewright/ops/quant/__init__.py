@@ -9,8 +9,7 @@ NumPy references, kernels and packed layouts follow.
 from __future__ import annotations
 
 from . import formats
-from .base import BY_ID, FORMATS, BlockFormat, by_name
+from .base import BY_ID, FORMATS, BlockFormat, PackedTensor, by_name
 from .bits import Bits, Book, Integers, Reals, Scale, Trits
-from .tensor import PackedTensor
 
 __all__ = ["BY_ID", "FORMATS", "Bits", "BlockFormat", "Book", "Integers", "PackedTensor", "Reals", "Scale", "Trits", "by_name", "formats"]

@@ -1,4 +1,10 @@
-"""Pooling over the trailing spatial axes of x[N,C,*s]; the number of kernel sizes says how many axes those are."""
+"""Pooling over the trailing spatial axes of x[N,C,*s]; the number of kernel sizes says how many axes those are.
+
+Max pooling that also says where: the flat index of each window's largest element within the spatial axes.
+
+The backward pass of max pooling: every window adds its cotangent where its largest element stood.
+"""
+
 from __future__ import annotations
 
 from itertools import product as cartesian
@@ -6,14 +12,17 @@ from typing import Any
 
 import numpy as np
 
+from ...core import dtypes as dt
 from ...core.dims import Dim, Shape, ceildiv, maximum, minimum, product
+from ...core.dtypes import DType
 from ...core.errors import UnsupportedError, require
 from ...core.needs import require_room
+from ...core.target_spec import TargetSpec
 from ...ir.graph import Value
 from ...ir.types import TensorType
 from .. import functions as F
 from ..base import REGISTRY, E, MaybeValues, Op, S, Traits, Values, register
-from ..families import General, M, bf16, f32, f64, i32, require_kind
+from ..families import Composite, General, M, bf16, f32, f64, i32, i64, require_kind
 from ..matmul.contractions import Conv
 from ..views import Slice
 
@@ -290,3 +299,145 @@ class AvgPool(General):
             raise UnsupportedError(f"avg_pool: has a derivative for known sizes only, got {x.type}")
         out = pooled(sizes, self.kernel, self.stride, self.padding, (1,) * len(self.kernel), self.ceil_mode)
         return self._divisors(sizes, out)
+
+
+@register
+class MaxPoolIndices(General):
+    """Largest element of each window and its flat index in the spatial axes; the first of equals; NaN wins; padding never does."""
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: Pairs
+    dilation: tuple[int, ...]
+    ceil_mode: bool = False
+    dtype: DType = dt.i64
+    cases = True
+    samples = [S(f32(1, 2, 6, 7), kernel=(3, 2), stride=(2, 2), padding=((1, 1), (0, 0)), dilation=(1, 1)),
+               S(f32(2, 3, 8), kernel=(3,), stride=(2,), padding=((1, 1),), dilation=(2,), dtype=dt.i32),
+               S(f64(1, 1, 5, 5), kernel=(2, 2), stride=(2, 2), padding=((0, 0), (0, 0)), dilation=(1, 1), ceil_mode=True),
+               S(f32(M, 2, 40), kernel=(2,), stride=(1,), padding=((0, 0),), dilation=(1,)),
+               S(bf16(1, 1, 6), kernel=(3,), stride=(1,), padding=((1, 1),), dilation=(1,)),
+               S(f32(1, 1, 3, 4, 5), kernel=(2, 2, 2), stride=(1, 2, 1), padding=((1, 1), (0, 0), (1, 1)), dilation=(1, 1, 1))]
+    errors = [E(f32(1, 1, 4), kernel=(2,), stride=(0,), padding=((0, 0),), dilation=(1,),
+                match="kernel, stride and dilation must be positive"),
+              E(f32(1, 1, 4), kernel=(0,), stride=(1,), padding=((0, 0),), dilation=(1,),
+                match="kernel, stride and dilation must be positive"),
+              E(f32(1, 1, 4), kernel=(2,), stride=(1,), padding=((0, 0),), dilation=(1,), dtype=dt.f32,
+                match="indices must be of an integer"),
+              E(f32(1, 1, 0), kernel=(2,), stride=(1,), padding=((1, 1),), dilation=(1,), match="has no value over an empty axis")]
+
+    def infer(self, x: TensorType) -> tuple[TensorType, TensorType]:
+        require_kind((x,), "fiu")
+        require(self.dtype.is_int, "indices must be of an integer dtype", dtype=self.dtype)
+        out = x.with_shape(pooled(x.shape, self.kernel, self.stride, self.padding, self.dilation, self.ceil_mode))
+        for d in x.shape[-len(self.kernel) :]:
+            require_room(d - 1, "has no value over an empty axis", x=x)
+        return out, out.with_dtype(self.dtype)
+
+    def ref(self, x: Any) -> Any:
+        n = len(self.kernel)
+        out = pooled(x.shape, self.kernel, self.stride, self.padding, self.dilation, self.ceil_mode)[-n:]
+        lowest = -np.inf if x.dtype.kind not in "iu" else np.iinfo(x.dtype).min
+        taps = windows(x, out, self.kernel, self.stride, self.padding, self.dilation, lowest)
+        places = np.broadcast_to(np.arange(np.prod(x.shape[-n:])).reshape(x.shape[-n:]), x.shape)
+        where = windows(places, out, self.kernel, self.stride, self.padding, self.dilation, -1)
+        best = np.argmax(np.where(where < 0, np.asarray(lowest, taps.dtype), taps), axis=0)[None]
+        first = np.where(np.take_along_axis(where, best, 0) < 0, np.where(where < 0, np.iinfo(np.int64).max, where).min(0), 0)
+        index = np.maximum(np.take_along_axis(where, best, 0), first)[0]
+        return np.take_along_axis(taps, best, 0)[0], index.astype(self.dtype.np)
+
+    def flops(self, x: TensorType) -> Dim:
+        out, _ = self.infer(x)
+        return out.numel * product(self.kernel)
+
+    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
+        x, g, n = inputs[0], cotangents[0], len(self.kernel)
+        if g is None:
+            return (None,)
+        lead = x.shape[:-n]
+        rows = (product(lead), product(x.shape[-n:]))
+        flat = F.reshape(x, rows)
+        picked: Any = REGISTRY["gather_along_axis"]
+        small = (rows[0], product(g.shape[-n:]))
+        y, where, given_g = (F.reshape(v, small) for v in (*outputs, g))
+        given = picked(axis=1).vjp((flat, where), (y,), (given_g,), (True, False))
+        return (F.reshape(given[0], x.shape),)
+
+    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
+        t, n = tangents[0], len(self.kernel)
+        assert t is not None
+        small = (product(t.shape[:-n]), product(outputs[0].shape[-n:]))
+        flat = F.reshape(t, (small[0], product(t.shape[-n:])))
+        return F.reshape(F.apply("gather_along_axis", flat, F.reshape(outputs[1], small), axis=1), outputs[0].shape), None
+
+
+MOST = 64  # windows around an element that one kernel looks at
+CHANNELS = 8  # from which a CPU looks at them
+
+
+@register
+class MaxPoolBackward(Composite):
+    """out[..., *p] = the sum of g[..., *o] over windows o with indices[..., *o] = the flat place of p among `sizes`; windows are those of
+    max pooling, which bounds the places that a window can name."""
+
+    whole = True
+    sizes: Shape
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: Pairs
+    dilation: tuple[int, ...]
+    ceil_mode: bool = False
+    samples = [S(f32(1, 2, 2, 2), i64(1, 2, 2, 2), sizes=(5, 5), kernel=(4, 4), stride=(1, 1), padding=((0, 0), (0, 0)), dilation=(1, 1),
+                 low=(-2, 11), high=(2, 13)),
+               S(f64(2, 3, 2), i32(2, 3, 2), sizes=(6,), kernel=(5,), stride=(1,), padding=((0, 0),), dilation=(1,), low=(-2, 1),
+                 high=(2, 4)),
+               S(bf16(M, 3), i64(M, 3), sizes=(8,), kernel=(5,), stride=(2,), padding=((1, 1),), dilation=(1,), low=(-2, 3), high=(2, 3)),
+               S(f32(2, 9, 2), i64(2, 9, 2), sizes=(6,), kernel=(5,), stride=(1,), padding=((0, 0),), dilation=(1,), low=(-2, 1),
+                 high=(2, 4))]
+    errors = [E(f32(1, 3), i64(1, 4), sizes=(6,), kernel=(2,), stride=(2,), padding=((0, 0),), dilation=(1,),
+                match="indices must have the shape of the cotangent"),
+              E(f32(1, 4), i64(1, 4), sizes=(6,), kernel=(2,), stride=(2,), padding=((0, 0),), dilation=(1,),
+                match=r"the cotangent must have the windows of the pool \(3,\)"),
+              E(f32(1, 3), f32(1, 3), sizes=(6,), kernel=(2,), stride=(2,), padding=((0, 0),), dilation=(1,),
+                match="indices must be integers")]
+
+    def infer(self, g: TensorType, indices: TensorType) -> TensorType:
+        n = len(self.kernel)
+        require_kind((g,), "fiu")
+        require(indices.dtype.is_int, "indices must be integers", indices=indices)
+        require(g.shape == indices.shape, "indices must have the shape of the cotangent", g=g, indices=indices)
+        want = pooled((*g.shape[:-n], *self.sizes), self.kernel, self.stride, self.padding, self.dilation, self.ceil_mode)[-n:]
+        require(g.shape[-n:] == want, "the cotangent must have the windows of the pool {want}", want=want, g=g)
+        return g.with_shape((*g.shape[:-n], *self.sizes))
+
+    def ref(self, g: Any, indices: Any) -> Any:
+        n = len(self.kernel)
+        rows, windows = int(np.prod(g.shape[:-n])), int(np.prod(g.shape[-n:]))
+        wide = np.float64 if g.dtype.kind not in "iu" else g.dtype
+        out = np.zeros((rows, product(self.sizes)), wide)
+        at: Any = (np.arange(rows)[:, None], indices.reshape(rows, windows))
+        np.add.at(out, at, g.reshape(rows, windows).astype(wide))
+        return out.astype(g.dtype).reshape(*g.shape[:-n], *self.sizes)
+
+    def decompose(self, g: Value, indices: Value) -> Value:
+        n = len(self.kernel)
+        rows, windows = product(g.shape[:-n]), product(g.shape[-n:])
+        flat = F.full(g.node.graph, (rows, product(self.sizes)), 0, g.dtype)
+        small = (rows, windows)
+        total = F.apply("scatter_along", flat, F.reshape(indices, small), F.reshape(g, small), axis=1)
+        return F.reshape(total, (*g.shape[:-n], *self.sizes))
+
+    def decomposes(self, operands: Values, target: TargetSpec | None) -> bool:
+        """On a CPU channels run along registers, which takes some."""
+        g = operands[0].shape
+        several = len(g) == 2 + len(self.kernel) and isinstance(g[1], int) and g[1] >= CHANNELS
+        own = target is not None and (target.kind == "cuda" or (target.kind == "cpu" and several))
+        return not own or product(self.reach) > MOST
+
+    @property
+    def reach(self) -> tuple[int, ...]:
+        """How many windows of an axis an element can be in."""
+        return tuple(-(-((k - 1) * d + 1) // s) for k, s, d in zip(self.kernel, self.stride, self.dilation, strict=True))
+
+    def flops(self, *types: TensorType) -> Dim:
+        return self.infer(*types).numel * product(self.reach)

@@ -16,9 +16,7 @@ from ..families import Binary, Unary, f32, f64, i32
 from ..pointwise.hyperbolic import few
 from ..tiles import TileBuilder
 from . import vector_bessel as vb
-from . import vector_erf as ve
-from . import vector_gamma as vg
-from .vector_math import ARRAYS
+from . import vector_math as vm
 
 
 class Special(Unary):
@@ -28,7 +26,7 @@ class Special(Unary):
 
     def ref(self, x: Any) -> Any:
         with np.errstate(all="ignore"):
-            return np.asarray(self.lower(ARRAYS, np.asarray(x, np.float64))).astype(x.dtype)
+            return np.asarray(self.lower(vm.ARRAYS, np.asarray(x, np.float64))).astype(x.dtype)
 
     def lower(self, t: TileBuilder, x: Any) -> Any:
         return type(self).formula(t, x)
@@ -45,7 +43,7 @@ class Erfc(Special):
 
     public, aten = "erfc", "erfc special_erfc"
     samples = few(-3, 6)
-    formula = staticmethod(ve.erfc)
+    formula = staticmethod(vm.erfc)
     dydx = lambda x, y: gauss(x, -2 / sqrt(pi))
 
 
@@ -55,7 +53,7 @@ class Erfcx(Special):
 
     public, aten = "erfcx", "special_erfcx"
     samples = few(-2, 6)[:2]
-    formula = staticmethod(ve.erfcx)
+    formula = staticmethod(vm.erfcx)
     dydx = lambda x, y: F.sub(F.mul(F.mul(x, y), 2), 2 / sqrt(pi))
 
 
@@ -65,7 +63,7 @@ class Erfinv(Special):
 
     public, aten = "erfinv", "erfinv special_erfinv"
     samples = few(-0.98, 0.98)[:2]
-    formula = staticmethod(ve.erfinv)
+    formula = staticmethod(vm.erfinv)
     dydx = lambda x, y: F.mul(F.exp(F.square(y)), sqrt(pi) / 2)
 
 
@@ -75,7 +73,7 @@ class Ndtri(Special):
 
     public, aten = "ndtri", "special_ndtri"
     samples = few(0.01, 0.99)[:2]
-    formula = staticmethod(ve.ndtri)
+    formula = staticmethod(vm.ndtri)
     dydx = lambda x, y: F.mul(F.exp(F.mul(F.square(y), 0.5)), sqrt(2 * pi))
 
 
@@ -85,7 +83,7 @@ class LogNdtr(Special):
 
     public, aten = "log_ndtr", "special_log_ndtr"
     samples = few(-9, 4)[:2]
-    formula = staticmethod(ve.log_ndtr)
+    formula = staticmethod(vm.log_ndtr)
 
     def derivative(self, x: Value, y: Value) -> Value:
         """The density over the distribution function: through erfcx below 0, where both are tiny."""
@@ -101,7 +99,7 @@ class Lgamma(Special):
 
     public, aten = "lgamma", "lgamma special_gammaln"
     samples = few(-2.9, 9)[:2]
-    formula = staticmethod(vg.lgamma)
+    formula = staticmethod(vm.lgamma)
     dydx = lambda x, y: F.one("digamma", x)
 
 
@@ -111,7 +109,7 @@ class Digamma(Special):
 
     public, aten = "digamma", "digamma special_digamma special_psi"
     samples = few(0.2, 9)[:2]
-    formula = staticmethod(vg.digamma)
+    formula = staticmethod(vm.digamma)
     dydx = lambda x, y: F.one("polygamma", x, n=1)
 
 
@@ -128,7 +126,7 @@ class Polygamma(Special):
         return super().infer(*types)
 
     def lower(self, t: TileBuilder, x: Any) -> Any:
-        return vg.digamma(t, x) if self.n == 0 else vg.polygamma(t, x, self.n)
+        return vm.digamma(t, x) if self.n == 0 else vm.polygamma(t, x, self.n)
 
     def derivative(self, x: Value, y: Value) -> Value:
         return F.one("polygamma", x, n=self.n + 1)
@@ -146,10 +144,10 @@ class Zeta(Binary):
     def ref(self, x: Any, y: Any) -> Any:
         with np.errstate(all="ignore"):
             a, b = np.broadcast_arrays(np.asarray(x, np.float64), np.asarray(y, np.float64))
-            return np.asarray(vg.zeta(ARRAYS, a, b)).astype(x.dtype)
+            return np.asarray(vm.zeta(vm.ARRAYS, a, b)).astype(x.dtype)
 
     def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
-        return vg.zeta(t, x, y)
+        return vm.zeta(t, x, y)
 
     def scaled(self, i: int, g: Value, inputs: Values, output: Value) -> Value:
         x, y = inputs

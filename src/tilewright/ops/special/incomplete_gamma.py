@@ -17,9 +17,7 @@ from ..base import E, NotSupported, S, Values, register
 from ..families import Binary, f32, f64, i32
 from ..pointwise.casts import Cast
 from ..tiles import TileBuilder
-from .vector_erf import erfc
-from .vector_gamma import STIRLING, B, lgamma
-from .vector_math import ARRAYS, Tile, alike, const, poly, repeat, wide
+from .vector_math import ARRAYS, STIRLING, B, Tile, alike, const, erfc, lgamma, poly, repeat, wide
 
 # The regularised incomplete gamma functions in tile operations, in f64: P(a, x), the part of a gamma variable's probability below x, and Q
 # = 1 - P.

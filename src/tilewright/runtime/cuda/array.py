@@ -22,6 +22,7 @@ LEGACY = 1  # the default stream, as the protocols (and the driver) call it
 PER_THREAD = 2  # every thread's own default stream
 CUDA = 2  # DLPack's number for the kind of device
 KEEP_ALL = (1 << 64) - 1
+SMALL, KEPT = 1 << 20, 16  # bytes of a block that is kept, and how many of a size
 MEMORY_TYPE = 2  # CU_POINTER_ATTRIBUTE_MEMORY_TYPE
 
 
@@ -55,34 +56,68 @@ def _torch_memory(torch: Any) -> tuple[Any, Any, Any]:
 
 class Block:
     """Memory of the pool, or of PyTorch's caching allocator where PyTorch runs on the GPU: two pools would keep from each other what they
-    do not use. It goes back, in the stream's order, with the object."""
+    do not use. It goes back, in the stream's order, with the object; small blocks of the default stream, which nobody can capture, are kept
+    for the next result."""
 
-    __slots__ = ("_free", "address", "stream")
+    __slots__ = ("_free", "address", "kept", "stream")  # host code knows the fields
 
     def __init__(self, nbytes: int, stream: int) -> None:
-        if (torch := gpu.pytorch_runs()) is not None:
+        self.stream = stream
+        if stream == 0 and nbytes <= SMALL:
+            free, kept = small(nbytes)
             try:
-                device, raw, free = _torch_memory(torch)
-                if device():
-                    self.address = int(torch.cuda.caching_allocator_alloc(max(nbytes, 1), 0, int(stream)))
-                else:
-                    self.address = raw(nbytes or 1, int(stream))
-            except RuntimeError as e:
-                raise ExecutionError(f"cuda: PyTorch's allocator has no memory for {nbytes} bytes ({str(e).partition('. ')[0]})") from None
-            self.stream, self._free = stream, free
+                self.address: int = kept.pop()
+            except IndexError:
+                self.address = _allocated(rounded(nbytes), 0)[0]
+            self._free, self.kept = free, kept
             return
-        lib, found = cuda_launch.library(), ctypes.c_uint64()
-        status = lib.cuMemAllocFromPoolAsync(ctypes.byref(found), max(nbytes, 1), _pool(), stream)
-        cuda_launch.check(status, "cuMemAllocFromPoolAsync", f"{nbytes} bytes")
-        self.address, self.stream, self._free = int(found.value), stream, lib.cuMemFreeAsync
+        self.address, self._free = _allocated(nbytes, stream)
 
     def __del__(self) -> None:
+        try:
+            kept = self.kept
+            if len(kept) < KEPT:
+                kept.append(self.address)
+                return
+        except AttributeError:
+            pass
         if hasattr(self, "_free") and self._free(self.address, self.stream):
             try:
                 gpu.enter()  # the thread that drops the last reference may never have had the context
                 self._free(self.address, self.stream)
             except Exception:  # the interpreter may be going down
                 return
+
+
+def rounded(nbytes: int) -> int:
+    return max(512, 1 << (nbytes - 1).bit_length()) if nbytes else 512
+
+
+def small(nbytes: int) -> tuple[Any, list[int]]:
+    """What frees a small block, and the addresses of free ones of its size."""
+    torch = gpu.pytorch_runs()
+    return _small(gpu.driver(), torch, rounded(nbytes))
+
+
+@cache
+def _small(driver: Any, torch: Any, nbytes: int) -> tuple[Any, list[int]]:
+    return cuda_launch.library().cuMemFreeAsync if torch is None else _torch_memory(torch)[2], []
+
+
+def _allocated(nbytes: int, stream: int) -> tuple[int, Any]:
+    """The address of new memory, and what frees it."""
+    if (torch := gpu.pytorch_runs()) is not None:
+        try:
+            device, raw, free = _torch_memory(torch)
+            if device():
+                return int(torch.cuda.caching_allocator_alloc(max(nbytes, 1), 0, int(stream))), free
+            return raw(nbytes or 1, int(stream)), free
+        except RuntimeError as e:
+            raise ExecutionError(f"cuda: PyTorch's allocator has no memory for {nbytes} bytes ({str(e).partition('. ')[0]})") from None
+    lib, found = cuda_launch.library(), ctypes.c_uint64()
+    status = lib.cuMemAllocFromPoolAsync(ctypes.byref(found), max(nbytes, 1), _pool(), stream)
+    cuda_launch.check(status, "cuMemAllocFromPoolAsync", f"{nbytes} bytes")
+    return int(found.value), lib.cuMemFreeAsync
 
 
 def _given_to(delete: Any, address: int, stream: int) -> int:

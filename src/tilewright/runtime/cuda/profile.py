@@ -7,8 +7,10 @@ import statistics
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ...core.dtypes import i32, i64, u32, u64
 from ...core.errors import InputError
 from ...kernels.launch import Word
+from ...tile.ir import ViewType
 from ..cost import LIMITS, lint
 from ..profile import Profile, one_after_another
 from . import launch as cuda_launch
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from .walk import Flow
 
 COPIES = 8  # launches of a chain, at least
+INDICES = (i32, i64, u32, u64)
 
 
 def measure(session: CudaSession, repeat: int) -> Profile:
@@ -50,8 +53,16 @@ def _kind(step: Step) -> tuple[Any, ...]:
 
 
 def _own_time(whole: Schedule | Flow, steps: list[Step], repeat: int, stream: int) -> float:
-    """Blocks that wait for their turn (attention's backward pass) find it in counters that a launch before clears: run again without that
+    """A kernel that is led by indices must find those of a call: other values have long taken their place in the arena, which are no
+    places of anything. The launches before it run once, then it is timed alone.
+
+    Blocks that wait for their turn (attention's backward pass) find it in counters that a launch before clears: run again without that
     one they would wait for ever. Both are timed, and that one's time is taken off."""
+    if any(isinstance(p.type, ViewType) and p.type.dtype in INDICES for p in steps[0].launch.kernel.params):
+        steps = steps[:1]
+        before = whole.steps[: next(i for i, s in enumerate(whole.steps) if s is steps[0])]
+        if before:
+            _again(whole, before).run(stream)
     clears = [_clearing(whole, s) for s in steps]
     if any(c is None for c in clears):
         return _chain(whole, steps, repeat, stream)
@@ -70,10 +81,15 @@ def _clearing(whole: Schedule | Flow, step: Step) -> Step | None:
 
 def _chain(whole: Schedule | Flow, steps: list[Step], repeat: int, stream: int) -> float:
     times = -(-COPIES // len(steps))
-    copies = [dataclasses.replace(s, node=None, launched=None, config=None, on=None, alone=()) for _ in range(times) for s in steps]
+    return _timed(_again(whole, steps * times).run, repeat, stream) / (len(steps) * times)
+
+
+def _again(whole: Schedule | Flow, steps: list[Step]) -> Schedule:
+    """These steps, on the memory and the operands of the whole."""
+    copies = [dataclasses.replace(s, node=None, launched=None, config=None, on=None, alone=()) for s in steps]
     graph = Schedule(whole.env, whole.arena, copies, len(whole.addresses))
     graph.bind(list(whole.addresses))
-    return _timed(graph.run, repeat, stream) / len(copies)
+    return graph
 
 
 def _timed(run: Callable[[int], None], repeat: int, stream: int) -> float:

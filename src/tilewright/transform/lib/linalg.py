@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 
 from ...core.errors import ShapeError
+from ...ops.linalg import factors as R
 from ...ops.linalg import functions as L
 from ...ops.linalg import matrices as X
-from ...ops.linalg import reflections as R
-from ...ops.linalg.factors import Qr
-from ...ops.linalg.reflections import Geqrf
+from ...ops.linalg.factors import Geqrf, Qr
 from ...ops.linalg.spectra import Eigh, Svd
 from ...ops.linalg.systems import Lu
 from ..promote import as_float, as_tracer, promote

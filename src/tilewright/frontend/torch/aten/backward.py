@@ -13,11 +13,10 @@ from ....ir.graph import Graph, Value
 from ....ops import functions as F
 from ....ops.attention.backward import pull_back as attention_rule
 from ....ops.complex import rules as C
-from ....ops.rows.norm_backward import NormBackward
+from ....ops.rows.norms import NormBackward
 from ....transform.vjp import pull_back
-from .count import inner_embedding_bag
-from .distance import cdist
-from .linear import convolution, one_attention, pool_attributes
+from .create import inner_embedding_bag
+from .linear import cdist, convolution, one_attention, pool_attributes
 from .places import pdist
 from .registry import Context, aten, axes_of, lookup, placed, rows
 from .sample import grid_sampler

@@ -14,11 +14,10 @@ from ....core.errors import UnsupportedError
 from ....ir.graph import Value
 from ....ops import functions as F
 from ....ops.complex import rules as C
+from ....ops.linalg import factors as R
 from ....ops.linalg import functions as L
 from ....ops.linalg import matrices as X
-from ....ops.linalg import reflections as R
-from ....ops.linalg.factors import Qr
-from ....ops.linalg.reflections import Geqrf
+from ....ops.linalg.factors import Geqrf, Qr
 from ....ops.linalg.spectra import Eigh, Svd
 from ....ops.linalg.systems import Lu, Solve
 from .registry import Context, aten, axis_of, rows

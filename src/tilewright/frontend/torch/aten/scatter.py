@@ -1,19 +1,27 @@
 """Writing at indices: scatter, index_put and their kin, as writes of rows at one list of indices.
 
 Where several updates name one target the last one wins, as in torch's own loop on the CPU. An index out of range is an error when run.
+
+Sums, products, extremes and means at indices: scatter_reduce, index_reduce, scatter with reduce=. Updates are taken in the order of the
+index.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
+
+import numpy as np
 
 from .... import ops as O
 from ....core import dtypes as dt
 from ....core.dims import Dim, bounds, product
+from ....core.dtypes import DType
 from ....core.errors import UnsupportedError
 from ....ir.graph import Value
 from .index import nonnegative
+from .logic import truth
 from .registry import Context, aten, axis_of, rows
 
 
@@ -224,4 +232,50 @@ rows({
     "index_copy.default": lambda c, x, dim, index, source: _rows(c, overwrite, x, dim, index, source),
     "scatter.src scatter.value": lambda c, x, dim, index, source: _elements(c, "set", x, dim, index, source),
     "take.default": lambda c, x, index: c.emit(O.Gather(axis=0), c.reshape(x, (x.type.numel,)), nonnegative(c, index, x.type.numel)),
+})
+
+
+COMBINE = {"sum": "add", "add": "add", "mean": "add", "prod": "mul", "multiply": "mul", "amax": "max", "amin": "min"}
+
+
+def scattered(c: Context, mode: str, x: Value, ids: Value, updates: Value) -> Value:
+    """Rows of `updates` written at the rows `ids` by "set", "add", "mul", "max" or "min"."""
+    return c.emit(O.ScatterAdd() if mode == "add" else O.Scatter(mode=mode), x, ids, updates)
+
+
+def identity(mode: str, dtype: DType) -> float | int:
+    if mode in ("add", "mul"):
+        return 0 if mode == "add" else 1
+    if dtype.is_float:
+        return -float("inf") if mode == "max" else float("inf")
+    info = np.iinfo(dtype.np)
+    return int(info.min if mode == "max" else info.max)
+
+
+def _filled(c: Context, value: float | int, like: Value) -> Value:
+    return c.expand(c.scalar(value, like.dtype), like.shape)
+
+
+def reduced(reduce: str, include_self: bool, c: Context, x: Value, ids: Value, updates: Value) -> Value:
+    mode = COMBINE[reduce]
+    if ids.shape[0] == 0 or x.type.numel == 0:
+        return x
+    if x.dtype.is_bool:
+        return truth(c, reduced(reduce, include_self, c, c.cast(x, dt.i32), ids, c.cast(updates, dt.i32)))
+    start = x if include_self else scattered(c, "set", x, ids, _filled(c, identity(mode, x.dtype), updates))
+    out = scattered(c, mode, start, ids, updates)
+    if reduce != "mean":
+        return out
+    count = scattered(c, "add", _filled(c, 1 if include_self else 0, x), ids, _filled(c, 1, updates))
+    count = c.emit(O.Maximum(), count, c.scalar(1, x.dtype))
+    return c.emit(O.Div() if x.dtype.is_float else O.FloorDivide(), out, count)
+
+
+rows({
+    "scatter.reduce scatter.value_reduce":
+        lambda c, x, dim, index, source, *, reduce: _scatter(c, partial(reduced, reduce, True), x, dim, index, source),
+    "scatter_reduce.two": lambda c, x, dim, index, source, reduce, *, include_self=True:
+        _scatter(c, partial(reduced, reduce, include_self), x, dim, index, source),
+    "index_reduce.default": lambda c, x, dim, index, source, reduce, *, include_self=True:
+        _rows(c, partial(reduced, reduce, include_self), x, dim, index, source),
 })

@@ -16,8 +16,8 @@ from ....core.dtypes import bf16, f16, f32
 from ....core.target_spec import TargetSpec
 from ....ir.graph import Value
 from ....ir.layout import Layout
+from ....ops.attention.backward import AttentionSaved as AttentionSavedOp
 from ....ops.attention.forward import Attention as AttentionOp
-from ....ops.attention.saved import AttentionSaved as AttentionSavedOp
 from ....tile.builder import Ix, Tile, View
 from ....tile.ir import INDEX, TileType, Var
 from ...call import Call

@@ -14,8 +14,8 @@ from ....core.dtypes import bf16, compute_dtype, f16, f32, f64, i32
 from ....core.target_spec import TargetSpec
 from ....ir.graph import Value
 from ....ir.layout import Layout
+from ....ops.attention.backward import AttentionSaved as AttentionSavedOp
 from ....ops.attention.forward import Attention as AttentionOp
-from ....ops.attention.saved import AttentionSaved as AttentionSavedOp
 from ....tile.builder import Ix, Tile, View
 from ...call import Call
 from ...cuda.tiled import aligned, tiled

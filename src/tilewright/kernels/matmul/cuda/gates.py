@@ -43,7 +43,7 @@ class TiledGates(Template):
 
 
 def split_of(region: Region) -> Node | None:
-    """The split of the product's result inside a region (`passes/gate_products.py` makes such regions)."""
+    """The split of the product's result inside a region (`passes/row_products.py` makes such regions)."""
     return next((n for n in region.body.nodes if isinstance(n.op, Split) and region.depends_on_anchor(n.values[0])), None)
 
 

@@ -9,8 +9,7 @@ from ....core.target_spec import TargetSpec
 from ...cuda.groups import ONE_THREAD, on_threads, shared_launch
 from ...launch import Launch
 from ...region import Region
-from ..arg_reduce import ArgKernel, ArgReduce
-from ..reduce import reduced_length
+from ..reduce import ArgKernel, ArgReduce, reduced_length
 
 
 class CudaArgReduce(ArgReduce):

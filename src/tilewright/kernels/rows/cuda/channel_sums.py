@@ -19,7 +19,7 @@ from ....core.dtypes import f32, i32
 from ....core.target_spec import TargetSpec
 from ....ir.graph import Value
 from ....ir.layout import Layout
-from ....ops.rows.channel_sums import ChannelSums, Moments, OverOthers
+from ....ops.rows.reductions import ChannelSums, Moments, OverOthers
 from ....tile.builder import Ix, Tile, View
 from ...call import Call
 from ...cuda.groups import vector_width

@@ -9,7 +9,7 @@ from dataclasses import replace
 from ....core.dtypes import f32
 from ....core.target_spec import TargetSpec
 from ....ir.layout import Layout
-from ....ops.rows.norm_backward import NormBackward as NormBackwardOp
+from ....ops.rows.norms import NormBackward as NormBackwardOp
 from ....tile.builder import Tile, View
 from ...call import Call
 from ...cuda.groups import on_threads, shared_launch, vector_width

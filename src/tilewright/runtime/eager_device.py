@@ -1,0 +1,345 @@
+"""Host code of eager functions, last part: calls with Arrays on a GPU. A call that was made before with operands that lie alike (and the
+same numbers and options) has a plan: which memory it makes and which kernels it launches. The interpreter is not entered.
+
+A call's key is the function's table, the names of its keywords, and a word for each argument: of an Array on a GPU its interned layout, of
+a number its value, of anything else its identity (the plan keeps it). `known` is a table of keys and plans with one place for each hash. A
+plan holds, in words: its keys as below, launches, buffers (the last is the result), the layout of the result, its name. Work goes to the
+default stream; operands of other streams, and everything else that is not known, are for Python, which enters plans (`tw_device_learn`).
+"""
+from __future__ import annotations
+
+ARGUMENTS = 6  # of a call, at most
+PLACES = 1 << 12  # of `known`
+KEY = 8 * (4 + ARGUMENTS)  # bytes: table, names, arguments given by position, their kinds, a word each
+ENTRY = KEY + 16  # and the plan
+BUFFERS, WORDS = 8, 96  # of a plan and of a launch, at most
+# Words of a plan: constants of number arguments, launches and buffers as addresses of rows and their counts.
+PLAN = ("CONSTANTS", "LAUNCHES", "LAUNCHED", "ROOMS", "ROOM_COUNT", "RESULT", "FREE", "NAME")
+LAUNCH = ("FUNCTION", "CONFIG", "WORDS_AT", "WORD_COUNT", "MOVED", "MOVED_COUNT", "FAULTS")  # of a row; MOVED: rows of word, array, base
+ROOM = ("KEPT", "SIZE")  # of a row: the list of free addresses, and the size as an object
+STATE = ("NODE", "PLACED", "P_KEY", "P_ADDRESS", "P_STREAM", "P_HOME", "P_KEEP", "BLOCK", "B_ADDRESS", "B_STREAM", "B_FREE", "B_KEPT",
+         "ZERO", "CURRENT", "STREAMS", "MISSED", "KNOWN", "START", "MORE", "KEYED", "NOTED")
+CONSTANTS = {"ARGUMENTS": ARGUMENTS, "PLACES": PLACES, "KEY_BYTES": KEY, "ENTRY_BYTES": ENTRY, "CONFIG_BYTES": 56,
+             "LAUNCH_BYTES": 8 * len(LAUNCH), "ROOM_BYTES": 8 * len(ROOM), "BUFFER_BYTES": 8 * BUFFERS, "WORD_BYTES": 8 * WORDS}
+CONSTANTS |= {f"{prefix}{name}": 8 * k for prefix, names in (("D_", PLAN), ("L_", LAUNCH), ("R_", ROOM)) for k, name in enumerate(names)}
+
+SOURCE = '''
+def place_of(x):
+    s = address(state)
+    if ld64(s + S_PLACED) == 0 or ld64(x + 8) != ld64(s + S_ARRAY):
+        return 0
+    node = ld64(x + ld64(s + S_NODE))
+    if node == 0 or ld64(node + 8) != ld64(s + S_PLACED):
+        return 0
+    return node
+
+
+def is_operand(x):
+    t = ld64(x + 8)
+    s = address(state)
+    return place_of(x) != 0 or t == ld64(s + S_FLOAT) or t == ld64(s + S_LONG)
+
+
+def given_count(nargs, names):
+    if names != 0:
+        return nargs + ld64(names + 16)
+    return nargs
+
+
+def on_device(args, count):
+    i = 0
+    while i < count:
+        if place_of(ld64(args + 8 * i)) != 0:
+            return 1
+        i += 1
+    return 0
+
+
+def device_key(key, table, args, nargs, names):  # whether the call has one
+    s = address(state)
+    count = given_count(nargs, names)
+    if count > ARGUMENTS:
+        return 0
+    st64(key, table)
+    st64(key + 8, names)
+    st64(key + 16, nargs)
+    kinds = count
+    over = stack(8)
+    i = 0
+    while i < ARGUMENTS:
+        word = 0
+        kind = 0
+        if i < count:
+            x = ld64(args + 8 * i)
+            t = ld64(x + 8)
+            node = place_of(x)
+            word = x
+            if node != 0:
+                kind = 1
+                word = ld64(node + ld64(s + S_P_KEY))
+                if word == 0:
+                    st64(over, node)
+                    done = PyObject_Vectorcall(ld64(s + S_KEYED), over, 1, 0)
+                    if done == 0:
+                        PyErr_Clear()
+                        return 0
+                    Py_DecRef(done)
+                    word = ld64(node + ld64(s + S_P_KEY))
+            elif t == ld64(s + S_FLOAT):
+                kind = 2
+                word = ld64(x + 16)
+            elif t == ld64(s + S_LONG):
+                kind = 3
+                st64(over, 0)
+                word = PyLong_AsLongAndOverflow(x, over)
+                if ld32(over) != 0:
+                    return 0
+        kinds = kinds * 4 + kind
+        st64(key + 32 + 8 * i, word)
+        i += 1
+    st64(key + 24, kinds)
+    return 1
+
+
+def device_entry(key):
+    h = 0
+    i = 0
+    while i < KEY_BYTES:
+        h = (h ^ ld64(key + i)) * 1099511628211
+        h = h ^ ((h >> 29) & 34359738367)
+        i += 8
+    return ld64(address(state) + S_KNOWN) + ENTRY_BYTES * (h & (PLACES - 1))
+
+
+def tw_device_learn(table, args, nargs, names, plan):
+    key = stack(256)
+    if device_key(key, table, args, nargs, names) == 0:
+        return 0
+    entry = device_entry(key)
+    copy(entry, key, KEY_BYTES)
+    st64(entry + KEY_BYTES, plan)
+    return 1
+
+
+def device_plan(key):
+    entry = device_entry(key)
+    i = 0
+    while i < KEY_BYTES:
+        if ld64(entry + i) != ld64(key + i):
+            return 0
+        i += 8
+    return ld64(entry + KEY_BYTES)
+
+
+def number_of(object):
+    over = stack(8)
+    st64(over, 0)
+    return PyLong_AsLongAndOverflow(object, over)
+
+
+def addressed(plan, args, count, at):  # the addresses of operands; whether all of them lie where the default stream may use them
+    s = address(state)
+    zero = ld64(s + S_ZERO)
+    i = 0
+    while i < count:
+        node = place_of(ld64(args + 8 * i))
+        if node == 0:
+            st64(at + 8 * i, ld64(ld64(plan + D_CONSTANTS) + 8 * i))
+        else:
+            if ld64(node + ld64(s + S_P_STREAM)) != zero or ld64(node + ld64(s + S_P_HOME)) != zero:
+                return 0
+            st64(at + 8 * i, number_of(ld64(node + ld64(s + S_P_ADDRESS))))
+        i += 1
+    return 1
+
+
+def given_back(plan, objects, count):
+    j = 0
+    while j < count:
+        PyList_Append(ld64(ld64(plan + D_ROOMS) + ROOM_BYTES * j + R_KEPT), ld64(objects + 8 * j))
+        Py_DecRef(ld64(objects + 8 * j))
+        j += 1
+    return 0
+
+
+def allocated_rooms(plan, objects, at):  # memory for every buffer; whether there was enough
+    s = address(state)
+    one = stack(8)
+    n = ld64(plan + D_ROOM_COUNT)
+    j = 0
+    while j < n:
+        row = ld64(plan + D_ROOMS) + ROOM_BYTES * j
+        kept = ld64(row + R_KEPT)
+        left = ld64(kept + 16)
+        if left > 0:
+            item = ld64(ld64(kept + 24) + 8 * (left - 1))
+            st64(kept + 16, left - 1)
+        else:
+            st64(one, ld64(row + R_SIZE))
+            item = PyObject_Vectorcall(ld64(s + S_MORE), one, 1, 0)
+            if item == 0:
+                PyErr_Clear()
+                return given_back(plan, objects, j)
+        st64(objects + 8 * j, item)
+        st64(at + 8 * j, number_of(item))
+        j += 1
+    return 1
+
+
+def device_launch(row, at, start, config, values, pointers):
+    copy(config, ld64(row + L_CONFIG), CONFIG_BYTES)
+    n = ld64(row + L_WORD_COUNT)
+    copy(values, ld64(row + L_WORDS_AT), 8 * n)
+    i = 0
+    while i < n:
+        st64(pointers + 8 * i, values + 8 * i)
+        i += 1
+    moved = ld64(row + L_MOVED)
+    end = moved + 24 * ld64(row + L_MOVED_COUNT)
+    while moved < end:
+        st64(values + 8 * ld64(moved), ld64(moved + 16) + ld64(at + 8 * ld64(moved + 8)))
+        moved += 24
+    return call(start, config, ld64(row + L_FUNCTION), pointers, 0) & 4294967295
+
+
+def device_faults(plan):  # whether a kernel has found an error, which Python raises
+    row = ld64(plan + D_LAUNCHES)
+    end = row + LAUNCH_BYTES * ld64(plan + D_LAUNCHED)
+    while row < end:
+        faults = ld64(row + L_FAULTS)
+        if faults != 0 and load64_volatile(faults) != 0:
+            return 1
+        row += LAUNCH_BYTES
+    return 0
+
+
+def device_result(plan, object, kept):
+    s = address(state)
+    zero = ld64(s + S_ZERO)
+    block = PyType_GenericAlloc(ld64(s + S_BLOCK), 0)
+    if block == 0:
+        return 0
+    st64(block + ld64(s + S_B_ADDRESS), object)
+    Py_IncRef(zero)
+    st64(block + ld64(s + S_B_STREAM), zero)
+    Py_IncRef(ld64(plan + D_FREE))
+    st64(block + ld64(s + S_B_FREE), ld64(plan + D_FREE))
+    Py_IncRef(kept)
+    st64(block + ld64(s + S_B_KEPT), kept)
+    node = PyType_GenericAlloc(ld64(s + S_PLACED), 0)
+    if node == 0:
+        Py_DecRef(block)
+        return 0
+    st64(node + ld64(s + S_P_KEEP), block)
+    Py_IncRef(ld64(plan + D_RESULT))
+    st64(node + ld64(s + S_P_KEY), ld64(plan + D_RESULT))
+    Py_IncRef(object)
+    st64(node + ld64(s + S_P_ADDRESS), object)
+    Py_IncRef(zero)
+    st64(node + ld64(s + S_P_STREAM), zero)
+    Py_IncRef(zero)
+    st64(node + ld64(s + S_P_HOME), zero)
+    made = PyType_GenericAlloc(ld64(s + S_ARRAY), 0)
+    if made == 0:
+        Py_DecRef(node)
+        return 0
+    st64(made + ld64(s + S_NODE), node)
+    return made
+
+
+def device_run(plan, args, count):
+    s = address(state)
+    at = stack(256)
+    objects = stack(BUFFER_BYTES)
+    one = stack(8)
+    st64(one, ld64(s + S_ZERO))
+    stream = PyObject_Vectorcall(ld64(s + S_CURRENT), one, 1, 0)
+    if stream == 0:
+        PyErr_Clear()
+        return 0
+    Py_DecRef(stream)
+    if stream != ld64(s + S_ZERO) or device_faults(plan) or not addressed(plan, args, count, at):
+        return 0
+    if not allocated_rooms(plan, objects, at + 8 * count):
+        return 0
+    config = stack(CONFIG_BYTES)
+    values = stack(WORD_BYTES)
+    pointers = stack(WORD_BYTES)
+    start = ld64(s + S_START)
+    failed = 0
+    row = ld64(plan + D_LAUNCHES)
+    end = row + LAUNCH_BYTES * ld64(plan + D_LAUNCHED)
+    thread = PyEval_SaveThread()
+    while row < end and failed == 0:
+        failed = device_launch(row, at, start, config, values, pointers)
+        row += LAUNCH_BYTES
+    PyEval_RestoreThread(thread)
+    n = ld64(plan + D_ROOM_COUNT)
+    if failed != 0:
+        return given_back(plan, objects, n)
+    st64(one, ld64(plan + D_NAME))
+    Py_DecRef(PyObject_Vectorcall(ld64(s + S_NOTED), one, 1, 0))
+    given_back(plan, objects, n - 1)
+    return device_result(plan, ld64(objects + 8 * (n - 1)), ld64(ld64(plan + D_ROOMS) + ROOM_BYTES * (n - 1) + R_KEPT))
+
+
+def device_in_place(table, x, y):  # x takes the result of the operator, where that has a plan and lies as x does
+    s = address(state)
+    if ld64(s + S_KNOWN) == 0 or ld64(s + S_MODE) != 0 or ld64(s + S_STREAMS) != 0:
+        return 0
+    key = stack(256)
+    args = stack(16)
+    st64(args, x)
+    st64(args + 8, y)
+    if not device_key(key, table, args, 2, 0):
+        return 0
+    plan = device_plan(key)
+    node = place_of(x)
+    if plan == 0 or ld64(plan + D_RESULT) != ld64(node + ld64(s + S_P_KEY)):
+        return 0
+    made = device_run(plan, args, 2)
+    if made == 0:
+        return 0
+    at = ld64(s + S_NODE)
+    node = ld64(x + at)
+    st64(x + at, ld64(made + at))
+    st64(made + at, node)
+    Py_DecRef(made)
+    st64(x, ld64(x) + 1)
+    return x
+
+
+def other(table, form, args, nargs, names):  # a call that no kernel of the CPU serves
+    s = address(state)
+    count = given_count(nargs, names)
+    if ld64(s + S_KNOWN) == 0 or ld64(s + S_MODE) != 0 or ld64(s + S_STREAMS) != 0 or not on_device(args, count):
+        return PyObject_Vectorcall(form, args, nargs, names)
+    key = stack(256)
+    if not device_key(key, table, args, nargs, names):
+        return PyObject_Vectorcall(form, args, nargs, names)
+    plan = device_plan(key)
+    if plan != 0:
+        made = device_run(plan, args, count)
+        if made != 0:
+            return made
+        return PyObject_Vectorcall(form, args, nargs, names)
+    more = stack(128)
+    word = PyLong_FromLong(table)
+    if word == 0:
+        return 0
+    st64(more, word)
+    st64(more + 8, form)
+    if names != 0:
+        st64(more + 16, names)
+    else:
+        st64(more + 16, ld64(s + S_ZERO))
+    copy(more + 24, args, 8 * count)
+    made = PyObject_Vectorcall(ld64(s + S_MISSED), more, 3 + count, 0)
+    Py_DecRef(word)
+    return made
+
+
+def tw_eager_call_other(table, args, nargs, names):
+    table += 32
+    return other(table, ld64(table), args, nargs, names)
+'''

@@ -1,0 +1,148 @@
+"""Index arrays, masks, statistics, sets and searching of Arrays on a GPU, against NumPy; and calls that host code makes by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tests.cuda.fake_driver import FakeDriver
+from tests.cuda.launching import numbers, put
+from tests.fresh import fresh_rng
+from tilewright.core.errors import ArgumentError, ExecutionError
+
+KEYS: list[Callable[[np.random.Generator, Any], Any]] = [
+    lambda r, a: r.integers(-4, 4, 7),
+    lambda r, a: (slice(1, 3), r.integers(-5, 5, 7)),
+    lambda r, a: (r.integers(0, 4, (3, 1)), slice(None), r.integers(0, 6, 2)),
+    lambda r, a: (slice(None, None, -1), r.integers(0, 5, 4), slice(0, 4, 2)),
+    lambda r, a: a > 0.3,
+    lambda r, a: (a[:, 0, 0] > 0, ..., 2),
+    lambda r, a: np.zeros(0, np.int64),
+]
+
+
+def there(key: Any) -> Any:
+    return tuple(map(there, key)) if isinstance(key, tuple) else put(key) if isinstance(key, np.ndarray) else key
+
+
+@pytest.mark.parametrize("number", range(len(KEYS)))
+def test_index_arrays_and_masks(gpu: Any, number: int) -> None:
+    a, rng = numbers(4, 5, 6), fresh_rng()
+    host = KEYS[number](rng, a)
+    for key in (there(host), host):
+        x = put(a)
+        want = a[host]
+        np.testing.assert_array_equal(x[key].numpy(), want)
+        b = a.copy()
+        b[host] = 2.5
+        x[key] = 2.5
+        np.testing.assert_array_equal(x.numpy(), b)
+        values = rng.standard_normal(want.shape).astype(np.float32)
+        added = a.copy()
+        np.add.at(added, host, values)
+        np.testing.assert_allclose(put(a).at[key].add(put(values)).numpy(), added, rtol=1e-5, atol=1e-5)
+
+
+def test_index_arrays_out_of_range(gpu: Any) -> None:
+    x = put(numbers(4, 5))
+    x[put(np.array([0, 1])), put(np.array([1, 5]))]
+    with pytest.raises(ExecutionError, match="index: index out of range"):
+        tw.synchronize()
+    for bad, message in ((lambda: x[np.array([4])], "index: 4 is out of range for axis 0"), (lambda: x[np.array([0.5])], "are integers"),
+                         (lambda: x[put(np.zeros((2, 5), np.bool_))], "a mask has the shape"),
+                         (lambda: x[np.array([0]), np.array([0]), np.array([0])], "3 indices for f32")):
+        with pytest.raises(IndexError, match=message):
+            bad()
+    with pytest.raises(ArgumentError, match=r"setitem: f32\[3\] does not broadcast to elements of shape \(2, 5\)"):
+        x[np.array([0, 1])] = put(numbers(3))
+
+
+CALLS: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
+    "median": lambda f, d: f.median(d["f"], axis=1),
+    "percentile": lambda f, d: f.percentile(d["f"], [20, 70], axis=0),
+    "histogram": lambda f, d: f.histogram(d["v"], 4),
+    "unique": lambda f, d: f.unique(d["i"], return_inverse=True, return_counts=True),
+    "searchsorted": lambda f, d: f.searchsorted(f.sort(d["v"]), d["w"], side="right"),
+    "interp": lambda f, d: f.interp(d["w"], d["s"], d["v"]),
+    "isin": lambda f, d: f.isin(d["i"], d["j"]),
+    "setdiff1d": lambda f, d: f.setdiff1d(d["i"], d["j"]),
+    "cov": lambda f, d: f.cov(d["f"]),
+    "nonzero": lambda f, d: f.nonzero(d["f"] > 0),
+    "where": lambda f, d: f.where(d["f"] > 0)[1],
+    "kron": lambda f, d: f.kron(d["f"], d["f"][:2]),
+    "bincount": lambda f, d: f.bincount(d["i"]),
+    "digitize": lambda f, d: f.digitize(d["v"], d["s"]),
+    "nanmean": lambda f, d: f.nanmean(d["n"], axis=1),
+    "nanmedian": lambda f, d: f.nanmedian(d["n"]),
+    "convolve": lambda f, d: f.convolve(d["v"], d["w"], "same"),
+    "gradient": lambda f, d: f.gradient(d["f"], axis=1),
+    "tensordot": lambda f, d: f.tensordot(d["f"], d["f"], axes=([1], [1])),
+    "insert": lambda f, d: f.insert(d["v"], 2, 7.0),
+    "delete": lambda f, d: f.delete(d["f"], 1, axis=0),
+    "cumsum": lambda f, d: f.cumsum(d["f"]),
+    "select": lambda f, d: f.select([d["f"] > 1, d["f"] < 0], [d["f"], d["f"] * 2]),
+    "cbrt": lambda f, d: f.cbrt(d["f"]),
+    "max": lambda f, d: f.max(d["f"] > 0, axis=0),
+    "floor": lambda f, d: f.floor(d["i"]),
+    "pad": lambda f, d: f.pad(d["f"], 1),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_functions_of_numpy(gpu: Any, name: str) -> None:
+    rng = fresh_rng()
+    given: dict[str, Any] = {"f": numbers(4, 5), "v": numbers(9), "w": numbers(6), "i": rng.integers(0, 6, 12), "j": rng.integers(0, 6, 4)}
+    given["s"], given["n"] = np.sort(given["v"]), np.where(given["f"] > 0, given["f"], np.nan).astype(np.float32)
+    given["n"][:, 0] = 1
+    got, want = CALLS[name](tw, {k: put(v) for k, v in given.items()}), CALLS[name](np, given)
+    got, want = (x if isinstance(x, (list, tuple)) else (x,) for x in (got, want))
+    for x, w in zip(got, want, strict=True):
+        assert x.device == "cuda" and x.dtype.kind == np.asarray(w).dtype.kind
+        np.testing.assert_allclose(x.numpy(), w, rtol=1e-4, atol=1e-5)
+
+
+def test_known_calls_do_not_enter_the_interpreter(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = numbers(3, 5), numbers(3, 5)
+    x, y = put(a), put(b)
+    calls: list[tuple[Callable[[], Any], Any]] = [
+        (lambda: x + y, a + b), (lambda: x * 2.5, a * np.float32(2.5)), (lambda: 3 - x, 3 - a), (lambda: x < y, a < b), (lambda: -x, -a),
+        (lambda: tw.exp(x), np.exp(a)), (lambda: tw.where(x > y, x, y), np.maximum(a, b)), (lambda: tw.sum(x, axis=1), a.sum(1)),
+        (lambda: x.max(), a.max()), (lambda: x.astype(tw.float64), a.astype(np.float64)),
+        (lambda: x[:, ::2] + y[:, 1:4], a[:, ::2] + b[:, 1:4]), (lambda: x @ y.T, a @ b.T), (lambda: tw.argmax(x, axis=1), a.argmax(1)),
+        (lambda: tw.softmax(x), np.exp(a) / np.exp(a).sum(-1, keepdims=True)), (lambda: x.T.copy(), a.T)]
+    for call, _ in calls:
+        call()
+    entered: list[str] = []
+    from tilewright.array.cuda import calls as python
+
+    for name in ("run", "quick"):
+        monkeypatch.setattr(python, name, lambda *args, **kwargs: entered.append(args[0]))
+    for call, want in calls:
+        np.testing.assert_allclose(call().numpy(), want, rtol=1e-5, atol=1e-6)
+    assert not entered and fake.native
+    monkeypatch.undo()
+    z, held = x + 0.5, x + 0.5
+    z += y
+    z += y  # takes the result of the operator
+    np.testing.assert_allclose(z.numpy(), a + 0.5 + b + b, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(held.numpy(), a + 0.5, rtol=1e-6)
+
+
+def test_known_calls_with_numbers_that_are_alike(gpu: Any) -> None:
+    x = put(np.array([1.0, -2.0], np.float32))
+    for _ in range(3):
+        assert (x * 0.0).tolist() == [0.0, -0.0] and str((x * -0.0).numpy()[0]) == "-0.0" and (x + 1).tolist() == [2.0, -1.0]
+        assert (x + 1.5).tolist() == [2.5, -0.5] and (x + True).tolist() == [2.0, -1.0]
+    i = put(np.array([1, 2]))
+    for _ in range(3):
+        assert (i + 1).dtype == tw.int64 and (i + 1.0).dtype == tw.float32 and (i / 2).tolist() == [0.5, 1.0]
+        wrong = i // 0
+        with pytest.raises(ExecutionError, match="floor_divide: integers are not divided by 0"):
+            wrong.numpy()
+    with tw.lazy():
+        y = x + 1
+    assert y.tolist() == [2.0, -1.0]
