@@ -119,7 +119,8 @@ WEIGHTS: list[tuple[Any, ...]] = [
     ("sm_90a", bf16, 2, 24, (7, 9), 48, (3, 3), (1, 1), (1, 1), (1, 1), 6, "6 of 6 groups"),
     ("sm_90a", bf16, 2, 192, (5, 4), 384, (2, 3), (1, 2), (0, 1), (1, 1), 3, "1 of 3 groups"),
     ("sm_90a", f16, 1, 160, (33,), 80, (3,), (1,), (1,), (1,), 10, "2 of 10 groups"),
-    ("sm_90a", f32, 3, 36, (9, 11), 52, (3, 2), (1, 2), (1, 0), (1, 1), 1, "two bf16"),
+    ("sm_90a", f32, 3, 68, (9, 11), 84, (3, 3), (1, 2), (1, 0), (1, 1), 1, "two bf16"),
+    ("sm_90a", f32, 2, 24, (9, 11), 16, (1, 1), (1, 1), (0, 0), (1, 1), 1, "tf32"),
     ("sm_90a", f32, 2, 3, (30, 22), 24, (5, 4), (2, 2), (2, 1), (1, 1), 1, "two bf16"),
     ("sm_90a", f32, 2, 24, (7, 9), 24, (3, 3), (1, 1), (1, 1), (1, 1), 3, "two bf16"),
     ("sm_80", f16, 2, 24, (81,), 40, (5,), (2,), (2,), (1,), 1, ""),
@@ -144,12 +145,13 @@ def test_gradients_of_convolution_weights(case: tuple[Any, ...], rng: np.random.
     def build(x: Any, w: Any, g: Any) -> Any:
         return conv.vjp((x, w), (conv(x, w),), (g,), (False, True))[1]
 
-    features = ("tf32-conv",) if "two" in note else ()
+    features = ("tf32-conv",) if dtype is f32 and chip == "sm_90a" else ()
     made = Emulated(graph(build, (dtype, x.shape), (dtype, w.shape), (dtype, g.shape)), chip, features=features)
-    kinds = ("conv_weight_gradient", "window_gradient")
+    kinds = ("conv_weight_gradient", "conv_window_gradient")
     assert any(launch.kernel.name.startswith(kinds) and note in launch.note for launch in made.program.launches)
     (got,) = made(x, w, g)
-    close(got, torch.autograd.grad(y, leaves, wide(g).detach())[1].numpy(), dtype, 1e-5 if "two" in note else 0.0)
+    bound = 1e-5 if "two" in note else 1e-3 if "tf32" in note else 0.0
+    close(got, torch.autograd.grad(y, leaves, wide(g).detach())[1].numpy(), dtype, bound)
 
 
 # dtype, batch, channels, sizes, taps, stride, dilation, padding

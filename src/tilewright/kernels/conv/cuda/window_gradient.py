@@ -155,7 +155,7 @@ class Gradient(Summed):
 
     def _windows(self, sums: Buffer) -> Launch:
         region, at, x, g, (bm, bn), parts, rows = self.region, self.at, self.x, self.g, self.tile, self.parts, self.rows
-        call, item, pixels = Call("window_gradient", f"{region.name}.windows"), self.dtype.itemsize, self.batch * prod(at.out)
+        call, item, pixels = Call("conv_window_gradient", f"{region.name}.windows"), self.dtype.itemsize, self.batch * prod(at.out)
         made, b, many = Sums.of(TileType((64, 32), f32)), call.b, parts * self.blocks
         places = [len(call._arguments)]
         out = call.view("sums", f32, sums, Layout.contiguous((many, rows, self.across)), write=True)
