@@ -78,8 +78,7 @@ def wide(x: Any) -> torch.Tensor:
 TF32 = ("tf32-conv",)
 
 
-@pytest.mark.parametrize("dtype", [f16, bf16, f32], ids=str)
-@pytest.mark.parametrize("constant", [False, True], ids=["weights given", "weights constant"])
+@pytest.mark.parametrize("constant, dtype", [(False, f16), (True, bf16), (True, f32)], ids=["weights given", "weights constant", "tf32"])
 @pytest.mark.parametrize("case", WINDOWS, ids=str)
 def test_windows_on_the_tensor_cores(case: tuple[Any, ...], constant: bool, dtype: DType, rng: np.random.Generator) -> None:
     n, c, h, w, out, taps, stride, padding, dilation = case
