@@ -40,7 +40,7 @@ segformer sew siglip smollm3 speech_to_text squeezebert stablelm starcoder2 swif
 timesformer umt5 univnet vilt visual_bert vit vit_mae vit_msn vitdet vits vivit wav2vec2-bert wav2vec2-conformer whisper xglm xlm
 xlm-roberta xlnet xmod yolos yoso exaone4 ernie4_5 seed_oss hunyuan_v1_dense lfm2 olmo3 doge arcee apertus cohere2 diffllama nomic_bert
 eurobert videomae vjepa2 encodec dac mimi""".split()  # noqa: SIM905
-END = "end of a model"
+END, LAST = "end of a model", "end of a model and of its process"
 
 
 def captured(call: Callable[[], Any]) -> Callable[[], None]:
@@ -110,7 +110,7 @@ def worker(dtype: torch.dtype) -> None:
         except Exception as e:
             sound = False
             print(f"{kind:28s} FAILED {type(e).__name__}: {str(e)[:200]} | {traceback.format_exc().splitlines()[-3].strip()[:120]}")
-        print(END, flush=True)
+        print(END if sound else LAST, flush=True)
         if not sound:
             return
         torch.cuda.empty_cache()
@@ -144,7 +144,9 @@ def main() -> None:
             process.stdin.flush()
             lines: list[str] = []
             for line in process.stdout:
-                if line.rstrip() == END:
+                if line.rstrip() in (END, LAST):
+                    if line.rstrip() == LAST:
+                        process.wait()
                     break
                 lines.append(line.rstrip())
             else:
@@ -152,7 +154,6 @@ def main() -> None:
                 process.wait()
             print("\n".join(lines), flush=True)
             ratios.extend(float(x.split("ratio")[1].split()[0]) for x in lines if " ratio " in x)
-            time.sleep(0.05)
         if process is not None and process.poll() is None:
             process.kill()
 
