@@ -123,6 +123,10 @@ CASES: dict[str, tuple[Callable[..., Any], Types]] = {
         lambda x, w: o.Conv(stride=(1, 1, 1), padding=((1, 1),) * 3, dilation=(1, 1, 1))(x, w),
         ((bf16, (1, 64, 8, 16, 16)), (bf16, (64, 64, 3, 3, 3))),
     ),
+    "conv_weights": (
+        lambda x, g: o.WeightGradient(kernel=(3, 3), stride=(2, 2), padding=((1, 1),) * 2, dilation=(1, 1), groups=4)(x, g),
+        ((bf16, (2, 64, 30, 30)), (bf16, (2, 128, 15, 15))),
+    ),
     "conv_volume": (
         lambda x, w: o.Conv(stride=(1, 1, 1), padding=((1, 1),) * 3, dilation=(1, 1, 1), groups=2)(x, w),
         ((bf16, (8, 64, 16, 16, 16)), (bf16, (256, 32, 3, 3, 3))),

@@ -77,17 +77,20 @@ def run_gradient(kernel: WindowGradientKernel, heap: Heap, words: Sequence[int],
     assert kernel.transposed_a and not kernel.transposed_b and g.shape[:2] == (1, whole.shape[1])
     assert kernel.parts * kernel.blocks == result.sizes[2]
     data, index = tensor(heap, result, words, env)
-    each = -(-(-(-whole.shape[1] // 64)) // kernel.parts) * 64
+    steps = -(-whole.shape[1] // 64)
+    each = -(-steps // kernel.parts) * 64
     for p, b in np.ndindex(kernel.parts, kernel.blocks):
         at, first, low = slice(p * each, (p + 1) * each), b * kernel.channels, b * kernel.each
-        seen = np.concatenate([np.pad(t[:, first : first + wide], ((0, 0), (0, max(0, wide - t[:, first:].shape[1])))) for t in whole[:, at]], 1)
+        held = [t[:, first : first + wide] for t in whole[:, at]]
+        seen = np.concatenate([np.pad(t, ((0, 0), (0, wide - t.shape[1]))) for t in held], 1)
         rows = g[0, at, low : low + result.sizes[1]].T
         data[index[p * kernel.blocks + b]] = rows @ seen
 
 
 def run_product(kernel: GemmKernel, heap: Heap, words: Sequence[int], env: dict[str, int]) -> None:
     if isinstance(kernel, WindowGradientKernel):
-        return run_gradient(kernel, heap, words, env)
+        run_gradient(kernel, heap, words, env)
+        return
     if any(i.op == "load" for i in kernel.walk()) or kernel.transposed_a or len(kernel.maps) != 3:
         raise NotImplementedError(f"{kernel.name}: the model knows rows along K and no epilogue")
     left, right, result = kernel.maps

@@ -52,6 +52,7 @@ SPARE: dict[str, dict[str, int]] = {
     "matmul_batched": {},
     "matmul_int8": {},
     "conv": {},
+    "conv_weights conv_window": {},
     "linear_rows_dynamic": {},
     "attention_causal": {"wgmma.fence": 2},
     "attention_window": {"wgmma.fence": 2},

@@ -112,7 +112,8 @@ def weight_gradient(a: dict[str, Any], x: Any, g: Any) -> Any:
     w = torch.zeros(g.shape[1], x.shape[1] // a.get("groups", 1), *a["kernel"], dtype=torch.float64, requires_grad=True)
     y = torch.ops.aten.convolution(wide, w, None, a["stride"], [0] * rank, a["dilation"], False, [0] * rank, a.get("groups", 1))
     y = y[(slice(None), slice(None), *(slice(d) for d in g.shape[2:]))]
-    return torch.autograd.grad(y, w, g.double())[0].to(x.dtype)
+    twice = x.requires_grad or g.requires_grad
+    return torch.autograd.grad(y, w, g.double(), create_graph=twice)[0].to(x.dtype)
 
 
 def strided_add(a: dict[str, Any], x: Any) -> Any:

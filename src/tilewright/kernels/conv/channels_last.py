@@ -56,7 +56,7 @@ def seen_through(chain: list[Value], layout: Layout | None) -> Layout | None:
 
 def channels_last_layouts(graph: Graph, target: TargetSpec) -> dict[Value, Layout]:
     """The values that lie channels last on a kind of target."""
-    turned: Callable[[Node], bool] = lambda node: False  # noqa: E731
+    turned: Callable[[Node], bool] = lambda node: False
     if target.kind == "cuda":
         from .cuda.channels_last import follows, wants
         from .cuda.weight_gradient import is_weight_gradient as turned

@@ -30,7 +30,8 @@ class TapProductsTemplate(Template):
         before: list[Launch] = []
         if any(p for pair in op.pads for p in pair):
             shape = (*x.type.shape[:2], *(d + sum(pair) for d, pair in zip(x.type.shape[2:], op.pads, strict=True)))
-            wide = Operand(x.type.with_shape(shape), Buffer(f"{region.name}.padded", "temp", x.type.with_shape(shape).nbytes), Layout.contiguous(shape))
+            type_ = x.type.with_shape(shape)
+            wide = Operand(type_, Buffer(f"{region.name}.padded", "temp", type_.nbytes), Layout.contiguous(shape))
             inside = wide.layout
             for axis, ((low, _), size) in enumerate(zip(op.pads, x.type.shape[2:], strict=True), 2):
                 inside = inside.slice(axis, low, size)

@@ -272,7 +272,7 @@ class Conv(Contraction):
             return cropped(out, x.shape)
         ones = (1,) * len(self.stride)
         by_itself = self._depthwise(x, w)
-        if self.groups > 1 and (by_itself or self.stride == ones) and (pads := self._pads_back(x, w, g)):  # groups have kernels of plain ones
+        if self.groups > 1 and (by_itself or self.stride == ones) and (pads := self._pads_back(x, w, g)):
             taps = F.flip(w if by_itself else self._swapped(w), tuple(range(2, len(w.shape))))
             return F.emit(dataclasses.replace(self, stride=ones, padding=pads), spread_apart(g, (1, 1, *self.stride)), taps)
         back = dataclasses.replace(self, transposed=True, output_padding=())

@@ -1,10 +1,10 @@
 """Convolution on Hopper's tensor cores: an implicit product over windows that TMA gathers (`target/cuda/conv/gemm.py`).
 
-Serves f16, bf16 and (as tf32, where that is asked for) f32 convolutions over one to three spatial axes of known size, without groups or with
-groups of whole steps of channels (128 bytes) and whole tiles of results (64), with the region's elementwise consumers as epilogue. Activations lie channels last
-(`channels_last.py`); an operand that does not is copied first, and channels are padded to whole 16-byte pieces; images of few channels have
-a way of their own (`conv_first.py`). Constant weights are laid out [O, taps, channels] before the first run. A convolution of one tap and
-step one is the plain product. Tiles past an edge read zeros and store nothing.
+Serves f16, bf16 and (as tf32, where that is asked for) f32 convolutions over one to three spatial axes of known size, without groups or
+with groups of whole steps of channels (128 bytes) and whole tiles of results (64), with the region's elementwise consumers as epilogue.
+Activations lie channels last (`channels_last.py`); an operand that does not is copied first, and channels are padded to whole 16-byte
+pieces; images of few channels have a way of their own (`conv_first.py`). Constant weights are laid out [O, taps, channels] before the first
+run. A convolution of one tap and step one is the plain product. Tiles past an edge read zeros and store nothing.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from .windows import Windowed
 
 # Images of few channels for the tensor cores: the first convolution of a network.
 # Pixels are packed 16 bytes each: the channels of `fold` neighbouring lines, filled up with zeros, with the padding around the image. Eight
-# neighbouring pixels are then 128 bytes in a row, one step of K, and windows that overlap are a stride. So a kernel of R lines of up to 8 taps
-# becomes one of ⌈R/fold⌉ taps over 128 bytes of channels.
+# neighbouring pixels are then 128 bytes in a row, one step of K, and windows that overlap are a stride. So a kernel of R lines of up to 8
+# taps becomes one of ⌈R/fold⌉ taps over 128 bytes of channels.
 ACROSS = 8  # pixels of a step
 PROGRAMS = 256
 
@@ -264,7 +264,7 @@ class HopperConv(Template):
         if item == 4 and channels < piece(f32) and found.stride == found.taps:
             return Reason("patches of few channels, whose products PyTorch keeps exact")
         whole = channels // groups * item % STEP == 0 and results // groups % BK == 0
-        return None if groups == 1 or whole else Reason(f"groups of whole steps and tiles: multiples of {STEP} bytes of channels and {BK} results")
+        return None if groups == 1 or whole else Reason(f"groups of multiples of {STEP} bytes of channels and {BK} results")
 
     def packs(self, region: Region, target: TargetSpec) -> dict[int, Packed]:
         first = first_of(region)
@@ -353,13 +353,14 @@ def matrices(region: Region, value: Value, target: TargetSpec) -> tuple[list[Lau
 
 
 def image_operand(name: str, x: Operand, target: TargetSpec, *, dense: bool = False) -> tuple[list[Launch], Operand]:
-    """x as [batch, (depth,) height, width, channels] in memory that TMA can read, copied there where it must be; `dense`: pixels are one axis."""
+    """x as [batch, (depth,) height, width, channels] in memory that TMA can read, copied there where it must be; `dense`: pixels are one
+    axis."""
     lay = x.layout
     outer = Layout((lay.shape[0], *lay.shape[2:]), (lay.strides[0], *lay.strides[2:]))
     gaps = dense and len(collapse(outer.shape, [outer])[0]) > 1
     whole_pieces = piece(x.type.dtype)
-    even = divisible(lay.offset, whole_pieces) and all(divisible(s, whole_pieces) for i, s in enumerate(lay.strides) if i != 1)
-    if lay.strides[1] == 1 and even and not gaps and 0 not in lay.strides and forward(*lay.strides) and divisible(x.type.shape[1], whole_pieces):
+    even = all(divisible(s, whole_pieces) for s in (lay.offset, x.type.shape[1], lay.strides[0], *lay.strides[2:]))
+    if lay.strides[1] == 1 and even and not gaps and 0 not in lay.strides and forward(*lay.strides):
         return [], _as_image(x)
     channels = x.type.shape[1]
     padded = ceildiv(channels, whole_pieces) * whole_pieces

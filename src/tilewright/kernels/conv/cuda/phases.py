@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from math import prod
 
+from ....core.dims import bounds
 from ....core.dtypes import f32
 from ....core.target_spec import TargetSpec
 from ....ir.graph import Graph
@@ -16,6 +18,8 @@ from ...pointwise.copies import fill_launch
 from ...region import Operand, Region
 from ...template import Reason, Template, from_memory
 from .hopper import HopperConv
+
+LEAST = 1 << 20  # results of a phase, on average (measured)
 
 
 class PhasedConv(Template):
@@ -31,6 +35,8 @@ class PhasedConv(Template):
         known = all(isinstance(d, int) and d > 0 for d in (*x.shape[1:], *w.shape, *y.shape[1:]))
         if not op.transposed or op.groups > 1 or {*op.dilation} != {1} or {*op.stride} == {1} or not known or len(x.shape) > 5:
             return Reason("transposed, with steps, without groups and dilation, sizes known")
+        if bounds(y.type.numel)[0] < LEAST * prod(op.stride):
+            return Reason("results enough for launches of every phase")
         if region.given(w).data is not None or region.given(w).packed.form != "plain":
             return Reason("weights of the call")
         parts = self._phases(region)
@@ -39,7 +45,10 @@ class PhasedConv(Template):
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         made: list[Launch] = []
         for i, part in enumerate(self._phases(region)):
-            made += HopperConv().build(part, target) if isinstance(part, Region) else [fill_launch(f"{region.name}.phase{i}", 0.0, part, target)]
+            if isinstance(part, Region):
+                made += HopperConv().build(part, target)
+            else:
+                made.append(fill_launch(f"{region.name}.phase{i}", 0.0, part, target))
         return made
 
     def _phases(self, region: Region) -> list[Region | Operand]:

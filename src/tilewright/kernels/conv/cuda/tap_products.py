@@ -1,8 +1,8 @@
 """Gradients of depthwise convolution weights on a GPU: values lie channels last (they are copied so where they do not).
 
-A program has some channels, one row of the kernel's taps, a few neighbouring columns of pixels and a part of the rows of all images. It walks
-these rows with one sum for every tap; a pixel is read once for all of them, and those outside the image are zeros. A second launch adds the
-parts in order. Zero-sized results run no program.
+A program has some channels, one row of the kernel's taps, a few neighbouring columns of pixels and a part of the rows of all images. It
+walks these rows with one sum for every tap; a pixel is read once for all of them, and those outside the image are zeros. A second launch
+adds the parts in order. Zero-sized results run no program.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ BLOCK = 128  # threads
 HELD = 64  # sums of a thread, at most
 RUN = 4  # channels of a thread
 PIXELS = (8, 7, 6, 5)  # columns: the first that divides a row, or leaves few of the first size
-THREADS = 1024  # of an SM
-MOST_PARTS = 256
+THREADS = 512  # of an SM
+MOST_PARTS = 1024
 LEAST = 64  # pixels of a part
 
 
@@ -146,7 +146,7 @@ class TapSums(Summed):
                 b.store(out, (part * columns + column, *taps, t, start), total, limit=(left,))
 
         rest = width % per if isinstance(width, int) else 0
-        if rest:
+        if isinstance(width, int) and rest:
             whole = b.compare("lt", column, width // per)
             with b.if_(whole):
                 walk(per)

@@ -4,18 +4,15 @@ Such a gradient is a convolution of the input with the cotangent (`Conv.vjp`): i
 batch, and its few results are the taps. For every tap it is a product of two matrices that lie [pixels, channels]; the rows of one of them
 are gathered from where the tap sees them, and are zeros outside the image. Both are copied channels last where they are not. Images of
 few channels take all taps as rows of one product. Zero-sized results run no program.
-
-On Hopper a step of K is a box of pixels (some images, some lines, some columns) of both matrices, that TMA copies whole: no thread computes
-an address. A tap's boxes begin at its first pixel inside the image, so that all that lies outside is past an end.
+Hopper's tensor cores have a kernel of their own for most of them (`window_gradient.py`).
 """
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 from math import prod
 
-from ....core.dims import Dim, bounds, ceildiv, divisible, product
+from ....core.dims import Dim, bounds, product
 from ....core.dtypes import bf16, compute_dtype, f16, f32, f64, i32, i64
 from ....core.dtypes import bool_ as boolean
 from ....core.target_spec import TargetSpec
@@ -29,7 +26,6 @@ from ...launch import Buffer, Launch
 from ...matmul.cuda.tiled import Config, Edges, Product
 from ...matmul.tiling import leaves_of_epilogue
 from ...pointwise.copies import copy_launch
-from ...pointwise.pointwise import unravel
 from ...region import Operand, Region
 from ...template import Reason, Template, from_memory, shaped_as_result
 from .tiled import FEW, LARGEST
@@ -120,10 +116,7 @@ class WeightGradient(Product):
         self.ends = [self._matrix(o.layout.expand(out)) for o in (*region.results, *map(region.given, self.leaves))]
         largest = bounds(data.type.numel)[1] + max(1, prod(d for d in data.type.shape[2:] if isinstance(d, int)))
         self.offsets = i64 if largest >= LARGEST else i32
-        self.box: tuple[int, ...] = ()  # images and pixels of a step of K that TMA copies
         self.config = self._choose(target)
-        if self.box:
-            self.unit, self.k = "tensor cores, boxes of pixels", product(self.counts) * self.config.depth
         self._begin("conv_weight_gradient", region.name)
 
     def _matrix(self, lay: Layout) -> Layout:
@@ -156,10 +149,6 @@ class WeightGradient(Product):
         assert isinstance(tiles, int)
         images = self.items if isinstance(self.items, int) else USUAL
         steps, places, area = -(-images * prod(self.pixels) // depth), target.cores * config.per_sm, tiles * rows * columns
-        if hopper and self._boxed():
-            self.box = self._fitting(depth)
-            self.counts = [ceildiv(d, b) for d, b in zip((self.items, *self.pixels), self.box, strict=True)]
-            steps = prod(-(-d // b) for d, b in zip((images, *self.pixels), self.box, strict=True))
         step = max(STEP * (4 if self.few else 1), 2 * rows * columns * depth * places / RATE[item])  # elements one by one take longer
 
         def time(parts: int) -> float:
@@ -167,59 +156,7 @@ class WeightGradient(Product):
 
         return replace(config, parts=min((p for p in (*range(1, 65), 96, 128, 192, 256, 384, 512) if p == 1 or steps >= 4 * p), key=time))
 
-    def _boxed(self) -> bool:
-        """Whether TMA copies boxes of pixels of both operands: taps side by side (or one), rows of channels at multiples of 16 bytes."""
-        op = self.op
-        if self.few or op.groups > 1:
-            return False
-        plain = all(s == 1 or (t == 1 and pair == (0, 0)) for s, t, pair in zip(op.dilation, self.taps, op.padding, strict=True))
-        lays = (self.data.layout, self.cotangent.layout)
-        piece = 16 // self.dtype.itemsize
-        return plain and all(divisible(x, piece) for lay in lays for x in (lay.offset, *lay.strides[1:]))
-
-    def _fitting(self, depth: int) -> tuple[int, ...]:
-        """Images and pixels of a box of `depth` pixels: powers of two that leave the fewest of them empty, along lines where there is a
-        choice."""
-        sizes = (self.items if isinstance(self.items, int) else 1, *self.pixels)
-        powers = [1 << i for i in range(depth.bit_length())]
-        found = [box for box in itertools.product(powers, repeat=len(sizes)) if prod(box) == depth]
-        found = [box for box in found if isinstance(self.items, int) or box[0] == 1]
-        return min(found, key=lambda box: (prod(-(-d // b) for d, b in zip(sizes, box, strict=True)), box))
-
-    def _open_boxes(self) -> None:
-        def images(o: Operand, sizes: list[Dim], apart: tuple[int, ...]) -> Layout:
-            channels, item, *steps = o.layout.strides
-            shape = (o.type.shape[1], *(ceildiv(d, s) for d, s in zip(sizes, apart, strict=True)), o.type.shape[0])
-            return Layout(shape, (item, *(x * s for x, s in zip(steps, apart, strict=True)), channels), o.layout.offset)
-
-        ones = (1,) * len(self.pixels)
-        found = {"x": (self.data, self.op.dilation), "g": (self.cotangent, ones)}
-        self.extents = {name: images(o, list(o.type.shape[2:]), apart) for name, (o, apart) in found.items()}
-        self.views = {name: self.view(name, self.dtype, o.buffer, self.extents[name], None) for name, (o, _) in found.items()}
-        sizes = {name: lay.shape[:-1] for name, lay in self.extents.items()}
-        self.ends_of = {name: [self.call.word(f"{name}{i}", d) for i, d in enumerate(dims)] for name, dims in sizes.items()}
-        self.many = [self.call.word(f"boxes{i}", d) for i, d in enumerate(self.counts)]
-
-    def _boxes(self, taps: list[Ix | int], row: Ix | int, column: Ix | int, k: Ix, edges: Edges) -> tuple[Tile, Tile]:
-        b, c, op = self.call.b, self.config, self.op
-        item, *places = (i * n for i, n in zip(unravel(b, k // c.depth, self.many), self.box, strict=True))
-        at: dict[str, list[Ix | int]] = {"x": [item], "g": [item]}
-        for p, t, step, (low, _) in zip(places, taps, op.stride, op.padding, strict=True):
-            assert isinstance(low, int)
-            p = p + b.maximum(low - t * step, 0)  # where the tap first sees the image
-            at["g"].append(p)
-            at["x"].append(p + t * step - low)
-
-        def box(name: str, first: Ix | int, wide: int, edge: Ix | int | None) -> Tile:
-            limit = [end - x for end, x in zip(self.ends_of[name], at[name], strict=True)]
-            return b.reshape(b.load(self.views[name], (*at[name], first), (*self.box, wide), limit=(*limit, edge)), (c.depth, wide))
-
-        return b.transpose(box("x", row, c.rows, edges[0])), box("g", column, c.columns, edges[1])
-
     def open(self) -> None:
-        if self.box:
-            self._open_boxes()
-            return
         data, lay, b = self.data, self.cotangent.layout, self.call.b
         line = flat(data.layout)
         line = Layout((*line.shape, 1), (1, 1), line.offset)
@@ -239,8 +176,6 @@ class WeightGradient(Product):
     def tiles(self, z: list[Ix | int], row: Ix | int, column: Ix | int, k: Ix, edges: Edges, deep: Ix | int | None) -> tuple[Tile, Tile]:
         b, c = self.call.b, self.config
         group, taps = (0, []) if self.few else (z[0], z[1:])
-        if self.box:
-            return self._boxes(taps, row, column, k, edges)
         right = b.load(self.right_view, (group, k, column), (c.depth, c.columns), limit=(deep, edges[1]))
         return b.transpose(self._gathered(group, taps, row, k, edges[0], deep)), right
 

@@ -1,10 +1,11 @@
 """Gradients of convolution weights on Hopper's tensor cores: a product over pixels, of the cotangent with windows that TMA gathers.
 
 Serves f16 and bf16, one to three spatial axes of known size, any steps, dilation and groups. Rows are results, columns are taps and, inside
-a tap, channels in blocks of 64, so that a tile has one or several taps and the cotangent is read once for them; K are the pixels of all images,
-cut into parts that fill the chip. A second launch adds the sums of the parts in order. Of small groups a tile has several, of whose products
-those of two groups are not read again. f32 (where tf32 is asked for) is two bf16, what it is rounded to and the rest: three products, more exact
-than tf32, whose operands the tensor cores do not take in this order. Images of few channels are packed first, as for the convolution itself (`hopper.py`).
+a tap, channels in blocks of 64, so that a tile has one or several taps and the cotangent is read once for them; K are the pixels of all
+images, cut into parts that fill the chip. A second launch adds the sums of the parts in order. Of small groups a tile has several, of whose
+products those of two groups are not read again. f32 (where tf32 is asked for) is two bf16, what it is rounded to and the rest: three
+products, more exact than tf32, whose operands the tensor cores do not take in this order. Images of few channels are packed first, as for
+the convolution itself (`hopper.py`).
 """
 
 from __future__ import annotations
@@ -67,8 +68,8 @@ class WindowGradient(Template):
 
 
 def in_halves(name: str, x: Operand, target: TargetSpec, *, packed: bool = False) -> tuple[list[Launch], Operand]:
-    """f32 [N, C, …] as bf16 [2 N, C, …]: what is left of the first N images after rounding are the others. `packed`: pixels are packed later,
-    so they lie as they are."""
+    """f32 [N, C, …] as bf16 [2 N, C, …]: what is left of the first N images after rounding are the others. `packed`: pixels are packed
+    later, so they lie as they are."""
     launches: list[Launch] = []
     if x.layout.strides[1] != 1 and not packed:
         there = channels_last_memory(f"{name}.image", x.type)
@@ -105,7 +106,8 @@ def windows_of(region: Region) -> Windowed:
 
     taps, stride, dilation, before = pair(op.kernel, 1), pair(op.stride, 1), pair(op.dilation, 1), pair([lo for lo, _ in op.padding], 0)
     out, whole = pair(g.shape[2:], 1), pair(x.shape[2:], 1)
-    ends = [(o - 1) * s + 1 + d * (t - 1) - lo for o, s, d, t, lo in zip(out, stride, dilation, taps, before, strict=True)]  # of what is seen
+    each = zip(out, stride, dilation, taps, before, strict=True)
+    ends = [(o - 1) * s + 1 + d * (t - 1) - lo for o, s, d, t, lo in each]  # of what is seen
     image = tuple(max(1, min(size, end)) for size, end in zip(whole, ends, strict=True))
     after = tuple(end - size for end, size in zip(ends, image, strict=True))
     return Windowed(image, out, taps, stride, before, after, dilation)
@@ -144,8 +146,8 @@ class Gradient(Summed):
             step = max(2 * bm * bn * BLOCK / RATE, (bm + bn) * 2 * BLOCK / COPIES)
             return -(-tiles // cores) * (-(-steps // parts) + 4) * step + 8 * rows * self.across * parts * self.blocks / SUMS
 
-        found = [(tile, p) for tile in TILES for p in range(1, MOST_PARTS + 1) if p == 1 or (steps >= 2 * p and -(-steps // -(-steps // p)) == p)]
-        return min(found, key=time)
+        parts = [p for p in range(1, MOST_PARTS + 1) if p == 1 or (steps >= 2 * p and -(-steps // -(-steps // p)) == p)]
+        return min(((tile, p) for tile in TILES for p in parts), key=time)
 
     def launches(self) -> list[Launch]:
         sums = Buffer(f"{self.region.name}.sums", "temp", self.parts * self.blocks * self.rows * self.across * 4)
@@ -153,7 +155,7 @@ class Gradient(Summed):
 
     def _windows(self, sums: Buffer) -> Launch:
         region, at, x, g, (bm, bn), parts, rows = self.region, self.at, self.x, self.g, self.tile, self.parts, self.rows
-        call, item, pixels = Call("window_gradient", f"{region.name}.windows"), self.dtype.itemsize, self.batch * prod(at.out)
+        call, item, pixels = Call("conv_window_gradient", f"{region.name}.windows"), self.dtype.itemsize, self.batch * prod(at.out)
         made, b, many = Sums.of(TileType((64, 32), f32)), call.b, parts * self.blocks
         places = [len(call._arguments)]
         out = call.view("sums", f32, sums, Layout.contiguous((many, rows, self.across)), write=True)
@@ -162,7 +164,8 @@ class Gradient(Summed):
         places.append(len(call._arguments))
         call.view("a", self.dtype, g.buffer, g.layout)
         pixel = g.layout.strides[-2] * item
-        a_map = TensorMap(places[1], self.dtype, (g.layout.shape[-1], pixels, 2 if self.terms > 1 else 1), (pixel, pixel * pixels), (BLOCK, BLOCK, 1), 128)
+        given = (g.layout.shape[-1], pixels, 2 if self.terms > 1 else 1)
+        a_map = TensorMap(places[1], self.dtype, given, (pixel, pixel * pixels), (BLOCK, BLOCK, 1), 128)
         places.append(len(call._arguments))
         call.view("b", self.dtype, x.buffer, x.layout)
         seen = Windows(tuple(-p for p in at.before[::-1]), at.upper[::-1], at.stride[::-1])
@@ -180,7 +183,8 @@ class Gradient(Summed):
         k, name = launch.kernel, self.dtype.name
         launch.kernel = identified(WindowGradientKernel(
             k.name, k.params, k.pid, k.body, acc=made.acc, row=made.row, column=made.column, batch=made.batch, bm=bm, bn=bn, slice=32,
-            stages=stages, consumers=bm // 64, transposed_a=True, transposed_b=False, dtype=name, dtype_b=name, group=16, alone=(True, True),
+            stages=stages, consumers=bm // 64, transposed_a=True, transposed_b=False, dtype=name, dtype_b=name, group=16,
+            alone=(True, True),
             maps=(a_map, b_map, store), stored=(out.var,), image=at.out, channels=self.held, taps=at.taps, stride=at.stride,
             before=at.before, dilation=at.dilation, parts=parts, blocks=self.blocks, each=rows,
             apart=pixels if self.terms > 1 and isinstance(pixels, int) else 0))  # fmt: skip
@@ -208,14 +212,14 @@ class Gradient(Summed):
         shape = (self.blocks, self.together, self.each, self.own, *count)
         write = (o * (self.each * self.together), o * self.each, o, c, *spots)
         sizes, (inner, outer) = collapse(count, [Layout(count, s[4:]) for s in (read, write)])
-        sizes, inner, outer = (sizes, inner, outer) if sizes else ([1], [0], [0])
         apart, (far, near) = collapse(shape[:3], [Layout(shape[:3], s[:3]) for s in (read, write)])
-        apart, far, near = (apart, far, near) if apart else ([1], [0], [0])
-        last = outer[-1] == 1 and sizes[-1] != 1
-        if last:
-            axes, ins, outs = [*sizes[:-1], *apart, self.own, sizes[-1]], [*inner[:-1], *far, 1, inner[-1]], [*outer[:-1], *near, c, outer[-1]]
-        else:
-            axes, ins, outs = [*sizes, *apart, self.own], [*inner, *far, 1], [*outer, *near, c]
+        if not apart:
+            apart, far, near = [*apart, 1], [*far, 0], [*near, 0]
+        last = bool(outer) and outer[-1] == 1
+        axes, ins, outs = [*sizes, *apart, self.own], [*inner, *far, 1], [*outer, *near, c]
+        if last:  # the last tap innermost
+            at = len(sizes) - 1
+            axes, ins, outs = ([*v[:at], *v[at + 1 :], v[at]] for v in (axes, ins, outs))
         self.ends = [Layout(tuple(axes), tuple(outs), start)]
         *self.lead, self.m, self.n = axes
         columns = max(8, min(128, 1 << (int(axes[-1]) - 1).bit_length()))

@@ -239,8 +239,8 @@ class Summed:
 
 
 class Product(Summed, ABC):
-    """A product [*lead, m, k] by [*lead, k, n] under construction, K perhaps in parts whose sums a second launch adds in order. Subclasses say
-    how tiles of the operands are loaded."""
+    """A product [*lead, m, k] by [*lead, k, n] under construction, K perhaps in parts whose sums a second launch adds in order. Subclasses
+    say how tiles of the operands are loaded."""
 
     k: Dim
     precision: str | None

@@ -1,9 +1,9 @@
 """Convolution as an implicit product on Hopper: the kernel of `gemm.py`, whose left matrix is windows of an image.
 
-Rows of the product are result pixels (batch, [depth,] height, width), K runs over taps and, inside a tap, over channels in steps of 128 bytes.
-TMA walks the pixels by itself (`im2col`): it is told the first one and the tap, goes on at the next line and the next image,
-and fills what is outside the image with zeros. Weights are [O, taps, C], so channels past the end are zeros on both sides. With groups a
-tile's columns are of one group, and its channels begin at that group's first.
+Rows of the product are result pixels (batch, [depth,] height, width), K runs over taps and, inside a tap, over channels in steps of 128
+bytes. TMA walks the pixels by itself (`im2col`): it is told the first one and the tap, goes on at the next line and the next image, and
+fills what is outside the image with zeros. Weights are [O, taps, C], so channels past the end are zeros on both sides. With groups a tile's
+columns are of one group, and its channels begin at that group's first.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class WindowGradient(ConvGemm):
 
     def _first_step(self, row: str, column: str) -> None:
         """Channel and tap of every 64 columns; past the last tap they are read again, and not stored."""
-        k, g, v = self.k, self.windows, self.k.value
+        g, v = self.windows, self.k.value
         per, self.blocks = -(-g.channels // 64), list[tuple[str, str]]()
         first = v("i32", f"shr.u32 {{}}, {column}, 6;")
         for c in range(g.bn // 64):
