@@ -442,8 +442,8 @@ def test_memory_is_freed(fake: FakeDriver) -> None:
     assert len(fake.memory.kept) <= before + 3
     del y, x
     held = sum(a.nbytes for a in fake.memory.kept.values())
-    many = [tw.asarray(np.zeros(1000, np.float32)).to("cuda") for _ in range(3 * device_array.KEPT)]
-    large = tw.asarray(np.zeros(1 << 19, np.float32)).to("cuda")
+    many = [tw.zeros(1000, device="cuda") for _ in range(3 * device_array.KEPT)]
+    large = tw.empty(1 << 19, device="cuda")
     del many, large  # small blocks are kept for the next result, up to a number
     assert sum(a.nbytes for a in fake.memory.kept.values()) < held + 2 * device_array.KEPT * 4096
 
@@ -465,7 +465,7 @@ def test_memory_of_pytorch_where_it_runs(fake: FakeDriver, monkeypatch: pytest.M
         raise RuntimeError("CUDA out of memory. Tried to allocate")
 
     monkeypatch.setattr(torch.cuda, "caching_allocator_alloc", full)
-    with pytest.raises(ExecutionError, match=r"cuda: PyTorch's allocator has no memory for 512 bytes \(CUDA out of memory\)"):
+    with pytest.raises(ExecutionError, match=r"cuda: PyTorch's allocator has no memory for 100 bytes \(CUDA out of memory\)"):
         Block(100, 0)
 
 
