@@ -146,3 +146,15 @@ def test_known_calls_with_numbers_that_are_alike(gpu: Any) -> None:
     with tw.lazy():
         y = x + 1
     assert y.tolist() == [2.0, -1.0]
+
+
+def test_plans_that_are_forgotten_are_made_again(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tilewright.array.cuda import direct
+
+    monkeypatch.setattr(direct, "PLANS", 3)
+    a = numbers(4)
+    x = put(a)
+    for _ in range(2):
+        for k in range(8):
+            np.testing.assert_allclose((x + (k + 0.5)).numpy(), a + np.float32(k + 0.5), rtol=1e-6)
+    assert len(direct._plans) <= 3
