@@ -128,7 +128,7 @@ def noted(name: str, args: Sequence[Any], kwargs: dict[str, Any], plan: kernels.
 def _planned(name: str, args: Sequence[Any]) -> tuple[kernels.Plan, list[Placed | None]] | None:
     """The kernel that runs a function of these, and its numbers on the device; None where other operands than these are read."""
     strong = [x.dtype for x in args[name == "where" :] if type(x) is Array]
-    if not strong or name == "positive":
+    if not strong or name == "positive" or (name in composed.WHOLE and dt.dtype(strong[0]).kind in "iub"):
         return None
     text, operands = _text(name, strong[0], args)
     if len(operands) != len(args) or any(x is not y for x, y in zip(operands, args, strict=True)):
