@@ -99,12 +99,14 @@ def _ops(args: argparse.Namespace) -> int:
     return 1 if any(row.get("problem") for row in rows) else 0
 
 
-def compare(out: Console, name: str, module: Any, inputs: tuple[Any, ...], peers: Sequence[str], rounds: int) -> list[dict[str, Any]]:
-    """One workload against its peers: one row."""
+def compare(out: Console, name: str, module: Any, inputs: tuple[Any, ...], peers: Sequence[str], rounds: int,
+            threads: int | None = None) -> list[dict[str, Any]]:
+    """One workload against its peers: one row. With one thread the times are the least processor times."""
+    least = min if threads == 1 else statistics.median
     with torch.no_grad(), progress(name) as say:
         want = flat(module(*inputs))
         start = time.perf_counter()
-        session = tw.compile(module, inputs, progress=say)
+        session = tw.compile(module, inputs, progress=say, threads=threads)
         session(*inputs)
         row: dict[str, Any] = {"name": name, "ready_s": time.perf_counter() - start, "error": distance(flat(session(*inputs)), want)}
         calls: dict[str, Call] = {"tilewright": lambda: session(*inputs)}
@@ -117,18 +119,19 @@ def compare(out: Console, name: str, module: Any, inputs: tuple[Any, ...], peers
                 calls.pop(peer, None)
                 row.setdefault("left_out", {})[peer] = f"{type(e).__name__}: {e}"[:200]
         say("timing")
-        times = measure(calls, rounds=rounds)
+        times = measure(calls, rounds=rounds, processor=threads == 1)
         exact = _exact(module, inputs)
         row |= {"exact_error": distance(flat(session(*inputs)), exact), "eager_exact_error": distance(want, exact)}
-    row["us"] = {k: statistics.median(v) * 1e6 for k, v in times.items()}
+    row["us"] = {k: least(v) * 1e6 for k, v in times.items()}
     row |= _problem(row["error"])
     others = [k for k in times if k != "tilewright"]
     line = f"{name:24s} {seconds(row['us']['tilewright'] / 1e6):>10s}"
     if others:
         best = min(others, key=lambda k: row["us"][k])
         faster = ratio(times["tilewright"], times[best])
-        row |= {"best": best, "ratio": faster.median, "low": faster.low, "high": faster.high}
-        line += f"  {best:>8s} {seconds(row['us'][best] / 1e6):>10s}  ratio {faster}"
+        times_as_fast = row["us"][best] / row["us"]["tilewright"] if threads == 1 else faster.median
+        row |= {"best": best, "ratio": times_as_fast, "low": faster.low, "high": faster.high}
+        line += f"  {best:>8s} {seconds(row['us'][best] / 1e6):>10s}  ratio {row['ratio']:.2f} ({faster.low:.2f}–{faster.high:.2f})"
     errors = f"error {row['exact_error']:.1e} (PyTorch {row['eager_exact_error']:.1e})"
     out.print(f"{line}  {errors}  ready {row['ready_s']:.2f} s", soft_wrap=True)
     for text in [*(f"{k} left out: {v}" for k, v in row.get("left_out", {}).items()), *([row["problem"]] if "problem" in row else [])]:

@@ -13,6 +13,13 @@ from torch import nn
 Build = tuple[nn.Module, tuple[Any, ...]]
 
 VOCAB, LENGTH, BATCH, IMAGE = 256, 16, 2, 64
+FULL_WIDTH = False  # layers as wide as in the configuration, but few of them
+FEWER = r"(_id|_index|_idx|vocab_size|codebook_size|n_vocab|layers?|blocks|depth|_count|period|interval|pattern)$|expert|group|every_n"
+
+
+def at_full_width() -> None:
+    global VOCAB, LENGTH, BATCH, IMAGE, FULL_WIDTH
+    VOCAB, LENGTH, BATCH, IMAGE, FULL_WIDTH = 8192, 256, 8, 224, True
 # The richest class of an architecture is enough: the first of these mappings that knows the configuration.
 TASKS = ("CAUSAL_LM", "SEQ_TO_SEQ_CAUSAL_LM", "SPEECH_SEQ_2_SEQ", "CTC", "IMAGE_TEXT_TO_TEXT", "MULTIMODAL_LM", "OBJECT_DETECTION",
          "ZERO_SHOT_OBJECT_DETECTION", "UNIVERSAL_SEGMENTATION", "SEMANTIC_SEGMENTATION", "DEPTH_ESTIMATION", "IMAGE_CLASSIFICATION",
@@ -48,6 +55,8 @@ def names() -> dict[str, str]:
 def _number(key: str, v: int, d: dict[str, Any]) -> int:
     """A smaller value for a field of that name."""
     at = lambda pattern: re.search(pattern, key) is not None
+    if FULL_WIDTH and not at(FEWER):
+        return v
     if at(r"(_id|_index|_idx)$") and v >= VOCAB - 60:
         return VOCAB - 1 - sum(map(ord, key)) % 50
     if at(r"^(vocab_size|.*_vocab_size|codebook_size|n_vocab)$"):
@@ -112,6 +121,8 @@ def shrunk(d: dict[str, Any]) -> dict[str, Any]:
         elif v and all(isinstance(i, int) and not isinstance(i, bool) for i in v):
             if re.search(r"depths|num_layers|layers|blocks|num_block", key) and not re.search(r"out_|index|feature", key):
                 out[key] = [min(i, 2) for i in v]
+            elif FULL_WIDTH:
+                out[key] = list(v)
             elif re.search(r"heads", key):
                 out[key] = [min(i, 4) for i in v]
             elif re.search(r"image_size|img_size|input_size", key):

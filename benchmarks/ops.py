@@ -91,7 +91,7 @@ def _row(out: Console, name: str, case: Case, draw: Draw, rounds: int, *, wide: 
         if not row["error"] < CLOSE[draw.dtype]:
             row["problem"] = f"differs from PyTorch by {row['error']:.1e} of the largest value"
         calls = {"ours": lambda: session(*inputs), "torch": lambda: case.fn(*inputs)}
-        times = measure(calls, rounds=rounds, slice_s=0.006 if wide else 0.03)
+        times = measure(calls, rounds=rounds, slice_s=0.006 if wide else 0.03, processor=torch.get_num_threads() == 1)
         kernels = session.profile(*inputs).rows
     faster = ratio(times["ours"], times["torch"])
     spent = sum(k["us"] for k in kernels) or 1.0

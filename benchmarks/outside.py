@@ -283,6 +283,7 @@ def models(large: bool) -> dict[str, Build]:
     """name -> () -> (module, inputs); `large` is for GPUs."""
     import transformers as T
 
+    from benchmarks import further
     from benchmarks.zoo import First
 
     size = lambda small, big: big if large else small
@@ -334,4 +335,5 @@ def models(large: bool) -> dict[str, Build]:
         "deformable": lambda: (Deformable(), (torch.randn(size(1, 16), 256, 64, 64), torch.randn(size(1, 16), 900, 256))),
         "rwkv": lambda: (TimeMix(), (torch.randn(size(1, 16), 128, 512),)),
         "messages": lambda: (Messages(), (torch.randn(nodes, 32), torch.randint(0, nodes, (edges,)), torch.randint(0, nodes, (edges,)))),
+        **further.models(large),
     }

@@ -8,7 +8,7 @@
     python benchmarks/torch_compile.py --layers --both conv  some 200 layers and functions of gpu_lint.py
     python benchmarks/torch_compile.py --device cuda --zoo vgg --train --why 10    its slowest launches, beside predictions
     python benchmarks/torch_compile.py --device cuda --both --jobs 12    inference and a training step under autocast in bf16, in processes
-    python benchmarks/torch_compile.py --overhead            what a call costs beyond its session's
+    python benchmarks/torch_compile.py --overhead            what calls of small layers cost beyond their graphs' own (--device cuda)
 
 `error` is the distance from eager PyTorch in f32 (on a GPU without TF32), behind it eager's own under autocast. `ratio` is a peer's time
 over ours: above 1 we are faster. `splits` are parts that PyTorch runs. In a training step dropout is off and batch norms are in training
@@ -193,7 +193,7 @@ def interleaved(calls: dict[str, Callable[[], Any]], seconds: float, batch: int 
             start = time.perf_counter()
             for _ in range(batch):
                 call()
-            if batch > 1:
+            if batch > 1 and torch.cuda.is_available():
                 torch.cuda.synchronize()
             best[name] = min(best[name], (time.perf_counter() - start) / batch)
         rounds += 1
@@ -261,28 +261,83 @@ def slowest(compiled: Any, count: int) -> list[str]:
     return lines
 
 
-def overhead() -> None:
-    """A small model of many parameters: the call through torch.compile, less the session's own call with the same arguments."""
-    module = nn.Sequential(*(nn.Linear(8, 8) for _ in range(40))).eval()
-    x = torch.randn(4, 8)
-    with torch.no_grad():
-        for freeze in (False, True):
-            overhead_of(module, x, freeze)
+def small_layers() -> dict[str, tuple[nn.Module, tuple[int, ...]]]:
+    """Layers whose time is the host's."""
+    return {
+        "gelu": (nn.GELU(), (64, 64)), "linear": (nn.Linear(64, 64), (16, 64)), "layer norm": (nn.LayerNorm(64), (16, 64)),
+        "dropout": (nn.Dropout(0.1), (64, 64)), "batch norm": (nn.BatchNorm1d(64), (16, 64)),
+        "mlp": (nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.LayerNorm(64), nn.Linear(64, 64)), (16, 64)),
+        "40 linears": (nn.Sequential(*(nn.Linear(8, 8) for _ in range(40))), (4, 8)),
+    }
 
 
-def overhead_of(module: nn.Module, x: torch.Tensor, freeze: bool) -> None:
-    torch._dynamo.reset()
-    ours = torch.compile(module, backend=backend, options={"freeze": freeze})
-    with watching() as found:
-        ours(x)
-    session = found[0].steps[0].session
-    leaves = [torch.zeros(t.shape) for t in session.interface.inputs]
-    plain = lambda: session(*leaves)
-    plain()
-    times = interleaved({"call": lambda: ours(x), "session": plain}, 2.0)
-    extra = (times["call"] - times["session"]) * 1e6
-    print(f"freeze {freeze!s:5s}: {len(leaves)} tensors, a call {times['call'] * 1e6:.1f} us, the session alone "
-          f"{times['session'] * 1e6:.1f} us, beyond it {extra:.1f} us")
+def overhead(args: argparse.Namespace) -> None:
+    """Microseconds of inference, a forward pass and a step (forward and backward) of small layers, beside peers; and what is beyond the
+    generated function of a graph, called by itself: dynamo, autograd and what is between."""
+    on_gpu = args.device == "cuda"
+    torch.set_num_threads(1)
+    batch, peers = 20 if on_gpu else 1, [p for p in ("eager", "inductor") if p in args.peers]
+    for name, (module, shape) in small_layers().items():
+        if not any(w in name for w in args.words or [""]):
+            continue
+        module = module.to(args.device)
+        kinds: dict[str, dict[str, Callable[[], Any]]] = {"infer": {}, "forward": {}, "step": {}}
+        alone_: dict[str, Callable[[], Any]] = {}
+        for peer in ("tilewright", *peers):
+            torch._dynamo.reset()
+            with watching() as found:
+                call = module if peer == "eager" else torch.compile(module, backend=backend if peer == "tilewright" else "inductor")
+                for kind in kinds:
+                    kinds[kind][peer] = small_call(call, module, torch.randn(shape, device=args.device, requires_grad=True), kind)
+                    for _ in range(3):
+                        kinds[kind][peer]()
+            alone_ |= {c.kind: graph_alone(c, args.device) for c in found if c.splits == 0}
+        with alone():
+            bare = {k: 1e6 * t for k, t in interleaved(alone_, 0.3, batch).items()}
+            for kind, calls in kinds.items():
+                times = {k: 1e6 * t for k, t in interleaved(calls, 0.5, batch).items()}
+                inside = {"infer": ["inference"], "forward": ["forward"], "step": ["forward", "backward"]}[kind]
+                ours = times.pop("tilewright")
+                beyond = ours - sum(bare.get(k, float("nan")) for k in inside)
+                print(f"{name:12s} {kind:8s} tilewright {ours:7.1f} us, beyond the graphs' own calls {beyond:6.1f}"
+                      + "".join(f"  {k} {t:7.1f}" for k, t in times.items()), flush=True)
+    if not on_gpu:
+        module = small_layers()["40 linears"][0].eval()
+        torch._dynamo.reset()
+        with torch.no_grad(), watching() as found:
+            held, x = torch.compile(module, backend=backend, options={"freeze": True}), torch.randn(4, 8)
+            held(x)
+            times = interleaved({"call": lambda: held(x), "graph": graph_alone(found[0], "cpu")}, 0.5)
+        call, graph = 1e6 * times["call"], 1e6 * times["graph"]
+        print(f"40 linears, frozen: a call {call:.1f} us, beyond the graph's own {call - graph:.1f}")
+
+
+def small_call(call: Any, module: nn.Module, x: torch.Tensor, kind: str) -> Callable[[], Any]:
+    leaves, gradient = [x, *module.parameters()], torch.randn_like(module(x))
+
+    def infer() -> None:
+        with torch.no_grad():
+            call(x)
+
+    def step() -> None:
+        call(x).backward(gradient)
+        for p in leaves:
+            p.grad = None
+
+    return {"infer": infer, "forward": lambda: call(x), "step": step}[kind]
+
+
+def graph_alone(compiled: Any, device: str) -> Callable[[], Any]:
+    """The generated function of a graph, over memory of its own."""
+    step = compiled.steps[0]
+    args: list[Any] = [None] * step.fragment.arity
+    for s, t in zip(step.fragment.sources, step.session.interface.inputs, strict=False):
+        dtype = getattr(torch, TORCH.get(t.dtype.name, "float32"))
+        args[s.arg] = torch.empty_strided(s.shape, s.strides, dtype=dtype, device=device).zero_()
+    return lambda: compiled.call(args)
+
+
+TORCH = {"i64": "int64", "bool": "bool", "u8": "uint8", "bf16": "bfloat16", "f16": "float16", "f64": "float64", "i32": "int32"}
 
 
 def main() -> None:
@@ -305,7 +360,7 @@ def main() -> None:
     ap.add_argument("--overhead", action="store_true")
     args = ap.parse_args()
     if args.overhead:
-        overhead()
+        overhead(args)
         return
     models: dict[str, Any] = {}
     if args.full:

@@ -344,11 +344,13 @@ def main() -> None:
     parser.add_argument("--dtype", choices=("f32", "bf16"), default="bf16")
     parser.add_argument("--peers", default="eager,compile,ort,openvino")
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--threads", type=int, help="with 1 the least processor time counts, as on a busy machine")
     parser.add_argument("--lint", action="store_true")
     parser.add_argument("--onnx", action="store_true", help="the same models from PyTorch and from ONNX files, both ours")
     parser.add_argument("--outside", action="store_true", help="the models of outside.py instead")
     args = parser.parse_args()
     rows, failed = list[dict[str, Any]](), list[str]()
+    torch.set_num_threads(args.threads or torch.get_num_threads())
     if args.outside:
         from benchmarks import outside
     for name, build in (outside.models if args.outside else models)(args.device == "cuda").items():
@@ -364,7 +366,7 @@ def main() -> None:
                 rows += beside_onnx(name, module.eval(), inputs, args.rounds)
                 continue
             rows += (on_gpu(name, module.eval(), inputs, args) if args.device == "cuda"
-                     else compare(console(), name, module.eval(), inputs, args.peers.split(","), args.rounds))
+                     else compare(console(), name, module.eval(), inputs, args.peers.split(","), args.rounds, args.threads))
         except Exception as e:  # a model that fails is named, the others are timed
             failed.append(name)
             print(f"{name:18s} {type(e).__name__}: {str(e)[:300]}", flush=True)

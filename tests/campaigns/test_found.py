@@ -239,3 +239,9 @@ def test_views_of_rank_0_are_arrays() -> None:
     x = tw.asarray(np.array(5, np.uint8))
     for y in (tw.flip(x), tw.where(tw.flip(x) > 0, x, tw.flip(x)), tw.roll(x, 1), tw.squeeze(x), tw.flip(tw.flip(x))):
         np.testing.assert_array_equal(np.asarray(y + x), np.array(10, np.uint8), strict=True)
+
+
+def test_a_pool_of_no_channels_in_a_file() -> None:
+    """Blocks of channels were counted by dividing by none."""
+    changes = (Change(at=1490132890, how="drop", value=0), Change(at=0, how="shape", value=0))
+    check_case(ONNX, OnnxCase(name="conv", how="fields", changes=changes))

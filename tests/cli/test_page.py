@@ -5,14 +5,17 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tilewright.cli.inspection import kind_of
 from tilewright.cli.page.data import Block, Box, Inspection, KernelText, Stage, Step
 from tilewright.cli.page.html import HEIGHT, LEFT, TEXT_LIMIT, TOP, WIDTH, Repeat, arena_svg, folded, graph_svg, layered, page, repeated
 from tilewright.cli.page.roofline import roofline_svg
+from tilewright.ops.base import REGISTRY
 
 
 @pytest.fixture
@@ -138,3 +141,13 @@ def test_layered_drawing_is_sound(parents: tuple[set[int], ...]) -> None:
     for rank in set(drawing.rank.values()):
         columns = sorted(drawing.column[n] for n in nodes if drawing.rank[n] == rank)
         assert all(b - a >= 0.999 for a, b in zip(columns, columns[1:], strict=False)), columns
+
+
+@pytest.mark.parametrize(("name", "kind"), [
+    ("matmul", "matmul"), ("qdot", "matmul"), ("qmatmul", "matmul"), ("int_conv", "conv"), ("q8_attention", "attention"),
+    ("add", "pointwise"), ("log_softmax", "softmax"), ("rms_norm", "norm"), ("batch_norm", "norm"),
+    ("qgather", "gather"), ("arg_max", "reduction"),
+    ("concat", "copy"), ("sort", "other"),
+])  # fmt: skip
+def test_kinds_follow_from_the_ops(name: str, kind: str) -> None:
+    assert kind_of(SimpleNamespace(op=REGISTRY[name])) == kind  # type: ignore[arg-type]

@@ -91,6 +91,17 @@ class Rotation(torch.nn.Module):
         return torch.view_as_real(z).flatten(-2), z, z.abs(), torch.conj(z) @ z.mT
 
 
+@pytest.mark.parametrize("power", [-1, -2, -3, -0.5, 0, 0.5, 2.0, 3])
+def test_powers_of_zero_and_of_the_axes(power: float) -> None:
+    class Power(torch.nn.Module):
+        def forward(self, z: torch.Tensor) -> torch.Tensor:
+            return z**power
+
+    z = torch.tensor([0, 1, -2, 3j, -1 - 2j, 0.5 + 1j], dtype=torch.complex128)
+    got, want = tw.compile(Power(), (z,))(z), z**power
+    torch.testing.assert_close(got, want, rtol=1e-14, atol=1e-15, equal_nan=True)
+
+
 def test_a_torch_module() -> None:
     x, turn = torch.randn(3, 8), torch.randn(3, 4)
     want = Rotation()(x, turn)

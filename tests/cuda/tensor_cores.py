@@ -66,19 +66,29 @@ def run_gradient(kernel: WindowGradientKernel, heap: Heap, words: Sequence[int],
     """The gradient of weights: parts of the pixels, 64 at a time; a tap's channels begin at multiples of 64."""
     left, right, result = kernel.maps
     g, x = ((data.astype(np.float64))[index] for data, index in (tensor(heap, m, words, env) for m in (left, right)))
-    seen = windows(x, right, kernel)
-    seen = np.pad(seen, ((0, 0), (0, 0), (0, -seen.shape[2] % 64))).transpose(1, 0, 2).reshape(seen.shape[1], -1)
-    assert kernel.transposed_a and not kernel.transposed_b and g.shape[:2] == (1, len(seen)) and kernel.parts == result.sizes[2]
+    whole, wide = windows(x, right, kernel), -(-kernel.channels // 64) * 64
+    whole = np.pad(whole, ((0, 0), (0, 0), (0, 64)))  # places behind the last channel are zeros
+    if kernel.apart:  # three products of halves, each in whole steps
+        one, more = kernel.apart, -kernel.apart % 64
+        firsts, seconds = ((np.pad(v, ((0, 0), (0, more), (0, 0)))) for v in (whole[:, :one], whole[:, one:]))
+        whole = np.concatenate([firsts, seconds, firsts], 1)
+        large, small = (np.pad(v, ((0, more), (0, 0))) for v in g)
+        g = np.concatenate([large, large, small])[None]
+    assert kernel.transposed_a and not kernel.transposed_b and g.shape[:2] == (1, whole.shape[1])
+    assert kernel.parts * kernel.blocks == result.sizes[2]
     data, index = tensor(heap, result, words, env)
-    each = -(-(-(-len(seen) // 64)) // kernel.parts) * 64
-    for p in range(kernel.parts):
-        data[index[p]] = g[0, p * each : (p + 1) * each, : result.sizes[1]].T @ seen[p * each : (p + 1) * each]
+    each = -(-(-(-whole.shape[1] // 64)) // kernel.parts) * 64
+    for p, b in np.ndindex(kernel.parts, kernel.blocks):
+        at, first, low = slice(p * each, (p + 1) * each), b * kernel.channels, b * kernel.each
+        seen = np.concatenate([np.pad(t[:, first : first + wide], ((0, 0), (0, max(0, wide - t[:, first:].shape[1])))) for t in whole[:, at]], 1)
+        rows = g[0, at, low : low + result.sizes[1]].T
+        data[index[p * kernel.blocks + b]] = rows @ seen
 
 
 def run_product(kernel: GemmKernel, heap: Heap, words: Sequence[int], env: dict[str, int]) -> None:
     if isinstance(kernel, WindowGradientKernel):
         return run_gradient(kernel, heap, words, env)
-    if any(i.op == "load" for i in kernel.walk()) or kernel.transposed_a or not kernel.transposed_b or len(kernel.maps) != 3:
+    if any(i.op == "load" for i in kernel.walk()) or kernel.transposed_a or len(kernel.maps) != 3:
         raise NotImplementedError(f"{kernel.name}: the model knows rows along K and no epilogue")
     left, right, result = kernel.maps
     a, b = ((data.astype(np.float64))[index] for data, index in (tensor(heap, m, words, env) for m in (left, right)))
@@ -88,7 +98,7 @@ def run_product(kernel: GemmKernel, heap: Heap, words: Sequence[int], env: dict[
         parts = seen.reshape(*seen.shape[:2], -1, kernel.channels), b.reshape(b.shape[0], -1, each, b.shape[2])
         total = np.einsum("tmgc,tgnc->mgn", *parts, optimize=True).reshape(1, seen.shape[1], -1)
     else:
-        total = np.einsum("bmk,bnk->bmn", a, b)
+        total = np.einsum("bmk,bnk->bmn" if kernel.transposed_b else "bmk,bkn->bmn", a, b)
     data, index = tensor(heap, result, words, env)
     if isinstance(kernel, PatchKernel):
         total = total.reshape(index.shape)

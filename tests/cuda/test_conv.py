@@ -96,7 +96,7 @@ def test_windows_on_the_tensor_cores(case: tuple[Any, ...], constant: bool, dtyp
 
 @pytest.mark.parametrize("dtype", [bf16, f32], ids=str)
 @pytest.mark.parametrize("case", [
-    (2, 64, (5, 7), 72, (3, 3), (1, 1), (1, 1)), (1, 16, (6, 5), 40, (2, 3), (0, 2), (2, 1)),
+    (2, 64, (5, 7), 72, (3, 3), (1, 1), (1, 1)), (2, 72, (5, 7), 40, (1, 1), (0, 0), (1, 1)), (2, 24, (9,), 16, (1,), (0,), (1,)), (1, 16, (6, 5), 40, (2, 3), (0, 2), (2, 1)),
     (1, 64, (3, 4, 5), 32, (3, 3, 2), (1, 1, 0), (1, 1, 1)),
 ], ids=str)  # fmt: skip
 def test_transposed_windows_with_steps_of_one_are_plain_ones(case: tuple[Any, ...], dtype: DType, rng: np.random.Generator) -> None:
@@ -107,8 +107,25 @@ def test_transposed_windows_with_steps_of_one_are_plain_ones(case: tuple[Any, ..
     emulated = Emulated(graph(lambda v, u: op(v, u), (dtype, x.shape), (dtype, k.shape)), features=TF32)
     assert sum(isinstance(launch.kernel, GemmKernel) for launch in emulated.program.launches) == 1
     (got,) = emulated(x, k)
-    back: Any = (F.conv_transpose2d, F.conv_transpose3d)[len(taps) - 2]
+    back: Any = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[len(taps) - 1]
     want = back(wide(x), wide(k), None, 1, padding, 0, 1, dilation).numpy()
+    np.testing.assert_allclose(got.astype(np.float64), want, rtol=1e-2, atol=1e-2 * np.abs(want).max())
+
+
+@pytest.mark.parametrize("case", [
+    (2, 16, (5, 7), 24, (3, 3), (2, 2), (1, 1), (1, 1)), (1, 8, (6, 5), 12, (1, 1), (2, 3), (0, 0), (1, 2)),
+    (1, 12, (4, 5), 8, (5, 2), (3, 1), (2, 0), (0, 0)), (2, 16, (9,), 8, (4,), (3,), (0,), (2,)),
+], ids=str)  # fmt: skip
+def test_phases_of_transposed_windows(case: tuple[Any, ...], rng: np.random.Generator) -> None:
+    """In tf32 as plain convolutions; phases that no tap reaches are zeros."""
+    n, c, sizes, out, taps, stride, padding, more = case
+    x, k = numbers(rng, f32, n, c, *sizes), numbers(rng, f32, c, out, *taps)
+    op = o.Conv(stride=stride, padding=tuple((p, p) for p in padding), dilation=(1,) * len(taps), transposed=True, output_padding=more)
+    emulated = Emulated(graph(lambda v, u: op(v, u), (f32, x.shape), (f32, k.shape)), features=TF32)
+    assert any(isinstance(launch.kernel, GemmKernel) for launch in emulated.program.launches)
+    (got,) = emulated(x, k)
+    back: Any = (F.conv_transpose1d, F.conv_transpose2d)[len(taps) - 1]
+    want = back(wide(x), wide(k), None, stride, padding, more).numpy()
     np.testing.assert_allclose(got.astype(np.float64), want, rtol=1e-2, atol=1e-2 * np.abs(want).max())
 
 

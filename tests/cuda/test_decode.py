@@ -319,7 +319,7 @@ def test_how_many_blocks_a_head_has() -> None:
 
 
 def test_loads_that_are_early_stay_early() -> None:
-    """The assembler moves loads of constants (`.nc`) behind the wait for the kernel before: those that stand before it are plain ones."""
+    """The assembler moves loads of constants (`.nc`) behind the wait for the previous kernel: those that stand before it are plain ones."""
     shapes = ((1, 2048), (2048,), (64, 2048))
     layer = lambda x, w, m: o.Matmul(transpose_b=True)(RmsNorm(eps=1e-5, affine="weight")(x, w), m)
     g = graph(layer, *((bf16, s) for s in shapes))

@@ -88,3 +88,47 @@ def test_a_language_model() -> None:
         with shaken(seeds(1)[0]):
             together([functools.partial(work, s) for s in seeds(4)])
         assert state.length == 24
+
+
+def test_a_torch_compiled_module() -> None:
+    """Forward and backward passes of one compiled module, every thread on a stream of its own."""
+    call = torch.compile(Model().cuda(), backend="tilewright", dynamic=True)
+
+    def both(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        mine = x.clone().requires_grad_()
+        (found,) = torch.autograd.grad(torch.stack([y.square().sum() for y in call(mine)]).sum(), mine)
+        with torch.no_grad():
+            return call(x)[0], found
+
+    inputs = [torch.randn(n, 12, device="cuda") for n in (5, 3, 40, 7)]
+    want = [both(x) for x in inputs]
+    torch.cuda.synchronize()
+
+    def work(seed: int) -> None:
+        rng, stream = random.Random(seed), torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            for _ in range(5):
+                k = rng.randrange(len(inputs))
+                assert all(torch.equal(a, b) for a, b in zip(both(inputs[k]), want[k], strict=True))
+
+    with shaken(seeds(1)[0]):
+        together([functools.partial(work, s) for s in seeds(4)])
+
+
+def test_an_optimizer() -> None:
+    """One optimizer and one jitted step serve all threads; each has a state of its own."""
+    optimizer = tw.optim.adamw(1e-2)
+    start = fresh_rng().standard_normal((6, 4)).astype(np.float32)
+    step = tw.jit(lambda params, state, x: optimizer.update(params, tw.grad(lambda p: tw.sum((x @ p) ** 2))(params), state))
+
+    def train(seed: int) -> Any:
+        rows = np.random.default_rng(seed).standard_normal((5, 6)).astype(np.float32)
+        params, x = tw.asarray(start).to("cuda"), tw.asarray(rows).to("cuda")
+        state = optimizer.init(params)
+        for _ in range(4):
+            params, state = step(params, state, x)
+        return params.numpy()
+
+    want = {s: train(s) for s in seeds(4)}
+    with shaken(seeds(1)[0]):
+        together([lambda s=s: np.testing.assert_array_equal(train(s), want[s]) for s in want])  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""Loads before the wait for the kernel before: only of what nothing in the program writes."""
+"""Loads before the wait for the previous kernel: only of what nothing in the program writes."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def elsewhere(work: Callable[[], Any]) -> Any:
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 def test_only_kernels_that_wait_start_early(arch: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Code for older chips has no word for it: on newer ones, too, it starts when the kernel before has ended."""
+    """Code for older chips has no word for it: on newer ones, too, it starts when the previous kernel has ended."""
     edges: list[bool] = []
     monkeypatch.setattr(cuda_driver, "after", lambda graph, before, node, *, early: edges.append(early))
     with fake_gpu((9, 0), run=False):

@@ -62,7 +62,7 @@ def test_many_rows(name: str, k: int, n: int, m: int, rng: np.random.Generator) 
     assert near(e(x, r)[0] - r, x.astype(np.float64) @ numbers.T)
 
 
-# a cluster's blocks, strips, warps along K, groups of warps
+# a cluster's blocks, panels, warps along K, groups of warps
 PLANS = [("Q4_K", 512, 40, 5, (1, 2, 2, 2)), ("Q4_0", 1024, 50, 11, (2, 3, 2, 2)), ("Q6_K", 768, 20, 2, None), ("Q8_0", 96, 21, 16, None),
          ("NVFP4", 512, 35, 9, (2, 3, 1, 3)), ("F8_E4M3", 384, 3, 10, None), ("Q5_1", 32, 17, 3, None)]  # fmt: skip
 
@@ -94,7 +94,7 @@ MORE = [s for s in (*(qgemm.Shape(*x) for x in qgemm.COST), *(qgemm.Shape(4, m, 
 @pytest.mark.parametrize("shape", [*SHAPES, *(pytest.param(s, marks=SLOW) for s in MORE)], ids=lambda s: "-".join(map(str, s)))
 def test_every_tile_gives_the_same_exact_numbers(shape: qgemm.Shape, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scales that are powers of two and small integers as activations leave nothing to round."""
-    n, k, m = 16 * shape.strips + 5, 256 * max(2, shape.splits) if shape.wgmma else 64, shape.rows + 3
+    n, k, m = 16 * shape.panels + 5, 256 * max(2, shape.splits) if shape.wgmma else 64, shape.rows + 3
     raw, _ = matrix(rng, "Q8_0", n, k)
     raw.reshape(n, -1, 34)[..., :2] = np.full((1,), 2.0**-4, np.float16).view(np.uint8)
     x, r = rng.integers(-8, 9, (m, k)).astype(np.float32), rng.integers(-8, 9, (m, n)).astype(np.float32)

@@ -36,7 +36,7 @@ def test_a_report_names_launches_kernels_and_barriers() -> None:
     assert kernel["barriers"]["bar.sync"] >= 1 and kernel["barriers"]["griddepcontrol.wait"] == 1
     assert (kernel["registers"] is None) == (find_ptxas() is None)
     text = str(session.report())
-    assert "the kernel before has ended" in text and "1 launches of 1 kernels" in text and "softmax" in session.report()._repr_html_()
+    assert "the previous kernel has ended" in text and "1 launches of 1 kernels" in text and "softmax" in session.report()._repr_html_()
 
 
 class OnGpu:

@@ -12,7 +12,7 @@ import pytest
 import tilewright.ops as o
 from tests.cuda.launching import Emulated, graph, reference
 from tests.fresh import fresh_rng
-from tilewright.core.dims import evaluate
+from tilewright.core.dims import evaluate, sym
 from tilewright.core.dtypes import DType, bf16, f16, f32, f64, i32, i64
 from tilewright.kernels.conv.cuda.tiled import TiledConv
 from tilewright.kernels.cuda import templates
@@ -44,6 +44,7 @@ CONVOLUTIONS: list[tuple[DType, tuple[int, ...], tuple[int, ...], dict[str, Any]
     (f32, (2, 3, 16, 17), (24, 3, 7, 7), {"padding": ((3, 3),) * 2, "stride": (2, 2), "features": ("tf32-conv",)}),
     (f32, (1, 1, 3, 6, 7), (8, 1, 3, 3, 3), {"padding": ((1, 1),) * 3, "dilation": (1, 2, 1)}),
     (f32, (1, 3, 8, 8), (16, 3, 4, 4), {"stride": (4, 4), "features": ("tf32-conv",), "exact": True}),
+    (f32, (2, 3, 9, 7), (8, 3, 3, 3), {"padding": ((1, 1),) * 2, "open": ("H", "W")}),
 ]
 
 
@@ -54,11 +55,11 @@ def test_convolutions(
     """Strides, dilations, groups, phases of a transposed one, few channels; patches that do not overlap stay exact."""
     monkeypatch.setattr(templates, "CUDA_TEMPLATES", [TiledConv(), *templates.CUDA_TEMPLATES])
     how, n = dict(how), len(x) - 2
-    features, exact = how.pop("features", ()), how.pop("exact", False)
+    features, exact, sizes = how.pop("features", ()), how.pop("exact", False), tuple(sym(s, 1) for s in how.pop("open", ()))
     op = Conv(**{"stride": (1,) * n, "padding": ((0, 0),) * n, "dilation": (1,) * n, **how})
     rng = fresh_rng()
     arrays = [rng.standard_normal(s).astype(NUMPY[dtype]) for s in (x, w)]
-    g = graph(lambda a, b: o.Relu()(op(a, b)), (dtype, x), (dtype, w))
+    g = graph(lambda a, b: o.Relu()(op(a, b)), (dtype, (*x[:2], *sizes) if sizes else x), (dtype, w))
     e = Emulated(g, features=features)
     assert any(isinstance(launch.kernel, TiledKernel) for launch in e.program.launches)
     (got,) = e(*arrays)

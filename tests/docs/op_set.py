@@ -44,7 +44,7 @@ KINDS: dict[str, str] = {
     "sorting": "sort arg_sort top_k",
     "random numbers": "random_bits random_uniform random_normal positions",
     "sampling": "sample",
-    "convolution, also transposed": "conv winograd_conv winograd_tiles tap_products",
+    "convolution, also transposed": "conv winograd_conv winograd_tiles tap_products weight_gradient",
     "pooling": "max_pool max_pool_indices avg_pool pool adaptive_pool",
     "resize": "resize",
     "losses": "softmax_cross_entropy",

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -109,10 +112,17 @@ def test_the_reference_has_every_public_name() -> None:
     assert set(found) == set(re.findall(r"api/(\w+)\.md", (ROOT / "mkdocs.yml").read_text()))
 
 
+def test_the_reference_needs_no_torch() -> None:
+    """`make docs` installs none."""
+    code = "import sys; sys.modules['torch'] = None; import tilewright as tw; [getattr(tw, name) for name in tw.__all__]"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False,
+                          env={**os.environ, "PYTHONPATH": str(PACKAGE.parent)})
+    assert done.returncode == 0, done.stderr
+
+
 def tool(name: str) -> Any:
     """A module of docs/tools."""
     import importlib
-    import sys
 
     sys.path.insert(0, str(DOCS / "tools"))
     try:

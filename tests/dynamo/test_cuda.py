@@ -26,20 +26,26 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
     with fake_gpu() as fake:
 
         def scope(session: Any) -> dict[str, Any]:
-            def start(addresses: list[int], env: dict[str, int], stream: int) -> None:
+            def start(addresses: list[int], env: dict[str, int], stream: int, begin: Any = session.start) -> None:
                 assert not any(a % 16 for a in addresses)
                 before = list(fake.memory.buffers)
                 types = [*session.interface.inputs, *session.interface.outputs]
                 for at, t in {a: t for a, t in zip(addresses, types, strict=True) if a}.items():
                     fake.memory.add(np.ctypeslib.as_array((ctypes.c_uint8 * evaluate(t.nbytes, env)).from_address(at)))
-                session.start(addresses, env, stream)
+                begin(addresses, env, stream)
                 session.synchronize()
                 fake.memory.buffers[:] = [b for b in fake.memory.buffers if b in before or b[0] in fake.memory.kept]
 
             def alloc(shape: Any, strides: Any, dtype: Any) -> Any:
                 return torch.empty_strided(shape, strides, dtype=dtype)
 
-            return {"alloc": alloc, "start": start, "stream": lambda _: 0, "current": lambda: 0, "device": torch.device("cpu")}
+            def faster(session: Any, plain: Any) -> Any:
+                """Machine code, over memory that the emulated GPU knows."""
+                found = call._faster(session, lambda *words: session.start(list(words[:-1]), {}, words[-1]))
+                return found and (lambda *words: start(list(words[:-1]), {}, words[-1], lambda a, _, stream: found(*a, stream)))
+
+            return {"alloc": alloc, "start": start, "faster": faster, "stream": lambda _: 0, "current": lambda: 0,
+                    "device": torch.device("cpu")}
 
         monkeypatch.setattr(call, "_gpu_scope", scope)
         monkeypatch.setattr(fragment, "_device", lambda module: "cuda")
@@ -91,7 +97,7 @@ def test_training_steps(half: bool, gpu: FakeDriver) -> None:
         got = steps(torch.compile(module, backend="tilewright", options={"precision": "exact"}), module, x, half)
     want = steps(other, other, x, half)
     assert [c.kind for c in found] == ["forward", "backward"] and not sum(c.splits for c in found), [c.refusals for c in found]
-    assert gpu.launches
+    assert gpu.launches and gpu.native  # the second step is bound and launched by machine code
     if not half:
         assert_same(got, want)
     for (a, da), (b, db) in zip(got[0], want[0], strict=True):

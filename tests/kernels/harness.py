@@ -15,7 +15,7 @@ from tilewright.core.natives import address as native_address
 from tilewright.core.target_spec import TargetSpec
 from tilewright.ir.graph import Graph
 from tilewright.kernels.launch import Buffer, ErrorWord, Native, Pointer, Program
-from tilewright.kernels.quant.strips import pack_strips
+from tilewright.kernels.quant.panels import pack_panels
 from tilewright.kernels.select import select
 from tilewright.runtime.executable import bounds
 from tilewright.runtime.native.layout import OUT_OF_BOUNDS
@@ -75,10 +75,10 @@ class Memory:
 def pack(array: Any, packed: Any) -> Any:
     if packed.form == "plain":
         return np.ascontiguousarray(array)
-    if packed.form == "strips":
-        strips = np.empty(packed_shape(array.shape, packed), np.uint8)
-        pack_strips(array, packed.format, strips, 0, len(strips))
-        return strips
+    if packed.form == "quantized panels":
+        made = np.empty(packed_shape(array.shape, packed), np.uint8)
+        pack_panels(array, packed.format, made, 0, len(made))
+        return made
     if packed.form in ("filters", "taps"):
         filters = np.empty(packed_shape(array.shape, packed), array.dtype)
         pack_taps(array, packed, filters)

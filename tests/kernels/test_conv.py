@@ -37,6 +37,8 @@ CASES: dict[str, tuple[Any, ...]] = {
     "groups of four": ((2, 20, 5, 19), (20, 4, 3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1), 5),
     "groups of two": ((1, 38, 9, 11), (38, 2, 2, 3), (2, 2), ((0, 1), (-1, 2)), (1, 2), 19),
     "three axes": ((1, 3, 4, 5, 18), (12, 3, 2, 3, 3), (1, 2, 1), ((1, 1), (0, 1), (1, 1)), (1, 1, 2), 1),
+    "few results": ((2, 37, 5, 13), (3, 37, 3, 3), (1, 2), ((1, 1), (1, 0)), (1, 1), 1),
+    "few results of groups": ((1, 64, 9, 11), (8, 32, 3, 3), (1, 1), ((6, 6), (6, 6)), (6, 6), 2),
     "cropped": ((1, 4, 9, 50), (18, 4, 2, 2), (1, 1), ((-1, 0), (-2, -3)), (1, 1), 1),
     "no results": ((0, 4, 9), (16, 4, 3), (1,), ((1, 1),), (1,), 1),
 }
@@ -66,7 +68,7 @@ def close(got: Any, want: Any, limit: float) -> None:
     np.testing.assert_allclose(got.astype("f8"), want, rtol=limit, atol=limit * max(1.0, float(np.abs(want).max(initial=0))))
 
 
-OLDER = [(name, level) for name in ("groups", "groups of four", "cropped") for level in LEVELS[1:]]
+OLDER = [(name, level) for name in ("groups", "groups of four", "cropped", "few results") for level in LEVELS[1:]]
 
 
 @pytest.mark.parametrize(("name", "level"), [*((name, "avx512") for name in CASES), *OLDER])
@@ -79,7 +81,7 @@ def test_values(name: str, level: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["three axes", "steps and dilation", "taps far outside", "padding wider than the input", "cropped",
-                                  "groups of two"])
+                                  "groups of two", "few results"])
 def test_no_access_leaves_its_memory(name: str) -> None:
     values = inputs(name)
     (got,), error = interpret_graph(conv(name), values)
@@ -88,14 +90,28 @@ def test_no_access_leaves_its_memory(name: str) -> None:
 
 
 @pytest.mark.parametrize("dtype,limit", [(f64, 1e-12), (f16, 4e-3)], ids=["f64", "f16"])
-def test_dtypes(dtype: Any, limit: float) -> None:
-    values = inputs("3x3", dtype)
-    (got,), _ = run_graph(conv("3x3", dtype), values)
+@pytest.mark.parametrize("name", ["3x3", "few results"])
+def test_dtypes(name: str, dtype: Any, limit: float) -> None:
+    values = inputs(name, dtype)
+    (got,), _ = run_graph(conv(name, dtype), values)
     assert got.dtype == dtype.np
-    close(got, wanted("3x3", values), limit)
+    close(got, wanted(name, values), limit)
 
 
-@pytest.mark.parametrize("name", ["5 taps", "3x3"])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_few_results_of_constant_weights_run_along_channels(transposed: bool) -> None:
+    """NaN and infinities stay in the results whose windows hold them."""
+    layer = torch.nn.ConvTranspose2d(19, 2, 4, 2, 1) if transposed else torch.nn.Conv2d(19, 2, 3, 2, 1)
+    x = torch.from_numpy(fresh_rng().standard_normal((2, 19, 9, 8)).astype("f4"))
+    x[0, 3, 4, 5], x[1, 18, 0, 0] = float("nan"), float("inf")
+    session = tw.compile(torch.nn.Sequential(layer, torch.nn.Sigmoid()).eval(), (x,))
+    assert "sums of lanes" in str(session.report())
+    with torch.no_grad():
+        want = torch.sigmoid(layer.double()(x.double())).numpy()
+    np.testing.assert_allclose(np.asarray(session(x)), want, atol=2e-6)
+
+
+@pytest.mark.parametrize("name", ["5 taps", "3x3", "few results"])
 def test_a_size_known_at_run_time_and_one_image_of_several_give_the_same_bits(name: str) -> None:
     values = inputs(name)
     (whole,), _ = run_graph(conv(name), values)

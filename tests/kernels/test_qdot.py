@@ -63,8 +63,8 @@ def test_every_format(name: str, level: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["Q4_1", "Q4_K", "Q6_K"])
-def test_more_strips_at_once_give_the_same_bits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What large matrices use, for one row and for several; the last strips are fewer than four."""
+def test_more_panels_at_once_give_the_same_bits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What large matrices use, for one row and for several; the last panels are fewer than four."""
     from tilewright.kernels.quant import qdot
 
     rng, k = fresh_rng(), 512

@@ -58,7 +58,7 @@ def test_a_norm(kind: str, also: bool, level: str) -> None:
 @pytest.mark.parametrize("level", ["native", *(pytest.param(x, marks=pytest.mark.slow) for x in LEVELS[1:])])
 @pytest.mark.parametrize("also, n, programs", [(False, 96, 8), (True, 96, 0), (False, 128, 0)])
 def test_a_product(also: bool, n: int, programs: int, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`programs` of a thread from which on a matrix is large: with none, four strips are multiplied at once."""
+    """`programs` of a thread from which on a matrix is large: with none, four panels are multiplied at once."""
     monkeypatch.setattr(qdot, "PROGRAMS", programs)
     rng, k = fresh_rng(), 64
     w = packed("Q4_1", n, k, rng)

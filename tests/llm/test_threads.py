@@ -1,6 +1,8 @@
 """What the docstrings of LLM, State and Stream promise between threads, under a scheduler that switches often and sleeps at random."""
 from __future__ import annotations
 
+import copy
+import pickle
 import random
 import sys
 import time
@@ -13,7 +15,7 @@ import pytest
 from tests.fresh import fresh_rng
 from tests.llm.quantized_model import model
 from tests.shaken import at_once
-from tilewright.core.errors import InputError
+from tilewright.core.errors import InputError, UnsupportedError
 from tilewright.llm.batch import BatchCall
 from tilewright.llm.model import LLM
 from tilewright.runtime.state import StatefulCall
@@ -182,6 +184,23 @@ def test_a_state_for_several_prompts_is_refused(llm: LLM) -> None:
         llm.generate_batch("one")
     with pytest.raises(InputError, match=r"state must be one that start\(\) made, got dict"):
         llm.generate([1], state={})  # type: ignore[arg-type]
+
+
+def test_copies_share_no_memory(llm: LLM) -> None:
+    """Copies by the module `copy` are states of their own; a model, a stream and pickles of anything are refused."""
+    state = llm.start()
+    llm.feed(state, [3, 1])
+    others = [copy.copy(state), copy.deepcopy([state])[0]]
+    want = llm.feed(state, [4])
+    for other in others:
+        llm.feed(other.copy(), [9, 9])
+        assert other.length == 2 and np.array_equal(llm.feed(other, [4]), want)
+    for thing in (llm, llm.generate([1], max_tokens=1)):
+        for how in (copy.copy, copy.deepcopy, pickle.dumps):
+            with pytest.raises(UnsupportedError, match="copied"):
+                how(thing)
+    with pytest.raises(UnsupportedError, match="state: cannot be pickled"):
+        pickle.dumps(state)
 
 
 def test_a_closed_model_says_so_in_every_thread(switching: random.Random) -> None:

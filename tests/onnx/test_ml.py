@@ -87,6 +87,7 @@ CASES: dict[str, Any] = {
                            replaced_value_float=float("nan")),
     "binarizer": lambda: one("Binarizer", [f(5, 3)], domain=ML, threshold=0.2),
     "features": lambda: one("FeatureVectorizer", [f(5, 3), f(5, 2)], domain=ML, inputdimensions=[3, 2]),
+    "padded features": lambda: one("FeatureVectorizer", [f(5, 3), f(5, 4)], domain=ML, inputdimensions=[5, 2]),
     "encoder": lambda: one("LabelEncoder", [np.array([[1, 5, 9]])], domain=ML, keys_int64s=[1, 9], values_floats=[0.5, 2.5], default_float=-3.0),  # noqa: E501
 }  # fmt: skip
 
@@ -190,3 +191,47 @@ def test_rows_of_strings_and_numbers_need_no_plan_for_every_size() -> None:
         if rows == 9:
             plans = session.report().count("segment")
     assert session.report().count("segment") == plans and "each set of sizes" not in session.report()
+
+
+STRINGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # other inputs, attributes
+    "Slice": ({"a": np.array([1, 0]), "b": np.array([4, 9]), "c": np.array([0, 1]), "d": np.array([2, 1])}, {}),
+    "Split": ({"a": np.array([1, 2])}, {"axis": 1}),
+    "GatherND": ({"a": np.array([[0, 2], [3, 1]])}, {}),
+    "GatherElements": ({"a": np.array([[2, 0, 1], [0, -1, 2]])}, {"axis": 0}),
+    "ScatterND": ({"a": np.array([[0], [3]]), "b": np.array([["u", "v", "w"], ["", "y", "z"]], object)}, {}),
+    "ScatterElements": ({"a": np.array([[1, 0, 2]]), "b": np.array([["u", "v", "w"]], object)}, {"axis": 0}),
+    "ArrayFeatureExtractor": ({"a": np.array([[2, 0]])}, {"domain": ML}),
+    "Gather": ({"a": np.array([1])}, {"axis": 1}),
+}
+
+
+@pytest.mark.parametrize("op", STRINGS)
+def test_strings_are_moved(op: str) -> None:
+    """A column that is empty, a word that is not ASCII."""
+    more, attrs = STRINGS[op]
+    x = np.array(["ant", "bee", "cat", "", "ewe", "fück", "gnu", "hen", "ibis", "jay", "kea", "lynx"], object).reshape(4, 3)
+    x = x[fresh_rng().permutation(4)]
+    node = helper.make_node(op, ["x", *more], ["y", "z"] if op == "Split" else ["y"], **attrs)
+    strings = [helper.make_tensor_value_info("x", 8, [None, 3])]
+    proto = model([node], strings, list(node.output), {k: v for k, v in more.items() if v.dtype != object}, domains=[ML])
+    proto.graph.initializer.extend(helper.make_tensor(k, 8, v.shape, [s.encode() for s in v.reshape(-1)]) for k, v in more.items()
+                                   if v.dtype == object)
+    agree(proto, {"x": x})
+
+
+def test_strings_that_an_encoder_does_not_know() -> None:
+    known = helper.make_node("LabelEncoder", ["x"], ["y"], domain=ML, keys_strings=["ant", "bee"], values_floats=[4.0, 5.0],
+                             default_float=-7.0)
+    hot = helper.make_node("OneHotEncoder", ["x"], ["h"], domain=ML, cats_strings=["bee", "ant"], zeros=1)
+    proto = model([known, hot], [helper.make_tensor_value_info("x", 8, [None, None])], ["y", "h"], domains=[ML])
+    for x in (["bee", "ant"], ["bee", "cat"], []):
+        agree(proto, {"x": np.array([x, x], object).reshape(2, -1)})
+
+
+@pytest.mark.parametrize("attrs", [{"tokenexp": "[a-z]+", "mincharnum": 2}, {"separators": [""], "mincharnum": 1},
+                                   {"separators": [" ", "[,;]"], "mincharnum": 1}, {"tokenexp": "[a-z0-9]+", "mincharnum": 1, "mark": 1}])
+def test_words_of_a_text(attrs: dict[str, Any]) -> None:
+    node = helper.make_node("Tokenizer", ["x"], ["y"], domain="com.microsoft", **{"mark": 0, "pad_value": "#", **attrs})
+    texts = np.array(["a red, fox;runs", "i", "x9 y", "two  blanks", "ende"], object)[fresh_rng().permutation(5)]
+    for x, shape in ((texts, [None]), (texts[:4].reshape(2, 2), [None, None])):
+        agree(model([node], [helper.make_tensor_value_info("x", 8, shape)], ["y"], domains=["com.microsoft"]), {"x": x})

@@ -30,3 +30,16 @@ def test_scales_bias_and_bounds_of_a_layer_are_one_step(codes: Any, zero: int, a
     regions = [r.op.body for r in tw.compile(proto).model.graph.nodes if isinstance(r.op, o.Fused)]
     behind = [m.op.name for r in regions if any(isinstance(m.op, o.IntConv) for m in r.nodes) for m in r.nodes]
     assert behind.count("mul") == 1 and not {"div", "relu", "maximum"} & set(behind)
+
+
+@pytest.mark.parametrize("codes", [np.uint8, np.int8])
+def test_large_weights_of_integer_products_are_packed_by_the_compiler(codes: Any) -> None:
+    rng = fresh_rng()
+    low, high = np.iinfo(codes).min, np.iinfo(codes).max + 1
+    a, w = rng.integers(0, 256, (3, 301)).astype(np.uint8), rng.integers(low, high, (301, 259)).astype(codes)
+    zeros = {"w": w, "zw": rng.integers(low, high, 259).astype(codes)}
+    z = np.array(rng.integers(0, 256), np.uint8)
+    proto = model([helper.make_node("MatMulInteger", ["a", "w", "za", "zw"], ["y"])], [info("a", a), info("za", z)], ["y"], zeros)
+    session = tw.compile(proto)
+    np.testing.assert_array_equal(session(a, z), (a.astype(np.int32) - z) @ (w.astype(np.int32) - zeros["zw"]))
+    assert {"pack_words", "transpose", "sum"}.isdisjoint(n.op.name for n in session.model.graph.nodes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,14 +19,6 @@ OPS_A_RUN = 20
 @pytest.fixture(scope="module")
 def ops() -> dict[str, Any]:
     return score.database()
-
-
-@pytest.fixture(autouse=True)
-def one_torch_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def test_the_page_is_up_to_date(request: pytest.FixtureRequest) -> None:

@@ -313,10 +313,9 @@ def iota(a: dict[str, Any]) -> Any:
 
 
 def update_slice(a: dict[str, Any], cache: Any, new: Any) -> Any:
-    start = a.get("start", 0)
-    out = cache.clone()
-    out.narrow(a["axis"], start, new.shape[a["axis"]]).copy_(new)
-    return out
+    start, step = a.get("start", 0), a.get("step", 1)
+    places = start + step * torch.arange(new.shape[a["axis"]])
+    return cache.index_copy(a["axis"], places, new.to(cache.dtype))
 
 
 def sample(a: dict[str, Any], logits: Any, seen: Any, settings: Any, numbers: Any) -> Any:

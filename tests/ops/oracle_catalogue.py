@@ -97,12 +97,22 @@ def max_pool_backward(a: dict[str, Any], g: Any, indices: Any) -> Any:
 
 
 def tap_products(a: dict[str, Any], x: Any, g: Any) -> Any:
-    windows = x.double()
+    around = [p for pair in reversed(a.get("padding", ())) for p in pair]
+    windows = torch.nn.functional.pad(x.double(), around)
     for axis, (k, s, d, o) in enumerate(zip(a["kernel"], a["stride"], a["dilation"], g.shape[2:], strict=True), 2):
         taps = [windows.narrow(axis, i * d, (o - 1) * s + 1) if o else windows.narrow(axis, 0, 0) for i in range(k)]
         windows = torch.stack([t[(slice(None),) * axis + (slice(None, None, s),)] for t in taps], -1)
     rank = g.ndim - 2
     return (windows * g.double().reshape(*g.shape, *(1,) * rank)).sum((0, *range(2, 2 + rank))).to(x.dtype)
+
+
+def weight_gradient(a: dict[str, Any], x: Any, g: Any) -> Any:
+    rank = g.ndim - 2
+    wide = torch.nn.functional.pad(x.double(), [p for pair in reversed(a["padding"]) for p in pair])
+    w = torch.zeros(g.shape[1], x.shape[1] // a.get("groups", 1), *a["kernel"], dtype=torch.float64, requires_grad=True)
+    y = torch.ops.aten.convolution(wide, w, None, a["stride"], [0] * rank, a["dilation"], False, [0] * rank, a.get("groups", 1))
+    y = y[(slice(None), slice(None), *(slice(d) for d in g.shape[2:]))]
+    return torch.autograd.grad(y, w, g.double())[0].to(x.dtype)
 
 
 def strided_add(a: dict[str, Any], x: Any) -> Any:
@@ -115,7 +125,8 @@ def strided_add(a: dict[str, Any], x: Any) -> Any:
 def bag_sum(a: dict[str, Any], table: Any, ids: Any, bounds: Any) -> Any:
     if table.dtype == torch.bfloat16:  # PyTorch has no bags of these
         return bag_sum(a, table.double(), ids, bounds).to(table.dtype)
-    return torch.nn.functional.embedding_bag(ids.long(), table, bounds.long(), mode="sum", include_last_offset=True)
+    return torch.nn.functional.embedding_bag(ids.long(), table, bounds.long(), mode="max" if a.get("largest") else "sum",
+                                               include_last_offset=True)
 
 
 def grouped_gemm(a: dict[str, Any], x: Any, w: Any, ends: Any) -> Any:
@@ -156,6 +167,7 @@ CATALOGUE: dict[str, Oracle] = {
     "strided_add": strided_add,
     "max_pool_backward": max_pool_backward,
     "tap_products": tap_products,
+    "weight_gradient": weight_gradient,
     "pad_edges": pad_edges,
     "strided": lambda a, x: torch.as_strided(x.contiguous(), (*x.shape[:-1], *a["shape"]), (*x.contiguous().stride()[:-1], *a["strides"]),
                                              a.get("offset", 0)),

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import tilewright as tw
+from tilewright.target.cpu.host import host_target
 
 
 def shown(module: nn.Module, x: torch.Tensor) -> str:
@@ -16,7 +17,7 @@ def shown(module: nn.Module, x: torch.Tensor) -> str:
 @pytest.mark.parametrize(("dtype", "unit"), [(torch.bfloat16, 2.0**-8), (torch.float16, 2.0**-11), (torch.float32, 2.0**-20)])
 def test_small_floats_are_transformed_in_f32(dtype: torch.dtype, unit: float) -> None:
     conv = nn.Conv2d(20, 18, 3, padding=1).to(dtype)
-    x = torch.randn(2, 20, 9, 14).to(dtype)
+    x = torch.randn(2, 20, 14, 15).to(dtype)
     session = tw.compile(conv.eval(), (x,))
     assert "results a tile" in str(session.report())
     want = nn.functional.conv2d(x.double(), conv.weight.double(), conv.bias.double(), padding=1)  # type: ignore[union-attr]
@@ -30,3 +31,10 @@ def test_large_weights_in_bf16_stay_direct() -> None:
     conv = nn.Conv2d(512, 256, 3, padding=1)
     assert "2x2 results a tile" in shown(conv, x)
     assert "results a tile" not in shown(conv.bfloat16(), x.bfloat16())
+
+
+def test_weights_of_few_tiles_in_bf16_stay_direct() -> None:
+    """Reading a weight for each of 36 positions takes longer than the direct sum over a small image saves, whatever the batch."""
+    conv = nn.Conv2d(128, 128, 3, padding=1).bfloat16()
+    assert "results a tile" not in shown(conv, torch.randn(4, 128, 14, 14).bfloat16())
+    assert ("4x4 results a tile" in shown(conv, torch.randn(1, 128, 28, 28).bfloat16())) is not host_target().has("amx-tile", "amx-bf16")

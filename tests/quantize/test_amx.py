@@ -7,6 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+import torch
 
 from tests.fresh import fresh_rng
 from tests.kernels.interpreted import interpret_graph
@@ -56,6 +57,45 @@ def test_products_of_bf16_in_the_interpreter() -> None:
     (got,), _ = interpret_graph(graph, [x], with_tiles())
     want = x.astype(np.float64) @ w.T.astype(np.float64)
     assert np.abs(got.astype(np.float64) - want).max() < 2.0**-7 * np.abs(want).max()
+
+
+@pytest.mark.parametrize(("channels", "out", "size", "kernel", "step", "groups"), [
+    (64, 48, (5, 7), (3, 3), 1, 1), (32, 16, (9, 6), (3, 1), 2, 1), (128, 64, (6, 7), (1, 5), 1, 2)])
+@pytest.mark.parametrize("dtype", [bf16, u8])
+def test_convolutions_in_the_interpreter(dtype: Any, channels: int, out: int, size: tuple[int, int], kernel: tuple[int, int], step: int,
+                                         groups: int) -> None:
+    """Windows of pixels at the edges, of two images and of groups become rows of tiles."""
+    rng, target = fresh_rng(), with_tiles()
+    channels *= 2 if dtype is u8 else 1
+    shapes = (2, channels, *size), (out, channels // groups, *kernel)
+    padding = tuple((k // 2, k // 2) for k in kernel)
+    common = {"stride": (step, step), "dilation": (1, 1), "padding": padding, "groups": groups}
+    graph = Graph("convolution")
+    x_in = graph.input(TensorType(dtype, shapes[0]), "x")
+    if dtype is u8:
+        x, w = rng.integers(0, 256, shapes[0]).astype(np.uint8), rng.integers(-128, 128, shapes[1]).astype(np.int8)
+        graph.outputs = [o.IntConv(**common)(x_in, graph.constant(w, "w"))]
+    else:
+        x, w = (rng.standard_normal(s).astype(ml_dtypes.bfloat16) for s in shapes)
+        graph.outputs = [o.Conv(**common)(x_in, graph.constant(w, "w"))]
+    graph = run_pipeline(graph, target)
+    assert any("AMX" in launch.note for launch in select(graph, target).launches)
+    (got,), _ = interpret_graph(graph, [x], target)
+    want = torch.conv2d(torch.tensor(x.astype(np.float64)), torch.tensor(w.astype(np.float64)), stride=step,
+                        padding=tuple(p for p, _ in padding), groups=groups).numpy()
+    assert np.abs(got.astype(np.float64) - want).max() <= (0 if dtype is u8 else 2.0**-7) * np.abs(want).max()
+
+
+def test_windows_that_fill_no_tiles_are_widened() -> None:
+    """Intel's cores multiply vectors of bf16 pairs more slowly than f32."""
+    target, graph = with_tiles(), Graph("first layer")
+    w = np.zeros((64, 3, 7, 7), ml_dtypes.bfloat16)
+    x = graph.input(TensorType(bf16, (1, 3, 20, 20)), "x")
+    graph.outputs = [o.Conv(stride=(2, 2), dilation=(1, 1), padding=((3, 3), (3, 3)), groups=1)(x, graph.constant(w, "w"))]
+    graph = run_pipeline(graph, target)
+    for cpu, used in ((target, False), (replace(target, features=target.features - {"amx-tile"}), True)):
+        kernels = [launch.kernel for launch in select(graph, cpu).launches]
+        assert any("dot2" in str(kernel) for kernel in kernels) is used
 
 
 @pytest.mark.parametrize(("dtype", "instruction"), [(u8, "tdpbusd"), (bf16, "tdpbf16ps")])

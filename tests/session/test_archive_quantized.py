@@ -1,4 +1,4 @@
-"""Sessions of models with packed weights: the strips are stored as they are, and the graph can be had again from them."""
+"""Sessions of models with packed weights: the panels are stored as they are, and the graph can be had again from them."""
 from __future__ import annotations
 
 from pathlib import Path
@@ -40,12 +40,12 @@ def test_save_and_load(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     x = rng.standard_normal((5, k)).astype("f4")
     want = session(x)
     assert session.executable is not None
-    assert "strips" in {c.packed.form for c in session.executable.program.constants}
+    assert "quantized panels" in {c.packed.form for c in session.executable.program.constants}
     session.save(tmp_path / "q.tw")
     loaded = tw.load(tmp_path / "q.tw")
     assert loaded.model.notes == []
     np.testing.assert_array_equal(loaded(x), want)
-    loaded.save(tmp_path / "again.tw")  # reads the graph, so the rows come back out of the strips
+    loaded.save(tmp_path / "again.tw")  # reads the graph, so the rows come back out of the panels
     monkeypatch.setenv("TILEWRIGHT_CPU", "baseline")
     other = tw.load(tmp_path / "again.tw")
     assert "another kind of CPU" in other.model.notes[0]

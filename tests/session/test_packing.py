@@ -10,7 +10,7 @@ from tests.fresh import fresh_rng
 from tilewright.build.packing import pack_constants, packed_bytes, packed_shape, unpack
 from tilewright.core.errors import CompileError
 from tilewright.kernels.launch import Buffer, ConstBuffer, Packed
-from tilewright.kernels.quant.strips import LANES, STRIPS
+from tilewright.kernels.quant.panels import LANES, PANELS
 from tilewright.kernels.select import stored_bytes
 from tilewright.ops import quant
 from tilewright.ops.structure import ConstantData
@@ -74,14 +74,14 @@ def test_panels_need_a_matrix() -> None:
         packed_shape((2, 3, 4, 5), Packed("panels", 16))
 
 
-@pytest.mark.parametrize("name", sorted(STRIPS))
-def test_strips_give_the_file_back(name: str) -> None:
-    """Any bytes, a last strip that is not full, one block and several."""
+@pytest.mark.parametrize("name", sorted(PANELS))
+def test_panels_give_the_file_back(name: str) -> None:
+    """Any bytes, a last panel that is not full, one block and several."""
     rng = fresh_rng()
     fmt = quant.by_name(name)
     for n, blocks in ((1, 1), (16, 2), (37, 3), (0, 1)):
         raw = rng.integers(0, 256, (n, blocks * fmt.bytes)).astype(np.uint8)
-        packed = Packed("strips", LANES, False, name)
+        packed = Packed("quantized panels", LANES, False, name)
         one = const(raw, packed)
         (got,) = pack_constants([one])
         np.testing.assert_array_equal(unpack(got, one.data.type, packed), raw)

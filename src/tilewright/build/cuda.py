@@ -6,14 +6,14 @@ from typing import Any
 
 from ..core.target_spec import TargetSpec
 from ..kernels.launch import Program
-from ..target.cpu.host import available_cores
-from ..target.cuda.device import DEFAULT, arch_of, cuda_target
 from ..runtime.cuda import driver as gpu
 from ..runtime.cuda.constants import host_constants
 from ..runtime.cuda.executable import CudaExecutable, KernelCode
-from .cuda_late import make_late
 from ..runtime.cuda.session import CudaSession
 from ..runtime.session import Model
+from ..target.cpu.host import available_cores
+from ..target.cuda.device import DEFAULT, arch_of, cuda_target
+from .cuda_late import make_late
 
 
 def cuda_target_of(name: str) -> TargetSpec:

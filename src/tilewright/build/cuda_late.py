@@ -71,6 +71,10 @@ class LateWords:
         self._found: list[int] = []
         self._fixed = self._values = np.zeros(0, np.int64)  # what the addresses give, and with the dims
 
+    @property
+    def count(self) -> int:
+        return len(self._entries)
+
     def add(self, base: int, slot: int, dim: Dim) -> int:
         """The address of a new word."""
         self._entries.append((base, slot, self._dims.setdefault(dim, len(self._dims))))

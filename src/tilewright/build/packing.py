@@ -130,10 +130,10 @@ def packed_shape(shape: Sequence[int], packed: Packed) -> tuple[int, ...]:
     """The shape of a constant's storage."""
     if packed.form == "plain":
         return tuple(shape)
-    if packed.form == "strips":
-        from ..kernels.quant.strips import strip_shape  # brings in the op registry, which a loaded session does without
+    if packed.form == "quantized panels":
+        from ..kernels.quant.panels import panel_shape  # brings in the op registry, which a loaded session does without
 
-        return strip_shape(packed.format, *shape)
+        return panel_shape(packed.format, *shape)
     if packed.form == "fragments":
         from ..kernels.quant.cuda.fragments import fragment_shape
 
@@ -198,10 +198,10 @@ def unpack(storage: Array, type_: TensorType, packed: Packed) -> Array:
     shape = tuple(d for d in type_.shape if isinstance(d, int))
     if packed.form == "plain":
         return storage.reshape(shape)
-    if packed.form == "strips":
-        from ..kernels.quant.unstrip import unpack_strips
+    if packed.form == "quantized panels":
+        from ..kernels.quant.unpack_panels import unpack_panels
 
-        return unpack_strips(storage, packed.format, shape[0])
+        return unpack_panels(storage, packed.format, shape[0])
     if packed.form == "fragments":  # sessions on a GPU keep the plain form of what they save
         raise CompileError(f"packing: a matrix in fragments is not unpacked, got {packed.format}{list(shape)}")
     if packed.form in ("taps", "folded", "filters"):
@@ -226,7 +226,7 @@ def usable_in_place(array: Array, packed: Packed) -> bool:
 def pack_constants(constants: Sequence[ConstBuffer], *, threads: int = 2, packers: Mapping[str, int] | None = None,
                    ahead: Ahead | None = None, copies: bool = False) -> list[Array]:
     """The storage of every constant, in order. Arrays are views of one block, or the constants themselves where they fit (not with
-    `copies`). `packers`: see `strip_packing.pack_all`; `ahead`: memory for the block, and what is packed already."""
+    `copies`). `packers`: see `quantized_panels.pack_all`; `ahead`: memory for the block, and what is packed already."""
     storages: list[Array | None] = [None] * len(constants)
     offsets: dict[int, int] = {}
     total = 0
@@ -242,7 +242,7 @@ def pack_constants(constants: Sequence[ConstBuffer], *, threads: int = 2, packer
             total += -(-packed_bytes(c.data.type, c.packed) // ALIGNMENT) * ALIGNMENT
     block = (Allocation(total) if ahead is None else ahead.take(total)).array(np.uint8, (total,))
     tasks: list[tuple[Fill, Array, int, int]] = []
-    strips: list[tuple[Array, str, Array]] = []
+    panels: list[tuple[Array, str, Array]] = []
     for i, offset in offsets.items():
         c = constants[i]
         dtype = c.data.type.dtype.np
@@ -252,16 +252,16 @@ def pack_constants(constants: Sequence[ConstBuffer], *, threads: int = 2, packer
         fill = _transforming(c) or partial(_fill, c.data.array, c.packed)  # the array is perhaps made now
         if c.packed.form in ("plain", "taps", "folded", "filters"):
             tasks.append((fill, out, 0, 0))
-        elif c.packed.form == "strips":
-            strips.append((c.data.array, c.packed.format, out))
+        elif c.packed.form == "quantized panels":
+            panels.append((c.data.array, c.packed.format, out))
         else:
             piece = NEAR_BYTES if c.packed.form == "fragments" else SPLIT_BYTES
             step = max(1, piece // max(1, math.prod(shape[1:]) * dtype.itemsize))
             tasks.extend((fill, out, p, min(p + step, shape[0])) for p in range(0, shape[0], step))
-    if strips:
-        from .strip_packing import pack_all
+    if panels:
+        from .quantized_panels import pack_all
 
-        pack_all(strips, packers)
+        pack_all(panels, packers)
     if threads > 1 and total > 2 * SPLIT_BYTES:
         with Workers(threads) as pool:  # NumPy copies without the GIL
             pool.map(_run, tasks)

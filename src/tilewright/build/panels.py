@@ -72,7 +72,7 @@ class Batch:
         self._keep = list(jobs)
 
     def run(self) -> None:
-        """Take pieces until none is left. Those that other threads have taken may still be under way."""
+        """Take pieces until none is left. Those that other threads have taken may still be in flight."""
         if self._keep:
             call = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 3)(self._keep[0][0].library.address("tw_pack_all"))
             call(self._table.ctypes.data, len(self._table), self._next.ctypes.data)

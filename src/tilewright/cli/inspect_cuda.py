@@ -29,7 +29,7 @@ WAITS = re.compile(r"^\s*(?:@!?%\w+ )?(bar\.sync|barrier\.cluster\.wait|mbarrier
 WRITES = re.compile(r"\b(st\.shared|stmatrix|cp\.async|wgmma|st\.async)")
 READS = re.compile(r"\b(ld\.shared|ldmatrix|wgmma|cp\.async\.bulk\S*global)")
 OTHER = {
-    "griddepcontrol.wait": "the kernel before has ended: what it wrote is read from here on",
+    "griddepcontrol.wait": "the previous kernel has ended: what it wrote is read from here on",
     "mbarrier.try_wait": "a copy has landed in a stage, or a stage has been read",
     "barrier.cluster.wait": "blocks of the cluster have written or read each other's shared memory",
 }

@@ -18,13 +18,10 @@ from .console import nbytes, seconds
 from .page.data import Block, Box, Inspection, KernelText, Stage, Step
 from .page.units import percent
 
-# What an op's box is called and coloured; the first one found in a region's body is the region's kind.
-KIND = {
-    "matmul": "matmul", "conv": "conv", "attention": "attention",
-    "layer_norm": "norm", "rms_norm": "norm", "group_norm": "norm", "batch_norm": "norm",
-    "softmax": "softmax", "log_softmax": "softmax",
-    "gather": "gather", "index": "gather", "gather_along_axis": "gather", "concat": "copy", "pad": "copy",
-}  # fmt: skip
+# What an op's box is called and coloured: a word in its name, or what a region around it is (`Op.fusion`).
+WORDS = {"conv": "conv", "attention": "attention", "softmax": "softmax", "concat": "copy", "pad": "copy", "qmatmul": "matmul",
+         "qexperts": "matmul", "qgather": "gather", "batch_norm": "norm"}
+FUSIONS = {"contraction": "matmul", "norm": "norm", "gather": "gather", "reduction": "reduction"}
 
 
 def inspect_session(session: Session, imported: Graph | None = None, disable: tuple[str, ...] = (), progress: Progress | None = None,
@@ -107,11 +104,10 @@ def boxes(graph: Graph) -> list[Box]:
 
 
 def kind_of(node: Node) -> str:
-    """The kind of a node, or of the anchor in a region's body."""
-    names = [n.op.name for n in node.op.body.nodes] if isinstance(node.op, Fused) else [node.op.name]
-    traits = [n.op.traits for n in node.op.body.nodes] if isinstance(node.op, Fused) else [node.op.traits]
-    known = next((KIND[name] for name in names if name in KIND), None)
-    return known or ("reduction" if any(t.reduction for t in traits) else "pointwise" if any(t.elementwise for t in traits) else "other")
+    """The kind of a node, or of the first one in a region's body that has a kind of its own."""
+    ops = [n.op for n in node.op.body.nodes] if isinstance(node.op, Fused) else [node.op]
+    found = [next((kind for word, kind in WORDS.items() if word in op.name), FUSIONS.get(op.fusion)) for op in ops]
+    return next(filter(None, found), "pointwise" if any(op.traits.elementwise for op in ops) else "other")
 
 
 def title_of(node: Node) -> str:

@@ -214,6 +214,11 @@ def sym(name: str, lo: int = 0, hi: int = UNBOUNDED) -> Expr:
     return _atom(Symbol(name, lo, hi))
 
 
+def integer(name: str, lo: int, hi: int) -> Expr:
+    """The same for a number of a call that is no size, and may be negative."""
+    return _atom(Symbol(name, lo, hi))
+
+
 def symbols(d: Dim) -> frozenset[Symbol]:
     return d.symbols if isinstance(d, Expr) else frozenset()
 

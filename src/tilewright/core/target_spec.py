@@ -56,6 +56,11 @@ class TargetSpec:
         return self.has("avx512bf16")
 
     @property
+    def multiplies_pairs(self) -> bool:
+        """Vectors of bf16 pairs are multiplied as fast as vectors of f32: on Zen cores. Intel's take several times as long, and have AMX."""
+        return self.has_avx512bf16 and not self.has_amx
+
+    @property
     def has_vnni(self) -> bool:
         return self.has("avx512vnni") or self.has("avxvnni")
 

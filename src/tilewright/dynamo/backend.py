@@ -21,6 +21,7 @@ from ..core.validation import check_level
 from ..frontend.torch.versions import check as check_version
 from .attention import exchange
 from .call import Call, make_call
+from .direct import Traced, direct, metadata
 from .fragment import Fragment, Reader, Refusal, Slot, apart
 from .freeze import held_tensors, hold, without
 from .joint import partition
@@ -169,9 +170,7 @@ class Compiler:
 
 def _saved() -> slice:
     """The outputs of a forward graph that are kept for the backward pass."""
-    from torch._guards import TracingContext
-
-    about = getattr(TracingContext.try_get(), "fw_metadata", None)
+    about = metadata()
     return slice(0) if about is None else about.tensors_saved_for_backwards_slice
 
 
@@ -315,10 +314,16 @@ def tilewright(module: Any, inputs: Sequence[Any], *, mode: str | None = None, o
                               "torch.inference_mode(), or leave freeze out")
         module, inputs, kept = hold(module, inputs)
 
+    traced: dict[str, Traced] = {}
+
     def compiled(kind: str) -> Callable[..., Any]:
         def run(graph: Any, examples: Sequence[Any]) -> Any:
-            held = held_tensors() if kind == "inference" and kept is not None else None
-            return _as_boxed(compiler.graph(graph, kind, held, examples if kind == "backward" else ()))
+            held = held_tensors() if kind == "inference" and kept is not None else {}
+            arity = len(graph.graph.find_nodes(op="placeholder"))
+            found = compiler.graph(graph, kind, held, examples if kind == "backward" else ())
+            traced[kind] = Traced(found, metadata(), arity, tuple(held.values()))
+            found.call._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd gives such a function its arguments in one list
+            return found.call
 
         return run
 
@@ -327,6 +332,7 @@ def tilewright(module: Any, inputs: Sequence[Any], *, mode: str | None = None, o
         made = aot_autograd(fw_compiler=compiled("forward"), bw_compiler=compiled("backward"), inference_compiler=compiled("inference"),
                             partition_fn=partition, keep_inference_input_mutations=True,
                             decompositions={})(module, inputs)
+    made = direct(made, traced, inputs)
     return made if kept is None else without(made, kept)
 
 
@@ -355,16 +361,6 @@ def _free_tangents(module: Any) -> Any:
     shown = [n.meta.get("example_value") for n in outputs if isinstance(n, torch.fx.Node)]
     shared = any(isinstance(t, torch.Tensor) and t.requires_grad and not apart(t) for t in shown)
     return torch._functorch.config.patch(guess_tangent_strides_as_outputs=False) if shared else nullcontext()
-
-
-def _as_boxed(made: Compiled) -> Any:
-    """AOTAutograd gives such a function its arguments in one list."""
-
-    def boxed(args: list[Any]) -> list[Any]:
-        return made.call(args)
-
-    boxed._boxed_call = True  # type: ignore[attr-defined]
-    return boxed
 
 
 def _check_input(i: int, x: Any) -> None:

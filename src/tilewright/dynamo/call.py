@@ -80,24 +80,25 @@ class Writer:
                 raise UnsupportedError(f"torch.compile: no argument shows the value of {name}")
 
     def inputs(self) -> None:
-        for s in self.fragment.sources:
+        for k, s in enumerate(self.fragment.sources):
             a = f"a{s.arg}"
             if s.layout is None:
                 self.lines.append(f"c{s.arg} = {a}.contiguous()" + (".to(device)" if s.away else ""))
-                self.signs(s.arg)
+                self.signs(k, s.arg)
             elif s.trusted:
                 continue
             elif s.layout.plain:
                 self.lines.append(f"c{s.arg} = {a} if {a}.is_contiguous() else {a}.contiguous()")
-                self.signs(s.arg)
+                self.signs(k, s.arg)
             else:
                 shape, strides = _tuple(s.shape, self.names), _tuple(s.strides, self.names)
                 self.lines.append(f"c{s.arg} = {a} if {a}.stride() == {strides} else laid({a}, {shape}, {strides})")
-                self.signs(s.arg)
+                self.signs(k, s.arg)
 
-    def signs(self, arg: int) -> None:
-        """Signs that are not in the memory: torch's own ops give conjugate and negative views."""
-        self.lines.append(f"if c{arg}.is_conj() or c{arg}.is_neg(): c{arg} = c{arg}.resolve_conj().resolve_neg()")
+    def signs(self, k: int, arg: int) -> None:
+        """Signs that are not in the memory of input `k`: torch's own ops give conjugate and negative views."""
+        odd = f"c{arg}.is_neg()" + (f" or c{arg}.is_conj()" if self.session.interface.inputs[k].dtype.kind == "c" else "")
+        self.lines.append(f"if {odd}: c{arg} = c{arg}.resolve_conj().resolve_neg()")
 
     def outputs(self) -> list[str]:
         """Allocations; the expressions of the outputs' addresses."""
@@ -169,7 +170,10 @@ class Writer:
         if f.seeded:
             add("p.append(seed.data_ptr())")
         outputs = self.outputs()
-        add(f"start([*p, {', '.join(outputs)}], dict(zip(symbols, {self.key()})), stream(0))")
+        if self.session.interface.symbols:
+            add(f"start([*p, {', '.join(outputs)}], dict(zip(symbols, {self.key()})), stream(0))")
+        else:
+            add(f"launch(*p, {''.join(f'{y}, ' for y in outputs)}stream(0))")
         for donor in [t.donor for t in f.targets if t.donor is not None]:
             add(f"if moved and {donor} in moved: put_back({self.holder(f.sources[donor])}, moved[{donor}])")
 
@@ -215,9 +219,24 @@ def make_call(fragment: Fragment, session: Any) -> Call:
     names |= _gpu_scope(session) if writer.on_gpu else _cpu_scope(session)
     names |= {"elsewhere": _elsewhere, "joined": reduce, "either": operator.or_, "aligned": _aligned, "put_back": _put_back,
               "symbols": [s.name for s in session.interface.symbols]} if writer.on_gpu else {}
+    if writer.on_gpu:
+        names["launch"] = _first_launch(session, names)
     exec(compile(text, GENERATED, "exec"), names)
     found: Call = names["call"] if writer.on_gpu else names.pop("call")
     return found
+
+
+def _first_launch(session: Any, names: dict[str, Any]) -> Any:
+    """`launch(*addresses, stream)` of a graph of known sizes. The first call loads the program; machine code serves those behind it."""
+
+    def plain(*words: int) -> None:
+        names["start"](list(words[:-1]), {}, words[-1])
+
+    def launch(*words: int) -> None:
+        plain(*words)
+        names["launch"] = names["faster"](session, plain) or plain
+
+    return launch
 
 
 def _cpu_scope(session: Session) -> dict[str, Any]:
@@ -237,15 +256,21 @@ def _gpu_scope(session: Any) -> dict[str, Any]:
     import torch
     from torch._C._dynamo.guards import _empty_strided_cuda  # type: ignore[attr-defined]
 
-    return {"alloc": _empty_strided_cuda, "start": session.start, "stream": torch._C._cuda_getCurrentRawStream,
+    return {"alloc": _empty_strided_cuda, "start": session.start, "faster": _faster, "stream": torch._C._cuda_getCurrentRawStream,
             "current": torch._C._cuda_getDevice, "device": torch.device("cuda", 0)}
 
 
+def _faster(session: Any, plain: Any) -> Any:
+    from ..runtime.cuda.native import native_start
+
+    return None if session.model.validation == "strict" else native_start(session, plain)
+
+
 def _draw(device: Any) -> Any:
-    """A seed from torch's generator, in memory."""
+    """A seed from torch's generator of the device, in its memory."""
     import torch
 
-    return draw_seed(()) if device is None else torch.empty((), dtype=torch.int64).random_().to(device)
+    return draw_seed(()) if device is None else torch.empty((), dtype=torch.int64, device=device).random_()
 
 
 def _elsewhere(call: Call, args: list[Any]) -> list[Any]:

@@ -6,6 +6,7 @@ that torch would give them; those that are views of one another, or of an input,
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -252,6 +253,7 @@ class Reader:
         self._results(walk, values)
         if walk.refused:
             return self.fragment, walk.refused
+        self._lone_views()
         self._asserts()
         self._counts()
         self._seed(walk)
@@ -442,6 +444,19 @@ class Reader:
             return Fetched(slots[node])
         gaps = root is node and layout_of(self.symbols.shape(fake.shape), self.symbols.shape(fake.stride()), self._hint) is None
         return Laid(slots[node], tuple(fake.shape), tuple(fake.stride())) if gaps and apart(fake) else slots[node]
+
+    def _lone_views(self) -> None:
+        """A view that shows all of a graph output, and that alone does, needs no base: the output is made with the view's shape."""
+        f = self.fragment
+        shown = Counter(r if isinstance(r, Slot) else getattr(r, "base", None) for r in f.results)
+        copied = {k for _, k in f.copies}
+        for i, r in enumerate(f.results):
+            if not isinstance(r, ViewOf) or not isinstance(r.base, Slot) or shown[r.base] > 1 or r.base.index in copied or r.offset != 0:
+                continue
+            target, layout = f.targets[r.base.index], layout_of(r.shape, r.strides, self._hint)
+            whole = layout is not None and not layout.broadcast and product(r.shape) == product(target.shape)
+            if whole and target.donor is None:
+                f.targets[r.base.index], f.results[i] = Target(r.shape, r.strides), r.base
 
     def _rows(self, walk: Walk, values: dict[Any, Any], node: Any, slots: dict[Any, Slot]) -> Result:
         """The first rows of a padded value: as many as there are."""

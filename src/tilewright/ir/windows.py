@@ -36,7 +36,7 @@ def windows(graph: Graph) -> list[tuple[Dim, str]]:
         if isinstance(op, UpdateSlice):
             cache, new = (v.shape[op.axis] for v in n.operands)
             need(op.start, f"{op.name} %{n.name}")
-            need(cache - op.start - new, f"{op.name} %{n.name}")
+            need(op.room(cache, new), f"{op.name} %{n.name}")
         elif isinstance(op, Slice):
             for d, start, size, step in zip(n.operands[0].shape, op.starts, op.sizes, op.steps, strict=True):
                 room = d - start - (size - 1) * step - 1 if at_least(size, 1) else d - start - size

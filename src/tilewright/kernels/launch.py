@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 BufferKind = Literal["input", "output", "const", "temp", "state", "window"]
 CARRIED = "copy: a loop overwrites its carries"  # the note of a launch that fills a loop's first carry
 CLAIMED = 1 << 62  # of an error block's first word: somebody fills it
-Form = Literal["plain", "panels", "strips", "fragments", "taps", "folded", "filters", "words"]
+Form = Literal["plain", "panels", "quantized panels", "fragments", "taps", "folded", "filters", "words"]
 
 
 @dataclass(eq=False)
@@ -208,7 +208,7 @@ class Packed:
 
     `panels`: a matrix [N, K] (or [K, N] when `transposed`) stored as [ceil(N/width), K, width], zero-filled; those of a stack of matrices
     [G, N, K] follow one another.
-    `strips`: a packed matrix in strips of `width` rows, see kernels/quant/strips.py. `fragments`: the same for GPUs, see
+    `panels`: a packed matrix in panels of `width` rows, see kernels/quant/panels.py. `fragments`: the same for GPUs, see
     kernels/quant/cuda/fragments.py.
     `taps`: weights [O, C, taps…] stored as [O, taps…, C] ([taps…, C, O] when `transposed`), C filled up with zeros to a multiple of
     `width`.
@@ -223,7 +223,7 @@ class Packed:
     form: Form = "plain"
     width: int = 0
     transposed: bool = False
-    format: str = ""  # of the packed matrix behind `strips`
+    format: str = ""  # of the packed matrix behind `panels`
     groups: int = 1  # of the convolution behind `filters`
     words: int = 1  # elements of K that stand side by side
 

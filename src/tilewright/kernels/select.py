@@ -45,10 +45,10 @@ from .pointwise.elements import Elements
 from .pointwise.pointwise import Pointwise
 from .pointwise.update import UpdateSliceTemplate
 from .quant.cuda.fragments import fragment_shape
+from .quant.panels import panel_shape
 from .quant.qdot import QDotTemplate, QuantizeRowsTemplate
 from .quant.qdot_experts import QExpertsDotTemplate
 from .quant.quantized import QExpertsTemplate, QGatherTemplate, QMatmulTemplate
-from .quant.strips import strip_shape
 from .region import Operand, Region
 from .rows.norm_backward import NormBackwardTemplate
 from .rows.reduce import Reduce
@@ -150,10 +150,10 @@ def stored_bytes(type_: TensorType, packed: Packed) -> Dim:
         c = ceildiv(c, packed.words) * packed.words
         return product((packed.groups, ceildiv(per, packed.width) * packed.width, c, *type_.shape[2:])) * type_.dtype.itemsize
     *stack, n, k = type_.shape
-    if packed.form in ("strips", "fragments"):
+    if packed.form in ("quantized panels", "fragments"):
         assert isinstance(n, int) and isinstance(k, int)
-        strips, blocks, size = (strip_shape if packed.form == "strips" else fragment_shape)(packed.format, n, k)
-        return strips * blocks * size
+        panels, blocks, size = (panel_shape if packed.form == "quantized panels" else fragment_shape)(packed.format, n, k)
+        return panels * blocks * size
     n, k = (k, n) if packed.transposed else (n, k)
     k = ceildiv(k, packed.words) * packed.words
     return product(stack) * ((n + packed.width - 1) // packed.width) * packed.width * k * type_.dtype.itemsize
@@ -166,7 +166,7 @@ TEMPLATES: list[Template] = [
     SampleTemplate(), ConvTemplate(), Winograd(), WinogradTilesTemplate(), RopeTemplate(), ConcatTemplate(), Elements(),
 ]
 
-GATHERS = {"panels": "gather", "strips": "qgather"}  # lookups that read a table in a form made for a product
+GATHERS = {"panels": "gather", "quantized panels": "qgather"}  # lookups that read a table in a form made for a product
 
 
 def templates_of(target: TargetSpec, *, inside: bool = False) -> list[Template]:
@@ -420,7 +420,7 @@ class Selector:
             update = self.windows[v]
             op, cache = update.op, self.places[update.operands[0]]
             assert isinstance(op, UpdateSliceOp)
-            return Operand(v.type, cache.buffer, cache.layout.slice(op.axis, op.start, v.shape[op.axis]))
+            return Operand(v.type, cache.buffer, cache.layout.slice(op.axis, op.start, v.shape[op.axis], op.step))
         if region.anchor is not None and region.anchor.op.by_heads and len(v.shape) == 4:
             layout = result_layout(v.shape)
         if v in self.joined:

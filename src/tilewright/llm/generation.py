@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..core.errors import InputError
+from ..core.errors import InputError, UnsupportedError
 from ..runtime.state import State
 from .settings import Sampler, Sampling, StopFilter
 
@@ -31,6 +31,9 @@ class Stream(Iterator[str]):
     when anybody else feeds or truncates that state meanwhile, the stream's next step is an InputError. Leaving a stream, in whatever
     thread, cancels it; nothing runs between two pieces.
     """
+
+    def __reduce__(self) -> Any:
+        raise UnsupportedError("stream: cannot be copied or pickled; its text so far is that of `ids`")
 
     def __init__(self, llm: LLM, prompt: Array, sampling: Sampling, max_tokens: int | None, stops: tuple[str, ...], state: State) -> None:
         with llm.held(state):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..core.errors import ConfigError, InputError
+from ..core.errors import ConfigError, InputError, UnsupportedError
 from ..core.tensors import is_masked
 from ..ops.attention.q8_cache import BLOCK as Q8_BLOCK
 from ..runtime.session import Session
@@ -128,6 +128,9 @@ class LLM:
         self._adapted: list[tuple[LoraInputs, Any]] = []
         self._using: tuple[Any, dict[str, int], list[Any]] = (self._call, {}, [])
         self.adapter: Adapter | None = None
+
+    def __reduce__(self) -> Any:
+        raise UnsupportedError("llm: machine code cannot be pickled or copied; threads may share it, other processes load its file")
 
     def __repr__(self) -> str:
         return f"<LLM {self.name}: {self.config.architecture}, {self.config.layers} layers, context {self.context_length}>"

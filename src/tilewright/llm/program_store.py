@@ -16,7 +16,7 @@ import numpy as np
 
 from ..build.code import link
 from ..build.packing import pack_constants
-from ..build.strip_packing import packing_code
+from ..build.quantized_panels import packing_code
 from ..core.dtypes import dtype
 from ..core.errors import STRANGE, TilewrightError
 from ..core.hashing import blake2b
@@ -65,7 +65,7 @@ def save(key: str, session: Session, weights: Weights) -> None:
     executable = session.executable
     assert executable is not None
     constants, blobs = constants_data(executable.program, weights)
-    formats = sorted({c.packed.format for c in executable.program.constants if c.packed.form == "strips"})
+    formats = sorted({c.packed.format for c in executable.program.constants if c.packed.form == "quantized panels"})
     packers = packing_code(formats, session.model.target)
     objects = {**executable.code.objects, **packers.objects}
     header: Data = {

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..compile import compile as compile_model
 from ..core.errors import InputError, UnsupportedError
-from ..frontend.onnx.load import Source
+from ..frontend.onnx.load import Source, on_host
 
 if TYPE_CHECKING:
     from ..runtime.session import Session
@@ -155,7 +155,7 @@ class IOBinding:
         self._outputs[self._session._check_output(name)] = value.numpy()
 
     def synchronize_inputs(self) -> None:
-        """Nothing is under way when a method returns."""
+        """Nothing is in flight when a method returns."""
 
     synchronize_outputs = synchronize_inputs
 
@@ -184,6 +184,7 @@ class InferenceSession:
         target = "cuda" if wanted[:1] == ["CUDAExecutionProvider"] else "cpu"
         threads = (sess_options.intra_op_num_threads or None) if sess_options is not None else None
         self._providers = ["CUDAExecutionProvider" if target == "cuda" else "CPUExecutionProvider"]
+        self._on_gpu = target == "cuda"
         self.session: Any = compile_model(self._source, target=target, threads=threads)
         self._inputs, self._outputs = ([NodeArg(*a) for a in side] for side in self.session.arguments)
         self._names, self._gives = ([a.name for a in side] for side in (self._inputs, self._outputs))
@@ -216,6 +217,8 @@ class InferenceSession:
             raise InputError(f"onnx: the inputs {', '.join(missing)} are missing; the model takes {', '.join(names)}") from None
         result = self.session(*[x.numpy() if type(x) is OrtValue else x for x in given])
         outs = list(result) if isinstance(result, tuple) else [result]
+        if self._on_gpu:
+            outs = [a if isinstance(a, list) else on_host(a) for a in outs]
         if output_names is None:
             return outs
         return [outs[self._gives.index(self._check_output(n))] for n in output_names]

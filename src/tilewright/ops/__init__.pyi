@@ -1,10 +1,9 @@
 """Written by `make tables` from what the package offers; do not edit."""
 from . import functions as functions
-from .attention.backward import AttentionBackward as AttentionBackward
+from .attention.backward import AttentionBackward as AttentionBackward, AttentionSaved as AttentionSaved
 from .attention.forward import Attention as Attention, Rope as Rope
 from .attention.paged import PagedAttention as PagedAttention
 from .attention.q8_cache import Q8Attention as Q8Attention, Q8Blocks as Q8Blocks
-from .attention.saved import AttentionSaved as AttentionSaved
 from .base import Op as Op, REGISTRY as REGISTRY, Traits as Traits
 from .complex.parts import (
     Complex as Complex, Imag as Imag, Real as Real,
@@ -17,8 +16,10 @@ from .families import (
     Binary as Binary, Composite as Composite, Contraction as Contraction,
     Elementwise as Elementwise, General as General, Reduction as Reduction, Unary as Unary, View as View
 )
-from .fourier.rows import DftRows as DftRows, RealDft as RealDft, RealDftBack as RealDftBack
-from .fourier.transforms import Dft as Dft, DftColumns as DftColumns
+from .fourier.transforms import (
+    Dft as Dft, DftColumns as DftColumns, DftRows as DftRows,
+    RealDft as RealDft, RealDftBack as RealDftBack
+)
 from .fused import Fused as Fused
 from .index.counting import BagSum as BagSum
 from .index.forest import Forest as Forest
@@ -26,24 +27,19 @@ from .index.indexing import (
     Concat as Concat, Gather as Gather, GatherAlongAxis as GatherAlongAxis,
     Index as Index, Pad as Pad, TopK as TopK
 )
-from .index.pad_edges import PadEdges as PadEdges
+from .index.pad_edges import PadEdges as PadEdges, StridedAdd as StridedAdd
 from .index.sampling import Sample as Sample
 from .index.scatter import (
     IndexOrder as IndexOrder, Scatter as Scatter, ScatterAdd as ScatterAdd,
-    ScatterOrdered as ScatterOrdered
+    ScatterAlong as ScatterAlong, ScatterOrdered as ScatterOrdered
 )
-from .index.scatter_along import ScatterAlong as ScatterAlong
 from .index.sorting import ArgRank as ArgRank, ArgSort as ArgSort, Sort as Sort
-from .index.strided_add import StridedAdd as StridedAdd
 from .index.weighted import GatherSum as GatherSum, WeightedGather as WeightedGather
-from .linalg.eigenvalues import Eig as Eig
-from .linalg.factors import Cholesky as Cholesky, Qr as Qr
+from .linalg.factors import Cholesky as Cholesky, Geqrf as Geqrf, Qr as Qr
 from .linalg.functions import Det as Det, Pinv as Pinv
-from .linalg.reflections import Geqrf as Geqrf
-from .linalg.spectra import Eigh as Eigh, Svd as Svd
+from .linalg.spectra import Eig as Eig, Eigh as Eigh, Svd as Svd
 from .linalg.systems import Lu as Lu, Solve as Solve, TriangularSolve as TriangularSolve
-from .matmul.contractions import Conv as Conv, Matmul as Matmul
-from .matmul.distances import PairSums as PairSums
+from .matmul.contractions import Conv as Conv, Matmul as Matmul, PairSums as PairSums
 from .matmul.grouped import GroupedGemm as GroupedGemm, GroupedMatmul as GroupedMatmul, GroupedOuter as GroupedOuter
 from .matmul.int_products import (
     IntConv as IntConv, IntDot as IntDot, IntMatmul as IntMatmul,
@@ -51,10 +47,14 @@ from .matmul.int_products import (
 )
 from .matmul.tap_products import TapProducts as TapProducts
 from .matmul.winograd import WinogradConv as WinogradConv, WinogradTiles as WinogradTiles
-from .packed.affine_quant import Dequantize as Dequantize, LoraMatmul as LoraMatmul, Quantize as Quantize
-from .packed.backward import QExpertsBack as QExpertsBack, QMatmulBack as QMatmulBack
-from .packed.fake_quant import FakeQuantize as FakeQuantize, FakeQuantizeLsq as FakeQuantizeLsq
-from .packed.products import QExperts as QExperts, QGather as QGather, QMatmul as QMatmul
+from .packed.fake_quant import (
+    Dequantize as Dequantize, FakeQuantize as FakeQuantize,
+    FakeQuantizeLsq as FakeQuantizeLsq, LoraMatmul as LoraMatmul, Quantize as Quantize
+)
+from .packed.products import (
+    QExperts as QExperts, QExpertsBack as QExpertsBack, QGather as QGather,
+    QMatmul as QMatmul, QMatmulBack as QMatmulBack
+)
 from .packed.quant_dot import QDot as QDot, QExpertsDot as QExpertsDot, QuantizeRows as QuantizeRows
 from .packed.quant_product import QProduct as QProduct
 from .pointwise.activations import (
@@ -70,7 +70,8 @@ from .pointwise.binary import (
 )
 from .pointwise.casts import (
     Bitcast as Bitcast, BitwiseNot as BitwiseNot, Cast as Cast,
-    IsInf as IsInf, IsNan as IsNan, LogicalNot as LogicalNot
+    Copysign as Copysign, Gcd as Gcd, Hypot as Hypot, IsInf as IsInf, IsNan as IsNan, Lcm as Lcm,
+    LogicalNot as LogicalNot, Nextafter as Nextafter, Signbit as Signbit
 )
 from .pointwise.compare import (
     Compare as Compare, Equal as Equal, Greater as Greater,
@@ -78,51 +79,47 @@ from .pointwise.compare import (
     LogicalOr as LogicalOr, LogicalXor as LogicalXor, NotEqual as NotEqual
 )
 from .pointwise.elementwise import (
-    Abs as Abs, Cos as Cos, Erf as Erf, Exp as Exp, Expm1 as Expm1,
-    Log as Log, Log1p as Log1p, Neg as Neg, Reciprocal as Reciprocal, Rsqrt as Rsqrt, Sigmoid as Sigmoid,
-    Sign as Sign, Sin as Sin, Sqrt as Sqrt, Square as Square, Tan as Tan, Tanh as Tanh
-)
-from .pointwise.float_bits import (
-    Copysign as Copysign, Gcd as Gcd, Hypot as Hypot, Lcm as Lcm,
-    Nextafter as Nextafter, Signbit as Signbit
+    Abs as Abs, Ceil as Ceil, Cos as Cos, Erf as Erf, Exp as Exp,
+    Expm1 as Expm1, Floor as Floor, Log as Log, Log1p as Log1p, Neg as Neg, Reciprocal as Reciprocal,
+    Round as Round, Rsqrt as Rsqrt, Sigmoid as Sigmoid, Sign as Sign, Sin as Sin, Sqrt as Sqrt,
+    Square as Square, Tan as Tan, Tanh as Tanh, Trunc as Trunc
 )
 from .pointwise.hyperbolic import (
     Acos as Acos, Acosh as Acosh, Asin as Asin, Asinh as Asinh,
     Atan as Atan, Atan2 as Atan2, Atanh as Atanh, Cosh as Cosh, Exp2 as Exp2, Log10 as Log10, Log2 as Log2,
     Sinh as Sinh
 )
-from .pointwise.rounding import Ceil as Ceil, Floor as Floor, Round as Round, Trunc as Trunc
 from .random.philox import RandomBits as RandomBits, RandomNormal as RandomNormal, RandomUniform as RandomUniform
 from .row_map import RowMap as RowMap
-from .rows.channel_sums import ChannelSums as ChannelSums, Moments as Moments
 from .rows.cumulative import (
     CumMax as CumMax, CumMin as CumMin, CumProd as CumProd, CumSum as CumSum,
     LogCumSumExp as LogCumSumExp
 )
 from .rows.losses import SoftmaxCrossEntropy as SoftmaxCrossEntropy
-from .rows.norm_backward import NormBackward as NormBackward
 from .rows.norms import (
     BatchNorm as BatchNorm, GroupNorm as GroupNorm, LayerNorm as LayerNorm,
-    LogSoftmax as LogSoftmax, RmsNorm as RmsNorm, Softmax as Softmax
+    LogSoftmax as LogSoftmax, NormBackward as NormBackward, RmsNorm as RmsNorm, Softmax as Softmax
 )
-from .rows.pool_backward import MaxPoolBackward as MaxPoolBackward
-from .rows.pool_indices import MaxPoolIndices as MaxPoolIndices
-from .rows.pooling import AvgPool as AvgPool, MaxPool as MaxPool, Pool as Pool
+from .rows.pooling import (
+    AvgPool as AvgPool, MaxPool as MaxPool, MaxPoolBackward as MaxPoolBackward,
+    MaxPoolIndices as MaxPoolIndices, Pool as Pool
+)
 from .rows.reductions import (
     All as All, Any_ as Any_, ArgMax as ArgMax, ArgMin as ArgMin,
-    LogSumExp as LogSumExp, Max as Max, Mean as Mean, Min as Min, Prod as Prod, Sum as Sum, Var as Var
+    ChannelSums as ChannelSums, LogSumExp as LogSumExp, Max as Max, Mean as Mean, Min as Min,
+    Moments as Moments, Prod as Prod, Sum as Sum, Var as Var
 )
 from .rows.resize import AdaptivePool as AdaptivePool, Resize as Resize
 from .scan.causal_conv import CausalConv as CausalConv
-from .scan.delta_net import GatedDeltaRule as GatedDeltaRule
-from .scan.delta_net_backward import GatedDeltaRuleBackward as GatedDeltaRuleBackward
+from .scan.delta_net import GatedDeltaRule as GatedDeltaRule, GatedDeltaRuleBackward as GatedDeltaRuleBackward
 from .scan.selective_scan import SelectiveScan as SelectiveScan, SelectiveScanBackward as SelectiveScanBackward
 from .sources import DimValue as DimValue, Iota as Iota, Positions as Positions
 from .special.bessel import (
     AiryAi as AiryAi, BesselJ0 as BesselJ0, BesselJ1 as BesselJ1,
     BesselY0 as BesselY0, BesselY1 as BesselY1, ModifiedBesselK0 as ModifiedBesselK0,
-    ModifiedBesselK1 as ModifiedBesselK1, ScaledModifiedBesselK0 as ScaledModifiedBesselK0,
-    ScaledModifiedBesselK1 as ScaledModifiedBesselK1, SphericalBesselJ0 as SphericalBesselJ0
+    ModifiedBesselK1 as ModifiedBesselK1, OrthogonalPolynomial as OrthogonalPolynomial,
+    ScaledModifiedBesselK0 as ScaledModifiedBesselK0, ScaledModifiedBesselK1 as ScaledModifiedBesselK1,
+    SphericalBesselJ0 as SphericalBesselJ0
 )
 from .special.functions import (
     Digamma as Digamma, Erfc as Erfc, Erfcx as Erfcx, Erfinv as Erfinv,
@@ -130,7 +127,6 @@ from .special.functions import (
     Polygamma as Polygamma, Zeta as Zeta
 )
 from .special.incomplete_gamma import Igamma as Igamma, Igammac as Igammac
-from .special.polynomials import OrthogonalPolynomial as OrthogonalPolynomial
 from .splats import (
     SplatBin as SplatBin, SplatRasterize as SplatRasterize,
     SplatRasterizeBackward as SplatRasterizeBackward

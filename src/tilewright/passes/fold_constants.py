@@ -25,7 +25,8 @@ SMALL = 1 << 16
 class FoldConstants(Pass):
     """Before: transposes and scalars are absorbed into matmuls (folding would materialise transposed weights).
     After: an op whose operands are all constants is a constant, unless its result is larger than `limit` bytes, it only expands,
-    permutes or gathers more than `small` bytes, or it has no fixed shape. Positions stay: kernels count by themselves."""
+    permutes or gathers more than `small` bytes, or it has no fixed shape. Positions stay: kernels count by themselves. What packs weights
+    finds transposed ones of any size."""
 
     name: ClassVar[str] = "fold-constants"
     limit: int = 16 << 20
@@ -38,6 +39,9 @@ class FoldConstants(Pass):
             if isinstance(n.op, o.Constant):
                 known[n.values[0]] = n.op.data.array
                 continue
+            if isinstance(n.op, o.PackWords) and (found := n.operands[0]) not in known and isinstance(found.op, o.Transpose) \
+                    and (source := found.node.operands[0]) in known:
+                known[found] = known[source].transpose(found.op.perm)
             if isinstance(n.op, (o.Input, o.Positions)) or not self.worth(n, known):
                 continue
             try:

@@ -12,7 +12,7 @@ from ..ir.types import TensorType
 from ..ops.packed.quant_dot import FORMATS, GPU_FORMATS, GROUPED
 from .base import Log, Pass
 
-LANES = 16  # rows of a strip: a matrix of the stack must begin with one
+LANES = 16  # rows of a panel: a matrix of the stack must begin with one
 FEW = 1  # rows up to which a GPU rounds activations to quantized values: of more, bf16 is faster
 FLOATS = {"F32": f32, "F16": f16, "BF16": bf16}
 

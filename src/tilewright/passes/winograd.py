@@ -1,7 +1,8 @@
 """Convolutions of 3×3 at step 1 become Winograd's, whose products are a quarter (or less than half) as many, and so do the gradients of
 their inputs and weights in f32. Weights that are not constants are transformed in every call, where images are large enough for it.
 
-Those of small floats are multiplied in f32 then. Pairs of bf16 numbers are multiplied twice as fast: only the quarter pays for them.
+Those of small floats are multiplied in f32 then. Pairs of bf16 numbers are multiplied twice as fast: only the quarter pays for them, and
+only where an image has enough tiles for the weights.
 """
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from .. import ops as o
-from ..core.dims import product
+from ..core.dims import Dim, at_least, at_most, ceildiv, divisible, product
 from ..core.dtypes import bf16, f16, f32
 from ..core.winograd import TAPS, matrices, transformed
 from ..ir.graph import Graph, Value
@@ -23,6 +24,9 @@ from .base import Log, Pass, apply_rules
 LEAST = 16  # channels and results: fewer do not pay for the transforms
 LARGE = 1 << 17  # weights of a tap from which tiles of 2×2 are better: those of 4×4 would have more weights than caches hold
 
+PIXELS_OF_A_TILE = 9  # that the direct sum in bf16 computes while a tile of 4×4 is multiplied in f32
+FAR = 16  # tiles that are multiplied while the weights come from L3
+NEAR = 1 << 20  # bytes of transformed weights that stay in L2
 PIXELS = 196  # results of an image from which a transform of weights in every call pays, whatever the batch: it must not change a bit
 SIDE = 7  # pixels along an axis from which the tiles of a gradient of weights pay
 
@@ -39,7 +43,7 @@ def winograd(x: Value, w: Value, conv: Any, m: Match) -> Value | None:
         return None
     tile = 4 if size // 9 < LARGE else 2
     if isinstance(w.op, o.Constant):
-        if op.transposed or (tile == 2 and w.dtype is bf16):
+        if op.transposed or (w.dtype is bf16 and not _pays_in_bf16(w, op.groups, conv.values[0].shape[2:], tile, m.known)):
             return None
         made: Any = Transformed(w.op.data, tile)
         if w.op.data.array.flags.writeable:  # its owner may change it later
@@ -58,6 +62,20 @@ def winograd(x: Value, w: Value, conv: Any, m: Match) -> Value | None:
     whole = o.WinogradConv(tile=tile, padding=padding, outer=tuple(kernel[:-2]), groups=op.groups)
     out: Value = whole(x, u, name=conv.name, place=conv.place)
     return out
+
+
+def _pays_in_bf16(w: Value, groups: int, pixels: tuple[Dim, ...], tile: int, matrix: bool) -> bool:
+    """Whether products in f32 of an image's tiles, and reading their weights in f32 from the cache that holds them, take less time than
+    the direct sum in bf16, which multiplies twice as fast. Measured on a Zen 5 core: pixels of a tile's time, and weights of one position
+    in tiles' time. `matrix`: AMX multiplies whole registers of channels, and f32 the others."""
+    results, channels, *_ = w.shape
+    if matrix:
+        return not (divisible(channels, 32) and divisible(results, 16 * groups))
+    if tile != 4 or not all(isinstance(d, int) for d in pixels):
+        return tile == 4
+    weights = product((results, channels, *w.shape[2:-2]))
+    tiles = product((*pixels[:-2], *(ceildiv(d, tile) for d in pixels[-2:])))
+    return at_least(product(pixels), PIXELS_OF_A_TILE * (tiles + (FAR // 4 if at_most(weights * 4 * (tile + 2) ** 2, NEAR) else FAR)))
 
 
 @rule(P(o.Conv, X, Var("g"), name="conv"), changes="rounding")
@@ -100,11 +118,12 @@ def _transform(w: Value, transposed: bool, tile: int, m: Match) -> Value:
 class Winograd(Pass):
     """Before: batch norms are in the weights of their convolutions.
     After: on a CPU, no convolution with 3×3 taps along its last axes at step 1 in f32, f16 or bf16 by constant weights of 16 channels and
-    results a group (large ones in bf16 excepted), nor by other weights in f32 where an image has PIXELS results. What it becomes depends on
-    the weights' type and the size of an image, never on the batch."""
+    results a group (in bf16: where `_pays_in_bf16`), nor by other weights in f32 where an image has PIXELS results. What it becomes
+    depends on the weights' type and the size of an image, never on the batch."""
 
+    matrix: bool = False  # the CPU has AMX for bf16
     name: ClassVar[str] = "winograd"
 
     def run(self, graph: Graph, log: Log) -> Graph:
-        apply_rules(graph, [winograd, winograd_weight_gradient], log)
+        apply_rules(graph, [winograd, winograd_weight_gradient], log, known=self.matrix)
         return graph

@@ -13,12 +13,12 @@ import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from operator import index
 from threading import RLock
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from ..core.dims import evaluate
-from ..core.errors import InputError
+from ..core.errors import InputError, UnsupportedError
 from ..ir.types import TensorType
 from .memory import Allocation, OutOfMemory
 from .session import Session
@@ -116,6 +116,19 @@ class Filled:
             self.restore()
         self.fill(self._marked)
 
+    def copy(self) -> Self:
+        """An independent state with the same filled part. Waits for a call that works on this one."""
+        raise NotImplementedError
+
+    def __copy__(self) -> Self:
+        return self.copy()
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self.copy()
+
+    def __reduce__(self) -> Any:
+        raise UnsupportedError("state: cannot be pickled; keep the tokens and feed them to another one")
+
     @property
     def rewrites(self) -> bool:
         """Whether there are arrays that calls rewrite."""
@@ -169,8 +182,7 @@ class State(Filled):
     def capacity(self) -> int:
         return self.spec.capacity
 
-    def copy(self) -> State:
-        """An independent state with the same filled part. Waits for a call that works on this one."""
+    def copy(self) -> Self:
         new = type(self)(self.spec)
         with self.lock:
             filled = (*(slice(None),) * self.spec.axis, slice(0, self._length))

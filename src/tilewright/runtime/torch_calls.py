@@ -146,8 +146,8 @@ class MachineCode:
 
 
 _PAYLOAD, _TYPE_AT = bytes.__basicsize__ - 1, object.__basicsize__ - 8  # where a `bytes` object has its bytes, and an object its type
-_IMPORTS = ("PyTuple_Size", "PyTuple_GetItem", "PyObject_Vectorcall", "PyObject_Call", "Py_DecRef",
-            "PyErr_Clear", "PyEval_SaveThread", "PyEval_RestoreThread", "PyDict_Size", "PyLong_FromLong")
+_IMPORTS = ("PyTuple_Size", "PyTuple_GetItem", "PyObject_Vectorcall", "PyObject_Call", "Py_DecRef", "Py_IncRef",
+            "PyErr_Clear", "PyEval_SaveThread", "PyEval_RestoreThread", "PyDict_Size", "PyLong_FromLong", "PyLong_AsSsize_t")
 
 
 @cache

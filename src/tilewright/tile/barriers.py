@@ -156,7 +156,7 @@ class _Derive:
     def access(self, block: Block, position: int, i: Instr, counter: Var | None) -> None:
         view = i.operands[0]
         assert isinstance(view, Var)
-        root, write, slot = self.roots[view], i.op in ("store", "atomic"), self.slot(i, counter)
+        root, write, slot = self.roots[view], i.op in ("store", "scatter", "atomic"), self.slot(i, counter)
         before, order = self.before(i), i.attrs.get("order")
         if i in self.barriers or order == "release":
             self.pending = []
@@ -215,7 +215,7 @@ class _Derive:
             return None
         if not axis_known:
             index = i.operands[1] if len(i.operands) > 1 else None
-            if 0 in i.attrs.get("axes", ()) or i.op == "gather":
+            if 0 in i.attrs.get("axes", ()) or i.attrs.get("axis") == 0:
                 return None
         if index is None:
             return None

@@ -366,7 +366,8 @@ class KernelBuilder:
 
     def scatter(self, view: View, at: Sequence[Ix | int], axis: int, indices: Tile, tile: Tile, *, limit: Ix | int | None = None) -> None:
         """Row r of a tile goes along the last axis of the view, from `at` with `indices[r]` (a column [R, 1]) added to axis; the first
-        `limit` elements of a row are inside, rows with a negative index are not written. Rows must not meet."""
+        `limit` elements of a row are inside. With as many indices as elements, element e goes to `indices[e]` of axis. What has a negative
+        index is not written; rows must not meet."""
         operands = [view.var, *map(self._ix, at), indices.var, *([] if limit is None else [self._ix(limit)]), tile.var]
         self._emit("scatter", operands, axis=axis, limits=(1,) if limit is not None else None)
 

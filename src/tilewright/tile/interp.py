@@ -271,9 +271,12 @@ def _scatter(i: Instr, xs: list[Any]) -> None:
     view: Buffer = xs[0]
     rank, tile = len(view.strides), xs[-1]
     base = view.offset + sum(a * s for a, s in zip(xs[1 : 1 + rank], view.strides, strict=True))
-    indices, columns = xs[1 + rank].astype(np.int64), np.arange(tile.shape[1])
-    flat = base + indices * view.strides[i.attrs["axis"]] + columns * view.strides[-1]
-    inside = (indices >= 0) & (columns < (xs[2 + rank] if "limits" in i.attrs else tile.shape[1]))
+    indices = xs[1 + rank].astype(np.int64)
+    flat, inside = base + indices * view.strides[i.attrs["axis"]], indices >= 0
+    if indices.shape != tile.shape or "limits" in i.attrs:
+        columns = np.arange(tile.shape[1])
+        flat = flat + columns * view.strides[-1]
+        inside = inside & (columns < (xs[2 + rank] if "limits" in i.attrs else tile.shape[1]))
     _check(flat[inside], view)
     if np.unique(flat[inside]).size != inside.sum():
         raise _Fault("writes one element twice")

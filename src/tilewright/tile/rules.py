@@ -427,9 +427,10 @@ def _scatter(i: Instr) -> list[Type]:
     indices([*i.operands[1 : 1 + v.rank], *i.operands[2 + v.rank : -1]])
     t, x, axis = tile_type(i.operands[1 + v.rank]), tile_type(i.operands[-1]), i.attrs.get("axis", -1)
     need(t.dtype.is_int, f"needs integer indices, got {t}")
-    need(len(x.shape) == 2 and t.shape == (x.shape[0], 1), f"needs a column of indices, one a row of {x}, got {t}")
+    rows = len(x.shape) == 2 and t.shape == (x.shape[0], 1)
+    need(rows or t.shape == x.shape, f"needs a column of indices, one a row of {x}, or one for each of its elements, got {t}")
     need(0 <= axis < v.rank, f"axis must be in 0..{v.rank - 1}, got {axis}")
-    need(not limited or i.attrs["limits"] == (1,), "only runs have a limit")
+    need(not limited or (rows and i.attrs["limits"] == (1,)), "only runs have a limit")
     need(x.dtype is v.dtype, f"stores {x} into {v}")
     return []
 

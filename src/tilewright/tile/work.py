@@ -63,7 +63,7 @@ class Work:
 
 def program_work(kernel: Kernel, words: Sequence[int | None], pid: int, lanes: int) -> Work:
     """The work of program `pid`. `words`: one for each argument word of the kernel, None for pointers."""
-    return _Walk(kernel, words, pid, lanes).total
+    return Walk(kernel, words, pid, lanes).total
 
 
 def typical_work(kernel: Kernel, words: Sequence[int | None], grid: int, lanes: int) -> Work:
@@ -75,7 +75,7 @@ def typical_work(kernel: Kernel, words: Sequence[int | None], grid: int, lanes: 
     return total
 
 
-class _Walk:
+class Walk:
     def __init__(self, kernel: Kernel, words: Sequence[int | None], pid: int, lanes: int) -> None:
         self.lanes = lanes
         self.values: dict[Var, int] = {kernel.pid: pid}  # indices and conditions that are known

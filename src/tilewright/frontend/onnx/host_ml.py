@@ -10,6 +10,21 @@ from .ops_ml import _mapping
 from .registry import ML, host, prepared
 
 
+def _codes(table: Any) -> Any:
+    """A function of an array of strings: the places of its elements in a table of distinct ones; None where one is not there."""
+    place = {k: i for i, k in enumerate(table)}.__getitem__
+
+    def find(a: Any) -> Any:
+        if a.dtype.kind != "O":
+            return None
+        try:
+            return np.fromiter(map(place, a.reshape(-1).tolist()), np.intp, a.size)
+        except (KeyError, TypeError):
+            return None
+
+    return find
+
+
 @prepared("LabelEncoder", domain=ML, since=2)
 def label_encoder(**attrs: Any) -> Any:
     keys, values, _ = _mapping(attrs)
@@ -26,10 +41,14 @@ def label_encoder(**attrs: Any) -> Any:
         kind, fallback = np.dtype(np.float32), attrs.get("default_float", -0.0)
     if default is not None:
         fallback = np.asarray(default).reshape(-1).tolist()[0]
-    get = table.get
+    get, codes = table.get, _codes(table)
+    found_at = np.empty(len(table), kind)
+    found_at[:] = list(table.values())
 
     def run(x: Any) -> Any:
         a = np.asarray(x)
+        if (at := codes(a)) is not None:
+            return found_at[at].reshape(a.shape)
         flat = words(a) if a.dtype.kind in "OUS" else a.reshape(-1).tolist()
         if nan is None:
             found = [get(v, fallback) for v in flat]
@@ -69,9 +88,12 @@ def one_hot_encoder(*, cats_int64s: Any = None, cats_strings: Any = None, zeros:
     number = {k: i for i, k in reversed(list(enumerate(kinds)))}
     eye = np.concatenate([np.eye(len(kinds), dtype=np.float32), np.zeros((1, len(kinds)), np.float32)])
     get, none = number.get, len(kinds)
+    codes = _codes(kinds if cats_strings is not None and len(number) == none else ())
 
     def run(x: Any) -> Any:
         a = np.asarray(x)
+        if (known := codes(a)) is not None:
+            return eye[known].reshape(*a.shape, none)
         flat = words(a) if cats_strings is not None else a.astype(np.int64).reshape(-1).tolist()
         at = [get(v, none) for v in flat]
         if not zeros and none in at:

@@ -8,7 +8,7 @@ import numpy as np
 
 from ...core.errors import UnsupportedError
 from .elements import STRING, elem
-from .registry import host, rows
+from .registry import ML, host, prepared, rows
 
 
 def texts(x: Any) -> Any:
@@ -54,6 +54,37 @@ def regex_full_match(step: Any, x: Any, *, pattern: str) -> Any:
     except re.error as e:
         raise UnsupportedError(f"onnx: RegexFullMatch: the pattern {pattern!r} cannot be read: {e}") from None
     return _each(lambda s: compiled.fullmatch(s) is not None, texts(x)).astype(bool)
+
+
+@prepared("Tokenizer", domain="com.microsoft")
+def tokenizer(*, mark: int, mincharnum: int, pad_value: str, separators: Any = None, tokenexp: str | None = None) -> Any:
+    """Strings [C] or [N, C] cut into words [..., most], the short ones dropped; `mark` puts the two control characters around each row."""
+    try:
+        words_of = [re.compile(p) for p in ([tokenexp] if tokenexp else separators or ()) if p]
+    except re.error as e:
+        raise UnsupportedError(f"onnx: Tokenizer: a pattern of {[tokenexp, *(separators or ())]} cannot be read: {e}") from None
+
+    def cut(text: str) -> list[str]:
+        if tokenexp:
+            found = [m.group() for m in words_of[0].finditer(text)]
+        elif not words_of:  # the separator without letters: characters
+            found = list(text)
+        else:
+            found = [text]
+            for separator in words_of:
+                found = [part for piece in found for part in separator.split(piece)]
+        return [w for w in found if len(w) >= max(mincharnum, 1)]
+
+    def run(x: Any) -> Any:
+        a = np.asarray(x)
+        lines = [["\x02", *line, "\x03"] if mark else line for line in map(cut, words(a))]
+        most = max(map(len, lines), default=0)
+        out = np.empty((len(lines), most), object)
+        for k, line in enumerate(lines):
+            out[k] = line + [pad_value] * (most - len(line))
+        return out.reshape(*a.shape, most)
+
+    return run
 
 
 @host("StringNormalizer")
@@ -135,16 +166,64 @@ rows({
     "Transpose": lambda step, x, *, perm=None: np.transpose(x, perm),
     "Expand": lambda step, x, shape: np.broadcast_to(x, np.broadcast_shapes(np.shape(x), tuple(_ints(shape)))).copy(),
     "Tile": lambda step, x, repeats: np.tile(x, _ints(repeats)),
-    "Gather": lambda step, x, ids, *, axis=0: np.take(x, ids, axis=axis),
     "Concat": lambda step, *xs, axis: np.concatenate(xs, axis=axis),
     "Where": lambda step, condition, x, y: np.where(condition, x, y),
     "Shape": lambda step, x, *, start=0, end=None: np.array(np.shape(x), np.int64)[start:end],
     "Size": lambda step, x: np.array(np.size(x), np.int64),
+    "Optional": lambda step, x=None, **_: x,
+    "OptionalGetElement": lambda step, x: x,
+    "OptionalHasElement": lambda step, x=None: np.array(x is not None),
     "SequenceConstruct": lambda step, *xs: list(xs),
     "SequenceAt": lambda step, xs, position: xs[int(np.asarray(position).reshape(-1)[0])],
     "SequenceLength": lambda step, xs: np.array(len(xs), np.int64),
     "ConcatFromSequence": lambda step, xs, *, axis, new_axis=0: np.stack(xs, axis) if new_axis else np.concatenate(xs, axis),
 }, enter=host)
+
+
+@host("CenterCropPad", "DepthToSpace", "GatherElements", "GatherND", "OneHot", "Pad", "ReverseSequence", "ScatterElements", "ScatterND",
+      "Slice", "SpaceToDepth", "Split", "SplitToSequence", "TensorScatter", "Trilu")
+def moved(step: Any, *inputs: Any, **attrs: Any) -> Any:
+    """Ops that only move elements: what is done to strings is done to their numbers. 0 is the string without letters."""
+    from .importer import Builder
+
+    pool, builder = [""], Builder(step.program.source, "strings")
+
+    def numbers(x: Any) -> Any:
+        if x is None or np.asarray(x).dtype.kind not in "OUS":
+            return x
+        first = len(pool)
+        pool.extend(words(np.asarray(x)))
+        return np.arange(first, len(pool)).reshape(np.shape(x))
+
+    for name, x in zip(step.item.inputs, inputs, strict=True):
+        if name:
+            builder.scope.bindings[name] = builder.lift(numbers(x), name)
+    builder.run([step.item])
+    every = np.array(pool, object)
+
+    def strings(b: Any) -> Any:
+        return [strings(x) for x in b] if isinstance(b, list) else every[builder.context.contents.weights(b)]
+
+    return tuple(strings(builder.scope.get(name)) for name in step.outputs if name)
+
+
+@prepared("Gather")
+def gather(*, axis: int = 0) -> Any:
+    def run(x: Any, ids: Any) -> Any:
+        if type(ids) is np.ndarray and ids.shape == (1,) and axis == 1 and 0 <= (at := int(ids[0])) < x.shape[1]:
+            return x[:, at : at + 1]  # one column is a view
+        return np.take(x, ids, axis=axis)
+
+    return run
+
+
+@prepared("ArrayFeatureExtractor", domain=ML)
+def array_feature_extractor() -> Any:
+    def run(x: Any, ids: Any) -> Any:
+        out = x[..., at : at + 1] if np.size(ids) == 1 and (at := int(ids.flat[0])) >= 0 else np.take(x, np.reshape(ids, -1), axis=-1)
+        return out.reshape(1, -1) if out.ndim == 1 else out
+
+    return run
 
 
 @host("SequenceInsert")

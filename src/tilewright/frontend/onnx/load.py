@@ -39,6 +39,11 @@ def is_onnx(model: Any) -> bool:
     return isinstance(model, Source) or (type(model).__name__ == "ModelProto" and hasattr(model, "SerializeToString"))
 
 
+def on_host(a: Any) -> Any:
+    """A result of a session as an array of NumPy, copied where it lies on a GPU."""
+    return a if type(a) is np.ndarray else a.numpy() if hasattr(a, "numpy") else np.asarray(a)
+
+
 class LargeFile:
     """A file that stays open, so that what is read later is what was found at first or an error."""
 

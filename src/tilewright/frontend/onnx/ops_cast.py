@@ -233,9 +233,9 @@ def signed_weights(c: Context, w: Value) -> tuple[Value, int]:
     """Weights as i8 and what was subtracted from them: u8 quantized values are moved by 128."""
     if w.dtype is dt.i8:
         return w, 0
-    found = c.known(w)
-    if found is not None and found.dtype != object:
-        return c.constant((found.astype(np.int16) - 128).astype(np.int8), w.node.name), 128
+    found = c.contents.weights(w)
+    if found is not None:
+        return c.constant((found ^ 128).view(np.int8), w.node.name), 128
     return F.cast(F.sub(F.cast(w, dt.i16), 128), dt.i8), 128
 
 
@@ -265,7 +265,9 @@ def _integer_product(c: Context, left: Value, right: Value, za: Value | None, zb
         assert za is not None
         zero_a = F.cast(za, dt.i32)
         zero_a = F.reshape(zero_a, () if zero_a.shape in ((), (1,)) else (*zero_a.shape, 1) if len(zero_a.shape) == 1 else zero_a.shape)
-        columns = F.sum_(F.cast(quantized, dt.i32), (len(quantized.shape) - 2,), keepdims=True)
+        weights = c.contents.weights(quantized)
+        columns = F.sum_(F.cast(quantized, dt.i32), (len(quantized.shape) - 2,), keepdims=True) if weights is None else \
+            c.constant(weights.sum(-2, dtype=np.int32, keepdims=True), "columns")
         part = columns if zero_b is None else F.sub(columns, F.mul(zero_b, c.scalar(k, dt.i32)))
         total = F.sub(total, F.mul(zero_a, part))
     return total

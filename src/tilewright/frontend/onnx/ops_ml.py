@@ -55,6 +55,10 @@ def imputer(c: Context, x: Value, *, imputed_value_floats: Any = None, imputed_v
 @op("FeatureVectorizer", domain=ML)
 def feature_vectorizer(c: Context, *xs: Value, inputdimensions: Any = None) -> Value:
     rows = [F.cast(F.reshape(x, (x.shape[0], x.type.numel // x.shape[0]) if len(x.shape) != 2 else x.shape), dt.f32) for x in xs]
+    for k, (x, size) in enumerate(zip(rows, inputdimensions or (), strict=False)):  # missing columns are zeros, others fall away
+        if not 0 <= size < 1 << 31:
+            raise FormatError(f"onnx: FeatureVectorizer gives input {k} {size} columns")
+        rows[k] = F.slice_(F.pad(x, (0, 0), (0, max(size - x.shape[1], 0)), 0.0), 1, 0, size)
     return rows[0] if len(rows) == 1 else F.concat(rows, 1)
 
 

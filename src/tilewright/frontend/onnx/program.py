@@ -23,7 +23,7 @@ from .assume import Assumed, Pair
 from .calls import scalars
 from .elements import Elem, elem, elem_of
 from .importer import Blocked, Builder, Nothing, Pending, Strings, constants_of
-from .load import Source
+from .load import Source, on_host
 from .model import Frame, Item, items_of
 from .registry import HOST, PREPARED, lookup
 
@@ -72,7 +72,7 @@ class Segment:
             results = self.session(*[env[n] for n in self.plain])
             results = results if type(results) is tuple else (results,)
             for name, at in self.outputs:
-                env[name] = a if type(a := results[at]) is np.ndarray else np.asarray(a)
+                env[name] = on_host(results[at])
             return
         given = []
         for name, place, e in self.inputs:
@@ -93,7 +93,7 @@ class Segment:
             return [self._filled(s, results) for s in structure]
         if structure is None:
             return None
-        return self.elems[structure].outward(np.asarray(results[structure]))
+        return self.elems[structure].outward(on_host(results[structure]))
 
 
 @dataclass

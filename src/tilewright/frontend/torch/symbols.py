@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
-from ...core.dims import UNBOUNDED, Dim, Expr, floordiv, maximum, minimum, sym, symbols
+from ...core.dims import UNBOUNDED, Dim, Expr, floordiv, integer, maximum, minimum, sym, symbols
 from ...core.errors import CompileError, UnsupportedError
 
 
@@ -117,13 +117,11 @@ class Symbols:
         if name.startswith(("u", "zuf", "f")) and symbol not in self._ranges:
             raise UnsupportedError(f"torch: size {name} depends on the data; only sizes that follow from input shapes are supported")
         limits = self._ranges.get(symbol)
-        lo, hi = 0, UNBOUNDED
-        if limits is not None:
-            lo = max(int(limits.lower), 0) if limits.lower.is_Integer else 0
-            hi = int(limits.upper) if limits.upper.is_Integer else UNBOUNDED
-            if hi < lo:
-                raise UnsupportedError(f"torch: {name} is negative; only sizes are supported")
-        return sym(ours or name, lo, min(hi, UNBOUNDED))
+        if limits is None:
+            return sym(ours or name)
+        lo = max(int(limits.lower), -UNBOUNDED) if limits.lower.is_Integer else -UNBOUNDED
+        hi = min(int(limits.upper), UNBOUNDED) if limits.upper.is_Integer else UNBOUNDED
+        return integer(ours or name, lo, hi)
 
     def _negative(self, symbol: Any) -> bool:
         """Whether a symbol may be below 0: a number that a caller gave, never a size."""

@@ -25,7 +25,7 @@ def in_pairs(region: Region, target: TargetSpec) -> bool:
     """Whether queries and keys lie in words, and enough queries share the packed values."""
     assert region.anchor is not None
     operands = [region.operand(x) for x in region.anchor.operands[:3]]
-    if any(o is None or words_of(o.type.dtype, bf16, target) is not PAIRS for o in operands):
+    if any(o is None or words_of(o.type.dtype, bf16, target, tiles=False) is not PAIRS for o in operands):
         return False
     rows = region.anchor.operands[0].shape[2]
     return isinstance(rows, int) and rows >= FEWEST and all(o is not None and in_words(o.layout, 3, PAIRS.per) for o in operands[:2])

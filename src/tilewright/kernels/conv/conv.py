@@ -9,6 +9,7 @@ Bytes are multiplied four channels at a time (by constant weights) and bf16 numb
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 from ...core.dims import Shape
 from ...core.dtypes import DType, compute_dtype, i32
@@ -24,13 +25,14 @@ from ..matmul.matmul import default_config, product_launch
 from ..matmul.product import Problem
 from ..pointwise.copies import MOVED
 from ..pointwise.pointwise import unravel
+from ..quant.tiles import SIDE
 from ..quant.word_copies import planes_to_words
 from ..quant.words import PAIRS, Words, in_words, word_operand, words_of
 from ..region import Operand, Region
 from ..template import Reason, Template, from_memory, shaped_as_result
 from .channels_last import channels_last
 from .depthwise import TAPS, Depthwise, is_depthwise, taps_first
-from .direct import direct_launch
+from .direct import direct_launch, few_results, windows_fit
 from .parts import AnyConv, Plain, int_of, plain_parts, spread, weights_of
 
 PACKED, PACKED_LINE = 16, 2048  # the most channels (or words) that a program packs, and elements of a result's window for several of them
@@ -103,7 +105,7 @@ class ConvTemplate(Template):
                 parts = [replace(p, x=word_operand(p.x, p.x.layout, 1, words.per)) for p in parts]
         plain = len(parts) == 1 and _is_product(op, parts[0].kernel)
         per = 1 if words is None else words.per
-        packing, buffer, panels, in_place = panels_of(region.name, op, w, width, per, target, may_stay=not plain)
+        packing, buffer, panels, in_place = panels_of(region.name, op, w, width, per, target, may_stay=not plain and width > 1)
         launches = [*packing, *launches]
         if plain:
             return [*launches, _product(region, parts[0].x, w, buffer, panels, width, words, target)]
@@ -121,15 +123,21 @@ def _words(region: Region, target: TargetSpec) -> Words | None:
     node = region.anchor
     assert node is not None and isinstance(node.op, (ConvOp, IntConvOp))
     x, w = node.operands
-    words = words_of(x.dtype, w.dtype, target)
+    channels, taps = int_of(x.shape[1]) // node.op.groups, prod(int_of(d) for d in w.shape[2:])
+    panel = default_config(node.types[0].dtype, int_of(node.types[0].shape[1]) // node.op.groups, target).width
+    by_tiles = channels % (SIDE * PAIRS.per) == 0 and panel % SIDE == 0 and windows_fit(channels // PAIRS.per * taps)
+    words = words_of(x.dtype, w.dtype, target, tiles=taps == 1 or (by_tiles and not target.checks))
     whole = words is not None and (node.op.groups == 1 or int_of(x.shape[1]) // node.op.groups % words.per == 0)
     return words if whole and not _is_depthwise(region) else None
 
 
 def _width(region: Region, target: TargetSpec) -> int:
-    """Result channels of a panel of weights."""
-    out = region.node.types[0]
-    return default_config(out.dtype, int_of(out.shape[1]) // region.op(ConvOp, IntConvOp).groups, target).width
+    """Result channels of a panel of weights; 1 where registers run along the channels of windows."""
+    out, (x, w), op = region.node.types[0], region.node.operands, region.op(ConvOp, IntConvOp)
+    results, window = int_of(out.shape[1]) // op.groups, (int_of(x.shape[1]) // op.groups, *(int_of(d) for d in w.shape[2:]))
+    if not out.dtype.is_int and _words(region, target) is None and not _is_product(op, window[1:]) and few_results(results, window, target):
+        return 1
+    return default_config(out.dtype, results, target).width
 
 
 def _is_depthwise(region: Region) -> bool:

@@ -5,6 +5,10 @@ the last axis of taps (`C, taps…`). A tile is `rows` pixels, wherever they lie
 own, so that rows of a small image and images of a batch fill tiles together. An element is the sum, in order, of FMA chains: a chain
 is the longest run of whole inner axes of K with at most CHAIN steps, or PIECE steps of the innermost one. Nothing but the op decides that.
 
+With AMX the windows of 32 pixels are copied into rows, which tiles multiply with a panel; the order of sums is that of K then, too.
+Few results of many channels (the last layer of a decoder) would fill a part of a register: registers run along the channels of windows
+there, panels are one column wide, and the lanes are summed at the end.
+
 Columns past O/g are masked when stored; a window without elements gives epilogue(0); zero-sized results run no program.
 """
 
@@ -28,6 +32,7 @@ from ..launch import Buffer, Launch, window_order
 from ..matmul.product import even_blocks
 from ..matmul.tiling import for_each_tile, leaves_of_epilogue, tile_heights
 from ..pointwise.pointwise import unravel
+from ..quant.tiles import COLUMNS, ROWS, SIDE
 from ..quant.words import Words
 from ..region import Evaluator, Operand, Region, collapse, narrow, widen
 from ..template import region_bytes, region_flops
@@ -38,12 +43,20 @@ PIECE = 64
 SPELLED = 8  # steps of the innermost axis up to which all are spelled out
 UNROLL = 4
 MOST = 16  # tiles of a program
+WINDOWS = 1 << 19  # bytes of windows that are copied for matrix tiles: half of L2
+MOST_RESULTS = 10  # of windows whose channels run along registers
 
 
 def tile_rows(width: int, target: TargetSpec, dtype: DType) -> int:
     """Pixels of a register tile: as many as accumulators and general registers allow."""
     across = -(-width // target.lanes(compute_dtype(dtype).itemsize))
     return 6 if target.registers < 32 or across >= 4 else 8
+
+
+def few_results(results: int, window: Sequence[int], target: TargetSpec) -> bool:
+    """Whether registers run along the channels of windows [channels, taps…]: sums of lanes must not cost more than they save."""
+    lanes = target.lanes(4)
+    return 0 < results <= MOST_RESULTS and window[0] >= lanes and prod(window) >= 8 * lanes
 
 
 class Places:
@@ -161,6 +174,19 @@ def sum_of_chains(b: KernelBuilder, sizes: Sequence[int], step: Callable[[Sequen
     return chain(0, [], zeros) if exact or (inner == 0 and prod(sizes) <= CHAIN) else chains(0, [], zeros)
 
 
+def windows_fit(words: int) -> bool:
+    """Whether windows of so many words can be copied for matrix tiles."""
+    return words * 4 * ROWS <= WINDOWS
+
+
+def matrix_tiles(words: Words, kernel: Sequence[int], k_steps: Sequence[Dim], w_steps: Sequence[Dim], width: int,
+                 target: TargetSpec) -> bool:
+    """Whether windows can be copied, by registers of words, into rows that AMX multiplies with whole panels."""
+    dense = all(s == prod(kernel[i + 1 :]) * width for i, s in enumerate(w_steps))
+    whole = kernel[-1] % SIDE == 0 and width % SIDE == 0 and windows_fit(prod(kernel)) and 0 not in kernel
+    return dense and whole and k_steps[-1] == 1 and target.has("amx-tile", words.feature) and not target.checks
+
+
 def direct_launch(region: Region, part: Plain, weights: tuple[DType, Buffer, Layout], width: int, words: Words | None, target: TargetSpec,
                   *, in_place: bool = False) -> Launch:
     """`weights`: panels as [group, panel, channels, taps…, width] over their buffer. `in_place`: they may end before a panel does. With
@@ -219,10 +245,17 @@ def direct_launch(region: Region, part: Plain, weights: tuple[DType, Buffer, Lay
 
     # programs
     wide = compute_dtype(value.dtype) if words is None else words.sums
-    rows, count = tile_rows(width, target, wide), -(-per_group // width)
+    matrix = words is not None and matrix_tiles(words, kernel, k_steps, w_steps, width, target)
+    rows, count, lanes = ROWS if matrix else tile_rows(width, target, wide), -(-per_group // width), target.lanes(wide.itemsize)
+    along = width == 1  # registers run along channels
+    if along:
+        width, count = 1 << (per_group - 1).bit_length(), 1
+        rows = max(1, min(rows, (24 if target.registers >= 32 else 9) // per_group))
+        kernel = (*kernel[:-1], -(-c_in // lanes))
+        sums = b.scratch(wide, (rows, width))
     m = product(pixels)
-    most = MOST * rows
-    if isinstance(m, int):
+    most = (1 if matrix else MOST) * rows
+    if isinstance(m, int) and not matrix:
         most = min(most, max(2 * rows, -(-m * count * g // (4 * target.cores))))
     block = even_blocks(m, most)
     mw, blockw, blocks = call.word("m", m), call.word("block", block), call.word("blocks", ceildiv(m, block))
@@ -253,8 +286,25 @@ def direct_launch(region: Region, part: Plain, weights: tuple[DType, Buffer, Lay
             pixel = [own(b.load(xv, (group, at, *k), (1, 1), axes=(1, len(k) + 1))) for at in offsets]
             return [update(p, right, acc) for p, acc in zip(pixel, accs, strict=True)]
 
+        def step_along(k: Sequence[Ix | int], accs: list[Tile]) -> list[Tile]:
+            *taps, block = k
+            left = (c_in - block * lanes,) if c_in % lanes else None
+            right = [own(b.load(wv, (group, o, *taps, block * lanes, 0), (lanes,), limit=left, axes=(len(k) + 1,)))
+                     for o in range(per_group)]
+            pixel = [own(b.load(xv, (group, at, *taps, block * lanes), (lanes,), limit=left)) for at in offsets]
+            return [b.fma(p, r, acc) for (p, r), acc in zip(((p, r) for p in pixel for r in right), accs, strict=True)]
+
         taps = inside.of(row, height) if inside is not None else ()
-        accs = sum_of_chains(b, kernel, step, [b.full((1, width), 0 if wide.is_int else 0.0, wide)] * height, taps)
+        if along:
+            lines = sum_of_chains(b, kernel, step_along, [b.full((lanes,), 0.0, wide)] * (height * per_group), taps)
+            for i, acc in enumerate(lines):
+                b.store(sums, (i // per_group, i % per_group), b.reduce("sum", acc))
+            finish(row, [b.load(sums, (i, 0), (1, width)) for i in range(height)])
+        else:
+            finish(row, sum_of_chains(b, kernel, step, [b.full((1, width), 0 if wide.is_int else 0.0, wide)] * height, taps))
+
+    def finish(row: Ix | int, accs: Sequence[Tile]) -> None:
+        """The epilogue of neighbouring pixels from `row` on."""
         finished: list[tuple[list[Ix | int], list[Tile]]] = []
         for i, acc in enumerate(accs):
             at = [group, *unravel(b, row + i, [0, *inner_dims]), column]
@@ -269,10 +319,38 @@ def direct_launch(region: Region, part: Plain, weights: tuple[DType, Buffer, Lay
             for view, y, r in zip(outs, tiles, region.results, strict=True):
                 b.store(view, at, narrow(b, y, r.type.dtype), limit=limit, axes=(1, len(at) - 1))
 
+    if matrix:
+        assert words is not None
+        steps_of_k = prod(kernel)
+        flat = call.view("k", dtype, buffer, Layout((g, count, steps_of_k, width), (*panels.strides[:2], width, 1), panels.offset))
+        windows, sums = b.scratch(dtype, (ROWS, steps_of_k + SIDE)), b.scratch(words.sums, (ROWS, width))
+        run = 2 * SIDE if kernel[-1] % (2 * SIDE) == 0 else SIDE
+
+        def copy(to: Ix | int, at: Ix | int, axis: int, k: list[Ix | int], place: Ix | int) -> None:
+            """A pixel's window, a register of words at a time, as a row of `windows`."""
+            with b.loop(0, kernel[axis], run if axis == len(kernel) - 1 else 1) as loop:
+                here = place + loop.index * prod(kernel[axis + 1 :])
+                if axis < len(kernel) - 1:
+                    copy(to, at, axis + 1, [*k, loop.index], here)
+                else:
+                    b.store(windows, (to, here), b.load(xv, (group, at, *k, loop.index), (run,)))
+
+        def by_matrix_tiles(row: Ix | int, height: int) -> None:
+            with b.loop(0, height) as pixel:
+                copy(pixel.index, where.of(row + pixel.index, 1)[0], 0, [], 0)
+            for start in range(0, width, COLUMNS):
+                right = b.subview(flat, (group, panel, 0, start), (2, 3))
+                b.tile_dot(b.subview(sums, (0, start), (0, 1)), b.subview(windows, (0, 0), (0, 1)), right, steps_of_k, rows=height,
+                           cols=min(COLUMNS, width - start))
+            with b.loop(0, height) as pixel:
+                finish(row + pixel.index, [b.load(sums, (pixel.index, 0), (1, width))])
+
+        tile = by_matrix_tiles
     for_each_tile(b, first, b.minimum(blockw, mw - first), rows, tile_heights(m, block, rows), tile)
     flops, bytes_ = region_flops(region), region_bytes(region)
     if part.phase is not None:  # its share
         flops, bytes_ = 2 * m * channels * prod(kernel), bytes_ // prod(op.stride)
     pairs = [(o.buffer, r.buffer) for o, lay in zip(operands, lays[len(outs) :], strict=True)
              for r, to in made if lay == to and o.type.dtype is r.type.dtype and len(outs) == 1 and o.buffer is not x.buffer]
-    return call.finish(ceildiv(m, block) * count * g, flops=flops, bytes_=bytes_, inplace=pairs, note=f"{rows}x{width} tiles", shared=True)
+    note = f"{rows}x{per_group} sums of lanes" if along else f"{'AMX, ' * matrix}{rows}x{width} tiles"
+    return call.finish(ceildiv(m, block) * count * g, flops=flops, bytes_=bytes_, inplace=pairs, note=note, shared=True)

@@ -56,7 +56,7 @@ class Lines:
         self.middle, self.inside = (first, last), (call.word("first", first), call.word("last", last))
         lines = product((*self.lead, *out[:-1])) * ceildiv(out[-1], STRETCH)
         pieces = min(-(-channels // LEAST), -(-4 * target.cores // max(lines, 1))) if isinstance(lines, int) else 1
-        self.block = -(-channels // (max(pieces, 1) * LEAST)) * LEAST
+        self.block = -(-max(channels, 1) // (max(pieces, 1) * LEAST)) * LEAST
 
     # --- what a subclass says -----------------------------------------------------------------------------------------
     def start(self, n: int) -> State:
@@ -78,7 +78,7 @@ class Lines:
         blocks = -(-self.channels // self.block)
         stretches = b.ceildiv(last, STRETCH)
         dims = [*(call.word(f"l{i}", d) for i, d in enumerate(self.lead)), *(call.word(f"o{i}", d) for i, d in enumerate(self.out[:-1]))]
-        *self.at, stretch, block = unravel(b, b.pid, [*dims, stretches, blocks])
+        *self.at, stretch, block = unravel(b, b.pid, [*dims, stretches, max(blocks, 1)])
         self.starts = [o * s - p for o, s, p in zip(self.at[len(self.lead) :], self.stride, self.padding, strict=False)]
         self.ranges = [self._range(start, i) for i, start in enumerate(self.starts)]
         begin = stretch * STRETCH

@@ -11,9 +11,10 @@ from ...ir.layout import Layout
 from ...ops.matmul.tap_products import TapProducts as TapProductsOp
 from ...tile.builder import Ix, Tile
 from ..call import Call
-from ..launch import Launch
+from ..launch import Buffer, Launch
+from ..pointwise.copies import copy_launch, fill_launch
 from ..pointwise.pointwise import unravel
-from ..region import Region, narrow, widen
+from ..region import Operand, Region, narrow, widen
 from ..template import Template, region_bytes, region_flops
 
 TAPS = 8  # along the last axis, of a program
@@ -26,6 +27,16 @@ class TapProductsTemplate(Template):
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         op, (x, g), y = region.op(TapProductsOp), (region.operand(v) for v in region.node.operands), region.results[0]
         assert x is not None and g is not None
+        before: list[Launch] = []
+        if any(p for pair in op.pads for p in pair):
+            shape = (*x.type.shape[:2], *(d + sum(pair) for d, pair in zip(x.type.shape[2:], op.pads, strict=True)))
+            wide = Operand(x.type.with_shape(shape), Buffer(f"{region.name}.padded", "temp", x.type.with_shape(shape).nbytes), Layout.contiguous(shape))
+            inside = wide.layout
+            for axis, ((low, _), size) in enumerate(zip(op.pads, x.type.shape[2:], strict=True), 2):
+                inside = inside.slice(axis, low, size)
+            before = [fill_launch(f"{region.name}.zeros", 0.0, wide, target),
+                      copy_launch(f"{region.name}.pad", x, Operand(x.type, wide.buffer, inside), target, "zeros around the data")]
+            x = wide
         call = Call("tap_products", region.name)
         b, rank = call.b, len(op.kernel)
         # the last axis twice: along the cotangent's elements, and along taps
@@ -77,4 +88,4 @@ class TapProductsTemplate(Template):
                 with b.if_(b.compare("eq", b.pid % len(parts), i)):
                     sums(taps)
         grid = channels * (prod(op.kernel[:-1]) * len(parts))
-        return [call.finish(grid, flops=region_flops(region), bytes_=region_bytes(region))]
+        return [*before, call.finish(grid, flops=region_flops(region), bytes_=region_bytes(region))]

@@ -31,7 +31,7 @@ def on_threads(kernel: Kernel, threads: int, programs: int, vector: int = 1, run
 
 
 def stacked(b: KernelBuilder, columns: Sequence[Tile]) -> Tile:
-    """Four tiles of one element a thread as one whose first axis they are: 16 bytes of a row (`BlockKernel.runs`)."""
+    """Tiles of one element a thread as one whose first axis they are: neighbours in a row (`BlockKernel.runs`)."""
     shape = (len(columns), *columns[0].shape)
     place, out = b.iota(shape, 0, i32), b.broadcast(columns[0], shape)
     for i, x in enumerate(columns[1:], 1):

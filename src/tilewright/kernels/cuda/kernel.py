@@ -90,7 +90,7 @@ class BlockKernel(SimtKernel):
     programs: int = 128
     vector: int = 1
     streamed: frozenset[str] = frozenset()  # parameters that are only read, once: they stay out of L1
-    early: bool = False  # streamed parameters are in memory from the start: their first loads do not wait for the kernel before
+    early: bool = False  # streamed parameters are in memory from the start: their first loads do not wait for the previous kernel
     ready: frozenset[str] = frozenset()  # parameters of which the same is true and that are read more than once
     runs: frozenset[str] = frozenset()  # parameters of tiles [4, threads] whose first axis has stride 1 and starts at multiples of 16 bytes
     workspace: Var | None = None  # a parameter whose memory the programs share out for what they allocate
@@ -189,7 +189,7 @@ class TransposeKernel(Kernel):
 class ThinKernel(SimtKernel):
     """C = epilogue(A · Bᵀ) for few rows of A (see the target's `thin`): `params` and `body` are the epilogue in tile IR.
 
-    The body sees `acc` (f32, one row × `strip` columns), its `row` and first `column`; `a` and `b` are the views of the operands.
+    The body sees `acc` (f32, one row × `panel` columns), its `row` and first `column`; `a` and `b` are the views of the operands.
     """
 
     acc: Var | None = None
@@ -198,7 +198,7 @@ class ThinKernel(SimtKernel):
     a: Var | None = None
     b: Var | None = None
     rows: int = 8  # of A, a multiple of 8
-    strip: int = 16  # rows of B in a block
+    panel: int = 16  # rows of B in a block
     warps: int = 8
     unroll: int = 4
     dtype: str = "bf16"
@@ -310,7 +310,7 @@ class DecodeKernel(SimtKernel):
 @dataclass(eq=False)
 class QGemmKernel(SimtKernel):
     """Products of many rows with a packed matrix (see the target's `qgemm`): `params` and `body` are the epilogue in tile IR, over the
-    block's `rows` × 16 `strips` sums `acc`; `x` is bf16[rows, k]."""
+    block's `rows` × 16 `panels` sums `acc`; `x` is bf16[rows, k]."""
 
     acc: Var | None = None
     row: Var | None = None
@@ -319,18 +319,18 @@ class QGemmKernel(SimtKernel):
     x: Var | None = None
     format: str = "Q4_K"
     k: int = 256
-    strips: int = 8  # of a block
+    panels: int = 8  # of a block
     rows: int = 128
-    tall: int = 2  # strips of a warp
+    tall: int = 2  # panels of a warp
     wide: int = 8  # times eight rows of a warp
-    wgmma: bool = False  # on Hopper's tensor cores: strips of a warp are one, its rows all
+    wgmma: bool = False  # on Hopper's tensor cores: panels of a warp are one, its rows all
     warps: int = 8
     splits: int = 1  # neighbouring blocks that share K: a cluster that adds its sums in order
 
     @property
     def down(self) -> int:
-        """Warps along the strips."""
-        return self.strips // self.tall
+        """Warps along the panels."""
+        return self.panels // self.tall
 
     @property
     def block(self) -> int:
@@ -359,7 +359,7 @@ class QDotKernel(SimtKernel):
     sums: Var | None = None
     format: str = "Q4_K"
     k: int = 256
-    per: int = 1  # strips of a block
+    per: int = 1  # panels of a block
     tiles: int = 0
     warps: int = 8
 
@@ -386,8 +386,8 @@ class QFewKernel(SimtKernel):
     format: str = "Q4_K"
     k: int = 256
     tiles: int = 2  # times eight rows
-    per: int = 8  # strips of a block
-    warps: int = 8  # that share the columns of a strip
+    per: int = 8  # panels of a block
+    warps: int = 8  # that share the columns of a panel
     groups: int = 2  # of warps
     cluster: int = 1  # blocks that share the columns
     sets: int = 1  # units of a warp that are on their way, or used

@@ -15,19 +15,24 @@ from ..conv.cuda.depthwise import DepthwiseConv
 from ..conv.cuda.halo import HaloConv
 from ..conv.cuda.hopper import HopperConv
 from ..conv.cuda.patch import PatchConv
+from ..conv.cuda.phases import PhasedConv
+from ..conv.cuda.planes import CudaMaxPoolBackward, PlaneConv
 from ..conv.cuda.pool import CudaPool
-from ..conv.cuda.pool_backward import CudaMaxPoolBackward
 from ..conv.cuda.tap_products import CudaTapProducts
 from ..conv.cuda.tiled import TiledConv
 from ..conv.cuda.weight_gradient import ConvWeightGradient
 from ..conv.cuda.window_gradient import WindowGradient
 from ..conv.pool import PoolTemplate
 from ..custom.own import Own
+from ..fft.cuda.blocks import CudaDftColumns, CudaDftRows
+from ..index.cuda.bags import CudaBagSum
 from ..index.cuda.gather import CudaGather, CudaIndex
 from ..index.cuda.scatter import CudaIndexOrder, CudaScatterOrdered
 from ..index.cuda.weighted import CudaWeightedGather
 from ..index.gather import GatherTemplate
 from ..linalg import lapack
+from ..linalg.cuda.cholesky import CudaCholesky
+from ..matmul.cuda.distances import CudaPairSums
 from ..matmul.cuda.gates import TiledGates
 from ..matmul.cuda.gemv import Gemv
 from ..matmul.cuda.grouped import TiledGrouped
@@ -36,6 +41,7 @@ from ..matmul.cuda.row_products import CudaRowProducts
 from ..matmul.cuda.small import SmallMatmul
 from ..matmul.cuda.thin import ThinMatmul
 from ..matmul.cuda.tiled import TiledMatmul, UnalignedMatmul
+from ..pointwise.complex import ComplexTemplate
 from ..pointwise.cuda.pointwise import CudaPointwise
 from ..pointwise.pointwise import Pointwise
 from ..quant.cuda.packed_rows import CudaQGather, CudaQuantizeRows
@@ -85,11 +91,14 @@ CUDA_TEMPLATES: list[Template] = [
     CudaTapProducts(),
     PatchConv(),
     HopperConv(),
+    PhasedConv(),
     DepthwiseConv(),
     HaloConv(),
+    PlaneConv(),
     TiledConv(),
     TiledMatmul(),
     TiledGrouped(),
+    CudaPairSums(),
     DecodeAttention(),
     PagedDecodeAttention(),
     HopperAttention(),
@@ -101,6 +110,7 @@ CUDA_TEMPLATES: list[Template] = [
     CudaChannelSums(),
     CudaIndexOrder(),
     CudaScatterOrdered(),
+    CudaBagSum(),
     CudaWeightedGather(),
     CudaCrossEntropy(),
     CudaArgReduce(),
@@ -108,12 +118,16 @@ CUDA_TEMPLATES: list[Template] = [
     CudaReduce(),
     CudaRows(),
     CudaPointwise(),
+    ComplexTemplate(CudaPointwise()),
     CudaRope(),
     CudaPool(),
     CudaMaxPoolBackward(),
     CudaGather(),
     CudaIndex(),
     CudaSample(),
+    CudaCholesky(),
+    CudaDftColumns(),
+    CudaDftRows(),
     CudaRunning(),
     CudaDeltaRule(),
     CudaSelectiveScan(),
@@ -124,7 +138,7 @@ CUDA_TEMPLATES: list[Template] = [
     CudaSplatRasterizeBackward(),
     OnHost(),
     *(Shared(t) for t in TEMPLATES if not isinstance(
-        t, (ArgReduce, GatherTemplate, Own, Pointwise, PoolTemplate, RopeTemplate, RowMapTemplate, Rows, SplatBinTemplate,
+        t, (ArgReduce, ComplexTemplate, GatherTemplate, Own, Pointwise, PoolTemplate, RopeTemplate, RowMapTemplate, Rows, SplatBinTemplate,
             SplatRasterizeTemplate, SplatRasterizeBackwardTemplate, lapack.EigTemplate, lapack.SvdTemplate))),
 ]
 INSIDE: list[Template] = [SmallMatmul(), *CUDA_TEMPLATES]  # of loops and branches, which are one kernel where all of it is small

@@ -27,7 +27,7 @@ class TiledKernel(SimtKernel):
     stages: int = 3  # iterations of a loop whose operands of products lie in shared memory
     per_sm: int = 1  # blocks that should fit on an SM: bounds the registers
     vectors: tuple[tuple[str, int], ...] = ()
-    early: tuple[str, ...] = ()  # views of constants: their first tiles are copied before the wait for the kernel before
+    early: tuple[str, ...] = ()  # views of constants: their first tiles are copied before the wait for the previous kernel
     producers: int = 0  # further warps that do nothing but copy operands of products to shared memory
     maps: tuple[TensorMap, ...] = ()
     mapped: tuple[tuple[str, tuple[int, ...]], ...] = ()  # of every map: its view, and the view's axes that it has, innermost first

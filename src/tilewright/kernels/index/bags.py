@@ -1,4 +1,4 @@
-"""Sums over bags of an embedding's rows: a program owns a bag, and its sums stay in registers while it walks the bag's indices in order.
+"""Sums (or maxima) over bags of an embedding's rows: a program owns a bag; its sums stay in registers while it walks the indices in order.
 
 Every index is checked: one outside the table is reported in the error block and clamped. Bounds of bags are clamped to the indices.
 """
@@ -36,20 +36,24 @@ class BagSumTemplate(Template):
         (rows, across), (places,) = table.type.shape, ids.type.shape
         size, count, width = call.word("size", rows), call.word("count", places), call.word("n", across)
         limits = [b.minimum(b.maximum(b.to_index(b.load(edges, (b.pid + k,), ())), 0), count) for k in range(2)]
+        largest = region.op(BagSumOp).largest
+        join = "max" if largest else "add"
         acc = result.type.dtype if result.type.dtype.itemsize > 2 else None
         lanes = target.vector_bits // 32
 
         def columns(start: Ix, tile: int, left: Ix | int | None) -> None:
             limit = None if left is None else (left,)
-            zero = widen(b, b.full((tile,), 0.0, acc or result.type.dtype))
+            zero = widen(b, b.full((tile,), float("-inf") if largest else 0.0, acc or result.type.dtype))
             with b.loop(limits[0], limits[1], 1, [zero]) as loop:
                 wanted = b.to_index(b.load(index, (loop.index,), ()))
                 for bad in (b.compare("lt", wanted, 0), b.compare("ge", wanted, size)):
                     with b.if_(bad):
                         report_index(b, error, loop.index, wanted)
                 row = b.minimum(b.maximum(wanted, 0), size - 1)
-                loop.next(loop.carried[0] + widen(b, b.load(source, (row, start), (tile,), limit=limit)))
-            b.store(out, (b.pid, start), narrow(b, loop.results[0], result.type.dtype), limit=limit)
+                loop.next(b.binary(join, loop.carried[0], widen(b, b.load(source, (row, start), (tile,), limit=limit))))
+            found = loop.results[0]
+            found = b.select(b.compare("lt", *limits), found, 0.0) if largest else found
+            b.store(out, (b.pid, start), narrow(b, found, result.type.dtype), limit=limit)
 
         with nullcontext() if range_of(table.type.shape[0])[0] > 0 else b.if_(b.compare("gt", size, 0)):
             whole = width // (WIDE * lanes) * (WIDE * lanes)

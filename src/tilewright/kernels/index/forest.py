@@ -1,5 +1,5 @@
 """Walks of rows through decision trees. A step is a short chain of loads that waits for memory and nothing else, so a program keeps
-several walks under way: eight rows of one tree, or, where fewer rows are left, eight trees of one row. Their places are scalars: a level
+several walks in flight: eight rows of one tree, or, where fewer rows are left, eight trees of one row. Their places are scalars: a level
 takes four loads a walk. Walks look every few levels whether all have come to a leaf.
 A program takes a part of the trees, and many rows through one before the next, whose nodes then lie in the cache.
 

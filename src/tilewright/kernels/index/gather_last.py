@@ -9,6 +9,8 @@ gathered. An index outside its axis is reported and clamped. Elementwise consume
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from ...core.dims import Dim, at_least, bounds, ceildiv, product
@@ -31,6 +33,7 @@ from .gather import along_memory, report_index
 REPEATS = 16  # of an element, at most, that are spelled out
 ROWS = 16  # rows a program reads with one set of indices
 EACH = 8  # elements that a loop copies in one step
+AHEAD = 1024  # indices between what is copied and what is asked for
 TILES = 16  # registers of indices that a program checks once for all of its rows
 
 WIDE: dict[DType, DType] = {i8: i32, i16: i32, u8: i32, u16: i32, u32: i64}
@@ -193,16 +196,8 @@ class GatherAlongLast(Template):
         *lead, count = ids.type.shape
         size, n = call.word("size", x.type.shape[-1]), call.word("n", count)
         at: list[Ix | int] = unravel(b, b.pid, [call.word(f"d{i}", d) for i, d in enumerate(lead)])
-        tile = target.vector_bits // 32
-        places = b.scratch(WIDE.get(ids.type.dtype, ids.type.dtype), (tile * TILES,))
-        with b.loop(0, n, tile * TILES) as block:
-            end = b.minimum(n - block.index, tile * TILES)
-            with b.loop(0, end, tile) as columns:
-                first = block.index + columns.index
-                left = b.minimum(n - first, tile)
-                safe = checked(b, index, at, first, left, tile, size, error, b.pid * n + first)
-                b.store(places, (columns.index,), safe)
-            copy_each(b, source, goal, at, places, block.index, end)
+        for_each_index(b, index, at, n, target.vector_bits // 32, size, error,
+                       lambda i, place: b.store(goal, (*at, i), b.load(source, (*at, place), ())))
         return [call.finish(product(lead), bytes_=region_bytes(region))]
 
 
@@ -236,16 +231,38 @@ def _one_each(region: Region, x: Operand, ids: Operand, y: Operand, target: Targ
 def copy_each(b: KernelBuilder, source: View, goal: View, at: list[Ix | int], places: View, first: Ix | int, count: Ix | int) -> None:
     """goal[at, first + i] = source[at, places[i]], element by element: a load and a store take less than their share of the CPU's own
     instruction for gathers."""
+    _each(b, count, lambda i: b.store(goal, (*at, first + i), b.load(source, (*at, b.to_index(b.load(places, (i,), ()))), ())))
 
-    def one(i: Ix | int) -> None:
-        b.store(goal, (*at, first + i), b.load(source, (*at, b.to_index(b.load(places, (i,), ()))), ()))
 
+def _each(b: KernelBuilder, count: Ix | int, one: Callable[[Ix | int], None], before: Callable[[Ix], None] | None = None) -> None:
     whole = count // EACH * EACH
     with b.loop(0, whole, EACH) as some:
+        if before is not None:
+            before(some.index)
         for k in range(EACH):
             one(some.index + k)
     with b.loop(whole, count) as rest:
         one(rest.index)
+
+
+def for_each_index(b: KernelBuilder, index: View, at: list[Ix | int], count: Ix, tile: int, size: Ix, error: View,
+                   one: Callable[[Ix | int, Ix], None]) -> None:
+    """one(i, index[at, i]) in order, for a row of indices of the program's own. They are checked by blocks, and those of later blocks are
+    asked for meanwhile: in turns with the elements they would come too late."""
+    dtype = index.type.dtype
+    places = b.scratch(WIDE.get(dtype, dtype), (tile * TILES,))
+    with b.loop(0, count, tile * TILES) as block:
+        end = b.minimum(count - block.index, tile * TILES)
+        with b.loop(0, end, tile) as columns:
+            first = block.index + columns.index
+            safe = checked(b, index, at, first, b.minimum(count - first, tile), tile, size, error, b.pid * count + first)
+            b.store(places, (columns.index,), safe)
+
+        def ask(i: Ix) -> None:
+            for k in range(0, EACH, 64 // dtype.itemsize):
+                b.prefetch(index, (*at, block.index + i + AHEAD + k))
+
+        _each(b, end, lambda i: one(block.index + i, b.to_index(b.load(places, (i,), ()))), ask)
 
 
 class GatherAlongRows(Template):

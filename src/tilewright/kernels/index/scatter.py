@@ -28,7 +28,7 @@ from ..pointwise.pointwise import unravel
 from ..region import Region, narrow, widen
 from ..template import Reason, Template, alone
 from .gather import report_index
-from .gather_last import WIDE, checked
+from .gather_last import for_each_index
 
 STRIPS = (256, 64, 16)  # columns of a program, of 32 bits each: as many as leave two programs for every core
 
@@ -128,19 +128,6 @@ class ScatterAlongTemplate(Template):
             total = fresh if op.mode == "set" else b.binary("add", widen(b, b.load(old, goal, ())), fresh)
             b.store(new, goal, narrow(b, total, dtype))
 
-        def along_row() -> None:
-            """Indices are checked a register at a time."""
-            near, whole = b.scratch(WIDE.get(ids.type.dtype, ids.type.dtype), (tile,)), count // tile * tile
-            with b.loop(0, whole, tile) as block:
-                b.store(near, (0,), checked(b, index, lead, block.index, tile, tile, size, error, b.pid * count + block.index))
-                for i in range(tile):
-                    update(b.to_index(b.load(near, (i,), ())), block.index + i, ())
-            with b.if_(b.compare("lt", whole, count)):
-                left = count - whole
-                b.store(near, (0,), checked(b, index, lead, whole, left, tile, size, error, b.pid * count + whole))
-                with b.loop(0, left) as each:
-                    update(b.to_index(b.load(near, (each.index,), ())), whole + each.index, ())
-
         def along_columns() -> None:
             assert width is not None
             with b.loop(0, count) as loop, b.loop(first, b.minimum(width, first + STRIP)) as column:
@@ -156,7 +143,10 @@ class ScatterAlongTemplate(Template):
                 left = (b.minimum(size - columns.index, tile),)
                 b.store(new, (*lead, columns.index), b.load(given, (*lead, columns.index), (tile,), limit=left), limit=left)
         with b.if_(b.compare("gt", size, 0)):  # an empty axis has no row
-            (along_row if width is None else along_columns)()
+            if width is None:
+                for_each_index(b, index, lead, count, tile, size, error, lambda i, place: update(place, i, ()))
+            else:
+                along_columns()
         grid: Dim = product((*before, *after[:-1])) * (ceildiv(after[-1], STRIP) if after else 1)
         moved = updates.type.nbytes * 3 + ids.type.nbytes + (2 * x.type.nbytes if here else 0)
         return [*launches, call.finish(grid, flops=updates.type.numel, bytes_=moved)]

@@ -122,7 +122,7 @@ def _read_in_place(region: Region, p: Problem, config: Config, target: TargetSpe
 
 def _pairs_fit(p: Problem, target: TargetSpec) -> bool:
     """Whether a run-time product counts K in pairs: known from dtypes and K alone, so that a row has the same bits in any batch."""
-    pairs = words_of(p.a.type.dtype, p.b.type.dtype, target) is PAIRS
+    pairs = words_of(p.a.type.dtype, p.b.type.dtype, target, tiles=False) is PAIRS
     return pairs and at_least(p.k, FEWEST_PAIRS) and (isinstance(p.k, int) or divisible(p.k, PAIRS.per))
 
 

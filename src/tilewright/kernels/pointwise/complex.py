@@ -50,8 +50,11 @@ class ComplexTemplate(Template):
     key = "complex"
     serves = (ComplexOp,)
 
+    def __init__(self, pointwise: Pointwise | None = None) -> None:
+        self.pointwise = pointwise or Pointwise()  # of the target
+
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         body = Graph("complex")
         body.outputs = [body.input(o.type, name) for o, name in zip(region.operands, ("re", "im"), strict=True)]
         result = region.results[0]
-        return Pointwise().build(Region(region.name, body, region.operands, [part(result, Real()), part(result, Imag())]), target)
+        return self.pointwise.build(Region(region.name, body, region.operands, [part(result, Real()), part(result, Imag())]), target)

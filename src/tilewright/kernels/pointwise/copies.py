@@ -65,8 +65,8 @@ def transposing_copy(name: str, source: Operand, result: Operand, target: Target
              for o in (source, result)]
     if along[0] is None or along[1] is None or along[0] == along[1] or source.layout.strides[along[1]] == 0:
         return None  # what is repeated along the result needs no transpose
-    sides = shape[along[0]], shape[along[1]]
-    if not all(at_least(d, FEWEST) for d in sides) or not any(at_least(d, SMALLEST) for d in sides):
+    sides = [d if isinstance(d, int) else SMALLEST for d in (shape[along[0]], shape[along[1]])]  # sizes of a call are taken for large
+    if min(sides) < FEWEST or max(sides) < SMALLEST:
         return None
     order = (*(i for i in range(len(shape)) if i not in along), *(i for i in along if i is not None))
     transposed = tuple(shape[i] for i in order)

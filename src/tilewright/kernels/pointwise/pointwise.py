@@ -122,7 +122,7 @@ def _transposed(region: Region, target: TargetSpec, operands: list[Operand | Non
     if all(isinstance(n.op, (Cast, Input)) for n in region.body.nodes):  # a copy is one launch
         return launches
     for i, o in enumerate(operands):
-        if o is None or o.type.shape != result.type.shape:
+        if o is None or o.type.shape != result.type.shape or o.layout.strides == result.layout.strides:
             continue
         there = Operand(o.type, Buffer(f"{region.name}.transposed{i}", "temp", o.type.nbytes), result.layout.dense())
         launch = transposing_copy(f"{region.name}.transpose{i}", o, there, target, "an operand that runs along another axis")

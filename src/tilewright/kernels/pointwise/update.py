@@ -26,7 +26,7 @@ class UpdateSliceTemplate(Template):
         if result.buffer is not cache.buffer:
             note = "copy: the old value of a state is still needed, or is not donated"
             launches.append(copy_launch(f"{region.name}.copy", cache, result, target, note))
-        window = result.layout.slice(op.axis, op.start, new.type.shape[op.axis])
+        window = result.layout.slice(op.axis, op.start, new.type.shape[op.axis], op.step)
         part = Operand(new.type.with_dtype(cache.type.dtype), result.buffer, window)
         body = Graph("update")
         x = body.input(new.type, "new")

@@ -3,7 +3,7 @@
 Windows of a convolution are strides: x[..., *spatial, c] is read as rows [*out] by taps by words of c, so a matrix product is the case
 without taps. x must lie with its last axis contiguous and all strides whole words; otherwise it is copied first. Signed values are made
 unsigned by flipping their top bit (+128), and the accumulators start at -128 times the sums of the rows. Columns past n are masked when
-stored; strips past the last one are computed as the last one and not stored. No rows, columns or taps: no programs, or zeros.
+stored; panels past the last one are computed as the last one and not stored. No rows, columns or taps: no programs, or zeros.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FLIP = -2139062144  # 0x80808080: the top bit of each byte
 
 
 class PackWordsTemplate(Template):
-    """One program per strip of sixteen rows. Rows and columns outside are read as zeros."""
+    """One program per panel of sixteen rows. Rows and columns outside are read as zeros."""
 
     key = "pack_words"
     serves = (PackWordsOp,)
@@ -95,7 +95,7 @@ class _Kernel:
         self.region, self.op, self.value = region, region.op(IntDotOp), region.node.values[0]
         self.x, self.words, self.sums = x, words, sums
         self.call = Call("int_dot", region.name)
-        self.rows, self.strips = (6, 4) if target.registers >= 32 else (4, 1)
+        self.rows, self.panels = (6, 4) if target.registers >= 32 else (4, 1)
 
     def launch(self) -> Launch:
         region, call, b, op = self.region, self.call, self.call.b, self.op
@@ -127,7 +127,7 @@ class _Kernel:
                for i, (v, o) in enumerate(zip(leaves, operands, strict=True))}
         batch = [call.word(f"d{i}", d) for i, d in enumerate(sizes[:-1])]
         block = maximum(1, minimum(m, MAX_ROWS))
-        groups = ceildiv(count, self.strips)
+        groups = ceildiv(count, self.panels)
         mw, nw = call.word("m", m), call.word("n", n)
         blockw, blocksw, groupsw = call.word("block", block), call.word("blocks", ceildiv(m, block)), call.word("groups", groups)
         rest, group = b.pid // groupsw, b.pid % groupsw
@@ -137,39 +137,39 @@ class _Kernel:
         self.nw = nw
 
         def tile(row: Ix | int, height: int) -> None:
-            chosen = [b.minimum(group * self.strips + i, last) for i in range(self.strips)]
+            chosen = [b.minimum(group * self.panels + i, last) for i in range(self.panels)]
             for i, acc in enumerate(self.accumulate(row, height, chosen, channels // 4)):
-                column = (group * self.strips + i) * LANES
+                column = (group * self.panels + i) * LANES
                 write_tile(b, region, self.value, acc, ins, outs, (*self.at, row), column, nw - column)
 
         for_each_tile(b, first, b.minimum(blockw, mw - first), self.rows, tile_heights(m, block, self.rows), tile)
         grid: Dim = product(sizes[:-1]) * ceildiv(m, block) * groups
-        note = f"bytes in integers, {self.rows} rows x {self.strips * LANES} columns"
+        note = f"bytes in integers, {self.rows} rows x {self.panels * LANES} columns"
         return call.finish(grid, flops=region_flops(region), bytes_=region_bytes(region), note=note)
 
-    def accumulate(self, row: Ix | int, rows: int, strips: list[Ix | int], words: int) -> list[Tile]:
-        return self._taps([], row, rows, strips, words, [self._start(rows, s) for s in strips])
+    def accumulate(self, row: Ix | int, rows: int, panels: list[Ix | int], words: int) -> list[Tile]:
+        return self._taps([], row, rows, panels, words, [self._start(rows, s) for s in panels])
 
-    def _start(self, rows: int, strip: Ix | int) -> Tile:
+    def _start(self, rows: int, panel: Ix | int) -> Tile:
         b = self.call.b
         if self.x.type.dtype is not i8:
             return b.full((rows, LANES), 0, i32)
-        sums = b.load(self.sv, (strip * LANES,), (LANES,), limit=(self.nw - strip * LANES,))
+        sums = b.load(self.sv, (panel * LANES,), (LANES,), limit=(self.nw - panel * LANES,))
         return b.broadcast(b.reshape(sums * -128, (1, LANES)), (rows, LANES))
 
-    def _taps(self, tap: list[Ix | int], row: Ix | int, rows: int, strips: list[Ix | int], words: int, accs: list[Tile]) -> list[Tile]:
+    def _taps(self, tap: list[Ix | int], row: Ix | int, rows: int, panels: list[Ix | int], words: int, accs: list[Tile]) -> list[Tile]:
         """A loop per axis of the window, then one over the words of the channels."""
         b, depth = self.call.b, len(tap)
         if depth < len(self.op.kernel):
             with b.loop(0, self.op.kernel[depth], 1, accs) as loop:
-                loop.next(*self._taps([*tap, loop.index], row, rows, strips, words, list(loop.carried)))
+                loop.next(*self._taps([*tap, loop.index], row, rows, panels, words, list(loop.carried)))
             return list(loop.results)
         with b.loop(0, words, 1, accs, unroll=4 if words >= 8 else None) as loop:
             left = b.load(self.xv, (*self.at, row, *tap, loop.index), (rows, 1), axes=(len(self.at), len(self.at) + 1 + depth))
             if self.x.type.dtype is i8:
                 left = b.binary("xor", left, FLIP)
             out = []
-            for s, acc in zip(strips, loop.carried, strict=True):
+            for s, acc in zip(panels, loop.carried, strict=True):
                 right = b.load(self.wv, (s, *tap, loop.index, 0), (1, LANES))
                 out.append(b.dot4(left, right, acc))
             loop.next(*out)

@@ -1,6 +1,6 @@
 """Products with packed matrices in integers: quantized values are unpacked in registers inside the dot product.
 
-`QuantizeRows`: one program per row. `QDot`: one program per block of rows × group of strips (see `strip_dot`). Rows past n are masked
+`QuantizeRows`: one program per row. `QDot`: one program per block of rows × group of panels (see `panel_dot`). Rows past n are masked
 when stored.
 """
 
@@ -20,12 +20,12 @@ from ..matmul.tiling import for_each_tile, leaves_of_epilogue, tile_heights, wri
 from ..pointwise.pointwise import unravel
 from ..region import Region, collapse, widen
 from ..template import Reason, Template, region_bytes, region_flops
+from .panel_dot import PanelKernel
+from .panels import LANES, PANELS
 from .quantize import QuantizedViews, quantize_row, store_block
-from .strip_dot import StripKernel
-from .strips import LANES, STRIPS
 
 ROWS = 6  # activation rows of a register tile
-STRIPS_AT_ONCE, MORE_STRIPS = 2, 4  # the latter for one row: what is done with activations serves more weights
+PANELS_AT_ONCE, MORE_PANELS = 2, 4  # the latter for one row: what is done with activations serves more weights
 PROGRAMS = 8  # of a thread, at least, for that
 MAX_ROWS = 512  # activation rows of one program
 
@@ -55,8 +55,8 @@ class QDotTemplate(Template):
 
     def refuses(self, region: Region, target: TargetSpec) -> Reason | None:
         node, op = region.node, region.op(QDotOp)
-        if op.format not in STRIPS:
-            return Reason(f"{op.format} has no strips; a product that is not rounded serves it")
+        if op.format not in PANELS:
+            return Reason(f"{op.format} has no panels; a product that is not rounded serves it")
         operands = [region.operand(v) for v in node.operands]
         if any(o is None for o in operands):
             return Reason("operands must come from memory")
@@ -72,19 +72,19 @@ class QDotTemplate(Template):
         data = region.operand(region.node.operands[3])
         assert data is not None
         index = next(i for i, o in enumerate(region.operands) if o.data is data.data)
-        return {index: Packed("strips", LANES, False, region.op(QDotOp).format)}
+        return {index: Packed("quantized panels", LANES, False, region.op(QDotOp).format)}
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         return [_Kernel(region, target).launch()]
 
 
-class _Kernel(StripKernel):
+class _Kernel(PanelKernel):
     def __init__(self, region: Region, target: TargetSpec) -> None:
         self.region, self.op, self.value = region, region.op(QDotOp), region.node.values[0]
-        super().__init__(Call(f"qdot_{self.op.format.lower()}", region.name), STRIPS[self.op.format], target)
-        strips = -(-self.op.n // LANES)
-        fits = self.wide and (region.tail is None or strips % MORE_STRIPS == 0)  # a tail writes all blocks of a program's columns
-        self.strips = MORE_STRIPS if fits and strips >= PROGRAMS * MORE_STRIPS * target.cores else STRIPS_AT_ONCE
+        super().__init__(Call(f"qdot_{self.op.format.lower()}", region.name), PANELS[self.op.format], target)
+        panels = -(-self.op.n // LANES)
+        fits = self.wide and (region.tail is None or panels % MORE_PANELS == 0)  # a tail writes all blocks of a program's columns
+        self.panels = MORE_PANELS if fits and panels >= PROGRAMS * MORE_PANELS * target.cores else PANELS_AT_ONCE
 
     def launch(self) -> Launch:
         region, call, b = self.region, self.call, self.call.b
@@ -107,8 +107,8 @@ class _Kernel(StripKernel):
         self.aq = call.view("aq", i32, quantized.buffer, self.words(quantized_rows))
         self.ad = call.view("ad", f32, scales.buffer, Layout((*shape, self.op.k // BLOCK), (*strides[1], 1), scales.layout.offset))
         self.asum = call.view("as", i32, sums.buffer, Layout((*shape, self.op.k // HALF), (*strides[2], 1), sums.layout.offset))
-        strips = ceildiv(self.op.n, LANES)
-        self.bind_strips(w.buffer, strips, self.op.k)
+        panels = ceildiv(self.op.n, LANES)
+        self.bind_panels(w.buffer, panels, self.op.k)
         n_out = len(region.results)
         outs = [
             call.view(
@@ -132,29 +132,29 @@ class _Kernel(StripKernel):
         batch = [call.word(f"d{i}", d) for i, d in enumerate(lead)]
         block = self._row_block(m)
         mw, nw, kw = call.word("m", m), call.word("n", self.op.n), call.word("k", self.op.k // BLOCK)
-        blockw, blocksw, groups = call.word("block", block), call.word("blocks", ceildiv(m, block)), ceildiv(strips, self.strips)
+        blockw, blocksw, groups = call.word("block", block), call.word("blocks", ceildiv(m, block)), ceildiv(panels, self.panels)
         groupsw = call.word("groups", groups)
         rest, group = b.pid // groupsw, b.pid % groupsw
         self.at = unravel(b, rest // blocksw, batch)
         first = rest % blocksw * blockw
-        last = call.word("last", strips - 1)
+        last = call.word("last", panels - 1)
 
         def tile(row: Ix | int, rows_: int) -> None:
-            if rows_ == 1 or self.strips == STRIPS_AT_ONCE:
-                some(row, rows_, group * self.strips, self.strips)
+            if rows_ == 1 or self.panels == PANELS_AT_ONCE:
+                some(row, rows_, group * self.panels, self.panels)
                 return
-            with b.loop(0, self.strips, STRIPS_AT_ONCE) as loop:
-                some(row, rows_, group * self.strips + loop.index, STRIPS_AT_ONCE)
+            with b.loop(0, self.panels, PANELS_AT_ONCE) as loop:
+                some(row, rows_, group * self.panels + loop.index, PANELS_AT_ONCE)
 
-        def some(row: Ix | int, rows_: int, strip: Ix | int, count: int) -> None:
-            """Strips strip, strip + 1 …"""
-            chosen = [b.minimum(strip + i, last) for i in range(count)]
+        def some(row: Ix | int, rows_: int, panel: Ix | int, count: int) -> None:
+            """Panels panel, panel + 1 …"""
+            chosen = [b.minimum(panel + i, last) for i in range(count)]
             for i, acc in enumerate(made := self.accumulate(row, rows_, chosen, kw)):
-                column = (strip + i) * LANES
+                column = (panel + i) * LANES
                 made[i] = write_tile(b, region, self.value, acc, ins, outs, (*self.at, row), column, nw - column)
-            if region.tail is not None:  # two strips of columns are a block
+            if region.tail is not None:  # two panels of columns are a block
                 for i in range(0, count, 2):
-                    store_block(b, QuantizedViews(*outs[-3:]), (*self.at, row), (strip + i) // 2, made[i : i + 2])
+                    store_block(b, QuantizedViews(*outs[-3:]), (*self.at, row), (panel + i) // 2, made[i : i + 2])
 
         for_each_tile(b, first, b.minimum(blockw, mw - first), ROWS, tile_heights(m, block, ROWS), tile)
         grid = product(lead) * ceildiv(m, block) * groups
@@ -162,7 +162,7 @@ class _Kernel(StripKernel):
             grid,
             flops=region_flops(region),
             bytes_=region_bytes(region),
-            note=f"{self.op.format} in integers, {ROWS} rows x {self.strips} strips",
+            note=f"{self.op.format} in integers, {ROWS} rows x {self.panels} panels",
         )
 
     def _row_block(self, m: Dim) -> Dim:

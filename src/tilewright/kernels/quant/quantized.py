@@ -25,21 +25,21 @@ from ..launch import Launch
 from ..pointwise.pointwise import unravel
 from ..region import Operand, Region
 from ..template import Reason, Template, region_bytes, region_flops
-from .strips import COLUMNS, LANES, STRIPS
+from .panels import COLUMNS, LANES, PANELS
 from .unpack import Matrix, can_unpack
 
-# --- One row of a packed matrix in strips as f32: for lookups in a table that a product reads in strips too (a tied embedding).
+# --- One row of a packed matrix in panels as f32: for lookups in a table that a product reads in panels too (a tied embedding).
 
 
-class StripRows:
-    """Views of the strips; `row_to` decodes a row in pieces of 32 columns (16 where those have scales of their own)."""
+class PanelRows:
+    """Views of the panels; `row_to` decodes a row in pieces of 32 columns (16 where those have scales of their own)."""
 
     def __init__(self, call: Call, operand: Operand, format_: str, k: int) -> None:
         self.call, self.b, self.operand = call, call.b, operand
-        self.format, self.f, self.k = format_, STRIPS[format_], k
-        self.strips: Dim = (operand.type.shape[0] + LANES - 1) // LANES
+        self.format, self.f, self.k = format_, PANELS[format_], k
+        self.panels: Dim = (operand.type.shape[0] + LANES - 1) // LANES
         f = self.f
-        # [strip, block, group of four columns or word, lane, byte]
+        # [panel, block, group of four columns or word, lane, byte]
         self.quantized = self._view("q", u8, 0, (f.plane_at // (4 * LANES), LANES, 4))
         self.planes = self._view("plane", u8, f.plane_at, (f.groups * f.planes, LANES, 4)) if f.planes else None
         real, groups = f16 if f.real == 2 else f32, 1 if f.shared else f.groups
@@ -54,46 +54,46 @@ class StripRows:
         strides = [1]
         for d in reversed(inner[1:]):
             strides.insert(0, strides[0] * d)
-        layout = Layout((self.strips, blocks, *inner), (blocks * block // item, block // item, *strides), at // item)
+        layout = Layout((self.panels, blocks, *inner), (blocks * block // item, block // item, *strides), at // item)
         return self.call.view(f"w_{name}", dtype, self.operand.buffer, layout, bake=range(1, 2 + len(inner)))
 
     def row_to(self, row: Ix | int, store: Callable[[Ix | int, Tile], None]) -> None:
         """Decode one row: `store(number of the first group of four columns, f32[groups, 4])`."""
         b, f = self.b, self.f
-        strip, lane = row // LANES, row % LANES
+        panel, lane = row // LANES, row % LANES
         with b.loop(0, self.k // f.elements) as loop:
             block = loop.index
             with b.loop(0, f.groups) as inner:
                 sub = inner.index
-                quantized = self._quantized(strip, block, sub, lane)
+                quantized = self._quantized(panel, block, sub, lane)
                 for i in range(f.scales):
                     size = 8 // f.scales
                     part = quantized if f.scales == 1 else b.extract(quantized, (size * i, 0), (size, 4))
                     at = block * (f.elements // 4) + sub * (COLUMNS // 4) + size * i
-                    store(at, self._numbers(part, strip, block, sub, i, lane))
+                    store(at, self._numbers(part, panel, block, sub, i, lane))
 
-    def _quantized(self, strip: Ix | int, block: Ix | int, sub: Ix | int, lane: Ix | int) -> Tile:
+    def _quantized(self, panel: Ix | int, block: Ix | int, sub: Ix | int, lane: Ix | int) -> Tile:
         """Quantized values of 32 columns, i32[8, 4], bias included."""
         b, f = self.b, self.f
         if f.low == 8:
-            return b.cast(b.load(self.quantized, (strip, block, sub * 8, lane, 0), (8, 4), axes=(2, 4)), i32) + f.bias
-        words = b.cast(b.load(self.quantized, (strip, block, sub * 4, lane, 0), (4, 4), axes=(2, 4)), i32)
+            return b.cast(b.load(self.quantized, (panel, block, sub * 8, lane, 0), (8, 4), axes=(2, 4)), i32) + f.bias
+        words = b.cast(b.load(self.quantized, (panel, block, sub * 4, lane, 0), (4, 4), axes=(2, 4)), i32)
         doubled = b.reshape(b.broadcast(b.reshape(words, (4, 1, 4)), (4, 2, 4)), (8, 4))  # group g is a nibble of word g // 2
         group = b.iota((8, 4), 0, i32)
         quantized = b.binary("and", b.binary("shr", doubled, b.binary("shl", b.binary("and", group, 1), 2)), 15)
         for p in range(f.planes):
             assert self.planes is not None
-            plane = b.cast(b.load(self.planes, (strip, block, sub * f.planes + p, lane, 0), (1, 4), axes=(2, 4)), i32)
+            plane = b.cast(b.load(self.planes, (panel, block, sub * f.planes + p, lane, 0), (1, 4), axes=(2, 4)), i32)
             bit = b.binary("and", b.binary("shr", b.broadcast(plane, (8, 4)), group), 1)
             quantized = b.binary("or", quantized, b.binary("shl", bit, 4 + p))
         return quantized + f.bias if f.bias else quantized
 
-    def _numbers(self, quantized: Tile, strip: Ix | int, block: Ix | int, sub: Ix | int, i: int, lane: Ix | int) -> Tile:
+    def _numbers(self, quantized: Tile, panel: Ix | int, block: Ix | int, sub: Ix | int, i: int, lane: Ix | int) -> Tile:
         b, f = self.b, self.f
         sub = 0 if f.shared else sub
 
         def one(view: View, at: Ix | int) -> Tile:
-            return b.cast(b.load(view, (strip, block, at, lane), (1, 1), axes=(2, 3)), f32)
+            return b.cast(b.load(view, (panel, block, at, lane), (1, 1), axes=(2, 3)), f32)
 
         numbers, scale = b.cast(quantized, f32), one(self.scales, sub * f.scales + i)
         if self.d is None:
@@ -127,10 +127,10 @@ class QGatherTemplate(UnpackingTemplate):
         op, (table, ids, *books), y = region.op(QGatherOp), region.operands, region.results[0]
         call = Call("qgather", region.name)
         b = call.b
-        strips = StripRows(call, table, op.format, op.k) if table.packed.form == "strips" else None
-        matrix = None if strips is not None else Matrix(call, table, op.format, op.k, books)
+        panels = PanelRows(call, table, op.format, op.k) if table.packed.form == "quantized panels" else None
+        matrix = None if panels is not None else Matrix(call, table, op.format, op.k, books)
         index = call.view("ids", ids.type.dtype, ids.buffer, ids.layout)
-        out = call.view("y", f32, y.buffer, _in_fours(y.layout) if strips is not None else y.layout, write=True)
+        out = call.view("y", f32, y.buffer, _in_fours(y.layout) if panels is not None else y.layout, write=True)
         error = call.error()
         size = call.word("size", table.type.shape[0])
         at = unravel(b, b.pid, [call.word(f"d{i}", d) for i, d in enumerate(ids.type.shape)])
@@ -143,12 +143,12 @@ class QGatherTemplate(UnpackingTemplate):
         def store(i: Ix | int, tile: Tile, inside: Ix | int | None) -> None:
             b.store(out, (*at, i), tile, limit=None if inside is None else (inside,))
 
-        if strips is not None:
-            strips.row_to(safe, lambda i, tile: b.store(out, (*at, i, 0), tile))
+        if panels is not None:
+            panels.row_to(safe, lambda i, tile: b.store(out, (*at, i, 0), tile))
         elif matrix is not None:
             matrix.row_to(safe, store)
         moved = region_bytes(region) - table.type.nbytes + y.type.nbytes
-        note = "reads the strips of a tied weight" if strips is not None else ""
+        note = "reads the panels of a tied weight" if panels is not None else ""
         return [call.finish(product(ids.type.shape), flops=region_flops(region), bytes_=moved, note=note)]
 
 

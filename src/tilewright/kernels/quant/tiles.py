@@ -14,7 +14,6 @@ from ..matmul.tiling import for_each_tile, tile_heights, write_tile
 from ..pointwise.pointwise import unravel
 from ..region import Region
 from ..template import region_bytes, region_flops
-from .words import PAIRS
 
 ROWS, COLUMNS, SIDE = 32, 32, 16
 BLOCKS = 4  # of rows in one program
@@ -23,9 +22,8 @@ AT_ONCE = 4  # rows of the epilogue
 
 def tiles_fit(p: Problem, config: Config, target: TargetSpec) -> bool:
     """Whether the product is one of words that tiles can hold. What decides is the same for any number of rows."""
-    feature = "amx-bf16" if p.words == PAIRS else "amx-int8"
     whole = isinstance(p.k, int) and p.k > 0 and divisible(p.k, SIDE) and config.width % SIDE == 0
-    return p.words is not None and whole and target.has("amx-tile", feature) and not target.checks and not p.batched
+    return p.words is not None and whole and target.has("amx-tile", p.words.feature) and not target.checks and not p.batched
 
 
 def tiles_launch(region: Region, p: Problem, config: Config, b_buffer: Buffer, panels: Layout) -> Launch:

@@ -24,6 +24,11 @@ class Words:
     per: int
     sums: DType
 
+    @property
+    def feature(self) -> str:
+        """What an x86 CPU with matrix tiles for these words has."""
+        return "amx-bf16" if self.per == 2 else "amx-int8"
+
     def dot(self, b: KernelBuilder, left: Tile, right: Tile, acc: Tile) -> Tile:
         """acc + the products of the words' elements. Bytes on the left are unsigned, those on the right signed."""
         return b.dot4(left, right, acc) if self.per == 4 else b.dot2(left, right, acc)
@@ -32,11 +37,12 @@ class Words:
 BYTES, PAIRS = Words(4, i32), Words(2, f32)
 
 
-def words_of(x: DType, w: DType, target: TargetSpec) -> Words | None:
-    """What a product of these dtypes is made of. Without the instruction pairs of bf16 gain nothing over widened panels."""
+def words_of(x: DType, w: DType, target: TargetSpec, *, tiles: bool = True) -> Words | None:
+    """What a product of these dtypes is made of. Without a fast instruction pairs of bf16 gain nothing over widened panels. `tiles`: the
+    product may be one of matrix tiles."""
     if x is u8 and w is i8:
         return BYTES
-    return PAIRS if x is w is bf16 and target.has_avx512bf16 else None
+    return PAIRS if x is w is bf16 and (target.multiplies_pairs or (tiles and target.has_avx512bf16)) else None
 
 
 def in_words(layout: Layout, axis: int, per: int) -> bool:

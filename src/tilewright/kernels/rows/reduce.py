@@ -12,14 +12,12 @@ stayed there from one call to the next, while programs that take rows share them
 Tails are masked. A result of no elements is a grid of no programs.
 
 Indices of extremes: best value and place lane by lane, along rows or across columns. Ties take the smaller index; the first NaN wins.
-
-What is left of a reduction whose parts were made by a first launch (reduce.py): a region that reduces the parts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...core.dims import Dim, at_least, bounds, ceildiv, product
 from ...core.dtypes import DType, compute_dtype, i32, i64
@@ -39,8 +37,6 @@ from ..region import Evaluator, Operand, Region, collapse, narrow
 from ..template import Foreign, Reason, Template, region_bytes, region_flops
 from .rows import COMBINE, REDUCTIONS, Rows
 
-if TYPE_CHECKING:
-    from .reduce import ReduceKernel
 
 def over_parts(region: Region, kernel: ReduceKernel) -> Region:
     """The reduction of the parts, with everything that follows the anchor."""

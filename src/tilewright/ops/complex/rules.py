@@ -168,14 +168,15 @@ def sigmoid(op: Op, x: Value) -> Value:
 
 @rule
 def pow_(op: Op, x: Value, y: Value) -> Value:
-    """exp(y log x); 0 ** y is 0, and 1 where y is 0."""
+    """exp(y log x); 0 ** y is 0, 1 where y is 0, and infinite where y is negative."""
     re, im = parts(x)
     none = F.logical_and(F.equal(re, 0), F.equal(im, 0))
     power = exp(op, join(*times(parts(y), parts(log(op, join(F.where(none, 1, re), im))))))
     a, b = parts(y)
     still = F.cast(F.logical_and(F.equal(a, 0), F.equal(b, 0)), re.dtype)
     u, v = parts(power)
-    return join(F.where(none, still, u), F.where(none, 0, v))
+    back = F.less(a, 0)
+    return join(F.where(none, F.where(back, float("inf"), still), u), F.where(none, F.where(back, float("nan"), F.mul(still, 0)), v))
 
 
 # --- comparisons, casts, sums ------------------------------------------------------------------------------------------------------

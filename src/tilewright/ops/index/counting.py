@@ -34,17 +34,25 @@ def owners(bounds: Value, n: Dim) -> Value:
     return F.sub(F.one("cum_sum", F.slice_(marks, 0, 0, n), axis=0), 1)
 
 
+def bag_sizes(bounds: Value) -> Value:
+    bags = bounds.shape[0] - 1
+    return F.sub(F.slice_(bounds, 0, 1, bags), F.slice_(bounds, 0, 0, bags))
+
+
 @register
 class BagSum(Composite):
-    """Rows of a table [V, D] that ids [n] name, summed over bags: bag b is ids[bounds[b]] to ids[bounds[b + 1] - 1], in this order. Bounds
-    [B + 1] rise from 0 to n; a bag of nothing is zeros."""
+    """Rows of a table [V, D] that ids [n] name, summed over bags (or the largest of each column, with `largest`): bag b is ids[bounds[b]]
+    to ids[bounds[b + 1] - 1], in this order. Bounds [B + 1] rise from 0 to n; a bag of nothing is zeros."""
 
     whole = True
     faults = True
+    largest: bool = False
     samples = [S(f32(9, 5), i64(14), i64(5), low=(-2, 0, 0), high=(2, 8, 14), fit=some_bounds),
                S(f64(3, 70), i32(20), i32(4), low=(-2, 0, 0), high=(2, 2, 20), fit=some_bounds),
                S(bf16(4, 3), i64(6), i64(3), low=(-2, 0, 0), high=(2, 3, 6), fit=some_bounds),
                S(f32(4, 3), i64(0), i64(3), low=0, high=1, fit=some_bounds),
+               S(f32(9, 5), i64(14), i64(6), largest=True, low=(-2, 0, 0), high=(2, 8, 14), fit=some_bounds),
+               S(bf16(4, 3), i32(6), i64(3), largest=True, low=(-2, 0, 0), high=(2, 3, 6), fit=some_bounds),
                S(f32(4, N), i64(6), i64(3), low=(-2, 0, 0), high=(2, 3, 6), fit=some_bounds)]
     errors = [E(f32(9), i64(3), i64(2), match="needs a table of rows"), E(f32(9, 2), i64(3), i64(0), match="needs at least one bound"),
               E(f32(9, 2), f32(3), i64(2), match="indices must be integers"), E(i32(9, 2), i64(3), i64(2), match="needs float operands")]
@@ -61,12 +69,16 @@ class BagSum(Composite):
     def ref(self, table: Any, ids: Any, bounds: Any) -> Any:
         check_indices(self.name, ids, table.shape[0], 0)
         wide = table.astype(np.float64)
-        sums = [wide[ids[a:b]].sum(0) for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+        join = np.max if self.largest else np.sum
+        sums = [join(wide[ids[a:b]], 0) if b > a else wide[:1].sum(0) * 0 for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
         return np.array(sums).reshape(len(sums), table.shape[1]).astype(table.dtype)
 
     def decompose(self, table: Value, ids: Value, bounds: Value) -> Value:
-        zeros = F.full(table.node.graph, (bounds.shape[0] - 1, table.shape[1]), 0, table.dtype)
-        return F.scatter_add(zeros, owners(bounds, ids.shape[0]), F.gather(table, ids))
+        rows, own, shape = F.gather(table, ids), owners(bounds, ids.shape[0]), (bounds.shape[0] - 1, table.shape[1])
+        if not self.largest:
+            return F.scatter_add(F.full(table.node.graph, shape, 0, table.dtype), own, rows)
+        out = F.one("scatter", F.full(table.node.graph, shape, float("-inf"), table.dtype), own, rows, mode="max")
+        return F.where(F.reshape(F.greater(bag_sizes(bounds), 0), (shape[0], 1)), out, 0)
 
     def flops(self, *types: TensorType) -> Dim:
         return types[1].numel * types[0].shape[1]
@@ -172,25 +184,22 @@ def embedding_bag(table: Value, ids: Value, offsets: Value, weights: Value | Non
     bags = offsets.shape[0] - 1 if last else offsets.shape[0]
     starts = F.slice_(offsets, 0, 0, bags) if last else offsets
     bounds = offsets if last else F.concat([starts, F.reshape(F.dim_value(graph, n, offsets.dtype), (1,))], 0)
-    if mode == "sum" and weights is None and padding is None and not by_count and table.dtype.is_float:
-        return F.one("bag_sum", table, ids, bounds)
+    if weights is None and padding is None and not by_count and table.dtype.is_float:
+        out = F.one("bag_sum", table, ids, bounds, largest=mode == "max")
+        return out if mode != "mean" else F.div(out, F.reshape(F.cast(F.maximum(bag_sizes(bounds), 1), out.dtype), (bags, 1)))
     rows = gather_by_count(table, ids) if by_count else F.gather(table, ids)
     own = owners(bounds, n)
     kept = None if padding is None else F.logical_not(F.equal(ids, padding))
-    if mode == "max":
-        mine = F.equal(F.iota(graph, (bags, 1), 0, dt.i64), F.reshape(own, (1, n)))
-        mine = mine if kept is None else F.logical_and(mine, F.reshape(kept, (1, n)))
-        spread = F.where(F.reshape(mine, (bags, n, 1)), F.reshape(rows, (1, n, width)), float("-inf"))
-        some = F.reshape(F.one("any", mine, axes=(1,)), (bags, 1))
-        return F.where(some, F.max_(F.where(F.reshape(some, (bags, 1, 1)), spread, 0), (1,)), 0)
     if weights is not None:
         rows = F.mul(rows, F.reshape(F.cast(weights, rows.dtype), (n, 1)))
+    none = float("-inf") if mode == "max" else 0
     if kept is not None:
-        rows = F.where(F.reshape(kept, (n, 1)), rows, 0)
-    out = F.scatter_add(F.full(graph, (bags, width), 0, rows.dtype), own, rows)
+        rows = F.where(F.reshape(kept, (n, 1)), rows, none)
+    start = F.full(graph, (bags, width), none, rows.dtype)
+    out = F.one("scatter", start, own, rows, mode="max") if mode == "max" else F.scatter_add(start, own, rows)
     if mode == "sum":
         return out
     ones = F.full(graph, (n,), 1, rows.dtype) if kept is None else F.cast(kept, rows.dtype)
     sizes: Dim = bags
-    count = F.scatter_add(F.full(graph, (sizes,), 0, rows.dtype), own, ones)
-    return F.div(out, F.reshape(F.maximum(count, 1), (bags, 1)))
+    count = F.reshape(F.scatter_add(F.full(graph, (sizes,), 0, rows.dtype), own, ones), (bags, 1))
+    return F.where(F.greater(count, 0), out, 0) if mode == "max" else F.div(out, F.maximum(count, 1))

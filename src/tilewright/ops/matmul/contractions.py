@@ -17,7 +17,6 @@ from ...core.dims import Dim, Shape, product
 from ...core.dtypes import DType
 from ...core.errors import UnsupportedError, require
 from ...core.needs import require_room
-from ...core.target_spec import TargetSpec
 from ...ir.graph import Value
 from ...ir.types import TensorType
 from .. import functions as F
@@ -249,16 +248,32 @@ class Conv(Contraction):
     def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
         g, (x, w) = cotangents[0], inputs
         assert g is not None
-        return (self._data(x, w, g) if wanted[0] else None, self._weight(x, w, g) if wanted[1] else None)
+        several = self._several(x, w)
+        if several == 1:
+            return (self._data(x, w, g) if wanted[0] else None, self._weight(x, w, g) if wanted[1] else None)
+        # every result by a channel of its own: those that share one add up
+        n, channels, *sizes = x.shape
+        split = (n, channels, several, *sizes)
+        wide = F.reshape(F.expand(F.reshape(x, (n, channels, 1, *sizes)), split), (n, channels * several, *sizes))
+        apart = dataclasses.replace(self, groups=self.groups * several)
+        back = F.sum_(F.reshape(apart._data(wide, w, g), split), (2,)) if wanted[0] else None
+        return back, apart._weight(wide, w, g) if wanted[1] else None
+
+    def _several(self, x: Value, w: Value) -> int:
+        """Results of every channel, where each reads one channel alone; else 1."""
+        channels, results = x.shape[1], w.shape[0]
+        alone = not self.transposed and isinstance(channels, int) and isinstance(results, int) and self.groups == channels > 1
+        return results // channels if alone and w.shape[1] == 1 and channels else 1
 
     def _data(self, x: Value, w: Value, g: Value) -> Value:
         """The transposed convolution is the gradient of the plain one, and the other way round."""
         if self.transposed:
             out: Value = dataclasses.replace(self, transposed=False, output_padding=())(g, w)
             return cropped(out, x.shape)
-        if self._depthwise(x, w) and (pads := self._pads_back(x, w, g)):
-            ones = (1,) * len(self.stride)
-            taps = F.flip(w, tuple(range(2, len(w.shape))))
+        ones = (1,) * len(self.stride)
+        by_itself = self._depthwise(x, w)
+        if self.groups > 1 and (by_itself or self.stride == ones) and (pads := self._pads_back(x, w, g)):  # groups have kernels of plain ones
+            taps = F.flip(w if by_itself else self._swapped(w), tuple(range(2, len(w.shape))))
             return F.emit(dataclasses.replace(self, stride=ones, padding=pads), spread_apart(g, (1, 1, *self.stride)), taps)
         back = dataclasses.replace(self, transposed=True, output_padding=())
         made = back._spatial(g.shape[2:], w.shape[2:])
@@ -269,6 +284,12 @@ class Conv(Contraction):
         whole: Value = dataclasses.replace(back, padding=tuple((lo, 0) for lo, _ in self.padding))(g, w)
         behind = (max(s - 1 - hi, 0) for s, (_, hi) in zip(self.stride, self.padding, strict=True))
         return cropped(F.pad(whole, (0,) * len(x.shape), (0, 0, *behind)), x.shape)
+
+    def _swapped(self, w: Value) -> Value:
+        """Weights [O, C/groups, …] as [C, O/groups, …]."""
+        (out, inner, *taps), n = w.shape, self.groups
+        apart = F.transpose(F.reshape(w, (n, out // n, inner, *taps)), (0, 2, 1, *range(3, len(taps) + 3)))
+        return F.reshape(apart, (n * inner, out // n, *taps))
 
     def _pads_back(self, x: Value, w: Value, g: Value) -> Pairs:
         """The padding of the convolution of the spread cotangent with the taps reversed; none where a size is unknown or it would cut."""
@@ -283,45 +304,15 @@ class Conv(Contraction):
         return self.groups == x.shape[1] == w.shape[0] and w.shape[1] == 1 and self.groups > 1
 
     def _weight(self, x: Value, w: Value, g: Value) -> Value:
-        """A convolution of the input with the cotangent, whose batch is the sum and whose stride and dilation change places."""
         data, taps = (g, x) if self.transposed else (x, g)
         kernel = tuple(k for k in w.shape[2:] if isinstance(k, int))
         if self._depthwise(x, w) and len(kernel) == len(self.stride):
-            padded = F.pad(data, (0, 0, *(lo for lo, _ in self.padding)), (0, 0, *(hi for _, hi in self.padding)))
-            return F.reshape(F.one("tap_products", padded, taps, kernel=kernel, stride=self.stride, dilation=self.dilation), w.shape)
-        if len(kernel) == len(self.stride) and not all(isinstance(d, int) for d in (*data.shape, *taps.shape)):
-            return self._weight_by_taps(data, taps, w.shape, kernel)
-        groups, n = self.groups, data.shape[0]
-        inner = data.shape[1] // groups
-        order = tuple(range(3, len(data.shape) + 1))
-        grouped = F.transpose(F.reshape(data, (n, groups, inner, *data.shape[2:])), (2, 1, 0, *order))
-        stacked = F.reshape(grouped, (inner, groups * n, *data.shape[2:]))
-        swapped = F.transpose(taps, (1, 0, *range(2, len(taps.shape))))
-        padding = list(self.padding)
-        for a, (k, o, s, d, (lo, hi)) in enumerate(zip(kernel, taps.shape[2:], self.stride, self.dilation, self.padding, strict=False)):
-            size = stacked.shape[2 + a]
-            if isinstance(size, int) and isinstance(o, int) and isinstance(lo, int) and isinstance(hi, int):
-                more = size + lo + hi - ((k - 1) * d + (o - 1) * s + 1)  # pixels behind the last window, which would be further taps
-                padding[a] = lo, max(hi - more, 0)
-                if more > hi:
-                    stacked = F.slice_(stacked, 2 + a, 0, size + hi - more)
-        conv = Conv(stride=self.dilation, padding=tuple(padding), dilation=self.stride, groups=groups)
-        out = conv(stacked, swapped)  # [inner, channels of taps, at least the kernel]
-        return cropped(F.transpose(out, (1, 0, *range(2, len(out.shape)))), w.shape)
-
-    def _weight_by_taps(self, data: Value, taps: Value, shape: Shape, kernel: tuple[int, ...]) -> Value:
-        """Sizes that vary: a product over all pixels of the batch for every tap of the kernel."""
-        def rows(v: Value) -> Value:  # [groups, channels of a group, batch * pixels]
-            split = F.transpose(v, (1, 0, *range(2, len(v.shape))))
-            return F.reshape(split, (self.groups, v.shape[1] // self.groups, product((v.shape[0], *v.shape[2:]))))
-
-        padded = F.pad(data, (0, 0, *(lo for lo, _ in self.padding)), (0, 0, *(hi for _, hi in self.padding)))
-        left, found = rows(taps), []
-        for place in cartesian(*map(range, kernel)):
-            window = F.emit(Slice(starts=(0, 0, *(i * d for i, d in zip(place, self.dilation, strict=True))),
-                                  sizes=(*data.shape[:2], *taps.shape[2:]), steps=(1, 1, *self.stride)), padded)
-            found.append(F.reshape(F.matmul(left, rows(window), transpose_b=True), (*shape[:2], 1)))
-        return F.reshape(found[0] if len(found) == 1 else F.concat(found, 2), shape)
+            made = F.one("tap_products", data, taps, kernel=kernel, stride=self.stride, dilation=self.dilation, padding=self.padding)
+            return F.reshape(made, w.shape)
+        if len(kernel) == len(self.stride):
+            return F.one("weight_gradient", data, taps, kernel=kernel, stride=self.stride, dilation=self.dilation, padding=self.padding,
+                         groups=self.groups)
+        return by_convolution(data, taps, w.shape, self)
 
     def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
         x, w = inputs
@@ -351,6 +342,43 @@ def cropped(x: Value, shape: Shape) -> Value:
     for axis, d in enumerate(shape):
         x = x if x.shape[axis] == d else F.slice_(x, axis, 0, d)
     return x
+
+
+def by_convolution(data: Value, taps: Value, shape: Shape, op: Any) -> Value:
+    """The gradient of weights of this shape: a convolution of the input with the cotangent, whose batch is the sum and whose stride and
+    dilation change places."""
+    groups, n, kernel = op.groups, data.shape[0], shape[2:]
+    inner = data.shape[1] // groups
+    order = tuple(range(3, len(data.shape) + 1))
+    grouped = F.transpose(F.reshape(data, (n, groups, inner, *data.shape[2:])), (2, 1, 0, *order))
+    stacked = F.reshape(grouped, (inner, groups * n, *data.shape[2:]))
+    swapped = F.transpose(taps, (1, 0, *range(2, len(taps.shape))))
+    padding = list(op.padding)
+    for a, (k, o, s, d, (lo, hi)) in enumerate(zip(kernel, taps.shape[2:], op.stride, op.dilation, op.padding, strict=True)):
+        size = stacked.shape[2 + a]
+        if isinstance(size, int) and isinstance(o, int) and isinstance(k, int) and isinstance(lo, int) and isinstance(hi, int):
+            more = size + lo + hi - ((k - 1) * d + (o - 1) * s + 1)  # pixels behind the last window, which would be further taps
+            padding[a] = lo, max(hi - more, 0)
+            if more > hi:
+                stacked = F.slice_(stacked, 2 + a, 0, size + hi - more)
+    conv = Conv(stride=op.dilation, padding=tuple(padding), dilation=op.stride, groups=groups)
+    out = conv(stacked, swapped)  # [inner, channels of taps, at least the kernel]
+    return cropped(F.transpose(out, (1, 0, *range(2, len(out.shape)))), shape)
+
+
+def by_taps(data: Value, taps: Value, shape: Shape, op: Any) -> Value:
+    """The same where sizes vary: a product over all pixels of the batch for every tap of the kernel."""
+    def rows(v: Value) -> Value:  # [groups, channels of a group, batch * pixels]
+        split = F.transpose(v, (1, 0, *range(2, len(v.shape))))
+        return F.reshape(split, (op.groups, v.shape[1] // op.groups, product((v.shape[0], *v.shape[2:]))))
+
+    padded = F.pad(data, (0, 0, *(lo for lo, _ in op.padding)), (0, 0, *(hi for _, hi in op.padding)))
+    left, found = rows(taps), []
+    for place in cartesian(*map(range, op.kernel)):
+        window = F.emit(Slice(starts=(0, 0, *(i * d for i, d in zip(place, op.dilation, strict=True))),
+                              sizes=(*data.shape[:2], *taps.shape[2:]), steps=(1, 1, *op.stride)), padded)
+        found.append(F.reshape(F.matmul(left, rows(window), transpose_b=True), (*shape[:2], 1)))
+    return F.reshape(found[0] if len(found) == 1 else F.concat(found, 2), shape)
 
 
 def correlate(x: Any, w: Any, stride: tuple[int, ...], padding: Pairs, dilation: tuple[int, ...], groups: int) -> Any:
@@ -402,9 +430,6 @@ class PairSums(Composite):
         if self.power == math.inf:
             return F.max_(F.abs_(gap), last)
         return F.sum_(F.square(gap) if self.power == 2 else F.abs_(gap), last)
-
-    def decomposes(self, operands: Values, target: TargetSpec | None) -> bool:
-        return target is not None and target.kind == "cuda"
 
     def flops(self, *types: TensorType) -> Dim:
         return 3 * types[0].numel * types[1].shape[-2]

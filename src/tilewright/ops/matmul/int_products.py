@@ -67,11 +67,11 @@ class PackWords(General):
 
     def ref(self, w: Any) -> Any:
         n, k = w.shape
-        strips, words = -(-n // LANES), -(-k // 4)
-        whole = np.zeros((strips * LANES, words * 4), np.int8)
+        panels, words = -(-n // LANES), -(-k // 4)
+        whole = np.zeros((panels * LANES, words * 4), np.int8)
         whole[:n, :k] = w
-        transposed = np.ascontiguousarray(whole.reshape(strips, LANES, words, 4).swapaxes(1, 2))
-        return transposed.view(np.int32).reshape(strips, words, LANES), w.sum(1, dtype=np.int32)
+        transposed = np.ascontiguousarray(whole.reshape(panels, LANES, words, 4).swapaxes(1, 2))
+        return transposed.view(np.int32).reshape(panels, words, LANES), w.sum(1, dtype=np.int32)
 
     def flops(self, w: TensorType) -> Dim:
         return w.numel

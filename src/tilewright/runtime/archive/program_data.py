@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from ...core.dims import Dim, DimRows, Expr, Symbol, parse_dim, read_rows, sym
+from ...core.dims import Dim, DimRows, Expr, Symbol, integer, parse_dim, read_rows
 from ...core.dtypes import dtype, u64
 from ...core.errors import STRANGE, FormatError, ParseError
 from ...core.pytree import SCALARS, Spec
@@ -61,7 +61,7 @@ class Reader:
     """Reads dims of one file; equal texts are parsed once. `#3` is a row of its table, where it has one."""
 
     def __init__(self, symbols: Sequence[Symbol]) -> None:
-        self.known: dict[str, Expr] = {s.name: sym(s.name, s.lo, s.hi) for s in symbols}
+        self.known: dict[str, Expr] = {s.name: integer(s.name, s.lo, s.hi) for s in symbols}
         self.seen: dict[str, Dim] = {}
 
     def table(self, rows: Sequence[Any]) -> None:
@@ -277,14 +277,14 @@ def packed_data(p: Packed) -> list[Any]:
 
 def read_packed(data: Any) -> Packed:
     if not (isinstance(data, list) and [type(v) for v in data] == [str, int, bool, str, int, int] and data[0] in get_args(Form)
-            and (data[0] != "strips" or _is_strip(data[1], data[3]))):
+            and (data[0] != "quantized panels" or _is_panel(data[1], data[3]))):
         raise FormatError(f"archive: not a form of a constant: {data!r:.60}")
     return Packed(*data)
 
 
-def _is_strip(width: int, name: str) -> bool:
-    from ...kernels.quant.strips import LANES, STRIPS  # with the op registry: only programs with quantized weights pay for it
+def _is_panel(width: int, name: str) -> bool:
+    from ...kernels.quant.panels import LANES, PANELS  # with the op registry: only programs with quantized weights pay for it
 
-    return width == LANES and name in STRIPS
+    return width == LANES and name in PANELS
 
 

@@ -31,9 +31,9 @@ class Matrix(gpu.Memory):
 
 
 def laid_out_there(c: ConstBuffer) -> bool:
-    from ...kernels.quant.strips import STRIPS  # with the op registry: only programs with packed matrices pay for it
+    from ...kernels.quant.panels import PANELS  # with the op registry: only programs with packed matrices pay for it
 
-    return c.packed.form == "fragments" and c.packed.format in STRIPS
+    return c.packed.form == "fragments" and c.packed.format in PANELS
 
 
 def host_constants(constants: Sequence[ConstBuffer], threads: int) -> list[Array | None]:
@@ -66,7 +66,7 @@ def device_constants(constants: Sequence[ConstBuffer], arrays: Sequence[Array | 
 
 class _Mover:
     """The kernel with its tables, and memory for the file's bytes of one matrix after another. All goes through the default stream, in
-    whose order copies wait for the kernel before them."""
+    whose order copies wait for the kernel in front of them."""
 
     def __init__(self, constants: Sequence[ConstBuffer]) -> None:
         from ...kernels.quant.cuda.bit_moves import move_kernel  # a start without a GPU, or with the model's matrices there, does without
@@ -77,13 +77,13 @@ class _Mover:
         kernel = move_kernel()
         text = emit_block_kernel(kernel, cuda_target(arch_of(gpu.compute_capability())))
         self._module, self._function = load_function(text, kernel.name, 0)
-        self._raw = gpu.Memory(max(_strips(c) * c.packed.width * _row_bytes(c) for c in constants))
+        self._raw = gpu.Memory(max(_panels(c) * c.packed.width * _row_bytes(c) for c in constants))
         self._tables: dict[tuple[str, int], gpu.Memory] = {}
 
     def made(self, c: ConstBuffer) -> Matrix:
         from ...kernels.quant.cuda.bit_moves import THREADS, moves
 
-        name, strips, rows, row_bytes = c.packed.format, _strips(c), c.packed.width, _row_bytes(c)
+        name, panels, rows, row_bytes = c.packed.format, _panels(c), c.packed.width, _row_bytes(c)
         memory = Matrix(packed_bytes(c.data.type, c.packed), c.data)
         if memory.nbytes == 0:
             return memory
@@ -92,7 +92,7 @@ class _Mover:
             flat = np.ascontiguousarray(part)
             self._raw.upload(flat.ctypes.data, flat.nbytes, at)
             at += flat.nbytes
-        if missing := strips * rows * row_bytes - at:
+        if missing := panels * rows * row_bytes - at:
             status = cuda_launch.library().cuMemsetD8Async(self._raw.address + at, 0, missing, 0)
             cuda_launch.check(status, "cuMemsetD8Async", c.data.name)
         m = moves(name, row_bytes)
@@ -101,7 +101,7 @@ class _Mover:
             self._tables[name, row_bytes] = gpu.copy_of(m.table)
         places = self._raw.address, self._tables[name, row_bytes].address, memory.address
         words = (*places, m.words, chunks, m.units, m.source, rows * row_bytes)
-        cuda_launch.launch(self._function, strips * m.units * chunks, THREADS, words, f"laying out {c.data.name}")
+        cuda_launch.launch(self._function, panels * m.units * chunks, THREADS, words, f"laying out {c.data.name}")
         return memory
 
     def finish(self) -> None:
@@ -109,7 +109,7 @@ class _Mover:
         cuda_launch.check(cuda_launch.library().cuStreamSynchronize(0), "cuStreamSynchronize", "laying packed matrices out")
 
 
-def _strips(c: ConstBuffer) -> int:
+def _panels(c: ConstBuffer) -> int:
     n = c.data.type.shape[0]
     assert isinstance(n, int)
     return -(-n // c.packed.width)

@@ -16,10 +16,13 @@ from ...core.target_spec import TargetSpec
 from ...kernels.cuda.kernel import BlockKernel
 from ...tile.ir import Kernel
 from ..cost import Cost, numbers
+from .threads import Threads
 
 SIDE_BY_SIDE = 64  # bytes of a program of one thread, at most, whose neighbours touch the memory beside it
 LATENCY_US = 0.7  # of an access of memory under load: bytes that are on their way bound the bandwidth
 RESIDENT = 2048  # threads of an SM
+WAIT_US = 0.4  # of a loop's step that reads memory
+CLOCK, ISSUE = 1700.0, 3.0  # instructions of a warp in a microsecond, and warps of an SM that issue one at a time (four at best)
 LAUNCH_US = 2.0  # of a kernel in a graph that does next to nothing
 PRODUCTS = ("gemm", "matmul", "grouped_matmul", "conv", "attention", "flash", "gates")  # what kernels of products are called
 
@@ -77,8 +80,9 @@ def bytes_in_flight(text: str) -> int:
     return max(most, here)
 
 
-def predict(kernel: Kernel, blocks: int, threads: int, flops: float, nbytes: float, target: TargetSpec, text: str) -> Cost:
-    """The cost of one launch of `blocks` blocks on a chip."""
+def predict(kernel: Kernel, blocks: int, threads: int, flops: float, nbytes: float, target: TargetSpec, text: str,
+            one: Threads | None = None) -> Cost:
+    """The cost of one launch of `blocks` blocks on a chip; `one`: what a thread of a program does."""
     chip, dtype = CHIPS[target.cpu], numbers(kernel)
     times = {
         "flops": flops / _rate(chip, kernel, dtype, target, None) / 1e6, "bytes": nbytes / chip.memory / 1e6, "launch": LAUNCH_US,
@@ -98,8 +102,20 @@ def predict(kernel: Kernel, blocks: int, threads: int, flops: float, nbytes: flo
         asked = min(blocks, target.cores) * each * flying / LATENCY_US
         few = asked < 0.5 * chip.memory * reach * 1e6
         memory = max(memory, nbytes / asked)
-    us = max(compute, memory) + LAUNCH_US if max(compute, memory) > LAUNCH_US / 2 else LAUNCH_US
     why = []
+    if one is not None and blocks:
+        programs = blocks * max(1, getattr(kernel, "programs", 1))
+        wasted = one.products * programs / (used * sms) / 1e6
+        resident = max(1, RESIDENT // max(threads, 1))
+        rounds = -(-blocks // (target.cores * resident))
+        issue = blocks * threads / 32 * one.instructions / (ISSUE * min(blocks, target.cores) * CLOCK)
+        waiting = rounds * (one.waits * WAIT_US + one.instructions / CLOCK)
+        if max(issue, waiting) > 2 * max(compute, memory, LAUNCH_US):
+            why.append(f"{one.instructions:.0f} instructions a thread" if issue >= waiting else f"a thread waits for memory {one.waits:.0f} times")
+        if wasted > 2 * max(compute, memory, LAUNCH_US):
+            why.append(f"tiles multiply {one.products * programs / max(flops, 1.0):.0f} times what is asked for")
+        compute = max(compute, wasted, issue, waiting)
+    us = max(compute, memory) + LAUNCH_US if max(compute, memory) > LAUNCH_US / 2 else LAUNCH_US
     if sms < 0.5 and blocks < target.cores:
         why.append(f"{blocks} blocks of {threads} threads on {target.cores} SMs")
     best = _rate(chip, kernel, dtype, target, None)

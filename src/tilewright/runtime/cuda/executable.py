@@ -45,7 +45,7 @@ class KernelCode:
 
     @cached_property
     def waits(self) -> bool:
-        """Whether it waits by itself for what the kernel before wrote. Code for older chips does not, on whatever chip it runs."""
+        """Whether it waits by itself for what the previous kernel wrote. Code for older chips does not, on whatever chip it runs."""
         return "griddepcontrol.wait" in self.ptx
 
 
@@ -64,7 +64,7 @@ class Step:
     cells: memoryview  # the same words, which take single numbers faster
     base: int  # the address of `params`
     arguments: tuple[Argument, ...] = ()  # of which the words were made
-    waits: bool = False  # by itself for the kernel before: it may start while that one ends
+    waits: bool = False  # by itself for the previous kernel: it may start while that one ends
     moving: list[tuple[int, int, int]] = field(default_factory=list)  # (word, number of the input or output, byte offset)
     maps: list[tuple[int, int, tuple[Any, ...]]] = field(default_factory=list)  # (byte offset, word, arguments of the map)
     drawn: dict[int, tuple[Any, ...]] = field(default_factory=dict)  # byte offset of a map -> the arguments it was made of
@@ -301,6 +301,11 @@ class Schedule:
         self._graph: gpu.Graph | None = None
         self.handle = 0  # of the instantiated graph
         self._launch = cuda_launch.library().cuGraphLaunch
+
+    @property
+    def follows_calls(self) -> bool:
+        """Whether a call has more to write than addresses."""
+        return bool(self._following) or (self.late is not None and self.late.count > 0)
 
     @property
     def addresses(self) -> list[int]:

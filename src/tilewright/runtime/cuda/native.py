@@ -1,4 +1,5 @@
-"""The fastest path into a session on a GPU: the fast path (`fastcall.py`) over fixed shapes and PyTorch's tensors, as machine code.
+"""The fastest paths into a session on a GPU, as machine code: `native_call` is the fast path (`fastcall.py`) over fixed shapes and
+PyTorch's tensors, `native_start` what comes behind its checks and allocations.
 
 It looks at the tensors through the functions that DLPack has for this (`__dlpack_c_exchange_api__`), makes the results, points the graph at
 them where they are elsewhere than last time, and launches it. Whatever it does not know (another stream than last time, one that is being
@@ -27,9 +28,9 @@ if TYPE_CHECKING:
 
 
 @cache
-def _code() -> MachineCode | None:
+def _code(entry: str) -> MachineCode | None:
     """None on a CPython whose objects are laid out otherwise."""
-    return MachineCode("tw_gpu_call", SOURCE, FIELDS, CONSTANTS) if known_layout() else None
+    return MachineCode(entry, SOURCE, FIELDS, CONSTANTS) if known_layout() else None
 
 
 def _schedule(session: CudaSession) -> Schedule | None:
@@ -37,47 +38,69 @@ def _schedule(session: CudaSession) -> Schedule | None:
     from .executable import Schedule
 
     interface = session.interface
-    arrays = [*interface.inputs, *interface.outputs]
-    if interface.symbols or interface.donated or len(arrays) > MOST_ARRAYS or any(t.dtype.kind == "c" for t in arrays):
-        return None  # complex tensors may have signs that are not in the memory
+    if interface.symbols or len(interface.inputs) + len(interface.outputs) > MOST_ARRAYS:
+        return None
     found = session.schedule({})
-    if not isinstance(found, Schedule) or not found.handle or len(found.steps) > MOST_NODES:
+    if not isinstance(found, Schedule) or not found.handle or len(found.steps) > MOST_NODES or found.follows_calls:
         return None
     return found
 
 
+def _words(session: CudaSession, schedule: Schedule) -> tuple[dict[str, int], dict[str, Any], dict[str, Any]]:
+    """The words, objects and arrays of a plan that tell how a schedule is bound and launched."""
+    interface, executable, errors = session.interface, session.executable, session.executable.errors
+    moving, mapping, updates = (np.array(x, np.int64).reshape(-1) for x in schedule.following_inputs())
+    words = {
+        "launch": cuda_launch.address_of("cuGraphLaunch"), "set_params": cuda_launch.address_of("cuGraphExecKernelNodeSetParams_v2"),
+        "replace": cuda_launch.address_of("cuTensorMapReplaceAddress"), "capturing": cuda_launch.address_of("cuStreamIsCapturing"),
+        "graph": schedule.handle, "error_blocks": 0 if errors is None else errors.host, "bound": ctypes.addressof(schedule.bound),
+        "errors": len(executable.error_launches), "stream": session.last_stream, "ins": len(interface.inputs),
+        "outs": len(interface.outputs), "moves": len(moving) // 4, "maps": len(mapping) // 3, "nodes": len(updates) // 2,
+        "nothing": id(None),
+    }  # fmt: skip
+    objects = {"acquire": session._lock.acquire, "release": session._lock.release, "false": False}
+    return words, objects, {"moving": moving, "mapping": mapping, "updates": updates}
+
+
+def _seen(session: CudaSession, plan: Any) -> None:
+    """The stream of the last call is read in this plan from now on, too."""
+    session.seen_streams.append(memoryview(plan.data)[FIELDS.index("stream") :])
+
+
+def native_start(session: CudaSession, short: Callable[..., Any]) -> Callable[..., Any] | None:
+    """`start(*addresses, stream)` in front of `short`, where there can be one: a run over addresses that the caller vouches for."""
+    schedule, code = _schedule(session), _code("tw_gpu_start")
+    if schedule is None or code is None:
+        return None
+    words, objects, arrays = _words(session, schedule)
+    made: Callable[..., Any]
+    made, plan = code.bound(words, dict.fromkeys(FIELDS) | {"short": short, **objects}, arrays, schedule)
+    _seen(session, plan)
+    return made
+
+
 def native_call(session: CudaSession, place: TorchPlace, short: Callable[..., Any]) -> Callable[..., Any] | None:
     """`call(args)` in front of the fast path, where there can be one."""
-    schedule, functions, code = _schedule(session), place.exchange(), _code()
+    interface = session.interface
+    if interface.donated or any(t.dtype.kind == "c" for t in (*interface.inputs, *interface.outputs)):
+        return None  # complex tensors may have signs that are not in the memory
+    schedule, functions, code = _schedule(session), place.exchange(), _code("tw_gpu_call")
     if schedule is None or functions is None or code is None:
         return None
     import torch
 
-    interface, executable = session.interface, session.executable
     look, stream_of = functions
     try:
         records = np.array([v for t in interface.inputs for v in record(place.like(t), place.new, look)], np.int64)
     except (RuntimeError, BufferError):
         return None
-    device, errors = seen(look, place.new([1], torch.float32))[0], executable.errors
+    device = seen(look, place.new([1], torch.float32))[0]
     likes = [place.like(t) for t in interface.outputs]
-    outputs = np.array([id(x) for x in likes], np.int64)
-    moving, mapping, updates = (np.array(x, np.int64).reshape(-1) for x in schedule.following_inputs())
-    objects = {
-        **tensor_objects(), "short": short, "alloc": place.alloc, "acquire": session._lock.acquire, "release": session._lock.release,
-        "finish": finisher(session.model.signature, interface),
-    }  # fmt: skip
-    arrays = {"inputs": records, "outputs": outputs, "moving": moving, "mapping": mapping, "updates": updates}
-    words = {
-        "launch": cuda_launch.address_of("cuGraphLaunch"), "set_params": cuda_launch.address_of("cuGraphExecKernelNodeSetParams_v2"),
-        "replace": cuda_launch.address_of("cuTensorMapReplaceAddress"), "capturing": cuda_launch.address_of("cuStreamIsCapturing"),
-        "graph": schedule.handle, "look": look, "stream_of": stream_of,
-        "error_blocks": 0 if errors is None else errors.host, "bound": ctypes.addressof(schedule.bound),
-        "kind_of_device": device & 0xFFFFFFFF, "device": device,
-        "errors": len(executable.error_launches), "stream": session.last_stream, "ins": len(interface.inputs), "outs": len(likes),
-        "moves": len(moving) // 4, "maps": len(mapping) // 3, "nodes": len(updates) // 2,
-    }  # fmt: skip
+    words, objects, arrays = _words(session, schedule)
+    words |= {"look": look, "stream_of": stream_of, "kind_of_device": device & 0xFFFFFFFF, "device": device}
+    objects |= {**tensor_objects(), "short": short, "alloc": place.alloc, "finish": finisher(session.model.signature, interface)}
+    arrays |= {"inputs": records, "outputs": np.array([id(x) for x in likes], np.int64)}
     made: Callable[..., Any]
     made, plan = code.bound(words, objects, arrays, (likes, schedule))
-    session.seen_stream = memoryview(plan.data)[FIELDS.index("stream") :]
+    _seen(session, plan)
     return made

@@ -1,6 +1,6 @@
-"""The fastest path into a session on a GPU (`native.py`) in host code: a function of CPython's own calling convention.
+"""The fastest paths into a session on a GPU (`native.py`) in host code: functions of CPython's own calling convention.
 
-It reads a plan of words (`FIELDS`) and tensors as DLPack describes them, and calls nothing but CPython, PyTorch's functions in the plan and
+They read a plan of words (`FIELDS`) and tensors as DLPack describes them, and call nothing but CPython, PyTorch's functions in the plan and
 the driver. Results that were made go back where the call is given up.
 """
 
@@ -8,26 +8,26 @@ from __future__ import annotations
 
 from .. import torch_calls
 
-MOST_ARRAYS, MOST_NODES = 256, 1024
+MOST_ARRAYS, MOST_NODES = 1024, 4096
 ERROR_BYTES = 32  # of a kernel's error block
 FIELDS = (
     *torch_calls.FIELDS, "launch", "set_params", "replace", "graph", "stream_of", "error_blocks", "acquire", "release", "bound", "moving",
-    "mapping", "updates", "capturing", "kind_of_device", "errors", "stream", "moves", "maps", "nodes",
+    "mapping", "updates", "capturing", "kind_of_device", "errors", "stream", "moves", "maps", "nodes", "nothing",
 )  # fmt: skip
 CONSTANTS = {"ERROR_BYTES": ERROR_BYTES, "ARRAY_BYTES": 8 * MOST_ARRAYS, "MOST_NODES": MOST_NODES, "UNALIGNED": 15}
 SOURCE = """
-def ready(plan, current):  # whether no kernel has found an error and the stream is the last call's
+def ready(plan, stream):  # whether no kernel has found an error and the stream is the last call's
     block = ld64(plan + ERROR_BLOCKS)
     end = block + ERROR_BYTES * ld64(plan + ERRORS)
     while block < end:
         if load64_volatile(block) != 0:
             return 0
         block += ERROR_BYTES
-    if failed(call(ld64(plan + STREAM_OF), ld64(plan + KIND_OF_DEVICE), 0, current)) or ld64(current) != ld64(plan + STREAM):
+    if stream != ld64(plan + STREAM):
         return 0
     state = stack(8)
     st64(state, 0)
-    return ld64(current) == 0 or not (failed(call(ld64(plan + CAPTURING), ld64(current), state)) or ld32(state))
+    return stream == 0 or not (failed(call(ld64(plan + CAPTURING), stream, state)) or ld32(state))
 
 
 def bind(plan, addresses):  # point the graph at the arrays; 0 where that has worked
@@ -98,7 +98,10 @@ def tw_gpu_call(self, args, given):
     made = stack(ARRAY_BYTES)
     current = stack(8)
     one = stack(8)
-    if given == 1 and fitting(plan, ld64(args), addresses) and ready(plan, current):
+    st64(current, -1)
+    if given == 1 and fitting(plan, ld64(args), addresses):
+        call(ld64(plan + STREAM_OF), ld64(plan + KIND_OF_DEVICE), 0, current)
+    if ld64(current) != -1 and ready(plan, ld64(current)):
         outs = ld64(plan + OUTS)
         count = allocated(plan, made, addresses + 8 * ld64(plan + INS))
         if count < 0:
@@ -107,6 +110,25 @@ def tw_gpu_call(self, args, given):
             if launched(plan, addresses, ld64(current), one):
                 return results(plan, made)
             drop(made, outs)
+    PyErr_Clear()
+    return PyObject_Vectorcall(ld64(plan + SHORT), args, given, 0)
+
+
+def tw_gpu_start(self, args, given):  # addresses of inputs and outputs that the caller vouches for, then the stream
+    plan = ld64(self + PAYLOAD)
+    addresses = stack(ARRAY_BYTES)
+    one = stack(8)
+    arrays = ld64(plan + INS) + ld64(plan + OUTS)
+    if given == arrays + 1:
+        i = 0
+        while i < arrays:
+            st64(addresses + 8 * i, PyLong_AsSsize_t(ld64(args + 8 * i)))
+            i += 1
+        stream = PyLong_AsSsize_t(ld64(args + 8 * i))
+        if ready(plan, stream) and launched(plan, addresses, stream, one):
+            none = ld64(plan + NOTHING)
+            Py_IncRef(none)
+            return none
     PyErr_Clear()
     return PyObject_Vectorcall(ld64(plan + SHORT), args, given, 0)
 """

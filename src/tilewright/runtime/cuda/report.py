@@ -11,7 +11,7 @@ from ...core.dims import evaluate
 from ...core.errors import CompileError
 from ...core.target_spec import TargetSpec
 from ...kernels.cuda.kernel import BlockKernel
-from ...kernels.launch import Launch
+from ...kernels.launch import Launch, Word
 from ...target.cuda.ptx.ptxas import assemble, find_ptxas
 from ...target.cuda.threads.emit import warnings
 from ...tile.ir import Kernel
@@ -19,6 +19,7 @@ from ..cost import LIMITS, Cost, lint
 from .cost import predict
 from .executable import KernelCode
 from .flow import describe_control, enclosing
+from .threads import per_thread
 
 if TYPE_CHECKING:
     from .session import CudaSession
@@ -32,7 +33,7 @@ BARRIERS = {
     "cp.async.wait_group": "copies have landed",
     "cp.async.bulk.wait_group": "results have been read, or have left",
     "fence.proxy.async": "TMA or the tensor core sees what threads stored",
-    "griddepcontrol.wait": "the kernel before has ended",
+    "griddepcontrol.wait": "the previous kernel has ended",
 }
 
 
@@ -68,7 +69,9 @@ def launch_costs(session: CudaSession, env: Mapping[str, int]) -> dict[Launch, C
         code = executable.code.get(x.kernel.name)
         if code is not None:
             work = evaluate(x.flops, env), evaluate(x.bytes, env)
-            found[x] = predict(tiles[x.kernel.name], _blocks(x, env), code.block, *work, session.model.target, code.ptx)
+            kernel, words = tiles[x.kernel.name], tuple(evaluate(a.value, env) if isinstance(a, Word) else None for a in x.arguments)
+            each = None if x.variants else per_thread(kernel, words, evaluate(x.grid, env))
+            found[x] = predict(kernel, _blocks(x, env), code.block, *work, session.model.target, code.ptx, each)
     return found
 
 

@@ -43,7 +43,7 @@ class CudaSession(Compiled):
         self._lock = threading.Lock()
         self.stream = 0  # of calls without torch's tensors: the default one
         self._stream: int | None = None  # of the last run: another one waits for it
-        self.seen_stream: Any = None  # the same where machine code reads it
+        self.seen_streams: list[Any] = []  # the same where machine code reads it
         self._ways: dict[str, Any] = {}  # fast paths of a call, by whose arrays they take
         self._fast: Any = None  # the one that fits the last call
         self.apart: Any = None  # a check of the addresses of a call that writes donated inputs in place, where the owner wants one
@@ -125,7 +125,7 @@ class CudaSession(Compiled):
         for i, k in self.model.signature.updates:
             memory.copy(leaves[i], outs[k], stream)
         memory.used([*bound.kept, *leaves], stream)  # after the last use of them
-        with self._lock:  # a new way may make a schedule, and there is one of a kind: `seen_stream` is the last one's
+        with self._lock:  # a new way may make a schedule: there is one of a kind
             if not self._closed:
                 if memory.kind not in self._ways:
                     self._ways[memory.kind] = fast_call(self, memory.place())
@@ -166,8 +166,8 @@ class CudaSession(Compiled):
         if self._stream is not None:
             cuda_launch.follow(stream, self._stream)
         self._stream = stream
-        if self.seen_stream is not None:
-            self.seen_stream[0] = stream
+        for seen in self.seen_streams:
+            seen[0] = stream
 
     def schedule(self, env: dict[str, int]) -> Schedule | Flow:
         called = self.interface.called if self.executable.rebinds else ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
+from typing import Self
 
 from ...core.dtypes import u8
 from ..state import ALIGNMENT, Filled
@@ -54,10 +55,9 @@ class CudaState(Filled):
     def capacity(self) -> int:
         return min((x.shape[self.spec.axis] for x in self._filling), default=self.spec.capacity)
 
-    def copy(self) -> CudaState:
-        """An independent state with the same filled part."""
+    def copy(self) -> Self:
         with self.lock:
-            new = CudaState(self.spec)
+            new = type(self)(self.spec)
             for mine, other in zip((self.memory, *self._filling), (new.memory, *new._filling), strict=True):
                 copy(other.address, mine.address, mine.nbytes, mine.stream)
             new.fill(self._length)

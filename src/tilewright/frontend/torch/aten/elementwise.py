@@ -211,7 +211,9 @@ def power(c: Context, a: Any, b: Any) -> Value:
             return c.emit(O.Square(), x)
         if b == 3:
             return c.emit(O.Mul(), c.emit(O.Square(), x), x)
-        if dtype.is_float and b in (0.5, -0.5, -1.0):
+        if dtype.kind == "c" and b == -2:
+            return c.emit(O.Reciprocal(), c.emit(O.Square(), x))
+        if (dtype.is_float or dtype.kind == "c") and b in (0.5, -0.5, -1.0):
             return c.emit({0.5: O.Sqrt, -0.5: O.Rsqrt, -1.0: O.Reciprocal}[float(b)](), x)
     return c.emit(O.Pow(), c.value(a, dtype), c.value(b, dtype))
 

@@ -79,6 +79,18 @@ def diagonal(c: Context, x: Value, offset: int = 0, dim1: int = 0, dim2: int = 1
     return c.emit(view, c.reshape(x, (*lead, rows * columns)))
 
 
+def _on_diagonal(c: Context, x: Value | None, source: Value, offset: int, dim1: int, dim2: int) -> Any:
+    """x, or zeros, with `source` written over a diagonal of the last two axes: every (n + 1)-th element."""
+    *lead, rows, columns = c.shape
+    axes = axis_of(dim1, len(c.shape)), axis_of(dim2, len(c.shape))
+    if axes != (len(lead), len(lead) + 1) or not isinstance(rows, int) or not isinstance(columns, int):
+        return NotImplemented if x is None else replace(c, x, _diagonal(x, offset, dim1, dim2), source)
+    flat = (*lead, rows * columns)
+    whole = c.expand(c.scalar(0, source.dtype), flat) if x is None else c.reshape(x, flat)
+    start = 0 if source.shape[-1] == 0 else offset if offset >= 0 else -offset * columns
+    return c.reshape(c.emit(O.UpdateSlice(axis=len(lead), start=start, step=columns + 1), whole, c.cast(source, whole.dtype)), c.shape)
+
+
 @aten("unfold.default", "unfold_copy.default")
 def unfold(c: Context, x: Value, dimension: int, size: int, step: int) -> Value:
     if not x.shape:
@@ -123,7 +135,9 @@ def resize(c: Context, x: Value, size: Any, **_: Any) -> Value:
 rows({
     "as_strided.default as_strided_copy.default prims.as_strided.default": _strided_view,
     "as_strided_scatter.default prims.as_strided_scatter.default": _strided_scatter,
-    "diagonal_scatter.default": lambda c, x, source, offset=0, dim1=0, dim2=1: replace(c, x, _diagonal(x, offset, dim1, dim2), source),
+    "diagonal_scatter.default": lambda c, x, source, offset=0, dim1=0, dim2=1: _on_diagonal(c, x, source, offset, dim1, dim2),
+    "diag_embed.default": lambda c, x, offset=0, dim1=-2, dim2=-1: _on_diagonal(c, None, x, offset, dim1, dim2),
+    "diagonal_backward.default": lambda c, g, sizes, offset, dim1, dim2: _on_diagonal(c, None, g, offset, dim1, dim2),
 })
 
 

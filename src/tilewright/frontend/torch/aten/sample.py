@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from .... import ops as O
+from ....core import dtypes as dt
 from ....core.errors import UnsupportedError
 from ....ir.graph import Value
 from ....ops.index.weighted import grid_sample
@@ -41,8 +42,24 @@ def _weights(size: int, out: int, align: bool, factor: float | None, kernel: Any
 
 
 def _antialiased(c: Context, x: Value, align: bool, factors: Any, kernel: Any, width: int) -> Value:
+    if x.dtype is dt.u8:
+        return _antialiased_bytes(c, x, align, factors, kernel, width)
     rows, columns = _tables(c, x, x.shape[-2:], static(c, x, 2, "interpolate"), align, factors, kernel, width)
     return c.emit(O.Matmul(), c.constant(rows, "weights"), c.emit(O.Matmul(transpose_b=True), x, c.constant(columns, "weights")))
+
+
+def _antialiased_bytes(c: Context, x: Value, align: bool, factors: Any, kernel: Any, width: int) -> Value:
+    """Columns, then rows, each with weights of 15 bits and rounded to bytes, as PyTorch (and Pillow) does it."""
+    given = [*(factors or ()), None, None][:2]
+    wide = c.cast(x, dt.i32)
+    for axis, out, factor in reversed([*zip((-2, -1), static(c, x, 2, "interpolate"), given, strict=True)]):
+        table = _weights(x.shape[axis], out, align, factor, kernel, width)
+        bits = next((b for b in range(22) if int(0.5 + table.max(initial=0.0) * (2 << b)) >= 1 << 15), 22)
+        whole = c.constant(np.trunc(table * (1 << bits) + np.copysign(0.5, table)).astype(np.int32), "weights")
+        wide = c.emit(O.Matmul(), whole, wide) if axis == -2 else c.emit(O.Matmul(transpose_b=True), wide, whole)
+        wide = c.emit(O.BitwiseRightShift(), c.emit(O.Add(), wide, c.scalar((1 << bits) >> 1, dt.i32)), c.scalar(bits, dt.i32))
+        wide = c.emit(O.Minimum(), c.emit(O.Maximum(), wide, c.scalar(0, dt.i32)), c.scalar(255, dt.i32))
+    return c.cast(wide, dt.u8)
 
 
 def _tables(c: Context, like: Value, sizes: Any, outs: Any, align: bool, factors: Any, kernel: Any, width: int) -> list[Any]:

@@ -192,7 +192,13 @@ MODES = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}  # torch
 
 
 def edge_pad(c: Context, x: Value, pads: Sequence[Any], mode: str) -> Value:
-    """Padding with elements of x itself."""
+    """Padding with elements of x itself. What is cut away whole at one side leaves its last element for the edge at the other."""
+    pads = list(pads)
+    for i in range(0, len(pads), 2) if mode == "edge" else ():
+        size = x.shape[len(x.shape) - 1 - i // 2]
+        for cut, grown in ((i, i + 1), (i + 1, i)):
+            if all(isinstance(n, int) for n in (size, pads[cut], pads[grown])) and size and -pads[cut] >= size and pads[grown] > 0:
+                pads[cut], pads[grown] = 1 - size, pads[grown] + pads[cut] + size - 1
     x, lo, hi = _cut(c, x, pads)
     return c.emit(O.PadEdges(lo=lo, hi=hi, mode=mode), x) if any(d != 0 for d in (*lo, *hi)) else x
 
@@ -228,9 +234,11 @@ def _cut(c: Context, x: Value, pads: Sequence[Any]) -> tuple[Value, tuple[Dim, .
 
 @aten("slice_scatter.default")
 def slice_scatter(c: Context, x: Value, src: Value, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Any:
-    if step != 1:
-        return NotImplemented
     axis = axis_of(dim, len(x.shape))
+    if step != 1:
+        if not all(isinstance(d, int) for d in (step, x.shape[axis], src.shape[axis])):
+            return NotImplemented
+        return c.emit(O.UpdateSlice(axis=axis, start=bound(start, x.shape[axis], 0), step=step), x, c.cast(src, x.dtype))
     return replaced(c, x, src, axis, bound(start, x.shape[axis], 0))
 
 

@@ -264,10 +264,10 @@ class Decode:
             o1, o2 = (o * fade + b.reduce("sum", weight * number(found, i), 0) for o, i in ((o1, 2), (o2, 3)))
             return [best, total * fade + b.reduce("sum", weight, 0), o1, o2]
 
-        # rows that an earlier call appended are in memory already: the first ones are asked for before the wait for the kernel before
+        # rows that an earlier call appended are in memory already: the first ones are asked for before the wait for the previous kernel
         # (but for quantized values, each of which would take a register)
         ahead = rows(start) if self.early else None
-        # what the kernel before wrote comes in one trip to memory: nothing but loads up to the first use (and before stores to the caches)
+        # what the previous kernel wrote comes in one trip to memory: only loads up to the first use (and before stores to the caches)
         writes = b.binary("and", b.compare("eq", part, 0), b.compare("eq", hi - kv * group, 0)) if self.caches else None
         query = self._loaded(call, "q", self.q, self.node.operands[0], at)
         new = [self._loaded(call, f"{n}_new", c.row, c.value, [bi, kv]) for n, c in zip("kv", self.caches, strict=False)]
@@ -332,7 +332,7 @@ class Decode:
         return launch
 
     def _cluster(self, threads: int) -> int:
-        """Blocks of a head: instructions bound one that has all keys, and small blocks find room while the kernel before still runs."""
+        """Blocks of a head: instructions bound one that has all keys, and small blocks find room while the previous kernel still runs."""
         programs, cluster = self.batch * self.heads, CLUSTER
         if self.target.cpu != "sm_90a" or not isinstance(programs, int):
             return 1

@@ -33,8 +33,9 @@ def follows(node: Node) -> bool:
     return isinstance(node.op, (*FOLLOWS, MaxPoolIndices, MaxPoolBackward))
 
 
-def depthwise(node: Node) -> bool:
-    """Whether a convolution of every channel by itself has a kernel for values that lie channels last."""
+def depthwise(node: Node, *, several: bool = False) -> bool:
+    """Whether a convolution of every channel by itself (`several`: with any number of results each) has a kernel for values that lie
+    channels last."""
     op, (x, w), out = node.op, node.operands, node.values[0]
     assert isinstance(op, Conv)
     if op.transposed or x.dtype not in (bf16, f16, f32) or w.dtype != x.dtype or op.groups == 1 or not 3 <= len(x.shape) <= 5:
@@ -42,7 +43,8 @@ def depthwise(node: Node) -> bool:
     sizes = (*x.shape[1:], *w.shape, *out.shape[1:], *(p for pair in op.padding for p in pair))
     if not all(isinstance(d, int) and d >= 0 for d in sizes) or 0 in (*x.shape[1:], *w.shape, *out.shape[1:]):
         return False
-    return x.shape[1] == out.shape[1] == op.groups and prod(d for d in w.shape[2:] if isinstance(d, int)) <= MOST_TAPS
+    same = x.shape[1] == op.groups and (several or x.shape[1] == out.shape[1])
+    return same and prod(d for d in w.shape[2:] if isinstance(d, int)) <= MOST_TAPS
 
 
 def in_groups(node: Node) -> bool:

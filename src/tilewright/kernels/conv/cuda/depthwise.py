@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
+from ....core.dims import Dim
 from ....core.target_spec import TargetSpec
 from ....ir.graph import Node, Value
 from ....ir.layout import Layout
@@ -38,7 +39,7 @@ class DepthwiseConv(Template):
         node = region.node
         if (other := ConvTemplate().matches(region, target)) is not None:
             return other
-        return None if depthwise(node) else Reason("every channel by itself, in f16 or bf16, up to three axes of known size, few taps")
+        return None if depthwise(node, several=True) else Reason("every channel by itself, in f16 or bf16, up to three axes of known size, few taps")
 
     def packs(self, region: Region, target: TargetSpec) -> dict[int, Packed]:
         return packed_weights(region, BY_CHANNEL)
@@ -54,6 +55,9 @@ class DepthwiseConv(Template):
             there = channels_last_memory(f"{region.name}.image", x.type)
             before.append(copy_launch(f"{region.name}.pixels", x, there, target, "channels last for a convolution"))
             x = there
+        if x.type.shape[1] != node.values[0].shape[1]:
+            x, more = _repeated(region.name, x, node.values[0].shape[1], target)
+            before += more
         if w.packed.form != "taps":
             whole = Operand(w.type, Buffer(f"{region.name}.weights", "temp", w.type.nbytes), _transposed(w.type))
             before.append(copy_launch(f"{region.name}.taps", w, whole, target, "weights of every channel side by side"))
@@ -66,6 +70,15 @@ class DepthwiseConv(Template):
             if results[-1] is not r:
                 after.append(copy_launch(f"{region.name}.out{i}", results[-1], r, target, "a result that does not lie channels last"))
         return [*before, depthwise_launch(region, node, x, w, results), *after]
+
+
+def _repeated(name: str, x: Operand, results: Dim, target: TargetSpec) -> tuple[Operand, list[Launch]]:
+    """Every channel as often as it has results."""
+    n, channels, *sizes = x.type.shape
+    assert isinstance(channels, int) and isinstance(results, int)
+    there, times = channels_last_memory(f"{name}.repeated", x.type.with_shape((n, results, *sizes))), results // channels
+    parts = [Operand(x.type, there.buffer, there.layout.slice(1, i, channels, times)) for i in range(times)]
+    return there, [copy_launch(f"{name}.repeat", x, part, target, "channels for each of their results") for part in parts]
 
 
 def _transposed(type_: TensorType) -> Layout:

@@ -162,7 +162,7 @@ class HaloConv(Template):
         assert x is not None and w is not None
         before, results, leaves, after = matrices(region, node.values[0], target)
         pixels, x = volume(region.name, x, groups_of(node), target)
-        weights, w = weight_operand(region.name, w, target)
+        weights, w = weight_operand(region.name, w, target, dense=True)
         return [*before, *pixels, *weights, halo_launch(region, at, x, w, results, leaves, target), *after]
 
 

@@ -275,20 +275,36 @@ class HopperConv(Template):
         assert node is not None and isinstance(node.op, ConvOp) and at is not None
         x, w = region.given(node.operands[0]), plain_weights(region)
         before, results, leaves, after = matrices(region, node.values[0], target)
-        first = first_of(region)
+        first, along = first_of(region), False
         if first is not None:
             pixels, x = first.image(region.name, x)
             weights, w = first.weights(region.name, w, target)
             at = first.windows
         else:
             pixels, x = image_operand(region.name, x, target)
-            weights, w = weight_operand(region.name, w, target)
+            along = at.plain and node.op.groups == 1 and pixels_of(x) is not None and along_results(w)
+            weights, w = ([], w) if along else weight_operand(region.name, w, target)
         n = node.values[0].shape[1]
         assert isinstance(n, int)
         m = node.values[0].shape[0] * prod(at.out)
         config = choose(m, n, target.cores, node.op.groups)
-        launch = conv_launch(region, at, x, w, (m, n), results, leaves, config, target)
+        launch = conv_launch(region, at, x, w, (m, n), results, leaves, config, target, along=along)
         return [*before, *pixels, *weights, launch, *after]
+
+
+def pixels_of(x: Operand) -> Dim | None:
+    """The stride of all pixels of an image [batch, lines…, channels] as one axis, or None."""
+    batch, *sizes, _ = x.layout.shape
+    strides = x.layout.strides
+    lines = all(strides[i] == strides[i + 1] * sizes[i] for i in range(1, len(sizes)))
+    return strides[-2] if lines and (strides[0] == strides[1] * sizes[0] or batch == 1) else None
+
+
+def along_results(w: Operand) -> bool:
+    """Whether weights of one tap, [O, C, 1…], lie along their results, as a product of 16-bit floats takes them, too."""
+    lay = w.layout
+    even = w.type.dtype.itemsize == 2 and all(divisible(s, PIECE) for s in (lay.offset, lay.strides[1])) and divisible(lay.shape[0], PIECE)
+    return w.packed.form == "plain" and lay.strides[0] == 1 and lay.strides[1] != 1 and even and forward(*lay.strides[:2])
 
 
 def matrix_of(o: Operand, layout: Layout) -> Matrix | None:
@@ -364,8 +380,8 @@ def _as_image(x: Operand) -> Operand:
     return replace(x, type=TensorType(x.type.dtype, lay.shape), layout=lay)
 
 
-def weight_operand(name: str, w: Operand, target: TargetSpec) -> tuple[list[Launch], Operand]:
-    """Weights as [O, taps, channels], channels padded to whole pieces."""
+def weight_operand(name: str, w: Operand, target: TargetSpec, *, dense: bool = False) -> tuple[list[Launch], Operand]:
+    """Weights as [O, taps, channels], channels padded to whole pieces; as they lie where that is so (and, with `dense`, without gaps)."""
     out, channels, *kernel = w.type.shape
     taps: Dim = 1
     for d in kernel:
@@ -374,6 +390,12 @@ def weight_operand(name: str, w: Operand, target: TargetSpec) -> tuple[list[Laun
     type_ = TensorType(w.type.dtype, (out, taps, padded))
     if w.packed.form == "taps":
         return [], Operand(type_, w.buffer, Layout.contiguous(type_.shape))
+    lay = w.layout
+    sizes, (steps,) = collapse(tuple(kernel), [Layout(tuple(kernel), lay.strides[2:])])
+    seen = Layout(type_.shape, (lay.strides[0], steps[0] if steps else padded, 1), lay.offset)
+    even = all(divisible(s, piece(w.type.dtype)) for s in (lay.offset, *seen.strides[:2])) and forward(*seen.strides)
+    if padded == channels and lay.strides[1] == 1 and len(sizes) <= 1 and even and (seen.is_contiguous or not dense):
+        return [], Operand(type_, w.buffer, seen)
     whole = Operand(type_, Buffer(f"{name}.weights", "temp", type_.nbytes), Layout.contiguous(type_.shape))
     spread = Layout.contiguous((out, *kernel, padded)).permute((0, len(kernel) + 1, *range(1, len(kernel) + 1))).slice(1, 0, channels)
     launches = [] if padded == channels else [fill_launch(f"{name}.zero_weights", 0.0, whole, target)]
@@ -391,7 +413,8 @@ def kept_steps(depth: Dim, n: int, config: Config) -> tuple[int, int]:
 
 
 def conv_launch(region: Region, at: Windowed, x: Operand, w: Operand, size: tuple[Dim, int], results: list[Matrix],
-                leaves: dict[Value, Matrix], config: Config, target: TargetSpec) -> Launch:
+                leaves: dict[Value, Matrix], config: Config, target: TargetSpec, *, along: bool = False) -> Launch:
+    """`along`: weights lie along their results."""
     node = region.node
     assert isinstance(node.op, ConvOp)
     groups = node.op.groups
@@ -404,8 +427,7 @@ def conv_launch(region: Region, at: Windowed, x: Operand, w: Operand, size: tupl
     step = STEP // item
     word = len(call._arguments)
     call.view("a", x.type.dtype, x.buffer, x.layout)
-    lines = all(strides[i] == strides[i + 1] * sizes[i] for i in range(1, len(sizes)))
-    flat = at.plain and groups == 1 and lines and (strides[0] == strides[1] * sizes[0] or batch == 1)
+    flat = at.plain and groups == 1 and pixels_of(x) is not None
     if flat:
         pixel = strides[-2] * item
         a_map = TensorMap(word, x.type.dtype, (channels, m, 1), (pixel, pixel * m), (step, config.bm, 1), 128, rounded)
@@ -415,13 +437,16 @@ def conv_launch(region: Region, at: Windowed, x: Operand, w: Operand, size: tupl
         a_map = TensorMap(word, x.type.dtype, (channels, *sizes[::-1], batch), hops, (step, config.bm), 128, rounded, windows=seen)
     word = len(call._arguments)
     call.view("b", w.type.dtype, w.buffer, w.layout)
-    taps, own = w.layout.shape[1], channels // groups
-    steps = (w.layout.strides[0] * item, w.layout.strides[1] * item)
-    b_map = TensorMap(word, w.type.dtype, (own, n, taps), steps, (step, config.bn, 1), 128, rounded)
+    taps, own = prod(at.taps), channels // groups
+    if along:
+        b_map = TensorMap(word, w.type.dtype, (n, own, 1), (w.layout.strides[1] * 2, w.layout.strides[1] * own * 2), (BK, BK, 1), 128)
+    else:
+        steps = (w.layout.strides[0] * item, w.layout.strides[1] * item)
+        b_map = TensorMap(word, w.type.dtype, (own, n, taps), steps, (step, config.bn, 1), 128, rounded)
     rows, columns = ceildiv(m, config.bm), ceildiv(n, config.bn)
     depth = taps * ceildiv(own, step)
     call._arguments += [Word(rows), Word(columns), Word(depth), Word(rows * columns)]
-    kept, stages = kept_steps(depth, n, config)
+    kept, stages = kept_steps(depth, n, config) if not along else (0, config.stages)
     way = "a product of pixels" if flat else "windows by TMA"
     way += f", {groups} groups" if groups > 1 else ""
     note = f"wgmma {config.bm}x{config.bn}{' tf32' if rounded else ''}, {stages} stages, {way}{', weights kept' if kept else ''}"
@@ -439,5 +464,5 @@ def conv_launch(region: Region, at: Windowed, x: Operand, w: Operand, size: tupl
         k.name, k.params, k.pid, k.body, acc=epilogue.acc, row=epilogue.row, column=epilogue.column, batch=epilogue.batch, bm=config.bm,
         bn=config.bn, slice=epilogue.width, stages=stages, consumers=config.bm // 64, dtype=dtype, dtype_b=dtype, group=config.group,
         maps=(a_map, b_map, *epilogue.maps), stored=epilogue.stored, added=epilogue.added, per_sm=config.per_sm,
-        kept=kept, **more))  # fmt: skip
+        kept=kept, transposed_b=not along, **more))  # fmt: skip
     return launch

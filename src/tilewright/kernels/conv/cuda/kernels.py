@@ -35,9 +35,13 @@ class PatchKernel(ConvKernel):
 @dataclass(eq=False)
 class WindowGradientKernel(ConvKernel):
     """The gradient of a convolution's weights as a product over pixels: A is the cotangent [pixels, results], B windows [pixels, taps and,
-    inside a tap, channels in blocks of 64]; the batch are `parts` of the pixels, whose sums are stored apart."""
+    inside a tap, channels in blocks of 64]; the batch are `parts` of the pixels, whose sums are stored apart, and in each of them `blocks` of
+    `each` results and as many channels. `apart`: pixels of a half, where both operands are two, large parts first; K are then three products of
+    halves."""
 
     parts: int = 1
+    blocks: int = 1
+    apart: int = 0
 
 
 @dataclass(eq=False)

@@ -1,5 +1,5 @@
 """Pooling on a GPU. Values that lie channels last are pooled without a padded copy (`by_channel.py`): a tap outside reads what never wins
-(or adds nothing). Others take the shared kernel, one row of results a program."""
+(or adds nothing). Others are pooled as they lie (`planes.py`)."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from ...launch import Launch
 from ...region import Region, narrow
 from ..pool import PoolTemplate, larger
 from .by_channel import Windows
+from .planes import plane_pool
 from .tiled import LARGEST
 
 TAPS = 64  # of the innermost axis, which are unrolled
@@ -36,7 +37,9 @@ class CudaPool(PoolTemplate):
             return [largest_and_where(region)]
         if last and isinstance(op, (MaxPoolOp, AvgPoolOp)) and op.kernel[-1] <= TAPS:
             return [channels_last_pool(region)]
-        return [shared_launch(launch) for launch in super().build(region, target)]
+        if any(bounds(d)[1] >= LARGEST for d in (product(x.type.shape[-n:]), product(region.results[0].type.shape[-n:]))):
+            return [shared_launch(launch) for launch in super().build(region, target)]
+        return [plane_pool(region)]
 
 
 def channels_last_pool(region: Region) -> Launch:

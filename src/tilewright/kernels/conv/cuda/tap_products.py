@@ -1,35 +1,39 @@
-"""Gradients of depthwise convolution weights on a GPU: a block takes a channel and a part of its images, and walks their pixels with one
-sum for every tap; where there are several parts, a second launch adds their sums in order. Zero-sized results run no program."""
+"""Gradients of depthwise convolution weights on a GPU: values lie channels last (they are copied so where they do not).
+
+A program has some channels, one row of the kernel's taps, a few neighbouring columns of pixels and a part of the rows of all images. It walks
+these rows with one sum for every tap; a pixel is read once for all of them, and those outside the image are zeros. A second launch adds the
+parts in order. Zero-sized results run no program.
+"""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Sequence
-from dataclasses import replace
 from math import prod
 
-from ....core.dims import ceildiv, product
-from ....core.dtypes import compute_dtype, i32
+from ....core.dims import Dim, bounds, ceildiv, product
+from ....core.dtypes import compute_dtype
 from ....core.target_spec import TargetSpec
 from ....ir.layout import Layout
 from ....ops.matmul.tap_products import TapProducts
-from ....tile.builder import Ix, KernelBuilder, Tile, View
+from ....tile.builder import Ix
 from ...call import Call
-from ...cuda.groups import on_threads
-from ...cuda.tiled import aligned, flat, tiled
+from ...cuda.groups import on_threads, vector_width
+from ...cuda.tiled import flat
 from ...launch import Buffer, Launch
-from ...pointwise.copies import forwards
+from ...matmul.cuda.tiled import Config, Summed
+from ...pointwise.copies import copy_launch
 from ...pointwise.pointwise import unravel
-from ...region import Operand, Region, narrow, widen
-from ...rows.cuda.reduce import Blocks, Place, Write
+from ...region import Operand, Region, widen
 from ...template import Template, region_bytes, region_flops
+from ..channels_last import channels_last_memory
+from .by_channel import _reads, inside_flag
 
-MOST = 16  # parts of a batch
-WAVES = 2  # blocks that each SM should have
-PIXELS = 256  # of a step
-FAR = 128  # pixels of a step with many taps: a thread has one sum of each
-FEW = 25  # taps
-ROW = 8  # taps of a row that have sums in registers, with some channels each
+BLOCK = 128  # threads
+HELD = 64  # sums of a thread, at most
+RUN = 4  # channels of a thread
+PIXELS = (8, 7, 6, 5)  # columns: the first that divides a row, or leaves few of the first size
+THREADS = 1024  # of an SM
+MOST_PARTS = 256
+LEAST = 64  # pixels of a part
 
 
 class CudaTapProducts(Template):
@@ -37,128 +41,125 @@ class CudaTapProducts(Template):
     serves = (TapProducts,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        before, region = forwards(region, target)
-        if region.op(TapProducts).kernel[-1] <= ROW and all(o.layout.strides[1] == 1 for o in region.operands):
-            return [*before, *by_channels(region)]
-        batch, channels = region.operands[0].type.shape[:2]
-        parts = MOST if not isinstance(channels, int) else max(1, min(MOST, -(-WAVES * target.cores // channels)))
-        parts = min(parts, batch) if isinstance(batch, int) else parts
-        if parts <= 1:
-            return [*before, self._sums(region, region.results[0].buffer, region.results[0].layout, 1)]
-        op, wide = region.op(TapProducts), compute_dtype(region.results[0].type.dtype)
-        taps = prod(op.kernel)
-        buffer = Buffer(f"{region.name}.sums", "temp", parts * channels * taps * wide.itemsize)
-        return [*before, self._sums(region, buffer, None, parts), self._added(region, buffer, parts)]
+        before: list[Launch] = []
 
-    def _sums(self, region: Region, buffer: Buffer, result: Layout | None, parts: int) -> Launch:
-        """The sums of every part of the images, or the results."""
-        op, (x, g), y = region.op(TapProducts), region.operands, region.results[0]
-        taps, wide = list(itertools.product(*(range(k) for k in op.kernel))), compute_dtype(y.type.dtype)
-        call = Call("tap_products", region.name)
-        b, pixels = call.b, PIXELS if len(taps) <= FEW else FAR
-        batch, channels, *sizes = g.type.shape
-        xv, gv = (call.view(n, o.type.dtype, o.buffer, flat(o.layout)) for n, o in (("x", x), ("g", g)))
-        xs, gs = ([s if isinstance(s, int) else call.word(f"{n}{i}", s) for i, s in enumerate(o.layout.strides)]
-                  for n, o in (("xs", x), ("gs", g)))  # fmt: skip
-        lay = Layout.contiguous((parts, channels, *op.kernel)) if result is None else replace(
-            result, shape=(1, *result.shape), strides=(0, *result.strides))  # fmt: skip
-        out = call.view("y", wide if result is None else y.type.dtype, buffer, lay, write=True)
-        every, count = call.word("channels", channels), call.word("count", batch * product(sizes))
-        part, channel = b.pid // every, b.pid % every
-        each = call.word("each", ceildiv(ceildiv(batch * product(sizes), pixels), parts) * pixels)
-        spans = [b.from_index(call.word(f"o{i}", d), i32) for i, d in enumerate(sizes)]
-        stop = b.minimum(count, part * each + each)
+        def last(name: str, o: Operand) -> Operand:
+            if o.layout.strides[1] == 1 and all(bounds(s)[0] >= 0 for s in o.layout.strides):
+                return o
+            there = channels_last_memory(f"{region.name}.{name}", o.type)
+            before.append(copy_launch(f"{region.name}.{name}", o, there, target, "channels last for a gradient of weights"))
+            return there
 
-        def offsets(steps: Sequence[Ix | int], item: Tile, at: list[Tile], scale: Sequence[int], inside: Tile) -> Tile:
-            total = item * _tile(b, steps[0])
-            for p, s, k in zip(at, steps[2:], scale, strict=True):
-                total = total + p * _tile(b, s * k)
-            return b.select(inside, total, -1)
+        x, g = (last(name, o) for name, o in zip(("pixels", "cotangent"), region.operands, strict=True))
+        return [*before, *TapSums(region, x, g, target).launches()]
 
-        with b.loop(part * each, stop, pixels, [b.full((pixels,), 0.0, wide)] * len(taps)) as loop:
-            number = b.iota((pixels,), 0, i32)
-            inside = b.cmp("lt", number, b.from_index(stop - loop.index, i32))
-            rest, at = number + b.from_index(loop.index, i32), list[Tile]()
-            for size in reversed(spans):
-                over = b.binary("floordiv", rest, size)
-                at.insert(0, rest - over * size)
-                rest = over
-            seen = offsets(xs, rest, at, op.stride, inside)
-            own = b.gather(gv, (channel * gs[1],), 0, offsets(gs, rest, at, (1,) * len(at), inside), masked=True)
-            cotangent, sums = widen(b, own), []
-            for total, tap in zip(loop.carried, taps, strict=True):
-                moved = channel * xs[1]
-                for t, d, s in zip(tap, op.dilation, xs[2:], strict=True):
-                    moved = moved + s * (t * d)
-                sums.append(total + widen(b, b.gather(xv, (moved,), 0, seen, masked=True)) * cotangent)
-            loop.next(*sums)
-        for total, tap in zip(loop.results, taps, strict=True):
-            b.store(out, (part, channel, *tap), narrow(b, b.reduce("sum", total, 0), out.type.dtype))
-        note = f"{pixels} pixels a step{f', images in {parts} parts' if parts > 1 else ''}"
-        return tiled(call.finish(channels * parts, flops=region_flops(region), bytes_=region_bytes(region), note=note), warps=4)
 
-    def _added(self, region: Region, buffer: Buffer, parts: int) -> Launch:
-        """The sums of all parts, in order."""
-        op, y, call = region.op(TapProducts), region.results[0], Call("tap_products_sums", f"{region.name}.add")
-        b, channels, taps = call.b, y.type.shape[0], prod(op.kernel)
-        shape = (channels, *op.kernel)
-        sums = call.view("sums", compute_dtype(y.type.dtype), buffer, Layout.contiguous((parts, *shape)))
-        out = call.view("y", y.type.dtype, y.buffer, y.layout, write=True)
-        total = None
-        wide = 1 << (op.kernel[-1] - 1).bit_length()
-        at = unravel(b, b.pid, [call.word("channels", channels), *op.kernel[:-1]])
-        for i in range(parts):
-            one = b.load(sums, (i, *at, 0), (wide,), limit=(op.kernel[-1],))
-            total = one if total is None else total + one
-        assert total is not None
-        b.store(out, (*at, 0), narrow(b, total, y.type.dtype), limit=(op.kernel[-1],))
-        moved = parts * channels * taps * 4 + y.type.nbytes
-        launch = call.finish(channels * (taps // op.kernel[-1]), bytes_=moved, note=f"sums of {parts} parts")
-        launch.kernel = on_threads(launch.kernel, 1, 128, 1)
+class TapSums(Summed):
+    """Two launches under construction."""
+
+    def __init__(self, region: Region, x: Operand, g: Operand, target: TargetSpec) -> None:
+        self.region, self.node, self.op, self.x, self.g, y = region, region.node, region.op(TapProducts), x, g, region.results[0]
+        self.leaves, self.lead, self.wide = [], [], compute_dtype(y.type.dtype)
+        op, (batch, channels, *sizes), item = self.op, g.type.shape, x.type.dtype.itemsize
+        n = len(sizes)
+        order = (0, *range(2, n + 2), 1)
+        self.views = [o.layout.permute(order) for o in (x, g)]
+        most = max(1, min(RUN, HELD // op.kernel[-1]))
+        self.vector = next(v for v in (4, 2, 1) if v <= most and v <= vector_width([item, item], channels, self.views))
+        lanes = -(-bounds(channels)[1] // self.vector)
+        self.threads = next((t for t in (32, 16, 8, 4) if -(-lanes // t) * t <= lanes * 9 / 8), 4)
+        self.tile = self.threads * self.vector
+        self.fixed = isinstance(sizes[-1], int)  # else columns are walked as rows are
+        self.rows, self.outer = product((batch, *sizes[: -1 if self.fixed else None])), prod(op.kernel[:-1])
+        usual = [d if isinstance(d, int) else 8 for d in (batch, channels, *sizes)]
+        width, rows = sizes[-1], usual[0] * prod(usual[2:-1])
+        self.per = 1 if not isinstance(width, int) else next((p for p in PIXELS if width % p == 0), min(PIXELS[0], max(1, width)))
+        self.columns = -(-width // self.per) if isinstance(width, int) else 1
+        programs = self.outer * -(-usual[1] // self.tile) * self.threads  # threads of a part
+        parts = min(-(-target.cores * THREADS // max(1, programs)), MOST_PARTS, rows * usual[-1] // LEAST) // max(1, self.columns)
+        self.parts = max(1, min(parts, rows))
+        self.config = Config(1, 1, 1, 1, 1, parts=self.parts * max(1, self.columns))
+        self.m, self.n = prod(op.kernel), channels
+
+    def launches(self) -> list[Launch]:
+        op, parts, channels, y = self.op, self.config.parts, self.n, self.region.results[0]
+        sums = Buffer(f"{self.region.name}.sums", "temp", parts * self.m * channels * self.wide.itemsize)
+        own, *steps = y.layout.strides
+        if all(s == t * d for s, t, d in zip(steps, steps[1:], op.kernel[1:], strict=False)):
+            self.ends = [Layout((self.m, channels), (steps[-1], own), y.layout.offset)]
+        else:
+            self.lead, self.m = [*op.kernel[:-1]], op.kernel[-1]
+            self.ends = [Layout((*op.kernel, channels), (*steps, own), y.layout.offset)]
+        return [self._sums(sums), self._added(sums, Layout.contiguous((parts, *self.lead, self.m, channels)), self.region.name)]
+
+    def _sums(self, buffer: Buffer) -> Launch:
+        op, parts, tile, region, per = self.op, self.parts, self.tile, self.region, self.per
+        call = Call("tap_products", f"{region.name}.parts")
+        b, channels, width = call.b, self.n, self.g.type.shape[-1]
+        xv, gv = (call.view(n, o.type.dtype, o.buffer, flat(lay)) for n, o, lay in zip("xg", (self.x, self.g), self.views, strict=True))
+        xs, gs = ([s if isinstance(s, int) else call.word(f"{n}{i}", s) for i, s in enumerate(lay.strides)]
+                  for n, lay in zip(("xs", "gs"), self.views, strict=True))  # fmt: skip
+        columns = max(1, self.columns)
+        out = call.view("sums", self.wide, buffer, Layout.contiguous((parts * columns, *op.kernel, channels)), write=True)
+        every, stretches = call.word("channels", channels), call.word("stretches", ceildiv(channels, tile))
+        part, stretch, column, *taps = unravel(b, b.pid, [parts, stretches, columns, *op.kernel[:-1]])
+        rows, each = call.word("rows", self.rows), call.word("each", ceildiv(self.rows, parts))
+        dims = [call.word(f"d{i}", d) for i, d in enumerate((self.g.type.shape[0], *self.g.type.shape[2:]))]
+        sizes = [call.word(f"s{i}", d) for i, d in enumerate(self.x.type.shape[2:])]
+        start = stretch * tile
+        left = every - start
+        count, step, hop, low = op.kernel[-1], op.stride[-1], op.dilation[-1], op.pads[-1][0]
+
+        def walk(per: int) -> None:
+            """All rows of the part, `per` columns of them."""
+            reads = _reads(per, count, step, hop)
+
+            def columns_from(first: Ix | int) -> tuple[dict[int, Ix | int], dict[int, Ix | int]]:
+                """Where a program reads along a row, and how many channels of that count."""
+                places = {i: first * step + (i - low) for i in reads}
+                return places, {i: left * (inside_flag(b, p + 1) * inside_flag(b, sizes[-1] - p)) for i, p in places.items()}
+
+            first: Ix | int = column * self.per
+            if self.fixed:
+                places, inside = columns_from(first)
+            with b.loop(part * each, b.minimum(rows, part * each + each), 1, [b.full((tile,), 0.0, self.wide)] * count) as line:
+                at, seen = unravel(b, line.index, dims[:-1] if self.fixed else dims), left
+                if not self.fixed:
+                    *at, first = at
+                    places, inside = columns_from(first)
+                given, spot = start + first * gs[-2], start + at[0] * xs[0]
+                for y, s in zip(at, gs[:-2], strict=True):
+                    given = given + y * s
+                for y, t, s, d, (lo, _), size, apart in zip(at[1:], taps, op.stride, op.dilation, op.pads, sizes, xs[1:], strict=False):
+                    place = y * s + (t * d - lo)
+                    seen = seen * (inside_flag(b, place + 1) * inside_flag(b, size - place))
+                    spot = spot + place * apart
+                own = [widen(b, b.load(gv, (given + gs[-2] * i,), (tile,), limit=(left,))) for i in range(per)]
+                pixels = {i: b.load(xv, (spot + p * xs[-2],), (tile,), limit=(b.minimum(seen, inside[i]),)) for i, p in places.items()}
+                sums = list(line.carried)
+                for i, pairs in reads.items():
+                    pixel = widen(b, pixels[i])
+                    for o, t in pairs:
+                        sums[t] = b.fma(pixel, own[o], sums[t])
+                line.next(*sums)
+            for t, total in enumerate(line.results):
+                b.store(out, (part * columns + column, *taps, t, start), total, limit=(left,))
+
+        rest = width % per if isinstance(width, int) else 0
+        if rest:
+            whole = b.compare("lt", column, width // per)
+            with b.if_(whole):
+                walk(per)
+            with b.if_(b.unary("not", whole)):
+                walk(rest)
+        else:
+            walk(per)
+        moved = region_bytes(region) + self.config.parts * prod(op.kernel) * channels * self.wide.itemsize
+        grid = parts * columns * ceildiv(channels, tile) * self.outer
+        launch = call.finish(grid, flops=region_flops(region), bytes_=moved, note=f"{per} columns of pixels, rows in {parts} parts")
+        launch.kernel = on_threads(launch.kernel, self.threads, BLOCK // self.threads, self.vector)
         return launch
 
-
-def by_channels(region: Region) -> list[Launch]:
-    """Channels last: column sums of pixels. For every tap the image is a view with the axes of the cotangent, so a block reads some pixels
-    and channels of both and has a sum for every tap of a row of the kernel."""
-    op, (x, g), y = region.op(TapProducts), region.operands, region.results[0]
-    channels, (*rows, count) = g.type.shape[1], op.kernel
-    wide = compute_dtype(y.type.dtype)
-    blocks = Blocks(region.name, [*rows, channels], [g.type.shape[0], *g.type.shape[2:]], columns=True, fn="sum", dtype=wide,
-                    item=max(1, 16 // count), count=count)  # fmt: skip
-    call, vectors = Call("tap_columns", region.name if blocks.chunks == 1 else f"{region.name}.chunks"), dict[str, int]()
-    b, (image, one, *steps), sizes = call.b, x.layout.strides, (*rows, g.type.shape[0], *g.type.shape[2:], channels)
-    moved = [s * d for s, d in zip(steps, op.dilation, strict=True)]
-    walked = [s * d for s, d in zip(steps, op.stride, strict=True)]
-
-    def view(call: Call, name: str, o: Operand, lay: Layout, vectors: dict[str, int], *, write: bool = False) -> View:
-        vectors[name] = aligned(lay, channels)
-        return call.view(name, o.type.dtype, o.buffer, lay, write=write)
-
-    xs = [view(call, f"x{i}", x, Layout(sizes, (*moved[:-1], image, *walked, one), x.layout.offset + i * moved[-1]), vectors)
-          for i in range(count)]  # fmt: skip
-    steps_g = g.layout.strides
-    gv = view(call, "g", g, Layout(sizes, (*(0 for _ in rows), steps_g[0], *steps_g[2:], steps_g[1]), g.layout.offset), vectors)
-
-    def terms(p: Place, later: list[Callable[[], None]]) -> list[Tile]:
-        at = (*p.lead, *p.loops, *p.at)
-        cotangent = b.cast(b.load(gv, at, p.tile, limit=p.limit), wide)
-        return [b.cast(b.load(v, at, p.tile, limit=p.limit), wide) * cotangent for v in xs]
-
-    def write(call: Call, vectors: dict[str, int]) -> Write:
-        own, *others = y.layout.strides
-        lays = [Layout((*rows, 1, channels), (*others[:-1], 0, own), y.layout.offset + i * others[-1]) for i in range(count)]
-        outs = [view(call, f"y{i}", y, lay, vectors, write=True) for i, lay in enumerate(lays)]
-
-        def put(p: Place, totals: list[Tile]) -> None:
-            for out, t in zip(outs, totals, strict=True):
-                call.b.store(out, (*p.lead, *p.at), narrow(call.b, t, y.type.dtype), limit=p.limit)
-
-        return put
-
-    last = Call("tap_columns_sum", region.name)
-    return blocks.launches(call, terms, vectors, last, write, region_flops(region), region_bytes(region))
-
-
-def _tile(b: KernelBuilder, x: Ix | int) -> Tile | int:
-    return b.from_index(x, i32) if isinstance(x, Ix) else x
+    @property
+    def nbytes(self) -> Dim:
+        return self.x.type.nbytes + self.g.type.nbytes

@@ -249,7 +249,7 @@ class ConvKernel:
         lows = [low for low, _ in op.padding if isinstance(low, int)]
         firsts = [p * s - low for p, s, low in zip(at, op.stride, lows, strict=True)]  # of each row's window
         start = self._flat(lay, item, firsts, "xs")
-        steps = [step(f"xs{a + 1}", s) for a, s in enumerate(strides[2:])]
+        steps = [step(f"xt{a}", s) for a, s in enumerate(strides[2:])]
         plane = step("xc", strides[1])
         limits = [b.from_index(s, i32) if isinstance(s, Ix) else s for s in image]
         across = n - column if n % c.columns else None

@@ -138,7 +138,7 @@ def gemv_launch(region: Region, p: Problem, at: Places, how: Plan) -> Launch:
     sums = [b.full((rows, step), 0.0, f32) for _ in range(m)]
     block = step * how.unroll
     whole = k // block * block
-    if whole:  # outside the loop: its loads of the matrix need not wait for the kernel before
+    if whole:  # outside the loop: its loads of the matrix need not wait for the previous kernel
         sums = add(0, how.unroll, sums, None)
     if whole > block:
         with b.loop(block, whole, block, sums) as loop:

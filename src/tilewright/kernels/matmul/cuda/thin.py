@@ -91,5 +91,5 @@ def thin_launch(region: Region, p: Problem, at: Places, width: int) -> Launch:
     k, dtype = launch.kernel, p.a.type.dtype.name
     launch.kernel = identified(ThinKernel(
         k.name, k.params, k.pid, k.body, acc=acc, row=row, column=column, a=left.var, b=right.var, rows=rows,
-        strip=width, warps=WARPS, unroll=4 if rows <= 16 else 2, dtype=dtype))  # fmt: skip
+        panel=width, warps=WARPS, unroll=4 if rows <= 16 else 2, dtype=dtype))  # fmt: skip
     return launch

@@ -196,7 +196,7 @@ class Summed:
         parts, many = self.config.parts, self.config.parts > MOST_PARTS and tile is None
         height = 1 << (parts - 1).bit_length()  # of a tile that has all parts of some results
         rows, columns = tile or (1 if many else 8 if parts <= 8 else 2, max(8, 4096 // height) if many else 128)
-        self.config = replace(self.config, rows=rows, columns=columns, warps=4 if rows * columns >= 512 else 1)
+        self.config = replace(self.config, rows=rows, columns=columns, warps=4 if many or rows * columns >= 512 else 1)
         c = self.config
         sums = self.view("sums", self.wide, buffer, layout, self.n)
         self._results()

@@ -71,7 +71,8 @@ def evaluator(region: Region) -> type[Evaluator]:
 
 
 BLOCK = 256  # threads
-PIECES = 1  # accesses of a thread and operand: two were 2 to 3 % slower, four 2 % (GELU and SiLU of bf16)
+PIECES = 1  # accesses of 16 bytes of a thread and operand: two were 2 to 3 % slower, four 2 % (GELU and SiLU of bf16)
+SINGLE = 4  # of single elements: what a program computes to find its place is as much as what it does for one
 
 
 class CudaPointwise(Pointwise):
@@ -148,8 +149,9 @@ class CudaPointwise(Pointwise):
 
 def group(inner: Dim, vector: int) -> tuple[int, int]:
     """Threads of a program and pieces per thread for rows of this length."""
-    if not isinstance(inner, int) or inner >= BLOCK * vector * PIECES:
-        return BLOCK, PIECES
+    pieces = SINGLE if vector == 1 else PIECES
+    if not isinstance(inner, int) or inner >= BLOCK * vector * pieces:
+        return BLOCK, pieces
     threads = 1
     while threads < BLOCK and threads * vector < inner:
         threads *= 2

@@ -31,7 +31,7 @@ class Moves:
     the file on; then which bits there are, and which are turned over."""
 
     table: Array
-    units: int  # of a strip
+    units: int  # of a panel
     source: int  # bytes of a row that belong to a unit
 
     @property
@@ -65,14 +65,14 @@ def moves(name: str, row_bytes: int) -> Moves:
 
 
 def move_kernel() -> BlockKernel:
-    """A program makes 128 words of a unit. Its argument words: matrix, table, result, words of a unit, programs for them, units of a strip,
-    bytes of the matrix from unit to unit and from strip to strip."""
+    """A program makes 128 words of a unit. Its argument words: matrix, table, result, words of a unit, programs for them, units of a panel,
+    bytes of the matrix from unit to unit and from panel to panel."""
     b = KernelBuilder("move_bits")
     raw, table, out = b.view("raw", u8, (1,)), b.view("table", i32, (1,)), b.view("out", i32, (1,))
-    words, chunks, units, source, strip = (b.index(n) for n in ("words", "chunks", "units", "source", "strip"))
+    words, chunks, units, source, panel = (b.index(n) for n in ("words", "chunks", "units", "source", "panel"))
     unit, first = b.pid // chunks, b.pid % chunks * THREADS
     left = (words - first,)
-    base = unit // units * strip + unit % units * source
+    base = unit // units * panel + unit % units * source
     made = b.full((THREADS,), 0, i32)
     for j in range(BITS):
         place = b.load(table, (words * j + first,), (THREADS,), limit=left)

@@ -1,6 +1,6 @@
-"""Packed matrices as the tensor cores of a GPU take them: strips of 16 rows, each thread's values of `mma.m16n8k32` side by side.
+"""Packed matrices as the tensor cores of a GPU take them: panels of 16 rows, each thread's values of `mma.m16n8k32` side by side.
 
-A strip holds units of one or more blocks of 32 columns one after the other. Lane 4·line + quad of a warp has, of a block, the rows line
+A panel holds units of one or more blocks of 32 columns one after the other. Lane 4·line + quad of a warp has, of a block, the rows line
 and line + 8 and of both halves the columns 2·quad, 2·quad + 1 and both eight further on: four registers of four values (row line, row
 line + 8, and again for the second half). As bf16 they are what `mma.m16n8k16` and `wgmma` want. Values of four bits: two words, first half
 in the low nibbles; two blocks are 16 bytes of a lane. Further bits are planes of one word per lane and two blocks: bit 8j + r belongs to
@@ -18,14 +18,14 @@ import numpy as np
 
 from ....ops import quant
 from ....ops.packed.quant_dot import FORMATS
-from ..strips import STRIPS, split_fields
+from ..panels import PANELS, split_fields
 from .small_floats import SMALL, is_small, scale_bytes, small_words, split_small
 
 ROWS = 16
 COLUMNS = 32
 LANES = 32
 Array = np.ndarray[Any, Any]
-FORMS = {**{name: STRIPS[name] for name in FORMATS}, **SMALL}
+FORMS = {**{name: PANELS[name] for name in FORMATS}, **SMALL}
 
 
 @dataclass(frozen=True)
@@ -116,13 +116,13 @@ def fragments(name: str, row_bytes: int) -> Fragments:
 
 
 def fragment_shape(name: str, n: int, row_bytes: int) -> tuple[int, int, int]:
-    """[strips, units, bytes] of a matrix u8[n, row bytes]."""
+    """[panels, units, bytes] of a matrix u8[n, row bytes]."""
     f = fragments(name, row_bytes)
     return (-(-n // ROWS), f.units, f.bytes)
 
 
 def pack_fragments(raw: Array, name: str, out: Array, first: int, last: int) -> None:
-    """Fill strips first … last-1 of `out` from rows of the file."""
+    """Fill panels first … last-1 of `out` from rows of the file."""
     f, fmt = fragments(name, raw.shape[1]), quant.by_name(name)
     rows = raw[first * ROWS : last * ROWS]
     blocks = rows.reshape(len(rows), -1, fmt.bytes)
@@ -133,10 +133,10 @@ def pack_fragments(raw: Array, name: str, out: Array, first: int, last: int) -> 
         return
     quantized, parts = split_fields(name, blocks)
     quantized = in_order(quantized)
-    strips, units, per = last - first, f.units, min(2, f.blocks)
+    panels, units, per = last - first, f.units, min(2, f.blocks)
     target = out[first:last]
     # Four quantized values at a time: row = 8·upper + line; block = per·pair + side; place of a column = 16·half + 4·quad + byte
-    q = quantized.view(np.uint32).reshape(strips, 2, 8, units, f.pairs, per, 2, 4)
+    q = quantized.view(np.uint32).reshape(panels, 2, 8, units, f.pairs, per, 2, 4)
     q = q ^ np.uint32(f.sign * 0x01010101) if f.sign else q
     if f.low == 8:
         words = q.transpose(0, 3, 4, 5, 2, 7, 6, 1)
@@ -146,7 +146,7 @@ def pack_fragments(raw: Array, name: str, out: Array, first: int, last: int) -> 
     _put(target, 0, words)
     for p in range(f.planes):
         bits = (q >> np.uint32(4 + p)) & np.uint32(0x01010101)
-        plane = np.zeros((strips, 8, units, f.pairs, 4), np.uint32)
+        plane = np.zeros((panels, 8, units, f.pairs, 4), np.uint32)
         for upper in range(2):
             for side in range(per):
                 for half in range(2):
@@ -154,7 +154,7 @@ def pack_fragments(raw: Array, name: str, out: Array, first: int, last: int) -> 
         _put(target, f.plane_at + p * f.plane_bytes, plane.transpose(0, 2, 1, 4, 3))
     for at, part in _fields(f, [p for _, p in parts]):
         # [rows, units, bytes of a row]
-        fields = part.reshape(strips, ROWS, units, -1).transpose(0, 2, 1, 3).reshape(strips, units, -1)
+        fields = part.reshape(panels, ROWS, units, -1).transpose(0, 2, 1, 3).reshape(panels, units, -1)
         target[..., at : at + fields.shape[-1]] = fields
 
 
@@ -187,9 +187,9 @@ def _fields(f: Fragments, parts: list[Array]) -> list[tuple[int, Array]]:
 
 
 def _pack_small(f: Fragments, blocks: Array, target: Array) -> None:
-    strips, units, per = len(target), f.units, min(2, f.blocks)
+    panels, units, per = len(target), f.units, min(2, f.blocks)
     quantized, scales = split_small(f.name, blocks, f.blocks)
-    q = in_order(quantized).reshape(strips, 2, 8, units, f.pairs, per, 2, 4, 4)
+    q = in_order(quantized).reshape(panels, 2, 8, units, f.pairs, per, 2, 4, 4)
     words = q.transpose(0, 3, 4, 5, 2, 7, 6, 1, 8) if f.low == 8 else small_words(q)
-    target[..., : f.plane_at] = words.reshape(strips, units, f.plane_at)
-    target[..., f.scale_at : f.bytes] = scales.reshape(strips, ROWS, units, -1).transpose(0, 2, 1, 3).reshape(strips, units, -1)
+    target[..., : f.plane_at] = words.reshape(panels, units, f.plane_at)
+    target[..., f.scale_at : f.bytes] = scales.reshape(panels, ROWS, units, -1).transpose(0, 2, 1, 3).reshape(panels, units, -1)

@@ -1,7 +1,7 @@
 """Products with packed matrices on the integer tensor cores: any number of rows, every format of integers.
 
 The region is one product with its epilogue over values that lie in memory, or (see `passes/quantized_row.py`) of one row of f32: its RMS
-norm, its rounding to values, and one or two products of it. N need not be a multiple of a strip; no rows: no blocks. Sums are exact in a
+norm, its rounding to values, and one or two products of it. N need not be a multiple of a panel; no rows: no blocks. Sums are exact in a
 block of 32 columns and then f32 in an order that depends on K alone.
 """
 
@@ -28,7 +28,7 @@ from .small_floats import blocks_at_once
 
 LONGEST = 16384  # columns of a row that a block rounds by itself: its quantized values are in shared memory
 FIXED = ("const", "input")  # kinds of buffers that nothing in the program writes
-MOST_STRIPS = 16  # of a block
+MOST_PANELS = 16  # of a block
 TILES = (1, 2)  # of eight rows, in a block: their quantized values are in shared memory
 MANY_UNITS = 32  # of a row, from which on more warps share it
 
@@ -110,9 +110,9 @@ def matrices(call: Call, region: Region, shape: Shape) -> tuple[list[View], dict
     return outs, {v: call.view(f"e{i}", o.type.dtype, o.buffer, lay) for i, ((v, o), lay) in enumerate(others)}
 
 
-def strips_of_a_block(strips: int, products: int, cores: int, at_once: int) -> int:
-    """All blocks are there at once, four or so on an SM, each with as few strips as that allows."""
-    return min(MOST_STRIPS // products, max(1, -(-strips // (at_once * cores))))
+def panels_of_a_block(panels: int, products: int, cores: int, at_once: int) -> int:
+    """All blocks are there at once, four or so on an SM, each with as few panels as that allows."""
+    return min(MOST_PANELS // products, max(1, -(-panels // (at_once * cores))))
 
 
 class _Product:
@@ -123,9 +123,9 @@ class _Product:
         assert isinstance(op, QDotOp)
         self.op, self.value = op, self.products[-1].values[0]
         self.f = Fragments(op.format, op.k)
-        self.strips = -(-op.n // ROWS)
+        self.panels = -(-op.n // ROWS)
         at_once = blocks_at_once(op.format)
-        self.per = 1 if tiles else strips_of_a_block(self.strips, len(self.products), target.cores, at_once)
+        self.per = 1 if tiles else panels_of_a_block(self.panels, len(self.products), target.cores, at_once)
         self.rows: Dim = product(self.value.shape[:-1])
 
     @property
@@ -160,10 +160,10 @@ class _Product:
             b.store(view, (r, c), narrow(b, b.broadcast(evaluate(v), (1, ROWS)), result.type.dtype), limit=bounded)
         weights = tuple(self._weight(call, i, n) for i, n in enumerate(self.products))
         given = self._row(call) if not self.tiles else self._quantized(call)
-        call._arguments += [Word(self.strips), Word(self.rows)]
-        groups = -(-self.strips // self.per)
+        call._arguments += [Word(self.panels), Word(self.rows)]
+        groups = -(-self.panels // self.per)
         grid = groups * ceildiv(self.rows, 8 * self.tiles) if self.tiles else groups
-        what = f"{8 * self.tiles} rows" if self.tiles else f"one row, {self.per} strips"
+        what = f"{8 * self.tiles} rows" if self.tiles else f"one row, {self.per} panels"
         made = "norm, quantized values and " if "norm" in given else "quantized values and " if not self.tiles else ""
         unit = "f16" if op.format.startswith("F8") else "s8"
         many = f"{len(accs)} products" if len(accs) > 1 else "product"
@@ -195,7 +195,7 @@ class _Product:
 
     def _weight(self, call: Call, i: int, n: Node) -> Var:
         o = self.place(n.operands[3])
-        nbytes = self.strips * self.f.units * self.f.bytes
+        nbytes = self.panels * self.f.units * self.f.bytes
         return call.view(f"b{i}", u8, o.buffer, Layout((nbytes,), (1,))).var
 
     def _row(self, call: Call) -> dict[str, Var]:

@@ -1,4 +1,4 @@
-"""Products of 2 to 16 rows with packed matrices (see the target's `qfew`): who has which strips and columns."""
+"""Products of 2 to 16 rows with packed matrices (see the target's `qfew`): who has which panels and columns."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from .qdot import matrices
 
 FEW = 16  # rows
 WARPS = 16  # of a block, at most
-ALONG, GROUPS = 8, 4  # of them share a strip's columns; take strips side by side
+ALONG, GROUPS = 8, 4  # of them share a panel's columns; take panels side by side
 PAD = 16  # bytes between rows of activations: eight rows fall on different banks
 PITCH = 80  # bytes from one row of a warp's sums to the next: its stores fall on different banks
-MOST = 8  # strips of a block
+MOST = 8  # panels of a block
 
 
 @dataclass(frozen=True)
 class Plan:
     cluster: int
-    per: int  # strips of a block (of a cluster)
+    per: int  # panels of a block (of a cluster)
     warps: int  # along the columns
     groups: int
 
@@ -43,16 +43,16 @@ def shared_bytes(k: int, tiles: int, per: int, warps: int, cluster: int) -> int:
 
 def plan(f: Fragments, n: int, tiles: int, target: TargetSpec) -> Plan | None:
     """What keeps the busiest SM shortest, with as many warps as there may be. None: a row's columns do not fit."""
-    strips, found = -(-n // ROWS), list[tuple[int, int, int, Plan]]()
+    panels, found = -(-n // ROWS), list[tuple[int, int, int, Plan]]()
     for cluster in (1, 2) if target.cpu == "sm_90a" else (1,):  # of four: not all are there at once, 16 us where two take 11
         if f.units % cluster:
             continue
         units, at_once = f.units // cluster, max(1, target.cores // cluster)
-        per = min(MOST, -(-strips // at_once))
+        per = min(MOST, -(-panels // at_once))
         groups = min(per, GROUPS)
         warps = min(units, ALONG, WARPS // groups)
         if shared_bytes(f.k, tiles, per, warps, cluster) <= target.l1d - 1024:
-            blocks = -(-strips // per)
+            blocks = -(-panels // per)
             rounds = -(-blocks // at_once)
             found.append((rounds * per * units, -warps * groups, cluster, Plan(cluster, per, warps, groups)))
     return min(found)[-1] if found else None
@@ -62,7 +62,7 @@ def few_launch(region: Region, p: Plan, tiles: int) -> Launch:
     node = region.anchor
     assert node is not None and isinstance(node.op, QProduct)
     op, value = node.op, node.values[0]
-    f, strips = Fragments(op.format, op.k), -(-op.n // ROWS)
+    f, panels = Fragments(op.format, op.k), -(-op.n // ROWS)
     rows: Dim = product(value.shape[:-1])
     call = Call(f"qfew_{op.format.lower()}", region.name)
     b = call.b
@@ -82,11 +82,11 @@ def few_launch(region: Region, p: Plan, tiles: int) -> Launch:
     x, w = (region.operand(v) for v in node.operands)
     assert x is not None and w is not None and x.layout.is_contiguous
     xs = call.view("x", bf16, x.buffer, Layout((rows, op.k), (op.k, 1), x.layout.offset))
-    matrix = call.view("b", u8, w.buffer, Layout((strips * f.units * f.bytes,), (1,)))
-    call._arguments += [Word(strips), Word(rows)]
+    matrix = call.view("b", u8, w.buffer, Layout((panels * f.units * f.bytes,), (1,)))
+    call._arguments += [Word(panels), Word(rows)]
     launch = call.finish(
-        -(-strips // p.per) * p.cluster * ceildiv(rows, 8 * tiles), flops=region_flops(region), bytes_=region_bytes(region),
-        note=f"product, {op.format} by mma.bf16, {8 * tiles} rows, {p.per} strips of {p.cluster} blocks")  # fmt: skip
+        -(-panels // p.per) * p.cluster * ceildiv(rows, 8 * tiles), flops=region_flops(region), bytes_=region_bytes(region),
+        note=f"product, {op.format} by mma.bf16, {8 * tiles} rows, {p.per} panels of {p.cluster} blocks")  # fmt: skip
     k = launch.kernel
     launch.kernel = identified(QFewKernel(
         k.name, k.params, k.pid, k.body, acc=acc, row=row, column=column,

@@ -1,7 +1,7 @@
 """Products of many rows with packed matrices (see the target's `qgemm`): every format of `fragments.py`, any number of rows and columns.
 
 Tiles of 16 to 256 rows; a program whose number of rows is not known takes its tile at every call, with the same bits (on an H200 those of
-`mma.sync` and `wgmma` are the same, too). Blocks have eight strips of the matrix, or four where that leaves SMs without work.
+`mma.sync` and `wgmma` are the same, too). Blocks have eight panels of the matrix, or four where that leaves SMs without work.
 On Hopper, blocks of a cluster share K where there are too few tiles otherwise, and add their sums in order. 2 to 16 rows, where no more can
 come: `qfew.py`.
 """
@@ -31,25 +31,25 @@ from .qfew import FEW, few_launch, plan
 
 
 class Shape(NamedTuple):
-    strips: int  # of a block
+    panels: int  # of a block
     rows: int
     wgmma: bool = False
     splits: int = 1  # blocks that share K
 
 
-# (strips of a block, rows) -> strips of a warp, and eights of rows
+# (panels of a block, rows) -> panels of a warp, and eights of rows
 SHAPES = {
     (8, 16): (1, 2), (8, 32): (1, 4), (8, 64): (2, 4), (8, 128): (2, 8),
     (4, 16): (1, 1), (4, 32): (1, 2), (4, 64): (2, 2), (4, 128): (2, 4),
 }  # fmt: skip
-HOPPER = ((4, 64), (4, 128), (8, 256))  # the same by `wgmma`: a warp for every strip, with all rows
+HOPPER = ((4, 64), (4, 128), (8, 256))  # the same by `wgmma`: a warp for every panel, with all rows
 # Nanoseconds of 64 columns of K, measured on an H200 in Q4_K: of a block alone, and for every block of an SM
 COST = {
     (8, 16, False): (330, 220), (8, 32, False): (375, 300), (8, 64, False): (580, 560), (8, 128, False): (950, 900),
     (4, 16, False): (300, 190), (4, 32, False): (310, 220), (4, 64, False): (470, 430), (4, 128, False): (630, 600),
     (4, 64, True): (300, 190), (4, 128, True): (340, 290), (8, 256, True): (700, 800),
 }  # fmt: skip
-# (rows, blocks that share K, four strips each) -> nanoseconds for their sums. Clusters of four blocks or more find no place for all of the
+# (rows, blocks that share K, four panels each) -> nanoseconds for their sums. Clusters of four blocks or more find no place for all of the
 # chip's SMs at once where a block has one alone: not tried by default
 MEET = {(64, 2): 1500, (64, 4): 5500, (64, 8): 6500, (128, 2): 3500}
 AT_ONCE = {64: 4, 128: 2}  # such blocks of an SM: all of them are there at once
@@ -60,12 +60,12 @@ STEP, NEVER = 64, 1 << 62  # columns; no time
 MANY = 256  # rows of a prompt's part, where nothing is known
 
 
-def shared_bytes(f: Fragments, strips: int, rows: int, wgmma: bool = False) -> int:
+def shared_bytes(f: Fragments, panels: int, rows: int, wgmma: bool = False) -> int:
     """What a block takes of shared memory; the target counts the same."""
     units = 2 if f.blocks > 2 else STAGES
     if wgmma:
-        return units * strips * f.bytes + HOPPER_STAGES * rows * 4 * COLUMNS
-    return units * strips * f.bytes + STAGES * rows * (2 * COLUMNS * min(2, f.blocks) + PAD)
+        return units * panels * f.bytes + HOPPER_STAGES * rows * 4 * COLUMNS
+    return units * panels * f.bytes + STAGES * rows * (2 * COLUMNS * min(2, f.blocks) + PAD)
 
 
 class CudaQGemm(Template):
@@ -129,7 +129,7 @@ def chosen(shapes: Sequence[Shape], rows: int, n: int, k: int, cores: int) -> Sh
 
     def time(s: Shape) -> int:
         alone, more = COST[s[:3]]
-        blocks = -(-n // (ROWS * s.strips)) * -(-rows // s.rows) * s.splits
+        blocks = -(-n // (ROWS * s.panels)) * -(-rows // s.rows) * s.splits
         if s.splits > 1 and blocks > cores * AT_ONCE[s.rows]:
             return NEVER
         return k // STEP // s.splits * max(alone, more * -(-blocks // cores)) + (MEET[s.rows, s.splits] if s.splits > 1 else 0)
@@ -141,7 +141,7 @@ def _launch(region: Region, shape: Shape) -> Launch:
     node, (per, tile, wgmma, splits) = region.anchor, shape
     assert node is not None and isinstance(node.op, QProduct)
     op, value = node.op, node.values[0]
-    f, strips = Fragments(op.format, op.k), -(-op.n // ROWS)
+    f, panels = Fragments(op.format, op.k), -(-op.n // ROWS)
     rows: Dim = product(value.shape[:-1])
     call = Call(f"qgemm_{op.format.lower()}", region.name)
     b = call.b
@@ -173,15 +173,15 @@ def _launch(region: Region, shape: Shape) -> Launch:
     x, w = (region.operand(v) for v in node.operands)
     assert x is not None and w is not None and x.layout.is_contiguous
     xs = call.view("x", bf16, x.buffer, Layout((rows, op.k), (op.k, 1), x.layout.offset))
-    matrix = call.view("b", u8, w.buffer, Layout((strips * f.units * f.bytes,), (1,)))
+    matrix = call.view("b", u8, w.buffer, Layout((panels * f.units * f.bytes,), (1,)))
     groups = ceildiv(rows, tile)
-    call._arguments += [Word(strips), Word(rows), Word(groups)]
+    call._arguments += [Word(panels), Word(rows), Word(groups)]
     launch = call.finish(
-        groups * -(-strips // per) * splits, flops=region_flops(region), bytes_=region_bytes(region),
+        groups * -(-panels // per) * splits, flops=region_flops(region), bytes_=region_bytes(region),
         note=f"product, {op.format} by {'wgmma' if wgmma else 'mma'}.bf16, tiles of {tile} rows and {width} columns")  # fmt: skip
     k, (tall, wide) = launch.kernel, (1, tile // 8) if wgmma else SHAPES[per, tile]
     launch.kernel = identified(QGemmKernel(
         k.name, k.params, k.pid, k.body,
-        acc=acc, row=row, column=column, weights=matrix.var, x=xs.var, format=op.format, k=op.k, strips=per, rows=tile,
+        acc=acc, row=row, column=column, weights=matrix.var, x=xs.var, format=op.format, k=op.k, panels=per, rows=tile,
         tall=tall, wide=wide, wgmma=wgmma, warps=per if wgmma else 8, splits=splits))  # fmt: skip
     return launch

@@ -16,10 +16,10 @@ import numpy as np
 
 from ....ops import quant
 from ....ops.quant.formats import E2M1
-from ..strips import strip_format
+from ..panels import panel_format
 
 Array = np.ndarray[Any, Any]
-SMALL = {name: strip_format(quant.by_name(name)) for name in ("MXFP4", "NVFP4", "F8_E4M3", "F8_E5M2")}
+SMALL = {name: panel_format(quant.by_name(name)) for name in ("MXFP4", "NVFP4", "F8_E4M3", "F8_E5M2")}
 NVFP4_SCALE = 2.0**119  # an unsigned e4m3 seven bits into the exponent of an f32 is 2**-120 of its value; quantized values are twice theirs
 PER_SCALE = 4  # blocks of 32 columns with one scale, of eight-bit floats
 TABLE = E2M1
@@ -53,7 +53,7 @@ def split_small(name: str, b: Array, blocks: int) -> tuple[Array, Array]:
 
 
 def small_words(q: Array) -> Array:
-    """Words of four-bit quantized values q[strips, upper, line, units, pairs, side, half, quad, column]."""
+    """Words of four-bit quantized values q[panels, upper, line, units, pairs, side, half, quad, column]."""
     both: Array = q[..., 0::2] | (q[..., 1::2] << np.uint8(4))
     return both.transpose(0, 3, 4, 2, 7, 5, 1, 6, 8)
 

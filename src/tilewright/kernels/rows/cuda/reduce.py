@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ....core.dims import Dim, bounds, ceildiv, divisible, product
-from ....core.dtypes import DType, compute_dtype, i32
+from ....core.dtypes import DType, compute_dtype, i32, i64
 from ....core.target_spec import TargetSpec
 from ....ir.graph import Value
 from ....ir.layout import Layout
@@ -189,8 +189,10 @@ class CudaReduce(Template):
 
     def refuses(self, region: Region, target: TargetSpec) -> Reason | None:
         dtype = region.node.values[0].dtype
-        if not dtype.is_float or not region.node.operands[0].dtype.is_float or dtype.itemsize > 8:
-            return Reason("not floats")
+        source = region.node.operands[0].dtype
+        whole = source is dtype and dtype in (i32, i64)
+        if not whole and not (dtype.is_float and source.is_float):
+            return Reason("neither floats nor integers of 32 or 64 bits")
         found = problem(region)
         if found is None:
             return Reason("operands or results of other shapes")

@@ -21,6 +21,7 @@ MOST_THREADS = 1024
 PER_THREAD = 32  # elements of a resident row in one thread's registers
 WANTED = 32  # ... where there are enough threads: fewer threads a row, more rows in flight (measured)
 SEVERAL = 8  # ... of the sum of several rows and its RMS norm
+LONG_THREADS, LONG_EACH = 512, 100  # of longer resident rows: most of the registers that a thread of so many may have
 SWEEP_THREADS = 256
 BLOCK = 256  # threads of a block of short rows
 
@@ -41,6 +42,10 @@ class CudaRowKernel(RowKernel):
     def tile_width(self, target: TargetSpec) -> int:
         self.vector = self._vector()
         n = self.length
+        if isinstance(n, int) and MOST_THREADS * PER_THREAD < n <= LONG_THREADS * LONG_EACH:
+            self.resident, self.threads = True, LONG_THREADS
+            step = self.threads * self.vector
+            return -(-n // step) * step
         if not isinstance(n, int) or n > MOST_THREADS * PER_THREAD:
             self.threads = SWEEP_THREADS
             return self.threads * self.vector * max(1, 8 // self.vector)

@@ -96,11 +96,14 @@ class WindowGradient(ConvGemm):
 
     def _position(self, tile: str) -> tuple[str, str, str]:
         v, parts = self.k.value, self.windows.parts
-        row, column, part = super()._position(tile)
+        row, column, batch = super()._position(tile)
+        part, blocks = batch, self.windows.blocks
+        if blocks > 1:
+            part, self.block = (v("i32", f"{op}.u32 {{}}, {batch}, {blocks};") for op in ("div", "rem"))
         each = v("i32", f"div.u32 {{}}, {v('i32', f'add.u32 {{}}, {self.steps}, {parts - 1};')}, {parts};")
         self.start = v("i32", f"mul.lo.u32 {{}}, {part}, {each};")  # past the end where a part has no steps: windows there are zeros
         self.count = v("i32", f"min.u32 {{}}, {v('i32', f'sub.u32 {{}}, {self.steps}, {self.start};')}, {each};")
-        return row, column, part
+        return row, column, batch
 
     def _first_step(self, row: str, column: str) -> None:
         """Channel and tap of every 64 columns; past the last tap they are read again, and not stored."""
@@ -111,6 +114,8 @@ class WindowGradient(ConvGemm):
             block = v("i32", f"add.u32 {{}}, {first}, {c};")
             tap = v("i32", f"min.u32 {{}}, {v('i32', f'div.u32 {{}}, {block}, {per};')}, {prod(g.taps) - 1};")
             channel = v("i32", f"shl.b32 {{}}, {v('i32', f'rem.u32 {{}}, {block}, {per};')}, 6;")
+            if g.blocks > 1:
+                channel = v("i32", f"mad.lo.u32 {{}}, {self.block}, {g.channels}, {channel};")
             reach = []
             for taps, hop in zip(g.taps[::-1], g.dilation[::-1], strict=True):
                 place = v("i32", f"mul.lo.u32 {{}}, {v('i32', f'rem.u32 {{}}, {tap}, {taps};')}, {hop};")
@@ -119,10 +124,21 @@ class WindowGradient(ConvGemm):
             self.blocks.append((channel, ", ".join(reach)))
 
     def _load_a(self, load: str, spot: str, place: tuple[str, str, str], full: str) -> None:
-        Gemm._load_a(self, load, spot, place, full)
+        row, at, half = place
+        if (one := self.windows.apart) > 0:  # the first halves, the first and the second, the second and the first
+            each = -(-one // 64) * 64
+            term = self.k.value("i32", f"div.u32 {{}}, {at}, {each};")
+            half = self.k.value("i32", f"shr.u32 {{}}, {term}, 1;")
+            at = self.k.value("i32", f"rem.u32 {{}}, {at}, {each};")
+            self.pixel_number = self.k.value("i32", f"mad.lo.u32 {{}}, {self.k.value('i32', f'and.b32 {{}}, {term}, 1;')}, {one}, {at};")
+        else:
+            self.pixel_number = at
+        if self.windows.blocks > 1:
+            row = self.k.value("i32", f"mad.lo.u32 {{}}, {self.block}, {self.windows.each}, {row};")
+        Gemm._load_a(self, load, spot, (row, at, half), full)
 
     def _load_b(self, load: str, spot: str, place: tuple[str, str, str], full: str) -> None:
-        pixel = self._pixel(place[1])
+        pixel = self._pixel(self.pixel_number)
         windows = load.replace(".3d.", f".{len(self.windows.taps) + 2}d.").replace(".global.", ".global.im2col.")
         for c, (channel, reach) in enumerate(self.blocks):
             at = f"[{spot}+{self.a_bytes + 8192 * c}], [{self.maps[1]}, {{{channel}, {pixel}}}]"

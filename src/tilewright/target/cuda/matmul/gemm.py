@@ -96,12 +96,12 @@ class Gemm:
         self._produce(meet)
         k.place(meet)
         if g.splits > 1:
-            self._meet()
+            self._sync()
             k.emit(f"@{is_producer} bra {end};")
             self._finish()
             k.place(end)
         if self.cluster > 1 or g.splits > 1:  # nobody leaves while others read its memory
-            self._meet()
+            self._sync()
         directives = [f".maxntid {g.block}, 1, 1", f".minnctapersm {g.per_sm}"]
         if self.cluster > 1 or g.splits > 1:
             directives.append(f".reqnctapercluster {max(self.cluster, g.splits)}, 1, 1")
@@ -109,7 +109,7 @@ class Gemm:
         mixed = self.number == "i32" and g.dtype != g.dtype_b
         return module_text(target.cpu, RING + text, version="8.4" if mixed else "8.0")
 
-    def _meet(self) -> None:
+    def _sync(self) -> None:
         """All threads of the cluster, which come one by one."""
         self.k.emit("barrier.cluster.arrive;")
         self.k.emit("barrier.cluster.wait;")

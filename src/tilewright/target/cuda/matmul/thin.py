@@ -1,10 +1,10 @@
 """Products of a few dozen rows with a matrix whose rows lie along K, written as PTX for `mma.sync`: the matrix goes from memory
 straight into fragments.
 
-A block owns `strip` rows of the matrix; its warps share K in blocks of 32, one after another. A thread loads 16 bytes (8 neighbours
+A block owns `panel` rows of the matrix; its warps share K in blocks of 32, one after another. A thread loads 16 bytes (8 neighbours
 along K) of each of its rows: the
 tensor core wants other positions of K in a thread, but a sum does not care about the order as long as both operands have the same one.
-At the end the warps' sums are added in order through shared memory, and the epilogue (tile IR) runs on groups of `strip` threads, one
+At the end the warps' sums are added in order through shared memory, and the epilogue (tile IR) runs on groups of `panel` threads, one
 row each.
 """
 
@@ -30,7 +30,7 @@ class Thin:
     def __init__(self, kernel: ThinKernel) -> None:
         self.kernel = kernel
         self.k = KernelText(kernel.name, [])
-        self.e = Emitter(kernel, Group(kernel.strip, 1), self.k)
+        self.e = Emitter(kernel, Group(kernel.panel, 1), self.k)
 
     def module(self, target: TargetSpec) -> str:
         g, k, e, v = self.kernel, self.k, self.e, self.k.value
@@ -39,11 +39,11 @@ class Thin:
         self.warp, lane = v("i32", f"shr.u32 {{}}, {self.tid}, 5;"), v("i32", f"and.b32 {{}}, {self.tid}, 31;")
         self.line, self.quad = v("i32", f"shr.u32 {{}}, {lane}, 2;"), v("i32", f"and.b32 {{}}, {lane}, 3;")
         block = v("i32", "mov.u32 {}, %ctaid.x;")
-        self.column = v("i64", f"mul.wide.u32 {{}}, {block}, {g.strip};")
+        self.column = v("i64", f"mul.wide.u32 {{}}, {block}, {g.panel};")
         m, n = e.word(0), e.word(1)
-        right = self._rows(g.b, g.strip, n, self.column)
+        right = self._rows(g.b, g.panel, n, self.column)
         left = self._rows(g.a, g.rows, m, None)
-        self.sums = [[k.reg("float") for _ in range(4)] for _ in range(g.strip // 16 * (g.rows // 8))]
+        self.sums = [[k.reg("float") for _ in range(4)] for _ in range(g.panel // 16 * (g.rows // 8))]
         for r in (r for s in self.sums for r in s):
             k.emit(f"mov.f32 {r}, {literal('float', 0.0)};")
         self._multiply(left, right)
@@ -104,7 +104,7 @@ class Thin:
         name = f"mma.sync.aligned.m16n8k16.row.col.f32.{g.dtype}.{g.dtype}.f32"
         for s in range(steps):
             for half in (0, 2):
-                for i in range(g.strip // 16):
+                for i in range(g.panel // 16):
                     upper, lower = matrix[s][2 * i], matrix[s][2 * i + 1]
                     a = ", ".join((upper[half], lower[half], upper[half + 1], lower[half + 1]))
                     for j, x in enumerate(rows[s]):
@@ -114,22 +114,22 @@ class Thin:
     def _finish(self) -> None:
         """Sums of the warps in order, then the epilogue."""
         k, g, e, v = self.k, self.kernel, self.e, self.k.value
-        at_once = g.block // g.strip  # rows of the epilogue
-        pitch, height = g.strip + 4, -(-g.rows // at_once) * at_once  # the pitch keeps a warp's stores in different banks
+        at_once = g.block // g.panel  # rows of the epilogue
+        pitch, height = g.panel + 4, -(-g.rows // at_once) * at_once  # the pitch keeps a warp's stores in different banks
         at = k.alloc_shared(g.warps * height * pitch * 4)
         base = v("i32", f"add.u32 {{}}, {v('i32', 'mov.u32 {}, scratch;')}, {at};")
         mine = v("i32", f"mad.lo.u32 {{}}, {self.warp}, {height * pitch * 4}, {base};")
         mine = v("i32", f"mad.lo.u32 {{}}, {self.quad}, {2 * pitch * 4}, {mine};")
         mine = v("i32", f"mad.lo.u32 {{}}, {self.line}, 4, {mine};")
-        for i in range(g.strip // 16):
+        for i in range(g.panel // 16):
             for j in range(g.rows // 8):
                 for c, r in enumerate(self.sums[i * (g.rows // 8) + j]):
                     place = ((8 * j + c % 2) * pitch + 16 * i + 8 * (c // 2)) * 4
                     k.emit(f"st.shared.f32 [{mine}+{place}], {r};")
         k.emit("bar.sync 0;")
-        row = v("i32", f"shr.u32 {{}}, {self.tid}, {g.strip.bit_length() - 1};")
+        row = v("i32", f"shr.u32 {{}}, {self.tid}, {g.panel.bit_length() - 1};")
         here = v("i32", f"mad.lo.u32 {{}}, {row}, {pitch * 4}, {base};")
-        here = v("i32", f"mad.lo.u32 {{}}, {v('i32', f'and.b32 {{}}, {self.tid}, {g.strip - 1};')}, 4, {here};")
+        here = v("i32", f"mad.lo.u32 {{}}, {v('i32', f'and.b32 {{}}, {self.tid}, {g.panel - 1};')}, 4, {here};")
         assert g.acc is not None and g.row is not None and g.column is not None and isinstance(g.acc.type, TileType)
         e.env[g.column] = self.column
         for first in range(0, g.rows, at_once):

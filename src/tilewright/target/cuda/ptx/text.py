@@ -32,7 +32,7 @@ CLASSES = {
 }
 DECLARED = {"f": ".f32", "fd": ".f64", "h": ".b16", "p": ".pred", "r": ".b32", "rd": ".b64"}
 
-# The next kernel may take free places from now on (and wait in turn); after the wait, all that the kernel before wrote is in memory.
+# The next kernel may take free places from now on (and wait in turn); after the wait, all that the previous kernel wrote is in memory.
 START, WAIT = "  griddepcontrol.launch_dependents;", "  griddepcontrol.wait;"
 
 

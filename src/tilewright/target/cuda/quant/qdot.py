@@ -1,6 +1,6 @@
 """Products with packed matrices as PTX: values go from memory into fragments of the integer tensor cores (`fragments.py`).
 
-A block owns some strips of 16 rows of the matrix; its warps share K in units, unit w, w + warps, … each. Per block of 32 columns one
+A block owns some panels of 16 rows of the matrix; its warps share K in units, unit w, w + warps, … each. Per block of 32 columns one
 `mma.m16n8k32` (two of k16 where 16 columns have a scale of their own) gives exact integer sums, which are scaled into f32; of one row a
 unit's blocks are columns of one product (`Unit.multiply_row`). The warps'
 sums are added in order through shared memory, and the epilogue (tile IR) runs on 16 threads per row. The values of one row of activations
@@ -50,7 +50,7 @@ class QDot:
         g, k = self.kernel, self.k
         k.late = self.e.pending = arch_number(target.cpu) >= 90
         k.starts_after_wait = k.late and g.norm is not None and not g.tiles and g.per == len(g.weights) == 1  # q, k, v: attention is next
-        self.e.parameters(["strips", "rows"])
+        self.e.parameters(["panels", "rows"])
         self.program()
         directives = [f".maxntid {g.block}, 1, 1"]
         if not g.tiles and g.block == 256:  # all blocks of a decode step's products are there at once
@@ -58,27 +58,27 @@ class QDot:
         return module_text(target.cpu, k.text(directives, target.cpu))
 
     def program(self) -> None:
-        """One block's strips; the emitter has the parameters."""
+        """One block's panels; the emitter has the parameters."""
         g, k, e, v = self.kernel, self.k, self.e, self.k.value
         self.tid = v("i32", "mov.u32 {}, %tid.x;")
         self.warp, self.lane = v("i32", f"shr.u32 {{}}, {self.tid}, 5;"), v("i32", f"and.b32 {{}}, {self.tid}, 31;")
         self.line, self.quad = v("i32", f"shr.u32 {{}}, {self.lane}, 2;"), v("i32", f"and.b32 {{}}, {self.lane}, 3;")
         self.base = v("i32", "mov.u32 {}, scratch;")
-        strips = v("i32", f"cvt.u32.u64 {{}}, {e.word(0)};")
+        panels = v("i32", f"cvt.u32.u64 {{}}, {e.word(0)};")
         block = v("i32", "mov.u32 {}, %ctaid.x;")
-        groups = v("i32", f"div.u32 {{}}, {v('i32', f'add.u32 {{}}, {strips}, {g.per - 1};')}, {g.per};") if g.per > 1 else strips
+        groups = v("i32", f"div.u32 {{}}, {v('i32', f'add.u32 {{}}, {panels}, {g.per - 1};')}, {g.per};") if g.per > 1 else panels
         first_row = None
         if g.tiles:
             at = v("i32", f"div.u32 {{}}, {block}, {groups};")
             block = v("i32", f"rem.u32 {{}}, {block}, {groups};")
             first_row = v("i32", f"mul.lo.u32 {{}}, {at}, {self.rows};")
         self.first = v("i32", f"mul.lo.u32 {{}}, {block}, {g.per};")
-        self.count = v("i32", f"min.u32 {{}}, {v('i32', f'sub.u32 {{}}, {strips}, {self.first};')}, {g.per};")
+        self.count = v("i32", f"min.u32 {{}}, {v('i32', f'sub.u32 {{}}, {panels}, {self.first};')}, {g.per};")
         room = len(g.weights) * g.per * self.rows * g.warps * ROWS * 4
         if g.tiles:  # the sums take the place of the quantized values when those have been used
             room = max(room, g.warps * g.tiles * StoredActivations.tile_bytes(self.f.blocks))
         self.sums_at = k.alloc_shared(room)
-        own = v("i32", f"sub.u32 {{}}, {self.f.units + g.warps - 1}, {self.warp};")  # units of this warp in a strip
+        own = v("i32", f"sub.u32 {{}}, {self.f.units + g.warps - 1}, {self.warp};")  # units of this warp in a panel
         self.own = v("i32", f"shr.u32 {{}}, {own}, {g.warps.bit_length() - 1};")
         self.idle = v("i1", f"setp.eq.u32 {{}}, {self.own}, 0;")
         unit = unit_of(k, self.f, self.lane, self.line, self.spread)
@@ -110,7 +110,7 @@ class QDot:
         return found
 
     def _start(self, weight: Var) -> str:
-        """The address of this warp's first unit, in the block's first strip."""
+        """The address of this warp's first unit, in the block's first panel."""
         v = self.k.value
         unit = v("i32", f"mad.lo.u32 {{}}, {self.first}, {self.f.units}, {self.warp};")
         out = self.k.reg("i64")
@@ -118,7 +118,7 @@ class QDot:
         return out
 
     def _matrix(self, number: int, p: str, unit: Unit, made: Activations, then: str | None) -> None:
-        """All strips of one matrix: a unit is used, then its registers take the next one."""
+        """All panels of one matrix: a unit is used, then its registers take the next one."""
         k, g, v = self.k, self.kernel, self.k.value
         size = self.f.bytes
         sums = [[k.reg("float") for _ in range(made.width)] for _ in range(max(1, g.tiles))]
@@ -126,10 +126,10 @@ class QDot:
         out = k.reg("i32")
         k.emit(f"mad.lo.u32 {out}, {self.line}, 4, {place};")
         left, units = k.reg("i32"), k.reg("i32")
-        strip, inner, end = k.label("strip"), k.label("unit"), k.label("strip_end")
+        panel, inner, end = k.label("panel"), k.label("unit"), k.label("panel_end")
         k.emit(f"mov.u32 {left}, {self.count};")
         over = v("i64", f"cvt.s64.s32 {{}}, {v('i32', f'mul.lo.s32 {{}}, {self.own}, {-g.warps * size};')};")
-        k.place(strip)
+        k.place(panel)
         for r in (r for tile in sums for r in tile):
             k.emit(f"mov.f32 {r}, {ZERO};")
         made.rewind()
@@ -137,7 +137,7 @@ class QDot:
             for u in (unit, self.second):
                 self._multiply(u, made, sums)
                 made.advance()
-            self._strip_end(number, strip, end, out, left, made, sums)
+            self._panel_end(number, panel, end, out, left, made, sums)
             return
         k.emit(f"mov.u32 {units}, {self.own};")
         k.emit(f"@{self.idle} bra {end};")
@@ -159,7 +159,7 @@ class QDot:
         made.advance()
         unit.load(p, more, STREAMED)
         k.emit(f"@{v('i1', f'setp.ne.u32 {{}}, {units}, 0;')} bra {inner};")
-        self._strip_end(number, strip, end, out, left, made, sums)
+        self._panel_end(number, panel, end, out, left, made, sums)
 
     def _multiply(self, unit: Unit, made: Activations, sums: list[list[str]]) -> None:
         made.bring()
@@ -169,8 +169,8 @@ class QDot:
         else:
             unit.multiply(made, sums)
 
-    def _strip_end(self, number: int, strip: str, end: str, out: str, left: str, made: Activations, sums: list[list[str]]) -> None:
-        """The warp's sums into shared memory, then the next strip."""
+    def _panel_end(self, number: int, panel: str, end: str, out: str, left: str, made: Activations, sums: list[list[str]]) -> None:
+        """The warp's sums into shared memory, then the next panel."""
         k, g, v = self.k, self.kernel, self.k.value
         k.place(end)
         if g.tiles:
@@ -179,10 +179,10 @@ class QDot:
         if g.per > 1:
             k.emit(f"add.u32 {out}, {out}, {g.warps * ROWS * 4};")
             k.emit(f"sub.u32 {left}, {left}, 1;")
-            k.emit(f"@{v('i1', f'setp.ne.u32 {{}}, {left}, 0;')} bra {strip};")
+            k.emit(f"@{v('i1', f'setp.ne.u32 {{}}, {left}, 0;')} bra {panel};")
 
     def _finish(self, made: Activations, first_row: str | None) -> None:
-        """Sums of the warps in order, then the epilogue: 16 threads a strip (one row), or a row (one strip)."""
+        """Sums of the warps in order, then the epilogue: 16 threads a panel (one row), or a row (one panel)."""
         k, g, e, v = self.k, self.kernel, self.e, self.k.value
         lines, at_once = g.per * self.rows, g.block // ROWS
         mine = v("i32", f"shr.u32 {{}}, {self.tid}, 4;")
@@ -206,9 +206,9 @@ class QDot:
                 if factor:
                     total = v("float", f"mul.rn.f32 {{}}, {total}, {factor};")
                 e.env[acc] = Regs(acc.type, {(0, 0): total})
-            strip = v("i32", f"add.u32 {{}}, {self.first}, {line};") if not g.tiles else self.first
+            panel = v("i32", f"add.u32 {{}}, {self.first}, {line};") if not g.tiles else self.first
             row = "0" if first_row is None else v("i32", f"add.u32 {{}}, {first_row}, {line};")
-            e.env[g.column] = v("i64", f"mul.wide.u32 {{}}, {strip}, {ROWS};")
+            e.env[g.column] = v("i64", f"mul.wide.u32 {{}}, {panel}, {ROWS};")
             e.env[g.row] = v("i64", f"cvt.u64.u32 {{}}, {row};") if row != "0" else "0"
             e.block(g.body)
             k.place(done)

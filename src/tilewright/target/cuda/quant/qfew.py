@@ -1,8 +1,8 @@
 """Products of a few rows with packed matrices as PTX: quantized values go from memory into registers and become bf16 there, for `mma.sync`.
 
-A block (or a cluster of blocks that share K) has `per` strips of 16 rows of the matrix; a group of warps takes a strip at a time, its warps
+A block (or a cluster of blocks that share K) has `per` panels of 16 rows of the matrix; a group of warps takes a panel at a time, its warps
 share the block's columns in units. The rows of activations lie in shared memory from the start, so that nothing in the loop waits for
-another warp; registers of a unit are filled again while its last ones are used. The sums of all strips stay in shared memory until
+another warp; registers of a unit are filled again while its last ones are used. The sums of all panels stay in shared memory until
 the end, where those of the warps, then of the cluster's blocks, are added in order.
 """
 
@@ -23,7 +23,7 @@ from .qdot_unit import Unit
 from .qgemm import NAME
 from .qgemm_numbers import numbers_of
 
-WORDS = ("strips", "rows")
+WORDS = ("panels", "rows")
 ZERO = literal("float", 0.0)
 STREAMED = f".nc{EARLY}"
 
@@ -37,10 +37,10 @@ def qfew_shared(kernel: QFewKernel) -> int:
 
 
 def places(kernel: QFewKernel) -> tuple[tuple[int, int], ...]:
-    """First byte and bytes of the rows, of a strip's sums, and of those of a cluster's block."""
+    """First byte and bytes of the rows, of a panel's sums, and of those of a cluster's block."""
     g, lines = kernel, 8 * kernel.tiles
-    rows, strip = lines * (2 * g.k // g.cluster + PAD), lines * g.warps * PITCH
-    return (0, rows), (rows, strip), (rows + g.per * strip, lines * PITCH)
+    rows, panel = lines * (2 * g.k // g.cluster + PAD), lines * g.warps * PITCH
+    return (0, rows), (rows, panel), (rows + g.per * panel, lines * PITCH)
 
 
 class QFew:
@@ -51,9 +51,9 @@ class QFew:
         self.k = self.e.k
         self.rows = 8 * g.tiles
         self.columns = g.k // g.cluster
-        self.units = self.f.units // g.cluster  # of a strip, in this block
+        self.units = self.f.units // g.cluster  # of a panel, in this block
         self.pitch = 2 * self.columns + PAD
-        self.part = self.rows * PITCH  # bytes of a warp's sums of a strip
+        self.part = self.rows * PITCH  # bytes of a warp's sums of a panel
 
     def module(self, target: TargetSpec) -> str:
         g, k, e, v = self.kernel, self.k, self.e, self.k.value
@@ -65,15 +65,15 @@ class QFew:
         self.warp, self.group = v("i32", f"rem.u32 {{}}, {warp}, {g.warps};"), v("i32", f"div.u32 {{}}, {warp}, {g.warps};")
         self.base = v("i32", "mov.u32 {}, ring;")
         (_, (self.sums_at, _), (self.block_at, _)) = places(g)
-        strips, rows = (v("i32", f"cvt.u32.u64 {{}}, {e.word(i)};") for i in range(2))
+        panels, rows = (v("i32", f"cvt.u32.u64 {{}}, {e.word(i)};") for i in range(2))
         block = v("i32", "mov.u32 {}, %ctaid.x;")
         self.rank = v("i32", "mov.u32 {}, %cluster_ctarank;") if g.cluster > 1 else "0"
         if g.cluster > 1:
             block = v("i32", f"shr.u32 {{}}, {block}, {g.cluster.bit_length() - 1};")
-        across = v("i32", f"div.u32 {{}}, {v('i32', f'add.u32 {{}}, {strips}, {g.per - 1};')}, {g.per};")
+        across = v("i32", f"div.u32 {{}}, {v('i32', f'add.u32 {{}}, {panels}, {g.per - 1};')}, {g.per};")
         first_row = v("i32", f"mul.lo.u32 {{}}, {v('i32', f'div.u32 {{}}, {block}, {across};')}, {self.rows};")
         self.first = v("i32", f"mul.lo.u32 {{}}, {v('i32', f'rem.u32 {{}}, {block}, {across};')}, {g.per};")
-        self.count = v("i32", f"min.u32 {{}}, {v('i32', f'sub.u32 {{}}, {strips}, {self.first};')}, {g.per};")
+        self.count = v("i32", f"min.u32 {{}}, {v('i32', f'sub.u32 {{}}, {panels}, {self.first};')}, {g.per};")
         self._products(rows, first_row)
         self._finish(first_row)
         directives = [f".maxntid {g.block}, 1, 1"] + [f".reqnctapercluster {g.cluster}, 1, 1"] * (g.cluster > 1)
@@ -107,17 +107,17 @@ class QFew:
                 guard = f"@{v('i1', f'setp.lt.u32 {{}}, {piece}, {self.rows * across};')} "
             k.emit(f"{guard}cp.async.cg.shared.global [{to}], [{source}], 16, {size};")
 
-    # --- the loop over strips and units -------------------------------------------------------------------------------
+    # --- the loop over panels and units -------------------------------------------------------------------------------
     def _products(self, rows: str, first_row: str) -> None:
-        """Sets of registers take units in turn; strips of a group are `groups` apart."""
+        """Sets of registers take units in turn; panels of a group are `groups` apart."""
         k, g, v, f = self.k, self.kernel, self.k.value, self.f
         own = v("i32", f"div.u32 {{}}, {v('i32', f'sub.u32 {{}}, {self.units + g.warps - 1}, {self.warp};')}, {g.warps};")
         mine = v("i32", f"sub.u32 {{}}, {v('i32', f'add.u32 {{}}, {self.count}, {g.groups - 1};')}, {self.group};")
-        mine = v("i32", f"div.u32 {{}}, {mine}, {g.groups};")  # strips of this group
+        mine = v("i32", f"div.u32 {{}}, {mine}, {g.groups};")  # panels of this group
         self.numbers = numbers_of(k, f, self.lane, self.line)
         spread = f.blocks == 8 and not f.name.startswith("F8")
         sets = [unit_of(k, f, self.lane, self.line, spread) for _ in range(g.sets)]
-        # what is loaded next: its address, units left in its strip, strips left
+        # what is loaded next: its address, units left in its panel, panels left
         self.p, self.units_left, self.strips_left = k.reg("i64"), k.reg("i32"), k.reg("i32")
         number = v("i32", f"mad.lo.u32 {{}}, {v('i32', f'add.u32 {{}}, {self.first}, {self.group};')}, {f.units}, {self.warp};")
         if g.cluster > 1:
@@ -140,7 +140,7 @@ class QFew:
         lane_row = v("i32", f"mad.lo.u32 {{}}, {v('i32', f'and.b32 {{}}, {self.lane}, 7;')}, {self.pitch}, {self.base};")
         lane_row = v("i32", f"mad.lo.u32 {{}}, {v('i32', f'shr.u32 {{}}, {self.lane}, 3;')}, 16, {lane_row};")
         self.start = v("i32", f"mad.lo.u32 {{}}, {self.warp}, {2 * COLUMNS * f.blocks}, {lane_row};")
-        # what is multiplied next: its columns, units left in its strip, strips left, where the strip's sums go
+        # what is multiplied next: its columns, units left in its panel, panels left, where the panel's sums go
         self.at, self.todo, self.strips_todo, self.out = (k.reg("i32") for _ in range(4))
         k.emit(f"mov.u32 {self.at}, {self.start};")
         k.emit(f"mov.u32 {self.todo}, {own};")
@@ -188,7 +188,7 @@ class QFew:
                     k.emit(f"{NAME} {{{c}}}, {{{', '.join(a)}}}, {{{', '.join(four[2 * half : 2 * half + 2])}}}, {{{c}}};")
 
     def _next(self) -> None:
-        """To the next unit; at the end of a strip its sums go to shared memory."""
+        """To the next unit; at the end of a panel its sums go to shared memory."""
         k, g, v = self.k, self.kernel, self.k.value
         more = k.label("more")
         k.emit(f"add.u32 {self.at}, {self.at}, {2 * g.warps * COLUMNS * self.f.blocks};")
@@ -211,7 +211,7 @@ class QFew:
 
     # --- sums and epilogue --------------------------------------------------------------------------------------------
     def _finish(self, first_row: str) -> None:
-        """16 threads have a row of a strip; a cluster's block r has strips r, r + cluster, …"""
+        """16 threads have a row of a panel; a cluster's block r has panels r, r + cluster, …"""
         k, g, e, v = self.k, self.kernel, self.e, self.k.value
         k.emit("bar.sync 0;")
         mine, column = v("i32", f"shr.u32 {{}}, {self.tid}, 4;"), v("i32", f"and.b32 {{}}, {self.tid}, 15;")
@@ -220,43 +220,43 @@ class QFew:
         at_once, lines = g.block // ROWS, g.per * self.rows
         if g.cluster > 1:
             for start in range(0, lines, at_once):
-                row, strip, done = self._line(mine, start)
-                k.emit(f"@{v('i1', f'setp.ge.u32 {{}}, {strip}, {self.count};')} bra {done};")
-                total = self._total(self._place(here, strip, row, g.warps))
-                k.emit(f"st.shared.f32 [{self._place(here, strip, row, 1)}+{self.block_at}], {total};")
+                row, panel, done = self._line(mine, start)
+                k.emit(f"@{v('i1', f'setp.ge.u32 {{}}, {panel}, {self.count};')} bra {done};")
+                total = self._total(self._place(here, panel, row, g.warps))
+                k.emit(f"st.shared.f32 [{self._place(here, panel, row, 1)}+{self.block_at}], {total};")
                 k.place(done)
-            self._meet()
+            self._sync()
             lines = -(-g.per // g.cluster) * self.rows
         for start in range(0, lines, at_once):
-            row, strip, done = self._line(mine, start)
+            row, panel, done = self._line(mine, start)
             if g.cluster > 1:
-                strip = v("i32", f"mad.lo.u32 {{}}, {strip}, {g.cluster}, {self.rank};")
-            k.emit(f"@{v('i1', f'setp.ge.u32 {{}}, {strip}, {self.count};')} bra {done};")
-            place = self._place(here, strip, row, g.warps if g.cluster == 1 else 1)
+                panel = v("i32", f"mad.lo.u32 {{}}, {panel}, {g.cluster}, {self.rank};")
+            k.emit(f"@{v('i1', f'setp.ge.u32 {{}}, {panel}, {self.count};')} bra {done};")
+            place = self._place(here, panel, row, g.warps if g.cluster == 1 else 1)
             total = self._total(place) if g.cluster == 1 else self._cluster_total(place)
             e.env[g.acc] = Regs(g.acc.type, {(0, 0): total})
-            e.env[g.column] = v("i64", f"mul.wide.u32 {{}}, {v('i32', f'add.u32 {{}}, {self.first}, {strip};')}, {ROWS};")
+            e.env[g.column] = v("i64", f"mul.wide.u32 {{}}, {v('i32', f'add.u32 {{}}, {self.first}, {panel};')}, {ROWS};")
             e.env[g.row] = v("i64", f"cvt.u64.u32 {{}}, {v('i32', f'add.u32 {{}}, {first_row}, {row};')};")
             e.block(g.body)
             k.place(done)
         if g.cluster > 1:
-            self._meet()  # nobody leaves while others read its memory
+            self._sync()  # nobody leaves while others read its memory
 
-    def _meet(self) -> None:
+    def _sync(self) -> None:
         self.k.emit("barrier.cluster.arrive.aligned;")
         self.k.emit("barrier.cluster.wait.aligned;")
 
     def _line(self, mine: str, start: int) -> tuple[str, str, str]:
-        """Row and strip of a thread's line, and where to go when there is none."""
+        """Row and panel of a thread's line, and where to go when there is none."""
         v = self.k.value
         number = v("i32", f"add.u32 {{}}, {mine}, {start};") if start else mine
         row = v("i32", f"and.b32 {{}}, {number}, {self.rows - 1};")
         return row, v("i32", f"shr.u32 {{}}, {number}, {self.rows.bit_length() - 1};"), self.k.label("line")
 
-    def _place(self, here: str, strip: str, row: str, parts: int) -> str:
-        """Of a strip's row, where a strip has so many parts."""
+    def _place(self, here: str, panel: str, row: str, parts: int) -> str:
+        """Of a panel's row, where a panel has so many parts."""
         v = self.k.value
-        return v("i32", f"mad.lo.u32 {{}}, {row}, {PITCH}, {v('i32', f'mad.lo.u32 {{}}, {strip}, {parts * self.part}, {here};')};")
+        return v("i32", f"mad.lo.u32 {{}}, {row}, {PITCH}, {v('i32', f'mad.lo.u32 {{}}, {panel}, {parts * self.part}, {here};')};")
 
     def _total(self, place: str) -> str:
         """The sums of the warps."""

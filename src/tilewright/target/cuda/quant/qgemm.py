@@ -1,7 +1,7 @@
 """Products of many rows with packed matrices as PTX: quantized values become bf16 in registers, in the layout that `mma.sync` takes.
 
-A block has `strips` strips of 16 rows of the matrix and `rows` rows of activations (bf16). Both come by `cp.async`: the matrix in units
-(`kernels/quant/cuda/fragments.py`), the activations 64 columns at a time into a ring of `STAGES`. A warp has `tall` strips and `wide` times
+A block has `panels` panels of 16 rows of the matrix and `rows` rows of activations (bf16). Both come by `cp.async`: the matrix in units
+(`kernels/quant/cuda/fragments.py`), the activations 64 columns at a time into a ring of `STAGES`. A warp has `tall` panels and `wide` times
 eight rows. An element is one sum over K in order, whatever the tile is: all tiles give the same bits.
 """
 
@@ -19,7 +19,7 @@ from ..threads.layout import Regs, Spots
 from ..tiled.epilogue import Epilogue
 from .qgemm_numbers import numbers_of
 
-WORDS = ("strips", "rows", "groups")
+WORDS = ("panels", "rows", "groups")
 NAME = "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"
 
 
@@ -50,7 +50,7 @@ def qgemm_shared(kernel: QGemmKernel) -> int:
 def places(kernel: QGemmKernel) -> tuple[tuple[int, int], ...]:
     """First byte and bytes of a stage of both rings: of units, and of activations, which come first where they are swizzled."""
     f = Fragments(kernel.format, kernel.k)
-    unit, stage = kernel.strips * f.bytes, kernel.rows * pitch_of(kernel)
+    unit, stage = kernel.panels * f.bytes, kernel.rows * pitch_of(kernel)
     return ((HOPPER_STAGES * stage, unit), (0, stage)) if kernel.wgmma else ((0, unit), (unit_stages(f) * unit, stage))
 
 
@@ -65,7 +65,7 @@ class QGemm:
         self.k = KernelText(g.name, [])
         assert g.acc is not None and isinstance(g.acc.type, TileType)
         self.share = g.wide // g.splits  # times eight rows of a warp that this block finishes
-        self.count = self.f.units // g.splits  # units of a strip in this block
+        self.count = self.f.units // g.splits  # units of a panel in this block
         self.eights = min(self.share, g.acc.type.shape[0] // 8)  # times eight rows of a warp that the epilogue has in hand at a time
         rows = tuple(8 * i + c for i in range(self.eights) for c in range(2))
         columns = tuple((16 * s + 8 * u,) for s in range(g.tall) for u in range(2))
@@ -78,19 +78,19 @@ class QGemm:
     def module(self, target: TargetSpec) -> str:
         g, k, e, v = self.kernel, self.k, self.e, self.k.value
         e.parameters(WORDS)
-        strips, rows, groups = (v("i32", f"cvt.u32.u64 {{}}, {e.word(i)};") for i in range(3))
+        panels, rows, groups = (v("i32", f"cvt.u32.u64 {{}}, {e.word(i)};") for i in range(3))
         self.tid = v("i32", "mov.u32 {}, %tid.x;")
         self.warp, self.lane = v("i32", f"shr.u32 {{}}, {self.tid}, 5;"), v("i32", f"and.b32 {{}}, {self.tid}, 31;")
         self.line, self.quad = v("i32", f"shr.u32 {{}}, {self.lane}, 2;"), v("i32", f"and.b32 {{}}, {self.lane}, 3;")
-        block = v("i32", "mov.u32 {}, %ctaid.x;")  # blocks of the same strips follow one another
+        block = v("i32", "mov.u32 {}, %ctaid.x;")  # blocks of the same panels follow one another
         if g.splits > 1:
             self.rank = v("i32", "mov.u32 {}, %cluster_ctarank;")
             block = v("i32", f"shr.u32 {{}}, {block}, {g.splits.bit_length() - 1};")
         first_row = v("i32", f"mul.lo.u32 {{}}, {v('i32', f'rem.u32 {{}}, {block}, {groups};')}, {g.rows};")
-        first_strip = v("i32", f"mul.lo.u32 {{}}, {v('i32', f'div.u32 {{}}, {block}, {groups};')}, {g.strips};")
+        first_panel = v("i32", f"mul.lo.u32 {{}}, {v('i32', f'div.u32 {{}}, {block}, {groups};')}, {g.panels};")
         ring = v("i32", "mov.u32 {}, ring;")
         self.base, self.stages_at = (v("i32", f"add.u32 {{}}, {ring}, {at};") if at else ring for at in (self.units_from, self.stages_from))
-        self._matrix_copies(first_strip, strips)
+        self._matrix_copies(first_panel, panels)
         self._row_copies(first_row, rows)
         down = v("i32", f"rem.u32 {{}}, {self.warp}, {g.down};")
         right = v("i32", f"div.u32 {{}}, {self.warp}, {g.down};")
@@ -106,9 +106,9 @@ class QGemm:
         self._loop()
         if g.splits > 1:
             first_row = self._gather(first_row, right)
-        self._finish(first_row, first_strip, down, right)
+        self._finish(first_row, first_panel, down, right)
         if g.splits > 1:
-            self._meet()  # nobody leaves while others read its memory
+            self._sync()  # nobody leaves while others read its memory
         text = k.text([f".maxntid {g.block}, 1, 1"] + [f".reqnctapercluster {g.splits}, 1, 1"] * (g.splits > 1), target.cpu)
         return module_text(target.cpu, self.ring + text)
 
@@ -123,17 +123,17 @@ class QGemm:
         return found
 
     # --- copies -------------------------------------------------------------------------------------------------------
-    def _matrix_copies(self, first: str, strips: str) -> None:
-        """Some warps copy one strip's unit each, 16 bytes a lane at a time."""
+    def _matrix_copies(self, first: str, panels: str) -> None:
+        """Some warps copy one panel's unit each, 16 bytes a lane at a time."""
         k, g, v = self.k, self.kernel, self.k.value
-        which = v("i32", f"rem.u32 {{}}, {self.warp}, {g.strips};")
-        turn = v("i32", f"div.u32 {{}}, {self.warp}, {g.strips};")
+        which = v("i32", f"rem.u32 {{}}, {self.warp}, {g.panels};")
+        turn = v("i32", f"div.u32 {{}}, {self.warp}, {g.panels};")
         self.piece = v("i32", f"mad.lo.u32 {{}}, {turn}, 32, {self.lane};")
-        strip = v("i32", f"add.u32 {{}}, {first}, {which};")
-        inside = v("i1", f"setp.lt.u32 {{}}, {strip}, {strips};")
-        self.strip_size = v("i32", f"selp.b32 {{}}, 16, 0, {inside};")
-        strip = v("i64", f"cvt.u64.u32 {{}}, {v('i32', f'selp.b32 {{}}, {strip}, 0, {inside};')};")
-        start = v("i64", f"mad.lo.s64 {{}}, {strip}, {self.f.units * self.f.bytes}, {self._view(g.weights).pointer};")
+        panel = v("i32", f"add.u32 {{}}, {first}, {which};")
+        inside = v("i1", f"setp.lt.u32 {{}}, {panel}, {panels};")
+        self.panel_size = v("i32", f"selp.b32 {{}}, 16, 0, {inside};")
+        panel = v("i64", f"cvt.u64.u32 {{}}, {v('i32', f'selp.b32 {{}}, {panel}, 0, {inside};')};")
+        start = v("i64", f"mad.lo.s64 {{}}, {panel}, {self.f.units * self.f.bytes}, {self._view(g.weights).pointer};")
         if g.splits > 1:
             start = v("i64", f"mad.wide.u32 {{}}, {self.rank}, {self.count * self.f.bytes}, {start};")
         self.source = k.reg("i64")
@@ -143,10 +143,10 @@ class QGemm:
 
     def _copy_unit(self, slot: str, guard: str | None) -> None:
         k, g, v = self.k, self.kernel, self.k.value
-        pieces, hop = self.f.bytes // 16, 32 * (g.warps // g.strips)
+        pieces, hop = self.f.bytes // 16, 32 * (g.warps // g.panels)
         to = v("i32", f"add.u32 {{}}, {self.place}, {slot};")
         for i in range(0, pieces, hop):
-            size = self.strip_size
+            size = self.panel_size
             when = guard
             if i + hop > pieces:
                 when = v("i1", f"setp.lt.u32 {{}}, {self.piece}, {pieces - i};")
@@ -253,7 +253,7 @@ class QGemm:
                         k.emit(f"{NAME} {{{c}}}, {{{', '.join(a[tall])}}}, {{{', '.join(two)}}}, {{{c}}};")
 
     # --- sums of a cluster --------------------------------------------------------------------------------------------
-    def _meet(self) -> None:
+    def _sync(self) -> None:
         self.k.emit("barrier.cluster.arrive.aligned;")
         self.k.emit("barrier.cluster.wait.aligned;")
 
@@ -266,7 +266,7 @@ class QGemm:
         for s, line in enumerate(self.sums):
             for i, four in enumerate(line):
                 k.emit(f"st.shared.v4.f32 [{here}+{16 * g.block * (s * g.wide + i)}], {{{', '.join(four)}}};")
-        self._meet()
+        self._sync()
         first = v("i32", f"mad.lo.u32 {{}}, {self.rank}, {16 * g.block * self.share}, {here};")
         there = [v("i32", f"mapa.shared::cluster.u32 {{}}, {first}, {r};") for r in range(g.splits)]
         for s, line in enumerate(self.sums):
@@ -279,13 +279,13 @@ class QGemm:
         self.sums = [line[: self.share] for line in self.sums]
         return v("i32", f"mad.lo.u32 {{}}, {self.rank}, {8 * self.share}, {first_row};")
 
-    def _finish(self, first_row: str, first_strip: str, down: str, right: str) -> None:
+    def _finish(self, first_row: str, first_panel: str, down: str, right: str) -> None:
         g, e, v = self.kernel, self.e, self.k.value
         assert g.acc is not None and g.row is not None and g.column is not None and isinstance(g.acc.type, TileType)
         row = v("i32", f"mad.lo.u32 {{}}, {right}, {8 * g.wide}, {v('i32', f'shl.b32 {{}}, {self.quad}, 1;')};")
         column = v("i32", f"mad.lo.u32 {{}}, {down}, {ROWS * g.tall}, {self.line};")
         e.corner = (v("i64", f"cvt.u64.u32 {{}}, {row};"), v("i64", f"cvt.u64.u32 {{}}, {column};"))
-        e.env[g.column] = v("i64", f"mul.wide.u32 {{}}, {first_strip}, {ROWS};")
+        e.env[g.column] = v("i64", f"mul.wide.u32 {{}}, {first_panel}, {ROWS};")
         for start in range(0, self.share, self.eights):
             at = v("i32", f"add.u32 {{}}, {first_row}, {8 * start};") if start else first_row
             e.env[g.row] = v("i64", f"cvt.u64.u32 {{}}, {at};")

@@ -1,6 +1,6 @@
 """Products of many rows with packed matrices on Hopper: quantized values become bf16 in registers, which `wgmma` takes as its left operand.
 
-As in `qgemm`, with one or two warpgroups of four strips each and all of the block's rows of activations as the right operand, in shared
+As in `qgemm`, with one or two warpgroups of four panels each and all of the block's rows of activations as the right operand, in shared
 memory, swizzled. While a step's 64 columns are multiplied, the next ones are unpacked into other registers; a stage of activations is
 filled again two steps after it was read.
 """

@@ -27,11 +27,11 @@ def numbers_of(k: KernelText, f: Fragments, lane: str, line: str) -> Numbers:
 
 
 class Numbers:
-    """Quantized values of four to six bits. Registers of a strip are filled from shared memory for a few blocks at a time."""
+    """Quantized values of four to six bits. Registers of a panel are filled from shared memory for a few blocks at a time."""
 
     def __init__(self, k: KernelText, f: Fragments, lane: str, line: str) -> None:
         self.k, self.f, self.lane, self.line = k, f, lane, line
-        self.strips: dict[int, Unit] = {}
+        self.panels: dict[int, Unit] = {}
         self.tops: dict[int, list[list[str]]] = {}
         self.made: dict[tuple[int, int], list[list[str]]] = {}
         v = k.value
@@ -40,10 +40,10 @@ class Numbers:
         self.one, self.less, self.nothing = (v("i32", f"mov.b32 {{}}, {x};") for x in (_both(1.0), _both(-128.0 - self.middle), 0x80008000))
         self.upper = v("i32", f"mov.b32 {{}}, {bytes_of(0x43)};")
 
-    def load(self, strip: int, unit: str, at: int, first: int, count: int) -> None:
-        """Blocks first … of a strip whose unit begins `at` bytes after `unit` in shared memory; with their scales."""
+    def load(self, panel: int, unit: str, at: int, first: int, count: int) -> None:
+        """Blocks first … of a panel whose unit begins `at` bytes after `unit` in shared memory; with their scales."""
         f, k, v = self.f, self.k, self.k.value
-        regs = self.strips[strip] = unit_of(KernelText("", []), f, self.lane, self.line)  # only its lists and rules are used
+        regs = self.panels[panel] = unit_of(KernelText("", []), f, self.lane, self.line)  # only its lists and rules are used
         regs.k = k
         wide = 16 if f.low == 8 or f.blocks > 1 else 8
         here = v("i32", f"mad.lo.u32 {{}}, {self.lane}, {wide}, {unit};")
@@ -63,16 +63,16 @@ class Numbers:
             tops = v("i32", f"mad.lo.u32 {{}}, {self.line}, 4, {unit};")
             for upper in range(2):
                 self._words(regs.tops, upper, 1, tops, at + f.d_at + 32 * upper)
-        self.tops[strip] = [regs._halves(t) for t in regs.tops]
-        self.made = {key: x for key, x in self.made.items() if key[0] != strip}
+        self.tops[panel] = [regs._halves(t) for t in regs.tops]
+        self.made = {key: x for key, x in self.made.items() if key[0] != panel}
 
-    def hold(self, strip: int, unit: Unit) -> None:
-        """A unit that is in registers, of a strip. Where it is `spread`, a lane makes the scales of two blocks, and others take them."""
-        self.strips[strip] = unit
-        self.tops[strip] = [unit._halves(t) for t in unit.tops]
-        self.made = {key: x for key, x in self.made.items() if key[0] != strip}
+    def hold(self, panel: int, unit: Unit) -> None:
+        """A unit that is in registers, of a panel. Where it is `spread`, a lane makes the scales of two blocks, and others take them."""
+        self.panels[panel] = unit
+        self.tops[panel] = [unit._halves(t) for t in unit.tops]
+        self.made = {key: x for key, x in self.made.items() if key[0] != panel}
         if unit.spread:
-            self.own = [[self._both_of(unit._scales(upper, c, self.tops[strip])) for c in range(2)] for upper in range(2)]
+            self.own = [[self._both_of(unit._scales(upper, c, self.tops[panel])) for c in range(2)] for upper in range(2)]
 
     def _both_of(self, found: list[str]) -> str:
         """Scale and what is added (or both scales) of a block as one word."""
@@ -103,17 +103,17 @@ class Numbers:
             return [block // PER_SCALE]
         return [block] if f.minimums and not f.super_scales else [block // 2]
 
-    def scales(self, strip: int, block: int) -> list[list[str]]:
+    def scales(self, panel: int, block: int) -> list[list[str]]:
         """[upper][half]: scale and what is added, as pairs of bf16, for both halves."""
-        if (strip, block) in self.made:
-            return self.made[strip, block]
-        f, v, regs = self.f, self.k.value, self.strips[strip]
+        if (panel, block) in self.made:
+            return self.made[panel, block]
+        f, v, regs = self.f, self.k.value, self.panels[panel]
         if regs.spread:
-            self.made[strip, block] = self._taken(block)
-            return self.made[strip, block]
+            self.made[panel, block] = self._taken(block)
+            return self.made[panel, block]
         out: list[list[str]] = []
         for upper in range(2):
-            found = regs._scales(upper, block, self.tops[strip])
+            found = regs._scales(upper, block, self.tops[panel])
             own = []
             for s in found[: f.scales]:
                 own += [self._pair(s), self.nothing]
@@ -121,26 +121,26 @@ class Numbers:
                 moved = v("float", f"fma.rn.f32 {{}}, {found[0]}, {literal('float', float(self.middle))}, {found[-1]};")
                 own[1] = self._pair(moved)
             out.append(own if f.scales == 2 else own * 2)
-        self.made[strip, block] = out
+        self.made[panel, block] = out
         return out
 
     def _pair(self, x: str) -> str:
         return self.k.value("i32", f"cvt.rn.bf16x2.f32 {{}}, {x}, {x};")
 
-    def registers(self, strip: int, block: int, half: int) -> list[str]:
+    def registers(self, panel: int, block: int, half: int) -> list[str]:
         """Rows line and line + 8 of the first two columns of a lane, then of its other two."""
         both = []
         for upper in range(2):
-            scale, added = self.scales(strip, block)[upper][2 * half : 2 * half + 2]
-            both.append([self._scaled(q, scale, added) for q in self.whole(strip, block, half, upper)])
+            scale, added = self.scales(panel, block)[upper][2 * half : 2 * half + 2]
+            both.append([self._scaled(q, scale, added) for q in self.whole(panel, block, half, upper)])
         return [both[0][0], both[1][0], both[0][1], both[1][1]]
 
     def _scaled(self, q: str, scale: str, added: str) -> str:
         return self.k.value("i32", f"fma.rn.bf16x2 {{}}, {q}, {scale}, {added};")
 
-    def whole(self, strip: int, block: int, half: int, upper: int) -> list[str]:
+    def whole(self, panel: int, block: int, half: int, upper: int) -> list[str]:
         """The four quantized values of a lane, without their scale, as two pairs of bf16."""
-        v, regs = self.k.value, self.strips[strip]
+        v, regs = self.k.value, self.panels[panel]
         value = regs._moved(regs.quantized[2 * block + upper], -4 * half, bytes_of(0x0F))
         for p, plane in enumerate(regs.planes):
             bit = 4 + p
@@ -159,8 +159,8 @@ class Signed(Numbers):
         super().__init__(k, f, lane, line)
         self.minus = k.value("i32", f"mov.b32 {{}}, {_both(-1.0)};")
 
-    def whole(self, strip: int, block: int, half: int, upper: int) -> list[str]:
-        v, code = self.k.value, self.strips[strip].quantized[4 * block + 2 * half + upper]
+    def whole(self, panel: int, block: int, half: int, upper: int) -> list[str]:
+        v, code = self.k.value, self.panels[panel].quantized[4 * block + 2 * half + upper]
         out = []
         for sel in (LOW, HIGH):
             bits = v("i32", f"prmt.b32 {{}}, {code}, {self.upper}, {sel};")
@@ -177,8 +177,8 @@ class FourBits(Numbers):
         super().__init__(k, f, lane, line)
         self.large = k.value("i32", f"mov.b32 {{}}, {_both(2.0**127)};")
 
-    def whole(self, strip: int, block: int, half: int, upper: int) -> list[str]:
-        v, regs = self.k.value, self.strips[strip]
+    def whole(self, panel: int, block: int, half: int, upper: int) -> list[str]:
+        v, regs = self.k.value, self.panels[panel]
         assert isinstance(regs, Nibbles)
         word, out = regs.quantized[2 * block + upper], []
         for pair in range(2):
@@ -198,8 +198,8 @@ class FourBits(Numbers):
 class Floats(Numbers):
     """e4m3 and e5m2: f16 is exact, one rounding after the scale."""
 
-    def registers(self, strip: int, block: int, half: int) -> list[str]:
-        v, regs = self.k.value, self.strips[strip]
+    def registers(self, panel: int, block: int, half: int) -> list[str]:
+        v, regs = self.k.value, self.panels[panel]
         assert isinstance(regs, Bytes)
         both = []
         for upper in range(2):

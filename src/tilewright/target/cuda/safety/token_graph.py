@@ -62,7 +62,7 @@ class Agent:
     cluster_at: Any = None
     reach: int = 0
     seen: int = 0
-    late: bool = False  # the kernel before has ended
+    late: bool = False  # the previous kernel has ended
     open_copies: list[tuple[int, int]] = field(default_factory=list)  # tokens: source is read, target is written
     copies: list[list[tuple[int, int]]] = field(default_factory=list)
     open_pieces: int = 0

@@ -51,10 +51,10 @@ def small_launch(kernel: Kernel, text: str) -> Launch | None:
         own = 2 * attention_mma_grad.OWN * attention_mma_grad.pitch(kernel)
         return Launch(words, _same(kernel.block), cells=((0, own), (own, 2 * kernel.tile * attention_mma_grad.pitch(kernel))))
     if isinstance(kernel, QGemmKernel):
-        words, many = _words(text, qgemm.WORDS, strips=kernel.strips, rows=kernel.rows), kernel.splits
+        words, many = _words(text, qgemm.WORDS, panels=kernel.panels, rows=kernel.rows), kernel.splits
         return Launch(words, _same(kernel.block), blocks=many, cluster=many, grid=many, cells=tuple(sorted(qgemm.places(kernel))))
     if isinstance(kernel, QFewKernel):
-        words, many = _words(text, qfew.WORDS, strips=kernel.per, rows=8 * kernel.tiles), kernel.cluster
+        words, many = _words(text, qfew.WORDS, panels=kernel.per, rows=8 * kernel.tiles), kernel.cluster
         return Launch(words, _same(kernel.block), blocks=many, cluster=many, grid=many, cells=qfew.places(kernel))
     if isinstance(kernel, DecodeKernel) and kernel.cluster > 1:
         return _decode(kernel)

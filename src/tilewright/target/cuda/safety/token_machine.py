@@ -172,7 +172,7 @@ class Barriers(State):
 class Copies(State):
     def _late(self, a: Agent, op: Op) -> None:
         if self.ordered and not a.late:
-            self.graph.find("use", op, f"`{op.opcode}` reads memory that the kernel before may still write")
+            self.graph.find("use", op, f"`{op.opcode}` reads memory that the previous kernel may still write")
 
     def fetch(self, a: Agent, segment: Segment, args: tuple[int, ...]) -> bool:
         """TMA writes a box, or a run of bytes, into shared memory and tells a barrier."""

@@ -29,7 +29,7 @@ class Address:
     hint: str = ""  # of loads
     order: str = ""  # ordering and scope of accesses that are more than weak
     runs: bool = False  # a thread's elements along the first axis of a tile are neighbours, and one access where there are four
-    early: bool = False  # in memory from the start: loads need not wait for the kernel before
+    early: bool = False  # in memory from the start: loads need not wait for the previous kernel
 
 
 def times(f: Scalars, a: str, b: str) -> str:
@@ -66,6 +66,7 @@ class Access:
         self.room = {axis: self._room(axis, limit) for axis, limit in limits.items()}
         self._rows: dict[Key, tuple[str, int]] = {}
         self._checks: dict[tuple[int, int], str] = {}
+        self.known: str | None = None  # a predicate of the whole access
 
     def _bytes(self, pointer: str, elements: str) -> str:
         return plus(self.f, pointer, times(self.f, elements, str(self.item)))
@@ -100,7 +101,7 @@ class Access:
 
     def inside(self, key: Key) -> str | None:
         """A predicate that is true when the element may be touched; None: always."""
-        found = None
+        found = self.known
         for axis, room in self.room.items():
             at = (axis, key[axis])
             if at not in self._checks:

@@ -17,7 +17,7 @@ from .layout import Group, Layout, Regs
 
 _INDEX = {"add": "add.s64", "sub": "sub.s64", "mul": "mul.lo.s64", "min": "min.s64", "max": "max.s64", "and": "and.b64"}
 STREAMED = ".nc.L1::no_allocate.L2::256B"
-# Before the wait for the kernel before: the assembler would move a load of constants (`.nc`) behind it. With 256 bytes a decode step took
+# Before the wait for the previous kernel: the assembler would move a load of constants (`.nc`) behind it. With 256 bytes a decode step took
 # 26 us more.
 EARLY = ".L1::no_allocate.L2::128B"
 

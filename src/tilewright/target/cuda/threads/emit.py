@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from ....core.dtypes import DType, f32, i64
+from ....core.dtypes import DType, f32, i32, i64
 from ....core.errors import CompileError
 from ....core.target_spec import TargetSpec
 from ....kernels.cuda.kernel import WARP, BlockKernel
@@ -177,7 +177,7 @@ def warnings(kernel: BlockKernel, target: TargetSpec) -> list[str]:
 class Emitter(Control):
     """Walks a kernel once; `env` maps each tile-IR value to registers."""
 
-    pending = False  # the wait for the kernel before is still to come
+    pending = False  # the wait for the previous kernel is still to come
     arch = 90
 
     @cached_property
@@ -443,7 +443,7 @@ class Emitter(Control):
         assert isinstance(type_, TileType)
         if self.pending and not view.early:  # the first load that must wait
             if self.loops:
-                raise CompileError(f"cuda: kernel {self.kernel.name} waits for the kernel before inside a loop or branch")
+                raise CompileError(f"cuda: kernel {self.kernel.name} waits for the previous kernel inside a loop or branch")
             self.wait()
             self.pending = False
         if self.pending and view.hint:
@@ -454,7 +454,7 @@ class Emitter(Control):
         ordering.after(self, instr)
 
     def wait(self) -> None:
-        """All that the kernel before wrote is in memory from here on."""
+        """All that the previous kernel wrote is in memory from here on."""
         self.k.lines += [WAIT, START] if self.k.starts_after_wait else [WAIT]
 
     def do_store(self, instr: Instr) -> None:
@@ -469,18 +469,42 @@ class Emitter(Control):
         ordering.after(self, instr)
 
     def do_gather(self, instr: Instr) -> None:
-        view, at, _, used = self._access(instr)
-        indices, axis = self.tile(instr.operands[used]), instr.attrs["axis"]
-        origin = access.Access(self, view, at, (), (), {}).origin
         type_ = instr.results[0].type
         assert isinstance(type_, TileType)
-        values = {}
-        for key, index in indices.values.items():
-            wide = convert(self.f, indices.type.dtype, i64, index)
-            here = Address(origin, ("0",) * axis + (view.strides[axis],), view.dtype, view.space)
-            one = access.Access(self, here, ["0"] * axis + [wide], (), (), {})
-            values[key] = access._load_piece(one, [()], 0)[0]
+        ordering.before(self, instr)
+        masked = bool(instr.attrs.get("masked"))
+        values = {key: access._load_piece(one, [()], 0)[0] for key, one in self._elements(instr, masked=masked).items()}
         self.env[instr.results[0]] = Regs(type_, values)
+
+    def do_scatter(self, instr: Instr) -> None:
+        view = self._view(instr)
+        tile = self.tile(instr.operands[-1])
+        if self.tile(instr.operands[1 + len(view.strides)]).type.shape != tile.type.shape:
+            raise CompileError(f"cuda: scatter of rows needs a block program (kernel {self.kernel.name})")
+        ordering.before(self, instr)
+        only = self.first_thread() if self.layout.shared_by_all(tile.type.shape) else None
+        for key, one in self._elements(instr, masked=True).items():
+            inside = one.inside(())
+            inside = only if inside is None else inside if only is None else self.f.op("and", "i1", inside, only)
+            access._store_piece(one, [()], [tile.values[key]], inside)
+
+    def _elements(self, instr: Instr, *, masked: bool) -> dict[Key, access.Access]:
+        """The accesses of single elements, each at an index of its own; `masked`: those with a negative one are not touched."""
+        view, at, _, used = self._access(instr)
+        indices, axis = self.tile(instr.operands[used]), instr.attrs["axis"]
+        origin, step = access.Access(self, view, at, (), (), {}).origin, view.strides[axis]
+        narrow = indices.type.dtype is i32 and not step.startswith("%") and abs(int(step) * view.dtype.itemsize) < 1 << 31
+        out = {}
+        for key, index in indices.values.items():
+            inside = self.f.icmp("sge", elem_type(indices.type.dtype), index, "0") if masked else None
+            if narrow and index.startswith("%"):
+                place = self.k.value("i64", f"mad.wide.s32 {{}}, {index}, {int(step) * view.dtype.itemsize}, {origin};")
+            else:
+                wide = convert(self.f, indices.type.dtype, i64, index)
+                place = access.plus(self.f, origin, access.times(self.f, access.times(self.f, wide, step), str(view.dtype.itemsize)))
+            out[key] = one = access.Access(self, replace(view, pointer=place, strides=(), hint=""), [], (), (), {})
+            one.known = inside
+        return out
 
     def do_join(self, instr: Instr) -> None:
         """Tokens became barriers and qualifiers of accesses (`ordering.py`)."""

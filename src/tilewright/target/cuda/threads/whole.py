@@ -101,9 +101,9 @@ class _Walk:
         self.private, self.shared = e.private, max(self.shared, k.shared)
         if threads <= WARP:
             k.emit("bar.warp.sync -1;")  # groups of a warp end at different times
-        self._meet()
+        self._sync()
 
-    def _meet(self) -> None:
+    def _sync(self) -> None:
         """What the block wrote is there for all its threads."""
         self.k.emit("bar.sync 0;")
 
@@ -112,7 +112,7 @@ class _Walk:
         k = self.k
         pointer = k.value("i64", f"cvta.to.global.u64 {{}}, {self.place(predicate)};")
         byte = k.value("i32", f"ld.global.u8 {{}}, [{pointer}];")
-        self._meet()
+        self._sync()
         return k.value("i1", f"setp.eq.u32 {{}}, {byte}, 0;")
 
     def _repeat(self, r: Repeat) -> None:

@@ -256,8 +256,8 @@ def _places(e: TiledEmitter, staged: list[Instr]) -> tuple[dict[Instr, int], int
 
 
 def preload(e: TiledEmitter) -> None:
-    """Before the wait for the kernel before: the first stages of operands that are constants, where the kernel's only pipelined loop needs
-    nothing but arithmetic on indices for them. What the kernel before writes is copied by the loop as ever."""
+    """Before the wait for the previous kernel: the first stages of operands that are constants, where the kernel's only pipelined loop
+    needs nothing but arithmetic on indices for them. What the previous kernel writes is copied by the loop as ever."""
     body = e.kernel.body.body
     loops = [i for i in body if i.op == "for" and any(x in e.plan.staged for x in i.blocks[0].body)]
     if len(loops) != 1:

@@ -1,4 +1,4 @@
-"""A table that is looked up in and multiplied with lies in memory once, in strips; its rows are the bits of the gguf package."""
+"""A table that is looked up in and multiplied with lies in memory once, in panels; its rows are the bits of the gguf package."""
 from __future__ import annotations
 
 import gguf
@@ -13,14 +13,14 @@ from tilewright.core import dtypes as dt
 from tilewright.core.dims import sym
 from tilewright.ir.graph import Graph
 from tilewright.ir.types import TensorType
-from tilewright.kernels.quant.strips import STRIPS
+from tilewright.kernels.quant.panels import PANELS
 from tilewright.ops.quant import FORMATS
 from tilewright.ops.structure import ConstantData
 
 from .test_qdot import packed
 
 
-@pytest.mark.parametrize("name", sorted(STRIPS))
+@pytest.mark.parametrize("name", sorted(PANELS))
 def test_rows_are_the_file_s(name: str) -> None:
     rng = fresh_rng()
     n, k = int(rng.integers(17, 80)), FORMATS[name].elements * int(rng.integers(1, 4))
@@ -35,8 +35,8 @@ def test_rows_are_the_file_s(name: str) -> None:
     session = tw.compile(graph)
     assert session.executable is not None
     program = session.executable.program
-    assert [c.packed.form for c in program.constants] == ["strips"]
-    assert any("reads the strips" in launch.note for launch in program.launches)
+    assert [c.packed.form for c in program.constants] == ["quantized panels"]
+    assert any("reads the panels" in launch.note for launch in program.launches)
     wanted = rng.permutation(np.concatenate([np.arange(n), [0, n - 1]]))[:64]
     own = FORMATS[name].dequantize  # groups are no format of files
     want = own(raw) if grouped else gguf.quants.dequantize(raw, getattr(gguf.GGMLQuantizationType, name))

@@ -1,7 +1,7 @@
-"""Kernels that lay a packed matrix out in strips: one program per whole strip of 16 rows, one lane per row.
+"""Kernels that lay a packed matrix out in panels: one program per whole panel of 16 rows, one lane per row.
 
-The same bytes as `strips.pack_strips`, at the speed of memory. Parameters: the rows of the file, the strips, the number of blocks of a
-row. Nothing is masked: what is left of the rows after the last whole strip is `pack_strips`' to do.
+The same bytes as `panels.pack_strips`, at the speed of memory. Parameters: the rows of the file, the panels, the number of blocks of a
+row. Nothing is masked: what is left of the rows after the last whole panel is `pack_panels`' to do.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ...core.dtypes import i32, u8, u16
 from ...ops.quant import FORMATS, Integers
 from ...tile.builder import Ix, KernelBuilder, Tile
 from ...tile.ir import Kernel
-from .strips import COLUMNS, LANES, STRIPS, strip_fields, unit_bytes
+from .panels import COLUMNS, LANES, PANELS, panel_fields, unit_bytes
 
 NIBBLES = 0x0F0F0F0F
 ONES = 0x01010101
@@ -21,14 +21,14 @@ SIGNS = -0x7F7F7F80  # 0x80808080
 
 @cache
 def pack_kernel(name: str) -> Kernel:
-    """Argument words: rows, bytes between rows / `unit_bytes`; the strips three times (as words, halves and bytes), each with the distance
-    between strips in its own elements; blocks of a row."""
+    """Argument words: rows, bytes between rows / `unit_bytes`; the panels three times (as words, halves and bytes), each with the distance
+    between panels in its own elements; blocks of a row."""
     return _Packer(name).kernel()
 
 
 class _Packer:
     def __init__(self, name: str) -> None:
-        self.name, self.f, self.unit = name, STRIPS[name], unit_bytes(name)
+        self.name, self.f, self.unit = name, PANELS[name], unit_bytes(name)
         self.b = KernelBuilder(f"pack_{name.lower()}")
         size = self.f.bytes
         self.rows = self.b.view("rows", i32 if self.unit == 4 else u16, (None, 1))
@@ -117,7 +117,7 @@ class _Packer:
     def _fields(self) -> None:
         """Floats as they are, small integers as bytes."""
         b = self.b
-        for at, field in strip_fields(self.name):
+        for at, field in panel_fields(self.name):
             if field.width == 32:
                 b.store(self.words, (b.pid, self.block, at // 4), self.word(field.parts[0].place(0) // 8))
                 continue

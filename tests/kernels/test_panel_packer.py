@@ -5,21 +5,21 @@ import numpy as np
 import pytest
 
 from tests.fresh import fresh_rng
-from tilewright.build.strip_packing import pack_all
-from tilewright.kernels.quant.strips import LANES, STRIPS, pack_strips, strip_shape
+from tilewright.build.quantized_panels import pack_all
+from tilewright.kernels.quant.panels import LANES, PANELS, pack_panels, panel_shape
 from tilewright.ops import quant
 
 
-@pytest.mark.parametrize("name", sorted(STRIPS))
+@pytest.mark.parametrize("name", sorted(PANELS))
 def test_same_bytes(name: str) -> None:
     rng = fresh_rng()
     block = quant.by_name(name).bytes
     matrices, wanted = [], []
     for n in (1, 15, 16, 17, int(rng.integers(18, 200))):
         rows = rng.integers(0, 256, (n, int(rng.integers(1, 6)) * block)).astype(np.uint8)
-        out = np.full(strip_shape(name, n, rows.shape[1]), 77, np.uint8)
+        out = np.full(panel_shape(name, n, rows.shape[1]), 77, np.uint8)
         want = np.full_like(out, 99)
-        pack_strips(rows, name, want, 0, len(want))
+        pack_panels(rows, name, want, 0, len(want))
         matrices.append((rows, name, out))
         wanted.append(want)
     pack_all(matrices)
@@ -35,10 +35,10 @@ def test_mixed_formats_odd_addresses_and_nothing() -> None:
     for name, start, gap, n in (("Q4_1", 1, 0, 33), ("Q8_0", 0, 6, 40), ("Q4_0", 2, 3, 32), ("Q6_K", 0, 0, 0), ("Q5_K", 0, 0, LANES)):
         row = quant.by_name(name).bytes * 2
         rows = np.lib.stride_tricks.as_strided(pool[start:], (n, row), (row + gap, 1), writeable=False)
-        out = np.full(strip_shape(name, n, row), 77, np.uint8)
+        out = np.full(panel_shape(name, n, row), 77, np.uint8)
         want = out.copy()
         if n:
-            pack_strips(np.ascontiguousarray(rows), name, want, 0, len(want))
+            pack_panels(np.ascontiguousarray(rows), name, want, 0, len(want))
         matrices.append((rows, name, out))
         wanted.append(want)
     pack_all(matrices)

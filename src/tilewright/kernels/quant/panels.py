@@ -1,6 +1,6 @@
-"""Packed matrices as the integer kernels read them: strips of 16 rows, one row per lane, values in groups of four columns.
+"""Packed matrices as the integer kernels read them: panels of 16 rows, one row per lane, values in groups of four columns.
 
-A strip holds its (super-)blocks one after the other. In a block the values of 16 rows × 32 columns are words of 16 lanes; a word's
+A panel holds its (super-)blocks one after the other. In a block the values of 16 rows × 32 columns are words of 16 lanes; a word's
 byte j belongs to column 4g + j of group g. Values of four bits: word t has group 2t in its low nibbles, 2t + 1 in its high ones.
 Further bits are planes of one word per 32 columns and bit: bit 8j + g of a lane belongs to column 4g + j. Scales follow, 16 lanes
 at a time. Nothing grows: only the six-bit scales of the K formats become bytes. Scales are f16, or f32 and one for all columns of a block.
@@ -21,8 +21,8 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
-class StripFormat:
-    """Where things lie in one block of a strip (bytes), and how quantized values become numbers: w = scale * (code + bias) + minimum."""
+class PanelFormat:
+    """Where things lie in one block of a panel (bytes), and how quantized values become numbers: w = scale * (code + bias) + minimum."""
 
     name: str
     elements: int  # columns of a block
@@ -65,22 +65,22 @@ class StripFormat:
         return self.dmin_at + (2 * LANES if self.super_scales and self.minimums else 0)
 
 
-def strip_format(f: quant.BlockFormat) -> StripFormat:
+def panel_format(f: quant.BlockFormat) -> PanelFormat:
     """How the fields of a format are laid out: quantized values with a sign are stored with their top bit flipped."""
     assert f.scale is not None and isinstance(f.q, quant.Integers)
     low = 8 if f.q.width == 8 else 4
     bias = -128 if f.q.signed else f.q.bias
     scales = max(1, f.scale.groups * COLUMNS // f.elements)
-    return StripFormat(f.name, f.elements, low, f.q.width - low, bias, scales, f.scale.by is not None, f.minimum is not None,
+    return PanelFormat(f.name, f.elements, low, f.q.width - low, bias, scales, f.scale.by is not None, f.minimum is not None,
                        f.scale.real.bits.width // 8, f.grouped)
 
 
-STRIPS = {f.name: strip_format(f) for f in quant.FORMATS.values() if f.exact or f.grouped}
+PANELS = {f.name: panel_format(f) for f in quant.FORMATS.values() if f.exact or f.grouped}
 
 
-def strip_shape(name: str, n: int, row_bytes: int) -> tuple[int, int, int]:
-    """[strips, blocks, bytes] of a matrix u8[n, row bytes]."""
-    return (-(-n // LANES), row_bytes // quant.by_name(name).bytes, STRIPS[name].bytes)
+def panel_shape(name: str, n: int, row_bytes: int) -> tuple[int, int, int]:
+    """[panels, blocks, bytes] of a matrix u8[n, row bytes]."""
+    return (-(-n // LANES), row_bytes // quant.by_name(name).bytes, PANELS[name].bytes)
 
 
 def unit_bytes(name: str) -> int:
@@ -88,37 +88,37 @@ def unit_bytes(name: str) -> int:
     return 4 if quant.by_name(name).bytes % 4 == 0 else 2
 
 
-def pack_strips(raw: Array, name: str, out: Array, first: int, last: int) -> None:
-    """Fill strips first … last-1 of `out` from rows of the file."""
-    f, fmt = STRIPS[name], quant.by_name(name)
+def pack_panels(raw: Array, name: str, out: Array, first: int, last: int) -> None:
+    """Fill panels first … last-1 of `out` from rows of the file."""
+    f, fmt = PANELS[name], quant.by_name(name)
     rows = raw[first * LANES : last * LANES]
     blocks = rows.reshape(len(rows), -1, fmt.bytes)
     if len(rows) % LANES:
         blocks = np.concatenate([blocks, np.zeros((-len(rows) % LANES, *blocks.shape[1:]), np.uint8)])
     quantized, parts = split_fields(name, blocks)
-    strips, nb = last - first, blocks.shape[1]
-    q = quantized.reshape(strips, LANES, nb, f.groups, 8, 4)  # [.., lane, block, sub-block, group, byte]
+    panels, nb = last - first, blocks.shape[1]
+    q = quantized.reshape(panels, LANES, nb, f.groups, 8, 4)  # [.., lane, block, sub-block, group, byte]
     target = out[first:last]
     if f.low == 8:
         words = q.transpose(0, 2, 3, 4, 1, 5)
     else:
         nibbles = q & np.uint8(15)
         words = (nibbles[..., 0::2, :] | (nibbles[..., 1::2, :] << np.uint8(4))).transpose(0, 2, 3, 4, 1, 5)
-    target[..., : f.plane_at] = words.reshape(strips, nb, f.plane_at)
+    target[..., : f.plane_at] = words.reshape(panels, nb, f.plane_at)
     if f.planes:
-        bits = np.empty((strips, nb, f.groups, f.planes, LANES, 4), np.uint8)
+        bits = np.empty((panels, nb, f.groups, f.planes, LANES, 4), np.uint8)
         weights = (1 << np.arange(8)).astype(np.uint8)
         for p in range(f.planes):
             plane = (q >> np.uint8(4 + p)) & np.uint8(1)
             bits[:, :, :, p] = np.einsum("slbgkj,k->sbglj", plane, weights, dtype=np.uint8, casting="unsafe")
-        target[..., f.plane_at : f.scale_at] = bits.reshape(strips, nb, -1)
+        target[..., f.plane_at : f.scale_at] = bits.reshape(panels, nb, -1)
     for at, part in parts:  # part: u8[rows, blocks, fields, bytes of a field]
-        fields = part.reshape(strips, LANES, nb, *part.shape[2:]).transpose(0, 2, 3, 1, 4).reshape(strips, nb, -1)
+        fields = part.reshape(panels, LANES, nb, *part.shape[2:]).transpose(0, 2, 3, 1, 4).reshape(panels, nb, -1)
         target[..., at : at + fields.shape[-1]] = fields
 
 
 def split_fields(name: str, b: Array) -> tuple[Array, list[tuple[int, Array]]]:
-    """Quantized values u8[rows, blocks, elements] and the other fields, u8[rows, blocks, fields, bytes], with their place in a strip."""
+    """Quantized values u8[rows, blocks, elements] and the other fields, u8[rows, blocks, fields, bytes], with their place in a panel."""
     fmt, (rows, blocks, size) = quant.by_name(name), b.shape
     flat = np.ascontiguousarray(b).reshape(-1, size)
     quantized = fmt.q.unpack(flat).reshape(rows, blocks, fmt.elements)
@@ -126,12 +126,12 @@ def split_fields(name: str, b: Array) -> tuple[Array, list[tuple[int, Array]]]:
     def whole(x: quant.Integers) -> Array:
         return x.unpack(flat).reshape(rows, blocks, -1, 1).view(np.uint8)
 
-    return quantized ^ np.uint8(128) if fmt.q.signed else quantized, [(at, whole(x)) for at, x in strip_fields(name)]
+    return quantized ^ np.uint8(128) if fmt.q.signed else quantized, [(at, whole(x)) for at, x in panel_fields(name)]
 
 
-def strip_fields(name: str) -> list[tuple[int, quant.Integers]]:
-    """The fields of a format beside its quantized values, each with its place in a strip."""
-    f, fmt = STRIPS[name], quant.by_name(name)
+def panel_fields(name: str) -> list[tuple[int, quant.Integers]]:
+    """The fields of a format beside its quantized values, each with its place in a panel."""
+    f, fmt = PANELS[name], quant.by_name(name)
     found = []
     for scale, at, top in ((fmt.scale, f.scale_at, f.d_at), (fmt.minimum, f.minimum_at, f.dmin_at)):
         if scale is not None:

@@ -1,0 +1,173 @@
+"""Architectures of transformers on a GPU at the sizes of their configurations, two layers deep, beside eager PyTorch in a CUDA graph.
+
+    python benchmarks/gpu_hf.py                      every architecture of the list below (bf16; some minutes on an H200)
+    python benchmarks/gpu_hf.py llama swin --dtype f32
+    python benchmarks/gpu_hf.py --jobs 5 --seconds 300    compiles side by side, timings one after the other; what is not reached is named
+
+`ratio` is the time of eager PyTorch, of a CUDA graph of it where it can be captured, over ours. Errors are distances from PyTorch in f32,
+behind them eager's own. Models behind 1.1 show their slowest launches. Nothing is downloaded: weights are random.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import os
+import queue
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import breadth_hf
+import torch
+
+import tilewright as tw
+
+KINDS = """albert audio-spectrogram-transformer bart bert big_bird bigbird_pegasus biogpt bloom camembert canine clip codegen cohere
+conditional_detr convbert convnext convnextv2 cvt deberta deberta-v2 decision_transformer deformable_detr deit detr dinov2
+dinov2_with_registers distilbert dpr electra ernie esm falcon falcon_mamba flaubert focalnet gemma gemma2 gemma3_text git glm glm4 glpn gpt2
+gpt_bigcode gpt_neox gptj granite granitemoe helium hiera hubert ibert ijepa informer layoutlm levit lilt llama longt5 luke mamba mamba2
+marian mask2former mbart megatron-bert mgp-str mistral mixtral mobilebert mobilenet_v1 mobilenet_v2 mobilevit mobilevitv2 modernbert mpnet
+mpt mt5 nemotron nystromformer olmo olmo2 olmoe openai-gpt opt owlvit patchtsmixer patchtst pegasus perceiver persimmon phi phi3 phimoe
+poolformer prophetnet pvt pvt_v2 qwen2 qwen2_moe qwen3 qwen3_moe recurrent_gemma regnet rembert resnet roberta roformer rt_detr sam
+segformer sew siglip smollm3 speech_to_text squeezebert stablelm starcoder2 swiftformer swin swin2sr swinv2 switch_transformers t5
+timesformer umt5 univnet vilt visual_bert vit vit_mae vit_msn vitdet vits vivit wav2vec2-bert wav2vec2-conformer whisper xglm xlm
+xlm-roberta xlnet xmod yolos yoso exaone4 ernie4_5 seed_oss hunyuan_v1_dense lfm2 olmo3 doge arcee apertus cohere2 diffllama nomic_bert
+eurobert videomae vjepa2 encodec dac mimi""".split()  # noqa: SIM905
+END, LAST = "end of a model", "end of a model and of its process"
+
+
+def captured(call: Callable[[], Any]) -> Callable[[], None]:
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(2):
+            call()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    return graph.replay
+
+
+def measure(kind: str, cls: str, dtype: torch.dtype) -> bool:
+    """Prints a row. False: PyTorch could not capture the model, after which it makes no random numbers in this process."""
+    from triton.testing import do_bench
+
+    with torch.device("cuda"):
+        module, inputs = breadth_hf.build(cls)
+    halved = lambda d: tuple(x.to(d) if x.is_floating_point() else x for x in inputs)
+    module, given = module.to("cuda", dtype), halved(dtype)
+    with torch.no_grad():
+        start = time.perf_counter()
+        session = tw.compile(module, given)
+        got = session(*given)
+        torch.cuda.synchronize()
+        ready = time.perf_counter() - start
+        own = module(*given)
+        exact = module.float()(*halved(torch.float32))
+        module.to(dtype)
+        far = lambda a: max(float((x.double() - y.double()).norm() / (y.double().norm() + 1e-9)) for x, y in zip(a, exact, strict=True))
+        error, wanted = far(got if isinstance(got, (list, tuple)) else [got]), far(own)
+        del got, own
+        calls: dict[str, Callable[[], Any]] = {"tilewright": lambda: session(*given), "eager": lambda: module(*given)}
+        try:
+            calls["graph"] = captured(calls["eager"])
+        except Exception:  # it copies to the host, or asks for sizes
+            torch.cuda.synchronize()
+        with open(os.path.join(tempfile.gettempdir(), "gpu.lock"), "w") as f:
+            fcntl.flock(f, fcntl.LOCK_EX)
+            us = {k: do_bench(c, warmup=5, rep=20, return_mode="median") * 1e3 for k, c in calls.items()}
+            ours = us.pop("tilewright")
+            ratio = min(us.values()) / ours
+            wrong = " WRONG" if not error <= 2.5 * wanted + 2e-3 else ""
+            print(f"{kind:28s} {ours:9.1f} us  ratio {ratio:6.2f}  {' '.join(f'{k} {v:.1f}' for k, v in us.items())}  "
+                  f"error {error:.1e} ({wanted:.1e}){wrong}  ready {ready:.1f} s", flush=True)
+            if ratio < 1.1:
+                profile = session.profile(*given)
+                for x in sorted(profile.rows, key=lambda x: -x["us"])[:5]:
+                    print(f"    {x['us']:8.1f} us, predicted {x['predicted_us']:7.1f} {x['grid']} x {x['block']} {x['name'][:60]} "
+                          f"{x['reason'] or ''}")
+    return "graph" in calls
+
+
+def worker(dtype: torch.dtype) -> None:
+    """Rows for the names that come in, one after the other."""
+    breadth_hf.at_full_width()
+    classes = breadth_hf.names()
+    for line in sys.stdin:
+        kind, sound = line.strip(), True
+        try:
+            if f"hf {kind}" not in classes:
+                raise LookupError("this release of transformers has no such architecture")
+            sound = measure(kind, classes[f"hf {kind}"], dtype)
+        except Exception as e:
+            sound = False
+            print(f"{kind:28s} FAILED {type(e).__name__}: {str(e)[:200]} | {traceback.format_exc().splitlines()[-3].strip()[:120]}")
+        print(END if sound else LAST, flush=True)
+        if not sound:
+            return
+        torch.cuda.empty_cache()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kinds", nargs="*")
+    parser.add_argument("--dtype", choices=("bf16", "f32"), default="bf16")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=3600)
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.worker:
+        worker({"bf16": torch.bfloat16, "f32": torch.float32}[args.dtype])
+        return
+    names: queue.SimpleQueue[str] = queue.SimpleQueue()
+    for kind in args.kinds or KINDS:
+        names.put(kind)
+    end, ratios = time.time() + args.seconds, list[float]()
+
+    def serve() -> None:
+        process: subprocess.Popen[str] | None = None
+        while not names.empty() and time.time() < end:
+            kind = names.get()
+            if process is None or process.poll() is not None:
+                command = [sys.executable, __file__, "--worker", "--dtype", args.dtype]
+                process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+            assert process.stdin is not None and process.stdout is not None
+            process.stdin.write(kind + "\n")
+            process.stdin.flush()
+            lines: list[str] = []
+            for line in process.stdout:
+                if line.rstrip() in (END, LAST):
+                    if line.rstrip() == LAST:
+                        process.wait()
+                    break
+                lines.append(line.rstrip())
+            else:
+                lines.append(f"{kind:28s} FAILED: its process died")
+                process.wait()
+            print("\n".join(lines), flush=True)
+            ratios.extend(float(x.split("ratio")[1].split()[0]) for x in lines if " ratio " in x)
+        if process is not None and process.poll() is None:
+            process.kill()
+
+    threads = [threading.Thread(target=serve) for _ in range(args.jobs)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    left = [names.get() for _ in range(names.qsize())]
+    if left:
+        print("not run:", *left)
+    if ratios:
+        print(f"{len(ratios)} architectures, lowest {min(ratios):.2f}, geometric mean {statistics.geometric_mean(ratios):.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""What a thread of a program does on a GPU, counted without running it: instructions, waits for memory, products of whole tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from ...kernels.cuda.kernel import BlockKernel
+from ...kernels.cuda.tiled import TiledKernel
+from ...tile.ir import Instr, Kernel, TileType, Var, ViewType
+from ...tile.work import Walk
+
+# instructions, of 32 bits a lane
+INDEX = {"index.add": 2, "index.sub": 2, "index.mul": 4, "index.min": 3, "index.max": 3, "index.cmp": 2}
+DIVIDE = (2, 6, 30)  # a 64-bit quotient by a power of two, by another number that is known, by one that is not
+WHOLE = (1, 5, 20)  # of 32 bits
+FUNCTION = {"f64": 60}  # of one element; else:
+SHORT = 8
+ADDRESS = 2  # of an access
+
+
+class Threads(Walk):
+    """`instructions` of a thread, `waits`: how often it must wait for memory, `products`: flops of the program's tiles."""
+
+    def __init__(self, kernel: Kernel, words: Sequence[int | None], pid: int, lanes: int) -> None:
+        self.instructions = self.waits = self.products = 0.0
+        self.known: dict[Var, int] = {}  # whole numbers that fill a tile
+        self.reads = False  # whether the open loop's body loads from memory
+        super().__init__(kernel, words, pid, lanes)
+        self.instructions += sum(n * FUNCTION.get(dtype, SHORT) for (_, dtype), n in self.total.math_registers.items())
+        self.waits += self.reads
+
+    def loop(self, instr: Instr) -> None:
+        before, self.reads = self.reads, False
+        start, stop = self.value(instr.operands[0]), self.value(instr.operands[1])
+        super().loop(instr)
+        known = start is not None and stop is not None
+        count = max(0, -(-(stop - start) // instr.attrs.get("step", 1))) if known else 1  # type: ignore[operator]
+        self.waits += self.scales[-1] * count * self.reads
+        self.instructions += self.scales[-1] * count * 3
+        self.reads = before
+
+    def leaf(self, instr: Instr) -> None:
+        super().leaf(instr)
+        op = instr.op
+        if op == "full" and isinstance(instr.attrs["value"], int):
+            self.known[instr.results[0]] = instr.attrs["value"]
+        level = self.level.get(instr.results[0], 0) if instr.results else len(self.scales) - 1
+        scale = self.scales[min(level, len(self.scales) - 1)]
+        if op in ("index.floordiv", "index.mod"):
+            self.instructions += scale * _quotient(instr.operands[1], DIVIDE)
+        elif op.startswith("index."):
+            self.instructions += scale * INDEX.get(op, 2)
+
+    def memory(self, instr: Instr, scale: float) -> None:
+        super().memory(instr, scale)
+        view = instr.operands[0]
+        if instr.op == "call" or not isinstance(view, Var) or not isinstance(view.type, ViewType):
+            return
+        tile = instr.results[0].type if instr.results else next(x.type for x in reversed(instr.operands) if isinstance(x, Var))
+        assert isinstance(tile, TileType)
+        single = instr.op in ("gather", "scatter", "atomic")
+        self.instructions += scale * self.registers(tile) * (1 + ADDRESS if single else 1) + ADDRESS
+        self.reads = self.reads or (view.type.space == "global" and instr.op in ("load", "gather", "atomic"))
+
+    def arithmetic(self, instr: Instr, scale: float) -> None:
+        before = self.total.arithmetic
+        super().arithmetic(instr, scale)
+        out = instr.results[0].type
+        assert isinstance(out, TileType)
+        if instr.op == "mma":
+            first = instr.operands[0]
+            assert isinstance(first, Var) and isinstance(first.type, TileType)
+            self.products += scale * 2.0 * out.numel * first.type.shape[1]
+        elif instr.op in ("floordiv", "rem", "div") and not out.dtype.is_float:
+            by = instr.operands[1]
+            self.instructions += scale * self.registers(out) * _quotient(self.known.get(by, by) if isinstance(by, Var) else by, WHOLE)
+        else:
+            self.instructions += self.total.arithmetic - before
+
+
+def _quotient(by: object, costs: tuple[int, int, int]) -> int:
+    return costs[2] if not isinstance(by, int) else costs[by & (by - 1) != 0]
+
+
+@lru_cache(maxsize=4096)
+def per_thread(kernel: Kernel, words: tuple[int | None, ...], grid: int) -> Threads | None:
+    """Of a program in the middle of the grid; None: a kernel whose body is not all of it."""
+    if type(kernel) not in (BlockKernel, TiledKernel) or not grid:
+        return None
+    assert isinstance(kernel, (BlockKernel, TiledKernel))
+    return Threads(kernel, words, grid // 2, kernel.threads)
