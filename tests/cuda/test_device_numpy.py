@@ -89,11 +89,14 @@ CALLS: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
     "max": lambda f, d: f.max(d["f"] > 0, axis=0),
     "floor": lambda f, d: f.floor(d["i"]),
     "pad": lambda f, d: f.pad(d["f"], 1),
+    "sum": lambda f, d: f.sum(d["f"], dtype=f.float64, axis=1),
+    "argmax": lambda f, d: f.argmax(d["f"] > 0, axis=1),
+    "round": lambda f, d: f.round(d["f"], 1),
 }
 
 
 OFTEN = {"median", "histogram", "unique", "searchsorted", "nonzero", "bincount", "nanmean", "tensordot", "delete", "cumsum", "max",
-         "floor", "pad"}
+         "floor", "pad", "sum", "argmax", "round"}
 
 
 @pytest.mark.parametrize("name", [n if n in OFTEN else pytest.param(n, marks=pytest.mark.slow) for n in CALLS])

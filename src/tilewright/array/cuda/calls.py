@@ -273,7 +273,12 @@ def _reduced(name: str, args: Sequence[Any], kwargs: dict[str, Any], x: Array, a
     if type(axis) not in (type(None), int, tuple):
         return None
     count = len(args) + len(kwargs)
-    made = reductions.run(name, place(x), axis, keepdims, lambda make: direct.note(name, args, kwargs, lambda: make(count)))
+
+    def note(make: Callable[[int], direct.Plan | None]) -> None:
+        if args[0] is x and kwargs.get("out") is None:  # not another dtype of it
+            direct.note(name, args, kwargs, lambda: make(count))
+
+    made = reductions.run(name, place(x), axis, keepdims, note)
     return None if made is None else P.wrap(made)
 
 
