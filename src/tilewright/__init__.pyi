@@ -94,7 +94,7 @@ __all__ = ["ArgumentError", "Array", "ArrayLike", "AxisError", "CheckpointError"
            "where", "while_loop", "xlog1py", "xlogy", "zeros", "zeros_like", "zeta"]
 bfloat16: np.dtype[Any]
 bool: np.dtype[Any]
-bool_: float
+bool_: np.dtype[Any]
 complex128: np.dtype[Any]
 complex64: np.dtype[Any]
 e: float

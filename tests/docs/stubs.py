@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from math import isfinite
 from typing import Any
 
+import numpy as np
+
 import tilewright as tw
 from tests.meta.source import PACKAGE
 from tilewright import ops
@@ -116,7 +118,7 @@ def package_stub() -> str:
     for name, module in PUBLIC._MODULES.items():
         folder, _, _ = module.rpartition(".")
         by_module[f".{folder}" if folder else "."].append(name)
-    values = [f"{name}: {'np.dtype[Any]' if name in info.DTYPES else 'None' if value is None else 'float'}" for name, value in
+    values = [f"{name}: {'np.dtype[Any]' if isinstance(value, np.dtype) else 'None' if value is None else 'float'}" for name, value in
               sorted(info.VALUES.items())]
     taken = {*PUBLIC._LAZY, *PUBLIC._MODULES, *info.VALUES}
     classes = [f"class {n}:\n    def __init__(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> None: ...\n"

@@ -2,14 +2,14 @@
 same numbers and options) has a plan: which memory it makes and which kernels it launches. The interpreter is not entered.
 
 A call's key is the function's table, the names of its keywords, and a word for each argument: of an Array on a GPU its interned layout, of
-a number its value, of anything else its identity (the plan keeps it). `known` is a table of keys and plans with one place for each hash. A
+a number its value, of anything else its identity (the plan keeps it). `known` is a table of keys and plans, a few for each hash. A
 plan holds, in words: its keys as below, launches, buffers (the last is the result), the layout of the result, its name. Work goes to the
 default stream; operands of other streams, and everything else that is not known, are for Python, which enters plans (`tw_device_learn`).
 """
 from __future__ import annotations
 
 ARGUMENTS = 6  # of a call, at most
-PLACES = 1 << 12  # of `known`
+PLACES, WAYS = 1 << 12, 4  # of `known`, and of a hash
 KEY = 8 * (4 + ARGUMENTS)  # bytes: table, names, arguments given by position, their kinds, a word each
 ENTRY = KEY + 16  # and the plan
 BUFFERS, WORDS = 8, 96  # of a plan and of a launch, at most
@@ -19,7 +19,7 @@ LAUNCH = ("FUNCTION", "CONFIG", "WORDS_AT", "WORD_COUNT", "MOVED", "MOVED_COUNT"
 ROOM = ("KEPT", "SIZE")  # of a row: the list of free addresses, and the size as an object
 STATE = ("NODE", "PLACED", "P_KEY", "P_ADDRESS", "P_STREAM", "P_HOME", "P_KEEP", "BLOCK", "B_ADDRESS", "B_STREAM", "B_FREE", "B_KEPT",
          "ZERO", "CURRENT", "STREAMS", "MISSED", "KNOWN", "START", "MORE", "KEYED", "NOTED")
-CONSTANTS = {"ARGUMENTS": ARGUMENTS, "PLACES": PLACES, "KEY_BYTES": KEY, "ENTRY_BYTES": ENTRY, "CONFIG_BYTES": 56,
+CONSTANTS = {"ARGUMENTS": ARGUMENTS, "PLACES": PLACES, "WAYS": WAYS, "KEY_BYTES": KEY, "ENTRY_BYTES": ENTRY, "CONFIG_BYTES": 56,
              "LAUNCH_BYTES": 8 * len(LAUNCH), "ROOM_BYTES": 8 * len(ROOM), "BUFFER_BYTES": 8 * BUFFERS, "WORD_BYTES": 8 * WORDS}
 CONSTANTS |= {f"{prefix}{name}": 8 * k for prefix, names in (("D_", PLAN), ("L_", LAUNCH), ("R_", ROOM)) for k, name in enumerate(names)}
 
@@ -108,7 +108,7 @@ def device_entry(key):
         h = (h ^ ld64(key + i)) * 1099511628211
         h = h ^ ((h >> 29) & 34359738367)
         i += 8
-    return ld64(address(state) + S_KNOWN) + ENTRY_BYTES * (h & (PLACES - 1))
+    return ld64(address(state) + S_KNOWN) + ENTRY_BYTES * (h & (PLACES - WAYS))
 
 
 def tw_device_learn(table, args, nargs, names, plan):
@@ -116,19 +116,33 @@ def tw_device_learn(table, args, nargs, names, plan):
     if device_key(key, table, args, nargs, names) == 0:
         return 0
     entry = device_entry(key)
+    i = 0
+    while i < WAYS - 1 and ld64(entry) != 0 and not same_key(entry, key):
+        entry += ENTRY_BYTES
+        i += 1
     copy(entry, key, KEY_BYTES)
     st64(entry + KEY_BYTES, plan)
+    return 1
+
+
+def same_key(entry, key):
+    i = 0
+    while i < KEY_BYTES:
+        if ld64(entry + i) != ld64(key + i):
+            return 0
+        i += 8
     return 1
 
 
 def device_plan(key):
     entry = device_entry(key)
     i = 0
-    while i < KEY_BYTES:
-        if ld64(entry + i) != ld64(key + i):
-            return 0
-        i += 8
-    return ld64(entry + KEY_BYTES)
+    while i < WAYS:
+        if same_key(entry, key):
+            return ld64(entry + KEY_BYTES)
+        entry += ENTRY_BYTES
+        i += 1
+    return 0
 
 
 def number_of(object):

@@ -128,7 +128,7 @@ def noted(name: str, args: Sequence[Any], kwargs: dict[str, Any], plan: kernels.
 def _planned(name: str, args: Sequence[Any]) -> tuple[kernels.Plan, list[Placed | None]] | None:
     """The kernel that runs a function of these, and its numbers on the device; None where other operands than these are read."""
     strong = [x.dtype for x in args[name == "where" :] if type(x) is Array]
-    if not strong or name == "positive":
+    if not strong or name == "positive" or (name in composed.WHOLE and dt.dtype(strong[0]).kind in "iub"):
         return None
     text, operands = _text(name, strong[0], args)
     if len(operands) != len(args) or any(x is not y for x, y in zip(operands, args, strict=True)):
@@ -273,7 +273,12 @@ def _reduced(name: str, args: Sequence[Any], kwargs: dict[str, Any], x: Array, a
     if type(axis) not in (type(None), int, tuple):
         return None
     count = len(args) + len(kwargs)
-    made = reductions.run(name, place(x), axis, keepdims, lambda make: direct.note(name, args, kwargs, lambda: make(count)))
+
+    def note(make: Callable[[int], direct.Plan | None]) -> None:
+        if args[0] is x and kwargs.get("out") is None:  # not another dtype of it
+            direct.note(name, args, kwargs, lambda: make(count))
+
+    made = reductions.run(name, place(x), axis, keepdims, note)
     return None if made is None else P.wrap(made)
 
 

@@ -15,7 +15,7 @@ from . import placed as P
 F = TypeVar("F", bound=Callable[..., Any])
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
 # Computed by the host, from a copy: files, a function of the user's, and rare ones whose algorithms branch on every element.
-HOSTED = frozenset({"save", "i0", "lexsort", "apply_along_axis", "float_power"})
+HOSTED = frozenset({"save", "i0", "lexsort", "apply_along_axis", "float_power", "polyfit"})
 WHOLE = frozenset({"floor", "ceil", "trunc", "round", "rint"})  # of integers they copy
 CLOSE = ("logical_or(equal(i0,i1),logical_and(logical_and(isfinite(i0),isfinite(i1)),"
          "less_equal(abs(subtract(i0,i1)),add(i2,multiply(i3,abs(i1))))))")

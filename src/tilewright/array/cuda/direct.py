@@ -41,7 +41,8 @@ class _Here(threading.local):
 
 _here = _Here()
 _objects: dict[str, Any] = {}  # what `state` has addresses of
-_plans: dict[Any, Any] = {}  # what `known` has addresses of, by table and arguments
+_plans: dict[int, Any] = {}  # what `known` has addresses of
+_retired: list[Any] = []  # the plans that were forgotten last
 
 
 @dataclass(frozen=True)
@@ -184,6 +185,7 @@ def forget() -> None:
     """Host code knows no call any more."""
     if _objects:
         ctypes.memset(_objects["KNOWN"], 0, ctypes.sizeof(_objects["KNOWN"]))
+        _retired[:] = _plans.values()  # another thread may be launching one of them
         _plans.clear()
 
 

@@ -351,7 +351,7 @@ def empty(shape: Sequence[int], dtype: Any, stream: int | None = None) -> Placed
 def made(key: Key, stream: int) -> Placed:
     """New memory that lies so."""
     p: Placed = object.__new__(Placed)
-    p.keep = block = Block(key.nbytes, stream)
+    p.keep = block = Block(key.nbytes, stream, keep=True)
     p._key, p._address, p.stream, p._home = key, block.address, stream, stream
     return p
 

@@ -56,14 +56,14 @@ def _torch_memory(torch: Any) -> tuple[Any, Any, Any]:
 
 class Block:
     """Memory of the pool, or of PyTorch's caching allocator where PyTorch runs on the GPU: two pools would keep from each other what they
-    do not use. It goes back, in the stream's order, with the object; small blocks of the default stream, which nobody can capture, are kept
-    for the next result."""
+    do not use. It goes back, in the stream's order, with the object. `keep`: a small block of the default stream, which nobody can capture,
+    is kept for the next one."""
 
     __slots__ = ("_free", "address", "kept", "stream")  # host code knows the fields
 
-    def __init__(self, nbytes: int, stream: int) -> None:
+    def __init__(self, nbytes: int, stream: int, *, keep: bool = False) -> None:
         self.stream = stream
-        if stream == 0 and nbytes <= SMALL:
+        if keep and stream == 0 and nbytes <= SMALL:
             free, kept = small(nbytes)
             try:
                 self.address: int = kept.pop()
