@@ -15,14 +15,12 @@ from tests.fresh import fresh_rng
 from tilewright.core.dtypes import DType, bf16, f32, f64, i64
 from tilewright.ops import functions as F
 
-ZERO = ((0, 0), (0, 0))
-
 
 def wide(x: Any) -> torch.Tensor:
     return torch.from_numpy(np.asarray(x, np.float64))
 
 
-def close(got: Any, want: torch.Tensor, dtype: DType = f32) -> None:
+def assert_close(got: Any, want: torch.Tensor, dtype: DType = f32) -> None:
     limit = {"f32": 2e-5, "f64": 1e-12, "bf16": 2e-2}[dtype.name]
     np.testing.assert_allclose(got.astype(np.float64), want.numpy(), rtol=limit, atol=limit * max(1.0, float(want.abs().max())))
 
@@ -36,7 +34,7 @@ def test_transposed_windows_of_few_channels(dtype: DType, groups: int, channels:
     emulated = Emulated(graph(lambda a, b: F.one("tanh", op(a, b)), (dtype, x.shape), (dtype, w.shape)))
     assert any(k.kernel.name.startswith("conv_planes") for k in emulated.program.launches)
     want = nn.conv_transpose2d(wide(x), wide(w), None, (stride, 1), (1, 2), 0, groups, (1, dilation)).tanh()
-    close(emulated(x, w)[0], want, dtype)
+    assert_close(emulated(x, w)[0], want, dtype)
 
 
 def test_pools_of_any_strides() -> None:
@@ -50,7 +48,7 @@ def test_pools_of_any_strides() -> None:
         np.testing.assert_array_equal(got, w.numpy())
     mean = o.AvgPool(kernel=(5, 3), stride=(1, 3), padding=((2, 2), (1, 1)), count_include_pad=False)
     got = Emulated(graph(mean, (f32, (2, 2, 7, 100))))(y := rng.normal(size=(2, 2, 7, 100)).astype(np.float32))[0]
-    close(got, nn.avg_pool2d(wide(y), (5, 3), (1, 3), (2, 1), count_include_pad=False))
+    assert_close(got, nn.avg_pool2d(wide(y), (5, 3), (1, 3), (2, 1), count_include_pad=False))
 
 
 @pytest.mark.parametrize("power", [2.0, float("inf")])
@@ -58,7 +56,7 @@ def test_distances_of_pairs(power: float) -> None:
     rng = fresh_rng()
     a, b = (rng.normal(size=(2, n, 17)).astype(np.float32) for n in (65, 7))
     got = Emulated(graph(o.PairSums(power=power), (f32, a.shape), (f32, b.shape)))(a, b)[0]
-    close(got, torch.cdist(wide(a), wide(b), p=power) ** (2 if power == 2 else 1))
+    assert_close(got, torch.cdist(wide(a), wide(b), p=power) ** (2 if power == 2 else 1))
 
 
 @pytest.mark.parametrize(("n", "dtype"), [(1, f32), (7, f64), (17, f32)], ids=str)
@@ -66,7 +64,7 @@ def test_small_cholesky_factors(n: int, dtype: DType) -> None:
     x = fresh_rng().normal(size=(3, n, n))
     x = (x @ x.transpose(0, 2, 1) + n * np.eye(n)).astype(dtype.np)
     emulated = Emulated(graph(o.Cholesky(), (dtype, x.shape)))
-    close(emulated(x)[0], torch.linalg.cholesky(wide(x)), dtype)
+    assert_close(emulated(x)[0], torch.linalg.cholesky(wide(x)), dtype)
     assert not emulated.errors[0]
     x[1] = -x[1]
     emulated(x)
@@ -94,4 +92,4 @@ def test_indices_that_are_one_number_for_all() -> None:
     got = Emulated(made)(np.full((1, 1), 7), u)[0]
     want = np.zeros((20, 6))
     want[7] = u.astype(np.float64).sum(0)
-    close(got, torch.from_numpy(want))
+    assert_close(got, torch.from_numpy(want))

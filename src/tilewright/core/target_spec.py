@@ -57,7 +57,7 @@ class TargetSpec:
 
     @property
     def multiplies_pairs(self) -> bool:
-        """Vectors of bf16 pairs are multiplied as fast as vectors of f32: on Zen cores. Intel's take several times as long, and have AMX."""
+        """Vectors of bf16 pairs are multiplied as fast as vectors of f32: on Zen cores. Intel's take several times as long and have AMX."""
         return self.has_avx512bf16 and not self.has_amx
 
     @property

@@ -78,8 +78,6 @@ def from_onnx(model: Model) -> tuple[Callable[..., Any], dict[str, Any]]:
     batched; params is a dict of the model's float initializers by name."""
     source = Source(model)
     require_all(source)
-    from ..frontend.onnx import families as _families  # noqa: F401  fills the tables
-
     graph = source.proto.graph
     params = {t.name: np.array(source.array(t)) for t in graph.initializer if t.data_type in (1, 10, 11, 16)}
     names = input_names(graph)
