@@ -113,16 +113,22 @@ class Late:
     offsets: Array
     grids: Array  # thunks, and the numbers of their grids
     sizes: Array
+    kept: Array  # the numbers of what was laid out for the schedule (memory, programs) ...
+    most: Array  # ... and the values that it was laid out for
     bound: tuple[int, ...] = ()
 
-    def bind(self, instance: Instance, key: tuple[int, ...], env: Mapping[str, int]) -> None:
+    def bind(self, instance: Instance, key: tuple[int, ...], env: Mapping[str, int]) -> bool:
+        """Whether these values fit: what a slice leaves of a tensor is larger where the symbol is smaller."""
         if key == self.bound:
-            return
+            return True
         values = np.array(self.values(env), np.int64)
+        if (values[self.kept] > self.most).any():
+            return False
         instance.words[self.words] = values[self.source] + self.base
         instance.patches[self.patches, 2] = values[self.offsets]
         instance.thunks[self.grids, THUNK_GRID] = values[self.sizes]
-        self.bound = key
+        instance.env, self.bound = dict(env), key
+        return True
 
 
 class Executable:
@@ -238,6 +244,8 @@ class CpuExecutable(Executable):
             return
         table = DimTable(self.interface.symbols)
         number = np.array([table.add(d) if is_late else -1 for d, is_late in zip(self._table.dims, late, strict=True)], np.int64)
+        sized = {table.add(b.nbytes) for b in self.plan.temps if any(s.name in called for s in symbols(b.nbytes))}
+        self._late_kept = np.array(sorted(sized | {k for k in number[[*self._scratch, *self._grid]].tolist() if k >= 0}), np.int64)
         self._late_number, self._late_values = number, table.compile()
         self._late_words = np.flatnonzero(number[self._source] >= 0)
         self._late_patches = np.flatnonzero(number[self._source[self._io_words]] >= 0)
@@ -321,7 +329,9 @@ class CpuExecutable(Executable):
         base = made.words[words] - made.values[source]
         offsets = number[self._source[self._io_words[self._late_patches]]]
         in_arena = np.isin(words, self._temp_words)
-        return Late(self._late_values, words, number[source], base, in_arena, self._late_patches, offsets, rows, number[grid[launches]])
+        most = np.array(self._late_values(made.env), np.int64)[self._late_kept]
+        return Late(self._late_values, words, number[source], base, in_arena, self._late_patches, offsets, rows, number[grid[launches]],
+                    self._late_kept, most)
 
     def _ways(self, values: Array) -> Array:
         """For each launch, which of its kernels runs: the first variant whose guard holds, else its own."""

@@ -40,27 +40,29 @@ class Workspace:
 
     def job(self, key: Key) -> int:
         """The address of the job for these symbol values; the schedule is built when the shape is new here. Values that the call gives
-        are written into the schedule of their power of two."""
+        are written into the schedule of their power of two, where they fit there."""
         if self._late:
-            return self._bound(key)
+            return self._bound(key)[0]
         found = self.instances.get(key)
         if found is None:
             return self._build(key)
         self.instances.move_to_end(key)
         return found[0]
 
-    def _bound(self, key: Key) -> int:
+    def _bound(self, key: Key) -> tuple[int, Instance, Any]:
         symbols = self.executable.interface.symbols
         env = dict(zip((s.name for s in symbols), key, strict=True))
         self.executable.check(env)
-        rounded = self._rounded(key)
-        if rounded not in self.instances:
-            self._build(rounded)
-        self.instances.move_to_end(rounded)
-        address, instance, _ = self.instances[rounded]
-        assert instance.late is not None
-        instance.late.bind(instance, key, env)
-        return address
+        for at in (self._rounded(key), key):
+            if at not in self.instances:
+                self._build(at)
+            found = self.instances[at]
+            late = found[1].late
+            assert late is not None
+            if late.bind(found[1], key, env):
+                self.instances.move_to_end(at)
+                return found
+        raise AssertionError("a schedule fits the values that it was made for")
 
     def _rounded(self, key: Key) -> Key:
         symbols = self.executable.interface.symbols
@@ -71,9 +73,10 @@ class Workspace:
 
     def prepared(self, key: Key) -> tuple[Instance, Any]:
         """The instance for these symbol values, and its job block."""
+        if self._late:
+            return self._bound(key)[1:]
         self.job(key)
-        _, made, job = self.instances[self._rounded(key) if self._late else key]
-        return made, job
+        return self.instances[key][1:]
 
     def _build(self, key: Key) -> int:
         env = dict(zip((s.name for s in self.executable.interface.symbols), key, strict=True))
