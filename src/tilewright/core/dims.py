@@ -205,17 +205,20 @@ def _atom(a: Atom) -> Expr:
 
 def sym(name: str, lo: int = 0, hi: int = UNBOUNDED) -> Expr:
     """A fresh symbolic dim. `sym("S", 1, 1024)` is what `tw.Dim` returns."""
-    if not (isinstance(name, str) and name.isidentifier()):
-        raise ParseError(f"dim: a symbol's name must be an identifier, got {name!r}")
-    if type(lo) is not int or type(hi) is not int:
-        raise ParseError(f"dim: {name} needs integers as its limits, got lo={lo!r}, hi={hi!r}")
-    if not 0 <= lo <= hi:
+    made = integer(name, lo, hi)
+    if lo < 0:
         raise ParseError(f"dim: {name} needs 0 <= lo <= hi, got lo={lo}, hi={hi}")
-    return _atom(Symbol(name, lo, hi))
+    return made
 
 
 def integer(name: str, lo: int, hi: int) -> Expr:
     """The same for a number of a call that is no size, and may be negative."""
+    if not (isinstance(name, str) and name.isidentifier()):
+        raise ParseError(f"dim: a symbol's name must be an identifier, got {name!r}")
+    if type(lo) is not int or type(hi) is not int:
+        raise ParseError(f"dim: {name} needs integers as its limits, got lo={lo!r}, hi={hi!r}")
+    if lo > hi:
+        raise ParseError(f"dim: {name} needs 0 <= lo <= hi, got lo={lo}, hi={hi}")
     return _atom(Symbol(name, lo, hi))
 
 
