@@ -99,3 +99,23 @@ def test_numbers_of_a_call_may_be_negative() -> None:
         for a, b in ((2, 3), (-2, -3), (-4, 4)):
             assert_same(compiled(x, a, b), f(x, a, b))
     assert len(found) == 1 and not found[0].splits
+
+
+def test_numbers_of_a_call_cut_tensors() -> None:
+    """Slices from and up to an integer argument, read and written; the larger it is, the less is left."""
+
+    def f(x: torch.Tensor, a: int, b: int) -> Any:
+        rest = x[a:].cumsum(0).flip(0).cumsum(0)
+        x.narrow(0, a, b - a).mul_(2)
+        x[b:] -= 1
+        return rest, x + 1
+
+    torch._dynamo.reset()
+    compiled = torch.compile(f, backend="tilewright", dynamic=True)
+    with watching() as found:
+        for n, a, b in ((1000, 300, 600), (1000, 5, 6), (33, 2, 33), (700, 650, 690), (1000, 9, 999), (66, 40, 60)):
+            x = torch.randint(-3, 4, (2 * n,)).float()[::2]
+            y = x.clone()
+            assert_same(compiled(x, a, b), f(y, a, b))
+            assert torch.equal(x, y)
+    assert found and not any(c.splits for c in found)

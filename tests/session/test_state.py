@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tests.fresh import fresh_rng
 from tilewright import ops as o
 from tilewright.core import dtypes as dt
-from tilewright.core.dims import sym
+from tilewright.core.dims import evaluate, sym
 from tilewright.core.errors import ExecutionError, InputError, VerifyError
 from tilewright.ir.graph import Graph
 from tilewright.ir.interp import run
@@ -19,6 +20,7 @@ from tilewright.ir.text import to_text
 from tilewright.ir.types import TensorType
 from tilewright.ir.verify import verify
 from tilewright.kernels.state import in_place_updates
+from tilewright.ops.rows.cumulative import CumSum
 from tilewright.runtime import workspace
 from tilewright.runtime.memory import Allocation
 from tilewright.runtime.state import State, StatefulCall, StateSpec
@@ -192,3 +194,24 @@ def test_a_call_without_memory_leaves_no_schedule_in_what_was_freed(monkeypatch:
             used.job((1 << 20,))
     assert not used.instances, "they point to memory that was given back"
     assert session(small) == want and np.isfinite(session(large))
+
+
+def test_what_a_slice_leaves_has_its_memory() -> None:
+    """Schedules are made for the power of two above a number that calls give; what x[n:] needs is more than it leaves there."""
+    rng = fresh_rng()
+    size, first = sym("N", 1, 4096), sym("A", 0, 4096)
+    g = Graph("rest")
+    x = g.input(TensorType(dt.f32, (size,)), "x")
+    g.outputs = [CumSum(axis=0)(CumSum(axis=0)(o.slice_(x, 0, first, size - first)))]
+    g.call_symbols = tuple(first.symbols)
+    session: Any = tw.compile(g)
+    for n, a in ((700, 300), (995, 5), (0, 1000), (1000, 0), (1, 999), *rng.integers(1, 1000, (4, 2)).tolist()):
+        n += a
+        given = rng.integers(-3, 4, n).astype(np.float32)
+        used = session.take()
+        made = used.instance(tuple({"A": a, "N": n}[s.name] for s in session.interface.symbols))
+        session.give(used)
+        temps = session.executable.plan.temps
+        assert temps and all(evaluate(b.nbytes, {"A": a, "N": n}) <= made.placement.sizes[b] for b in temps)
+        np.testing.assert_array_equal(session.run_with({"A": a}, given), given[a:].cumsum().cumsum())
+        assert session.last_env() == {"A": a, "N": n}

@@ -102,6 +102,10 @@ def reduce(x: Any, y: Any, p: Picks) -> Run:
     name = p.of(("sum", "amax", "amin", "any", "all", "mean", "prod", "count_nonzero", "var", "logsumexp", "nansum", "std", "norm"))
     if name == "prod" and x.numel() > 9:
         raise Unfit
+    if name == "std" and x.numel() and x.dtype != torch.float64:  # PyTorch's is f64 inside on a CPU: f32 has no squares of these
+        top = float(x.detach().abs().double().nan_to_num(0, 0, 0).max())
+        if top and not 1e-17 < top < 1e18:
+            raise Unfit
     if not x.dim() or p(4) == 0:
         return lambda x, y: getattr(torch, name)(x) if name != "logsumexp" else torch.logsumexp(x, tuple(range(x.dim())))
     axis, keep = axis_of(x, p), bool(p(2))
