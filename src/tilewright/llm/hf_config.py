@@ -138,7 +138,7 @@ def _recurrent(kind: str, f: Fields) -> ModelConfig:
         if heads * size != inner:
             raise f.fail("head_dim", f"{inner} / num_heads, {heads}", size)
         groups = f.integer("n_groups", high=1 << 16)
-        found = Recurrence("mamba2", inner, state, taps, heads=heads, groups=groups, steps=_limits(f), **common)
+        found = Recurrence("mamba2", inner, state, taps, heads=heads, groups=groups, norm_groups=groups, steps=_limits(f), **common)
     return ModelConfig(
         kind, layers, width, 0, 0, 0, f.integer("vocab_size", high=1 << 24), UNBOUNDED, norm_eps=f.number("layer_norm_epsilon", high=1.0),
         rope=None, feeds=False, recurrence=found, mixers=("recurrent",) * layers, tied=f.flag("tie_word_embeddings", False))
