@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.runtime import pool
 from tilewright.runtime.native import layout as L
 from tilewright.runtime.native.job import Job, patches, thunks
 from tilewright.target.cpu.host import host_target
@@ -53,6 +54,22 @@ out:
   ret i64 %v
 }
 """
+# Every program but the first takes some milliseconds.
+LINGER = """
+define internal i64 @linger(i64 %i) {
+entry:
+  %first = icmp eq i64 %i, 0
+  br i1 %first, label %out, label %spin
+spin:
+  %k = phi i64 [ 0, %entry ], [ %k1, %spin ]
+  %k1 = add i64 %k, 1
+  call void asm sideeffect "", ""()
+  %late = icmp sgt i64 %k, 40000000
+  br i1 %late, label %out, label %spin
+out:
+  ret i64 0
+}
+"""
 # add: cell[i] += 1. mirror: cell[n + i] = cell[n - 1 - i] * 3 + 1, which other threads wrote. fold: the way back.
 BODIES = {
     "add": "  %v = load i64, ptr %at\n  %w = add i64 %v, 1\n  store i64 %w, ptr %at",
@@ -75,6 +92,8 @@ BODIES = {
   store i64 %w, ptr %at""",
     # where: cell[i] = the scratch address of the thread that ran program i
     "where": "  %s = ptrtoint ptr %scratch to i64\n  store i64 %s, ptr %at",
+    # late: the same, long after the first program was done
+    "late": "  %v = call i64 @linger(i64 %i)\n  %s = ptrtoint ptr %scratch to i64\n  store i64 %s, ptr %at",
     # uneven: the first of n programs waits for all others, which cell[n] counts; cell[0] = how many there were in the end
     "uneven": """  %np1 = getelementptr i64, ptr %p, i64 %n
   %v = call i64 @meet(ptr %np1, i64 %i, i64 %n)
@@ -92,10 +111,14 @@ BODIES = {
   store i64 %i, ptr %ep""",
 }
 
+# Tests count on their threads, however loaded the machine is.
+pool.STALL_US = 10**9
+pool.process_pool()._configure()
+
 
 @functools.cache
 def library() -> Library:
-    text = MEET + "\n".join(LOOP.format(name=name, body=body) for name, body in BODIES.items())
+    text = MEET + LINGER + "\n".join(LOOP.format(name=name, body=body) for name, body in BODIES.items())
     return Library([compile_ir(text, host_target())], list(BODIES))
 
 

@@ -83,6 +83,40 @@ def test_eight_callers_at_once(threads: int) -> None:
     assert words[L.POOL_BUSY // 8] == 0 and words[L.POOL_CROWD // 8] & 0xFFFFFFFF == 0
 
 
+def test_a_job_that_waits_for_a_worker_without_a_core_is_followed_by_jobs_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = process_pool()
+    late, after = (Schedule([(kernel, 2, 0, 0)], 2, threads=2, scratch=64) for kernel in ("late", "where"))
+
+    def threads(schedule: Schedule) -> int:
+        assert schedule.run() == L.OK
+        return len(set(schedule.cells.tolist()))
+
+    monkeypatch.setattr("tilewright.runtime.pool.STALL_US", 500)
+    monkeypatch.setattr("tilewright.runtime.pool.RETREAT_US", 10**9)
+    pool._configure()
+    try:
+        for failures in (1, 2, 3):
+            for _ in range(200):  # a caller that had to wait for a core itself has lost nothing at the barrier
+                pool._set(L.POOL_FAILURES, failures - 1)
+                pool._set(L.POOL_RETRY, 0)  # as if the time had passed
+                threads(late)
+                if pool._words[L.POOL_FAILURES // 8] == failures:
+                    break
+            assert pool._words[L.POOL_FAILURES // 8] == failures
+            assert pool._words[L.POOL_RETRY // 8] > 0 and pool._words[L.POOL_LIMIT // 8] == 1
+            pool._set(L.POOL_RETRY, 1 << 62)  # the time does not pass, however slow this machine is
+            assert [threads(after) for _ in range(20)] == [1] * 20
+        pool._set(L.POOL_RETRY, 0)
+        pool._set(L.POOL_STALL, 1 << 60)  # the machine that tests are run on may be loaded
+        late.run()  # the trial
+        assert pool._words[L.POOL_LIMIT // 8] == 0 and pool._words[L.POOL_FAILURES // 8] == 1
+    finally:
+        monkeypatch.undo()
+        pool._configure()
+        pool._set(L.POOL_LIMIT, 0)
+        pool._set(L.POOL_FAILURES, 0)
+
+
 def test_more_threads_than_cores_neither_spin_nor_hang() -> None:
     threads = available_cores() * 2 + 1
     schedule = ping_pong(5, 64, threads)

@@ -30,6 +30,8 @@ from .memory import Allocation
 from .native import layout as L
 from .native.walker import EXPORTS, runtime_ir, runtime_key
 
+STALL_US = 500  # that a caller sleeps at barriers where the cores are free: workers that wake up, an interrupt
+RETREAT_US = 1_000_000  # at most, until a job tries again whether all its threads find cores
 PATIENCE_S = 1.0  # before a system that refused a thread is asked again
 _WORD = ctypes.c_void_p  # plain integers; the fastest of ctypes' argument types
 _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
@@ -94,6 +96,8 @@ class Pool:
         self._words[L.POOL_MASK // 8:(L.POOL_MASK + L.MASK_BYTES) // 8] = np.frombuffer(bytes(mask), np.int64)
         self._set(L.POOL_IDLE_SPIN, int(config.idle_spin_us * self._pauses_per_us))
         self._set(L.POOL_BURST, int(config.idle_spin_us * self.ticks_per_us))
+        self._set(L.POOL_STALL, int(STALL_US * self.ticks_per_us))
+        self._set(L.POOL_RETREAT, int(RETREAT_US * self.ticks_per_us))
         self._set(L.POOL_BARRIER_SPIN, int(config.barrier_spin_us * self._pauses_per_us))
 
     def _set(self, offset: int, value: int) -> None:

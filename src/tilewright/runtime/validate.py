@@ -1,6 +1,8 @@
 """Checks of an instance before its first run: no null pointer, every range inside its buffer, nothing misaligned."""
 from __future__ import annotations
 
+from functools import cache
+
 from ..core.dims import evaluate
 from ..core.validation import Finding, Severity, validator
 from ..kernels.launch import Pointer
@@ -32,14 +34,15 @@ def argument_pointers(executable: CpuExecutable, instance: Instance) -> list[Fin
     stored = zip(executable.program.constants, executable.constants, strict=True)
     ranges = {c.buffer: (s.ctypes.data, s.ctypes.data + s.nbytes) for c, s in stored}
     arena = (instance.arena, instance.arena + instance.placement.size)
+    value = cache(lambda d: evaluate(d, instance.env))
     ways = [(k, launch, way) for k, launch in enumerate(executable.launches) for way in launch.ways]
     for number, (k, launch, way) in enumerate(ways):
-        if evaluate(way.grid, instance.env) == 0:  # nothing runs: an empty tensor, whose last element is before its first
+        if value(way.grid) == 0:  # nothing runs: an empty tensor, whose last element is before its first
             continue
         for word, argument in enumerate(way.arguments, executable.start_of(number)):
             if isinstance(argument, Pointer) and argument.buffer.kind in ("temp", "const"):
                 lo, hi = arena if argument.buffer.kind == "temp" else ranges[argument.buffer]
-                at, extent = int(instance.words[word]), evaluate(argument.extent, instance.env)
+                at, extent = int(instance.words[word]), value(argument.extent)
                 if extent and not (at and lo <= at and at + extent <= hi):
                     reach = f"{at - lo}..{at - lo + extent} of {hi - lo} bytes"
                     text = f"launch {k} ({launch.name}): a pointer to {argument.buffer.name} reaches {reach}"

@@ -12,92 +12,7 @@ from ...core.errors import UnsupportedError
 from ...core.target_spec import TargetSpec
 from .. import crash
 from . import layout as L
-
-# The barrier: each thread writes the barrier's number (an epoch that only grows) into its own line and reads everybody else's. A thread
-# that waits spins for a bounded number of pauses, and not at all when there are more threads than cores; then it sleeps on the other's
-# line with a futex. Whoever writes a line wakes its sleepers: the write is a full fence, and a sleeper counts itself before it looks again,
-# so no wake-up is lost.
-BARRIERS = """
-@cold
-def sleep(word, seen):
-    syscall(FUTEX, word, 128, seen, 0, 0, 0)
-
-
-@cold
-def wake(word):
-    syscall(FUTEX, word, 129, 2147483647, 0, 0, 0)
-
-
-def arrive(pool, t, e):
-    line = pool + POOL_LINES + t * LINE
-    exchange64_ordered(line, e)
-    if load32_ordered(line + LINE_SLEEPERS) != 0:
-        wake(line)
-
-
-@inline
-def may_spin(pool, n):  # spinning pays only while every running thread has a core of its own
-    return n + load32_relaxed(pool + POOL_CROWD) <= ld64(pool + POOL_CORES)
-
-
-@inline
-def relax(i):  # the scheduler may have put the thread we wait for on our own core: let it run now and then
-    pause()
-    if i & (YIELD_EVERY - 1) == YIELD_EVERY - 1:
-        sched_yield()
-
-
-@noinline
-def await_slow(pool, line, n, e):
-    limit = ld64(pool + POOL_BARRIER_SPIN)
-    i = 0
-    while i < limit and may_spin(pool, n):
-        relax(i)
-        i += 1
-        if load64_acquire(line) >= e:
-            return
-    add32_ordered(line + LINE_SLEEPERS, 1)
-    w = load64_ordered(line)
-    while w < e:
-        sleep(line, w)
-        w = load64_ordered(line)
-    add32_ordered(line + LINE_SLEEPERS, -1)
-
-
-def await_all(pool, t, n, e):
-    u = 0
-    while u < n:
-        line = pool + POOL_LINES + u * LINE
-        if u != t and load64_acquire(line) < e:
-            await_slow(pool, line, n, e)
-        u += 1
-"""
-
-# Workers are moved off the caller's core. The scheduler likes to wake a thread next to its waker; at a barrier both would then wait for
-# each other on one core, for as long as it takes the load balancer to notice.
-PLACES = """
-@cold
-def exile(pool, line, cpu):
-    mask = stack(MASK_BYTES)
-    copy(mask, pool + POOL_MASK, MASK_BYTES)
-    word = cpu >> 6
-    if word < MASK_BYTES // 8:
-        word = mask + 8 * word
-        st64(word, ld64(word) & ((1 << (cpu & 63)) ^ -1))
-        syscall(SETAFFINITY, ld32(line + LINE_TID), MASK_BYTES, mask, 0, 0, 0)
-
-
-def spread(pool, n):
-    if n > ld64(pool + POOL_CORES):
-        return
-    cpu = sched_getcpu() & 4294967295
-    u = 1
-    while u < n:
-        line = pool + POOL_LINES + u * LINE
-        if load32_relaxed(line + LINE_CPU) == cpu + 1:
-            exile(pool, line, cpu)
-        u += 1
-"""
+from .barriers import BARRIERS, PLACES, RETREAT
 
 # Ctrl-C ends a long native call. Python only notes a signal; its handler runs when the main thread is back in Python, which a native call
 # delays. So a call that is expected to take long (JOB_LONG) and runs on the main thread, where alone handlers run, puts a handler of ours
@@ -325,6 +240,8 @@ def walk(pool, job, t, n, epoch):  # the epoch after the last barrier × 2 + (1 
                 moved(args, ld64(thunk + 8 * THUNK_MOVES), counters, block)
                 args = block
             if flags >> KIND_SHIFT:
+                if flags >> KIND_SHIFT == KIND_NEXT:
+                    turn += 1
                 bad = 0
                 if flags & CHECKS:
                     if many and flags & BARRIER:
@@ -419,7 +336,7 @@ def tw_run(job):  # patch the argument blocks, then walk with the workers, or al
 
 
 def together(pool, job, wish):
-    n = wish
+    n = allowed(pool, wish)
     crowd = load32_relaxed(pool + POOL_CROWD)
     if crowd != 0:
         room = ld64(pool + POOL_CORES) - crowd
@@ -463,6 +380,8 @@ def with_workers(pool, job, n):
     spread(pool, n)
     st64(pool + POOL_JOB, job)
     epoch = ld64(pool + POOL_EPOCH)
+    st64(pool + POOL_LOST, 0)
+    begin = ticks()
     exchange64_ordered(ticket, n << 32 | number)
     if load32_ordered(pool + POOL_IDLE) != 0:
         wake(ticket)
@@ -470,6 +389,7 @@ def with_workers(pool, job, n):
     last = (r >> 1) + 1
     await_all(pool, 0, n, last)
     st64(pool + POOL_EPOCH, last)
+    judge(pool, n, begin)
     tw_release(pool)
     return r & 1
 
@@ -542,7 +462,7 @@ def tw_ticks():
     return ticks()
 """
 
-SOURCE = BARRIERS + PLACES + INTERRUPTS + CONTROL + crash.SOURCE + WALK + DISPATCH
+SOURCE = BARRIERS + RETREAT + PLACES + INTERRUPTS + CONTROL + crash.SOURCE + WALK + DISPATCH
 CONSTANTS = {
     **{name: value for name, value in vars(L).items() if isinstance(value, int)}, **crash.CONSTANTS,
     **{f"KIND_{name.upper()}": value for name, value in L.KINDS.items()},
