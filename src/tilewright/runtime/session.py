@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from .report import Report
 
 FREE = 16  # workspaces kept for the next callers
-PATIENCE = 2.0  # seconds for calls on other threads when Python ends
+PATIENCE, GRACE = 2.0, 0.05  # seconds for calls on other threads, and for threads between calls, when Python ends
 
 
 @dataclass(eq=False)
@@ -431,7 +431,8 @@ class Session(Compiled):
 
 def _end() -> None:
     """When Python ends, calls on other threads end first and new ones wait for ever: PyTorch aborts a process where Python takes a thread
-    away inside it. A call that takes longer than `PATIENCE` is left to that."""
+    away inside it. A call that takes longer than `PATIENCE` is left to that. A thread that is in neither may be inside PyTorch where it
+    drops a result, without a frame that says so: it has `GRACE` to come to its next call."""
     mine, call = get_ident(), Session.__call__
 
     def waiting(self: Session, *args: Any, out: Any = None, **kwargs: Any) -> Any:
@@ -441,16 +442,18 @@ def _end() -> None:
                 pass
         return call(self, *args, out=out, **kwargs)
 
-    def inside(frame: FrameType | None) -> bool:
-        while frame is not None and frame.f_code is not waiting.__code__:
+    def patience(frame: FrameType | None) -> float:
+        while frame is not None:
+            if frame.f_code is waiting.__code__:
+                return 0.0
             if frame.f_code is call.__code__:
-                return True
+                return PATIENCE
             frame = frame.f_back
-        return False
+        return GRACE
 
     Session.__call__ = waiting  # type: ignore[method-assign]
-    end = time.monotonic() + PATIENCE
-    while any(inside(frame) for thread, frame in sys._current_frames().items() if thread != mine) and time.monotonic() < end:
+    begin = time.monotonic()
+    while time.monotonic() - begin < max((patience(f) for thread, f in sys._current_frames().items() if thread != mine), default=0.0):
         time.sleep(1e-3)
 
 
