@@ -417,7 +417,7 @@ ENDLESS.append(ENDLESS)
     (lambda: tw.asarray([[1], [2, 3]]), ArgumentError, r"lists of numbers that make one, got \[\[1\], \[2, 3\]\]"),
     (lambda: tw.linalg.inv(tw.zeros((2, 2))), ExecutionError, "inv: Singular matrix"),
     (lambda: tw.asarray(ENDLESS), ArgumentError, "asarray: a list holds lists of numbers, got a list that holds itself"),
-    (lambda: tw.zeros((1,) * 70), ArgumentError, "zeros: maximum supported dimension"),
+    (lambda: tw.zeros((1,) * 70), ArgumentError, "zeros: an Array has at most 64 axes, got 70"),
     (lambda: tw.zeros((1 << 50,)), OutOfMemory, r"zeros: Unable to allocate 4.00 PiB .* \(test_arrays.py:"),
     (lambda: tw.tile(tw.ones(3), (1 << 40,)), OutOfMemory, "tile: Unable to allocate"),
     (lambda: tw.ones((1 << 24, 1)) @ tw.ones((1, 1 << 24)), OutOfMemory, "matmul: Unable to allocate"),

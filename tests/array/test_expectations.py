@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import tilewright as tw
+from tilewright.core.errors import ArgumentError
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "bf16", torch.bfloat16, ml_dtypes.bfloat16, tw.bfloat16], ids=str)
@@ -53,3 +54,47 @@ def test_a_module_keeps_pytorchs_causal(queries: int, keys: int) -> None:
         return torch.nn.functional.scaled_dot_product_attention(q, k, k, is_causal=True)
 
     torch.testing.assert_close(tw.compile(attend, (q, k))(q, k), attend(q, k), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_statistics_of_small_floats_stay_in_range(dtype: str) -> None:
+    x = (tw.arange(200_000, dtype=tw.float32) % 5 + 100).astype(dtype)  # a sum beyond f16, more elements than bf16 counts
+    want = x.astype("float64").numpy()
+    for name in ("mean", "std", "var", "nanmean", "nanstd", "average", "median", "logsumexp"):
+        expected = np.log(np.exp(want - 104).sum()) + 104 if name == "logsumexp" else getattr(np, name)(want)
+        got = getattr(tw, name)(x)
+        assert got.dtype == x.dtype
+        np.testing.assert_allclose(float(got), expected, rtol=1e-2, err_msg=name)
+    rows = x.reshape(200, 1000)
+    np.testing.assert_allclose(rows.mean(axis=1).astype("float64").numpy(), want.reshape(200, 1000).mean(1), rtol=1e-2)
+
+
+def test_out_of_every_function_and_of_numpy_arrays() -> None:
+    n: Any = np.zeros(3, np.float32)
+    o = tw.zeros(3)
+    functions = {name: getattr(tw, name) for name in ("cumsum", "divmod")}
+    assert tw.add(np.ones(3, np.float32), 1, out=n) is n and n.tolist() == [2, 2, 2]
+    assert tw.median(tw.ones((4, 3)), axis=0, out=o) is o and o.tolist() == [1, 1, 1]
+    assert functions["cumsum"](tw.ones(3), out=o) is o and o.tolist() == [1, 2, 3]
+    y: Any = tw.zeros(3)
+    x: Any = tw.ones(3)
+    assert np.add(x, 1, where=np.array([True, False, True]), out=y) is y and y.tolist() == [2, 0, 2]
+    with pytest.raises(ArgumentError, match="out: the function has 2 results"):
+        functions["divmod"](tw.ones(3), 2.0, out=o)
+
+
+def test_what_numpy_writes_and_names() -> None:
+    x: Any = tw.zeros((2, 3))
+    np.put_along_axis(x, np.array([[1], [2]]), 9, axis=1)
+    assert x.tolist() == [[0, 9, 0], [0, 0, 9]]
+    assert np.resize(tw.arange(2), (2, 2)).tolist() == [[0, 1], [0, 1]]
+    assert [t.tolist() for t in divmod(tw.asarray([7, 8]), 3)] == [[2, 2], [1, 2]]
+    assert (tw.asarray([1, 2]) + [1, 1]).tolist() == [2, 3]
+    mask = tw.zeros(2, dtype=tw.bool)
+    mask[0] = 1
+    assert mask.tolist() == [True, False]
+    assert tw.sort(tw.asarray([[3, 1], [2, 0]]), axis=None).tolist() == [0, 1, 2, 3]
+    assert tw.argsort(tw.asarray([2, 1]), kind="stable").tolist() == [1, 0]
+    with pytest.raises(ArgumentError, match="at most 64 axes, got 65"):
+        tw.ones([1] * 65)
+    assert "shape=(5000,)" in repr(tw.arange(5000))

@@ -42,6 +42,28 @@ def test_reductions(gpu: Any, monkeypatch: pytest.MonkeyPatch, name: str) -> Non
             np.testing.assert_allclose(got.numpy().astype(np.float64), want.numpy().astype(np.float64), rtol=tolerance)
 
 
+TALL: dict[str, tuple[tuple[int, ...], Any, Any]] = {
+    "shared by blocks": ((1100, 37), lambda a: a, 0), "narrow": ((900, 3), lambda a: a, 0),
+    "narrow, several": ((2, 601, 5), lambda a: a, 1),
+    "aligned": ((600, 48), lambda a: a, 0), "steps": ((530, 18), lambda a: a[:, ::2], 0),
+    "backwards": ((530, 9), lambda a: a[::-1, ::-1], 0),
+    "kept apart": ((3, 70, 11), lambda a: a.transpose(2, 0, 1), 2), "repeated": ((1, 90), lambda a: a.expand(520, 90), 0),
+    "few rows": ((5, 300), lambda a: a, 0), "narrow window": ((600, 9), lambda a: a[:, 2:5], 0),
+}
+
+
+@pytest.mark.parametrize("name", TALL)
+def test_reductions_of_columns(gpu: Any, name: str) -> None:
+    shape, view, axis = TALL[name]
+    for fn, dtype, tolerance in (("sum", "f32", 2e-6), ("mean", "f16", 2e-3), ("sum", "bf16", 1e-2), ("prod", "i32", 0), ("sum", "u8", 0),
+                                 ("max", "i16", 0), ("min", "f64", 0), ("any", "bool", 0), ("all", "f32", 0), ("mean", "f32", 2e-6)):
+        host = tw.asarray(numbers(*shape) + 3).astype(dtype)
+        x, host = view(host.to("cuda")), view(host)
+        got, want = getattr(tw, fn)(x, axis=axis), getattr(tw, fn)(host, axis=axis)
+        assert (got.device, got.shape, got.dtype) == ("cuda", want.shape, want.dtype)
+        np.testing.assert_allclose(got.astype("f64").numpy(), want.astype("f64").numpy(), rtol=tolerance, err_msg=f"{fn} {dtype}")
+
+
 def test_reductions_compile_nothing_for_a_new_shape(fake: FakeDriver) -> None:
     tw.sum(put(numbers(3, 71)), axis=1)
     before = reductions._kernel.cache_info().misses

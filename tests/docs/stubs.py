@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from math import isfinite
@@ -99,7 +100,7 @@ def wrapped(start: str, words: Iterable[str], end: str, indent: str = "        "
 def imports(by_module: Mapping[str, list[str]]) -> list[str]:
     made = []
     for module, names in sorted(by_module.items()):
-        words = [f"{n} as {n}" for n in sorted(names)]
+        words = [f"{n} as {n}" for n in sorted(set(names))]
         line = f"from {module} import {', '.join(words)}"
         made.append(line if len(line) <= 120 else wrapped(f"from {module} import (\n    ", words, "\n)", "    "))
     return made
@@ -148,14 +149,18 @@ def module_stub(module: Any, *sources: Mapping[str, Callable[..., Any]]) -> str:
 
 def ops_stub() -> str:
     by_module: dict[str, list[str]] = defaultdict(list)
-    renamed = []
-    for name in set(OPS.__all__) - {"REGISTRY", "functions", *ops.functions.__all__}:
+    renamed, rows = [], []
+    for name in sorted(set(OPS.__all__) - {"REGISTRY", "functions", *ops.functions.__all__}):
         found = getattr(ops, name)
+        if not hasattr(sys.modules[found.__module__], found.__name__):  # a row of a table
+            rows.append(f"class {name}({found.__base__.__name__}): ...")
+            by_module["." + found.__base__.__module__.removeprefix("tilewright.ops.")].append(found.__base__.__name__)
+            continue
         by_module["." + found.__module__.removeprefix("tilewright.ops.")].append(found.__name__)
         renamed += [] if found.__name__ == name else [f"{name} = {found.__name__}"]
     by_module[".base"].append("REGISTRY")
     last = imports({".functions": list(ops.functions.__all__)})  # `ops.matmul` is the function, not the folder
-    return HEADER + "\n".join(["from . import functions as functions", *imports(by_module), *last, *renamed]) + "\n"
+    return HEADER + "\n".join(["from . import functions as functions", *imports(by_module), *last, *renamed, *rows]) + "\n"
 
 
 def stubs() -> dict[Any, str]:

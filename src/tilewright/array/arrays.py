@@ -74,6 +74,7 @@ class Array:
         def _method(self, *args: Any, **options: Any) -> Array: ...
         __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __floordiv__ = __rfloordiv__ = _binary
         __mod__ = __rmod__ = __pow__ = __rpow__ = __matmul__ = __rmatmul__ = __and__ = __rand__ = __or__ = __ror__ = __xor__ = _binary
+        __divmod__ = __rdivmod__ = _binary
         __rxor__ = __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = __lt__ = __le__ = __gt__ = __ge__ = _binary
         __eq__ = __ne__ = _binary  # type: ignore[assignment]
         __neg__ = __pos__ = __abs__ = __invert__ = _unary

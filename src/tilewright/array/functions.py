@@ -108,6 +108,12 @@ def offered(name: str, on_arrays: Fn, traced: Fn | None) -> Fn:
                 return on_arrays(*args)
             except REPORTED as e:
                 raise told(name, e) from None
+        if "out" in kwargs and not tracing():
+            out = kwargs.pop("out")
+            try:
+                return written(out, call(*args, **kwargs))
+            except REPORTED as e:
+                raise told(name, e) from None
         if tracing() and (traced is not None or _has(Tracer, args) or _has(Tracer, kwargs.values())):
             if traced is None:
                 raise TraceError(f"trace: tw.{name} does not work on traced arrays yet; call it outside of the traced function "

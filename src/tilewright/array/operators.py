@@ -26,7 +26,7 @@ METHODS = ("sum", "prod", "max", "min", "mean", "std", "var", "all", "any", "arg
 
 
 def _operand(x: Any) -> bool:
-    return isinstance(x, (Array, bool, int, float, complex, np.ndarray, np.generic)) or is_tensor(x)
+    return isinstance(x, (Array, bool, int, float, complex, np.ndarray, np.generic, list)) or is_tensor(x)
 
 
 _api: Any = None
@@ -71,6 +71,8 @@ def _install() -> None:
         for prefix, fn in zip(("", "r", "i"), binary(name), strict=True):
             fn.__name__ = fn.__qualname__ = f"__{prefix}{short}__"
             setattr(Array, fn.__name__, fn)
+    Array.__divmod__ = lambda x, y: function("divmod")(x, y) if _operand(y) else NotImplemented
+    Array.__rdivmod__ = lambda x, y: function("divmod")(y, x) if _operand(y) else NotImplemented
     for short, name in COMPARISONS.items():
         setattr(Array, f"__{short}__", binary(name)[0])
     for short, name in SINGLE.items():

@@ -10,6 +10,7 @@ from .arrays import Array, device_calls, host, own, plain, ready, wrap, wrapped
 from .trees import rewrapped
 
 _WRITES = {"copyto", "put", "place", "putmask", "fill_diagonal", "put_along_axis"}  # NumPy's functions that write their first argument
+_OTHERS = {"resize"}  # whose names are those of other functions here
 
 
 def text(x: Array) -> str:
@@ -19,8 +20,8 @@ def text(x: Array) -> str:
     body = np.array2string(a, separator=", ", prefix="Array(", suffix=")", threshold=limit)
     plain = a.size and (a.dtype in (np.float32, np.int64, np.bool_, np.complex64))
     tail = "" if plain else f", dtype={a.dtype.name}"
-    if not a.size and a.ndim > 1:
-        tail = f", shape={a.shape}{tail}"
+    if (not a.size and a.ndim > 1) or x.size > np.get_printoptions()["threshold"]:
+        tail = f", shape={x.shape}{tail}"
     return f"Array({body}{tail}{where})"
 
 
@@ -45,6 +46,11 @@ def ufunc(ufunc: Any, method: str, inputs: Any, kwargs: dict[str, Any]) -> Any:
     from . import functions
 
     out = kwargs.pop("out", None)
+    if out is not None and "where" in kwargs:  # elements of `out` stay where the mask is False
+        given = [x.__array__() if isinstance(x, Array) else x for x in inputs]
+        targets = tuple(own(x) if type(x) is Array else x for x in out)
+        getattr(ufunc, method)(*given, out=targets, **plain(kwargs))
+        return out[0] if len(out) == 1 else out
     found = getattr(functions, ufunc.__name__, None) if method == "__call__" and not kwargs else None
     if found is not None:
         made = found(*(wrap(x) if type(x) is np.ndarray else x for x in inputs))
@@ -53,7 +59,7 @@ def ufunc(ufunc: Any, method: str, inputs: Any, kwargs: dict[str, Any]) -> Any:
         if method == "at" and type(inputs[0]) is Array:
             del given[0]
             given.insert(0, own(inputs[0]))
-        got = getattr(ufunc, method)(*given, **kwargs)
+        got = getattr(ufunc, method)(*given, **plain(kwargs))
         made = tuple(map(wrapped, got)) if isinstance(got, tuple) else wrapped(got)
     if out is None:
         return made
@@ -64,7 +70,9 @@ def function(function: Any, args: Any, kwargs: Any) -> Any:
     """NumPy's functions of Arrays are Tilewright's of that name; others run in NumPy and give Arrays."""
     from . import functions
 
-    found = getattr(functions, function.__name__, None)
+    if function.__name__ in _WRITES and args and type(args[0]) is Array:
+        return function(own(args[0]), *plain(args[1:]), **plain(kwargs))
+    found = getattr(functions, function.__name__, None) if function.__name__ not in _OTHERS else None
     module = getattr(function, "__module__", "")
     if module in ("numpy.linalg", "numpy.fft"):
         from . import fft, linalg
@@ -75,8 +83,6 @@ def function(function: Any, args: Any, kwargs: Any) -> Any:
             return found(*args, **kwargs)
         except TypeError:  # arguments that only NumPy's function has
             pass
-    if function.__name__ in _WRITES and args and type(args[0]) is Array:
-        return function(own(args[0]), *plain(args[1:]), **plain(kwargs))
     got = function(*plain(args), **plain(kwargs))
     return rewrapped(got)
 

@@ -22,6 +22,8 @@ def given(value: Any) -> Any:
 def fitting(value: Any, dtype: np.dtype[Any]) -> Any:
     """What is assigned must not be of a higher kind: floats do not go into integers by themselves."""
     order = "buifc"
+    if type(value) is int and dtype.kind == "b":  # mask[0] = 1
+        return value != 0
     kind = np.asarray(value).dtype.kind
     mine = dtype.kind if dtype.kind != "V" else "f"
     if kind in order and (order.index(kind) > order.index(mine)) and not {kind, mine} <= {"u", "i"}:

@@ -87,6 +87,7 @@ class NotSupported:
 
 Values = tuple[Value, ...]
 MaybeValues = tuple[Value | None, ...]
+Pulled = Value | None | MaybeValues  # a value alone is the cotangent of operand 0, the only one
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,7 +158,7 @@ class Op:
     @classmethod
     def has_rule(cls, rule: str) -> bool:
         """Whether the class has this rule, written or derived from its facts."""
-        derived = (rule == "jvp" and cls.traits.linear) or (rule == "batch" and cls.cases)
+        derived = {"jvp": cls.traits.linear, "batch": cls.cases, "vjp": cls.pull is not Op.pull}[rule]
         return derived or getattr(cls, rule) is not getattr(Op, rule)
 
     def for_vjp(self) -> Op:
@@ -167,7 +168,14 @@ class Op:
 
     def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
         """One cotangent an input; None: zero, or not wanted. A cotangent of None is zero. A result may have the broadcast shape of its
-        input: the transform sums it."""
+        input: the transform sums it. An op of one output writes `pull`."""
+        g, = cotangents
+        assert g is not None, "the transform asks for what depends on the operands"
+        found = self.pull(inputs, outputs[0], g, wanted)
+        return found if isinstance(found, tuple) else (found, *(None for _ in inputs[1:]))
+
+    def pull(self, inputs: Values, output: Value, g: Value, wanted: tuple[bool, ...]) -> Pulled:
+        """`vjp` of an op with one output, whose cotangent is g."""
         raise UnsupportedError(f"{self.name}: has no reverse-mode derivative{self._why('vjp')}")
 
     def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:

@@ -19,7 +19,7 @@ from ..ir.graph import Value
 from ..ir.layout import Layout
 from ..ir.types import TensorType
 from . import functions as F
-from .base import E, MaybeValues, Op, S, Sample, Traits, Values
+from .base import E, MaybeValues, Op, Pulled, S, Sample, Traits, Values, register
 from .tiles import TileBuilder
 
 N = sym("N", 0, 16)  # the symbolic dim of samples
@@ -118,10 +118,8 @@ class Elementwise(Op):
             return None if d is None else F.mul(g, d)
         return g if d == 1 else F.neg(g) if d == -1 else F.mul(g, d)
 
-    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
-        g = cotangents[0]
-        assert g is not None
-        return tuple(self.scaled(i, g, inputs, outputs[0]) if w else None for i, w in enumerate(wanted))
+    def pull(self, inputs: Values, output: Value, g: Value, wanted: tuple[bool, ...]) -> Pulled:
+        return tuple(self.scaled(i, g, inputs, output) if w else None for i, w in enumerate(wanted))
 
     def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
         total: Value | None = None
@@ -165,6 +163,28 @@ class Unary(Elementwise):
         return t.unary(type(self).tile, *tiles)
 
 
+def few(low: float, high: float) -> list[Sample]:
+    """Samples of a function whose shapes go the same way as those of every other elementwise op."""
+    return [S(f32(3, 5), low=low, high=high), S(f64(7), low=low, high=high), S(bf16(2, 3), low=low, high=high)]
+
+
+class Formula(Unary):
+    """Written in tile operations; the reference is NumPy's function."""
+
+    formula: ClassVar[Any] = None
+
+    def lower(self, t: TileBuilder, *tiles: Any, **_: Any) -> Any:
+        return type(self).formula(t, *tiles)
+
+
+def enter_formulas(base: type[Formula], module: str, table: dict[str, tuple[str, Any, Any, list[Sample], dict[str, Any]]]) -> None:
+    """Register ops that differ in facts alone. A row: class name -> what it computes, its formula in tile operations, dy/dx, samples, and
+    further class attributes. An op with attributes or rules of its own is a class."""
+    for name, (what, formula, dydx, samples, facts) in table.items():
+        register(type(name, (base,), {"__doc__": what, "__module__": module, "formula": staticmethod(formula), "dydx": dydx,
+                                      "samples": samples, **facts}))
+
+
 def binary_samples(low: float | Sequence[float] = -3.0, high: float | Sequence[float] = 3.0, *more: TensorType) -> list[Sample]:
     pairs = [(f32(3, 5), f32(3, 5)), (f32(2, 1, 4), f32(3, 1)), (f64(4), f64()), (f32(N, 3), f32(1, 3)),
              (bf16(5), bf16(2, 5)), (f16(3), f16(3)), (f32(0, 3), f32(3))]
@@ -194,10 +214,8 @@ class View(Op):
         """The cotangent of operand x given the result's (single-output views; they are linear)."""
         raise UnsupportedError(f"{self.name}: has no transpose rule")
 
-    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
-        g = cotangents[0]
-        assert g is not None
-        return (self.transposed(inputs[0], g), *(None for _ in inputs[1:]))
+    def pull(self, inputs: Values, output: Value, g: Value, wanted: tuple[bool, ...]) -> Pulled:
+        return self.transposed(inputs[0], g)
 
 
 def values_of(made: Any) -> Values:

@@ -11,9 +11,10 @@ import numpy as np
 
 from ..core.dims import Dim, at_least
 from ..core.errors import require
+from ..ir.graph import Value
 from ..ir.types import TensorType
 from . import functions as F
-from .base import E, MaybeValues, S, Values, register
+from .base import E, MaybeValues, Pulled, S, Values, register
 from .families import General, M, N, bf16, f16, f32, f64, i64, provably_negative, require_axis
 
 
@@ -64,9 +65,8 @@ class UpdateSlice(General):
         out[(*(slice(None),) * self.axis, slice(start, start + new.shape[self.axis] * self.step, self.step))] = new
         return out
 
-    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
-        g, (cache, new) = cotangents[0], inputs
-        assert g is not None
+    def pull(self, inputs: Values, output: Value, g: Value, wanted: tuple[bool, ...]) -> Pulled:
+        cache, new = inputs
         window = F.zeros(new) if wanted[0] else None
         taken = F.slice_(g, self.axis, self.start, new.shape[self.axis], self.step) if wanted[1] else None
         return (None if window is None else self(g, F.cast(window, cache.dtype)), None if taken is None else F.cast(taken, new.dtype))

@@ -260,6 +260,7 @@ def custom_op(name: str, *, ref: Fn, infer: Callable[..., Any] | None = None, ke
     else:
         body |= {"decompose": _decomposition(decompose, name), "batch": Op.batch, "expands": _expands(vjp, jvp)}
         missing = {}
+    body["pull"] = Op.pull  # not the rule of the family
     for r, fn in (("vjp", vjp), ("jvp", jvp)):
         if fn is not None:
             body[r] = _rule_method(r, fn, name)

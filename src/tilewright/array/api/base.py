@@ -170,6 +170,14 @@ def written(out: Any, made: Any) -> Any:
     """`made` in the memory of `out`, which is an Array, or a NumPy array to write to."""
     if out is None:
         return made
+    if isinstance(out, tuple) and len(out) == 1:  # as NumPy's ufuncs have it
+        return written(out[0], made)
+    if isinstance(made, (tuple, list, dict)):
+        raise ArgumentError(f"out: the function has {len(made)} results; assign them")
+    if type(made) is Array and made.device != "cpu":
+        from ..arrays import device_calls
+
+        return device_calls().into(out, made)
     source = header(made)
     target = own(out) if type(out) is Array else out
     if not isinstance(target, np.ndarray):

@@ -59,6 +59,9 @@ def is_on_device(x: Any) -> bool:
     return hasattr(x, "__cuda_array_interface__")
 
 
+MOST_AXES = 64  # that NumPy's headers have
+
+
 def _shape(shape: Any, what: str) -> tuple[int, ...]:
     try:
         found = (int(shape.__index__()),) if hasattr(shape, "__index__") else tuple(int(n.__index__()) for n in shape)
@@ -66,6 +69,8 @@ def _shape(shape: Any, what: str) -> tuple[int, ...]:
         raise ArgumentError(f"{what}: a shape is an int or a sequence of ints, got {shape!r}") from None
     if any(n < 0 for n in found):
         raise ArgumentError(f"{what}: sizes must not be negative, got shape={found}")
+    if len(found) > MOST_AXES:
+        raise ArgumentError(f"{what}: an Array has at most {MOST_AXES} axes, got {len(found)}")
     return found
 
 

@@ -27,18 +27,24 @@ def summed(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return WIDE.get(dt.dtype(dtype).kind, dtype)
 
 
+def computable(a: Header) -> Header:
+    """Floats of 16 bits and fewer in f32: sums and counts leave their range, and NumPy's loops would compute in them."""
+    return a.astype(np.float32) if dt.dtype(a.dtype) in dt.SMALL else a
+
+
 def reduced(name: str, a: Header, axes: tuple[int, ...], keepdims: bool) -> Header:
     """One of sum prod max min any all mean over axes, in the dtype of `a`."""
     from ..machine import reduction
 
-    divide = name == "mean"
+    divide, small = name == "mean", dt.dtype(a.dtype) in dt.SMALL
+    if divide and small:  # a sum, or the number of elements, may be beyond the dtype's range where the mean is not
+        return reduced(name, a.astype(np.float32), axes, keepdims).astype(a.dtype)
     found = reduction("sum" if divide else name, a, axes, keepdims)
     if found is not None:
         if divide:
             count = a.size // max(found.size, 1)
             found = np.asarray(found / a.dtype.type(count), a.dtype)
         return found
-    small = dt.dtype(a.dtype) in dt.SMALL
     source = a.astype(np.float32) if small else a
     with np.errstate(all="ignore"):
         more = {"dtype": source.dtype} if name in ("sum", "prod") else {}
@@ -95,7 +101,8 @@ FUNCTIONS["any"] = _truth("any")
 def mean(x: Any, /, axis: Any = None, keepdims: bool = False, *, dtype: Any = None, out: Any = None) -> Any:
     """The mean over axes; integers as floats."""
     a = as_float(header(x, "mean"))
-    if axis is None and dtype is None and out is None and not keepdims and type(x) is Array and a is ready(x) and a.size > ROW:
+    if axis is None and dtype is None and out is None and not keepdims and type(x) is Array and a is ready(x) and a.size > ROW \
+            and dt.dtype(a.dtype) not in dt.SMALL:
         return x.sum() / float(a.size)  # a native sum
     a = a if dtype is None else a.astype(known(dtype, "mean"), copy=False)
     return written(out, give(reduced("mean", a, axes_of(axis, a.ndim, "mean"), keepdims)))
@@ -110,14 +117,14 @@ def var(x: Any, /, axis: Any = None, correction: float = 0.0, keepdims: bool = F
 @public
 def std(x: Any, /, axis: Any = None, correction: float = 0.0, keepdims: bool = False, *, ddof: float | None = None, out: Any = None) -> Any:
     """The standard deviation over axes."""
-    return written(out, give(np.sqrt(_variance(x, axis, correction if ddof is None else ddof, keepdims, "std"))))
+    return written(out, give(_variance(x, axis, correction if ddof is None else ddof, keepdims, "std")))
 
 
 def _variance(x: Any, axis: Any, correction: float, keepdims: bool, what: str) -> Header:
     a = as_float(header(x, what))
     axes = axes_of(axis, a.ndim, what)
     with np.errstate(all="ignore"):
-        made = np.var(a, axis=axes, ddof=correction, keepdims=keepdims)
+        made = getattr(np, what)(computable(a), axis=axes, ddof=correction, keepdims=keepdims)
     return np.asarray(made, dt.real_of(dt.dtype(a.dtype)).np)
 
 
@@ -216,7 +223,7 @@ def _numpy_statistic(name: str, doc: str) -> Callable[..., Any]:
         if len(args) > points:
             *args, axis = args  # type: ignore[assignment]
         with np.errstate(all="ignore"):
-            made = getattr(np, name)(a, *map(_plain, args), axis=axis, keepdims=keepdims, **options)
+            made = getattr(np, name)(computable(a), *map(_plain, args), axis=axis, keepdims=keepdims, **options)
         return give(np.asarray(made).astype(dt.real_of(dt.dtype(a.dtype)).np if name == "nanvar" else a.dtype, copy=False))
 
     call.__name__, call.__doc__ = name, doc
@@ -240,7 +247,7 @@ for _name, _doc in {
 def average(x: Any, axis: Any = None, weights: Any = None) -> Array:
     """The weighted mean."""
     a = as_float(header(x, "average"))
-    return give(np.asarray(np.average(a, axis, None if weights is None else header(weights)), a.dtype))
+    return give(np.asarray(np.average(computable(a), axis, None if weights is None else header(weights)), a.dtype))
 
 
 @public
@@ -248,10 +255,12 @@ def logsumexp(x: Any, /, axis: Any = None, keepdims: bool = False) -> Array:
     """log(sum(exp(x))) without overflow."""
     a = as_float(header(x, "logsumexp"))
     axes = axes_of(axis, a.ndim, "logsumexp")
+    dtype, a = a.dtype, computable(a)
     with np.errstate(all="ignore"):
         top = np.max(a, axis=axes, keepdims=True, initial=-np.inf)
         top = np.where(np.isfinite(top), top, 0).astype(a.dtype)
         made = np.log(np.sum(np.exp(a - top), axis=axes, keepdims=True)) + top
-    return give(made if keepdims else made.reshape([n for i, n in enumerate(made.shape) if i not in axes]).astype(a.dtype))
+    made = made if keepdims else made.reshape([n for i, n in enumerate(made.shape) if i not in axes])
+    return give(made.astype(dtype, copy=False))
 
 

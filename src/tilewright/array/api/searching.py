@@ -34,19 +34,20 @@ rows.enter(FUNCTIONS, {
 
 
 @public
-def sort(x: Any, /, axis: int = -1, *, descending: bool = False, stable: bool = True) -> Array:
-    """The elements along an axis in order; NaN counts as the largest."""
-    a = header(x, "sort")
-    (k,) = axes_of(axis, a.ndim, "sort")
+def sort(x: Any, /, axis: int | None = -1, *, descending: bool = False, stable: bool = True, kind: Any = None) -> Array:
+    """The elements along an axis (None: all of them) in order; NaN counts as the largest. `kind` is NumPy's; every sort is stable."""
+    a = header(x, "sort") if axis is not None else header(x, "sort").reshape(-1)
+    (k,) = axes_of(-1 if axis is None else axis, a.ndim, "sort")
     made = np.sort(a, axis=k, kind="stable" if stable and a.dtype.kind == "c" else None)
     return give(np.flip(made, k) if descending else made)
 
 
 @public
-def argsort(x: Any, /, axis: int = -1, *, descending: bool = False, stable: bool = True, dtype: Any = None) -> Array:
-    """The indices that put an axis in order; equal elements keep their order."""
-    a = header(x, "argsort")
-    (k,) = axes_of(axis, a.ndim, "argsort")
+def argsort(x: Any, /, axis: int | None = -1, *, descending: bool = False, stable: bool = True, dtype: Any = None,
+            kind: Any = None) -> Array:
+    """The indices that put an axis (None: all elements) in order; equal elements keep their order. `kind` is NumPy's."""
+    a = header(x, "argsort") if axis is not None else header(x, "argsort").reshape(-1)
+    (k,) = axes_of(-1 if axis is None else axis, a.ndim, "argsort")
     if descending:  # equal elements stay in order when the reversed axis is sorted and read backwards
         found = np.flip(a.shape[k] - 1 - np.argsort(np.flip(a, k), axis=k, kind="stable"), k)
     else:

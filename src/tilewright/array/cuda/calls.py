@@ -153,7 +153,7 @@ def run(name: str, fn: Fn, traced: Fn | None, args: Sequence[Any], kwargs: dict[
     if name in composed.HOSTED:
         return composed.on_host(fn, given, kwargs)
     if name in composed.FUNCTIONS:
-        return _into(out, composed.FUNCTIONS[name](*given, **kwargs))
+        return into(out, composed.FUNCTIONS[name](*given, **kwargs))
     if name == "where" and len(given) == 1:
         return statistics.nonzero(*given)
     given = _prepared(name, given, kwargs)
@@ -180,7 +180,7 @@ def run(name: str, fn: Fn, traced: Fn | None, args: Sequence[Any], kwargs: dict[
         made = rewrapped(compiled(traced)(*plain(given), **plain(kwargs)))
         if not narrow and out is None:
             session_noted(name, traced, args, original, given, kwargs)
-    return _into(out, made.astype(np.bool_) if narrow and not name.startswith("arg") else made)
+    return into(out, made.astype(np.bool_) if narrow and not name.startswith("arg") else made)
 
 
 EXTREMES = frozenset({"max", "min", "amax", "amin", "argmax", "argmin"})
@@ -202,7 +202,7 @@ def _prepared(name: str, given: list[Any], kwargs: dict[str, Any]) -> list[Any]:
     return given
 
 
-def _into(out: Any, made: Any) -> Any:
+def into(out: Any, made: Any) -> Any:
     """A result, written into `out` where that was given."""
     if out is None:
         return made

@@ -64,7 +64,7 @@ class Start:
         """`places`: for every address of a kernel the operand or buffer, and the byte from which on."""
         moved = [(i, places[k][0], base + places[k][1]) for i, k, base in bound.places]
         faults = 0 if bound.errors is None else bound.errors.host
-        return Start(int(bound.function), bound.grid, bound.kernel.block, 0, bound.words, moved, faults, bound)
+        return Start(int(bound.function), bound.grid, bound.kernel.block, bound.kernel.shared, bound.words, moved, faults, bound)
 
 
 class Plan:

@@ -75,7 +75,8 @@ class Form:
 
 
 class DeviceKernel:
-    """One compiled kernel; `Bound` runs it on arrays of its class. `call` is the text of the function that gives its grid and words."""
+    """One compiled kernel; `Bound` runs it on arrays of its class. `call` is the text of two functions: one gives its grid and words, one
+    the bytes of memory between this kernel and the next, whose address is the last."""
 
     def __init__(self, name: str, entry: str, ptx: str, block: int, shared: int, call: str, launch: Launch | None = None) -> None:
         self.name, self.entry, self.ptx, self.block, self.shared, self.call = name, entry, ptx, block, shared, call
@@ -83,22 +84,25 @@ class DeviceKernel:
         scope: dict[str, Any] = {}
         exec(call, scope)
         self.words: Callable[..., tuple[int, list[int]]] = scope["call"]
+        self.scratch: Callable[[Sequence[int]], int] = scope["scratch"]
 
     @staticmethod
     def of(name: str, launch: Launch, symbols: Sequence[str], target: TargetSpec) -> DeviceKernel:
         kernel = launch.kernel
-        assert isinstance(kernel, BlockKernel)
+        programs = kernel.programs if isinstance(kernel, BlockKernel) else 1
         ((ptx, block, shared),) = emit_all([kernel], target).values()
         names = {s: f"v[{i}]" for i, s in enumerate(symbols)}
-        words = []
+        words, scratch = [], "0"
         for a in launch.arguments:
             if isinstance(a, Pointer):
+                if a.buffer.kind == "temp":
+                    scratch = dim_source(a.buffer.nbytes, names)
                 words.append(f"a[{a.buffer.index}] + {dim_source(a.offset, names)}")
             else:
                 words.append(dim_source(a.value, names) if isinstance(a, Word) else "error")
-        words += ["grid"] * (kernel.programs > 1)
+        words += ["grid"] * (programs > 1)
         text = (f"def call(a, v, error):\n    grid = {dim_source(launch.grid, names)}\n"
-                f"    return -(-grid // {kernel.programs}), [{', '.join(words)}]\n")
+                f"    return -(-grid // {programs}), [{', '.join(words)}]\ndef scratch(v):\n    return {scratch}\n")
         fails = any(isinstance(a, ErrorWord) for a in launch.arguments)
         return DeviceKernel(name.partition("(")[0], kernel.name, ptx, block, shared, text, launch if fails else None)
 
@@ -152,7 +156,7 @@ class Bound:
         try:
             packet = self.packets.pop()
         except IndexError:  # other threads have all
-            packet = cuda_launch.Packet(self.function, self.grid, self.kernel.block, self.words)
+            packet = cuda_launch.Packet(self.function, self.grid, self.kernel.block, self.words, self.kernel.shared)
         arguments = packet.values
         for i, k, base in self.places:
             arguments[i] = base + addresses[k]
@@ -164,25 +168,28 @@ class Bound:
             P.wait(stream)
 
 
-def stored(what: tuple[Any, ...], target: TargetSpec, make: Callable[[], tuple[DeviceKernel, DType] | None]
-           ) -> tuple[DeviceKernel, DType] | None:
-    """A kernel and the dtype of its result, from the cache on disk after the first time ever; one that may fail is made in each process."""
+Made = tuple[list[DeviceKernel], DType]  # the kernels of a function, and the dtype of its result
+
+
+def stored(what: tuple[Any, ...], target: TargetSpec, make: Callable[[], Made | None]) -> Made | None:
+    """The kernels of a function, from the cache on disk after the first time ever; those that may fail are made in each process."""
     made: list[Any] = []
 
     def write() -> bytes:
         made.append(make())
         if made[0] is None:
             return b"none"
-        k, dtype = made[0]
-        return b"" if k.launch is not None else json.dumps([k.name, k.entry, k.ptx, k.block, k.shared, k.call, dtype.name]).encode()
+        kernels, dtype = made[0]
+        parts = [[k.name, k.entry, k.ptx, k.block, k.shared, k.call] for k in kernels]
+        return b"" if any(k.launch is not None for k in kernels) else json.dumps([parts, dtype.name]).encode()
 
     data = kept(f"eager cuda {target.cpu} {target.feature_string} {target.checks} {what}", write, cuda=True)
     if made or not data:
         return made[0] if made else make()
     if data == b"none":
         return None
-    *parts, name = json.loads(data)
-    return DeviceKernel(*parts), dt.dtype(name)
+    parts, name = json.loads(data)
+    return [DeviceKernel(*each) for each in parts], dt.dtype(name)
 
 
 # ---- kernels
@@ -248,7 +255,7 @@ def _kernel(name: str, types: tuple[DType, ...], static: tuple[Any, ...], rank: 
             target: TargetSpec) -> DeviceKernel:
     """`classes` are those of the operands and the result."""
 
-    def make() -> tuple[DeviceKernel, DType]:
+    def make() -> Made:
         form, found = Form(rank, last), _body(name, types, static, rank, last, target)
         assert found is not None
         body, order = found
@@ -260,11 +267,11 @@ def _kernel(name: str, types: tuple[DType, ...], static: tuple[Any, ...], rank: 
         region = Region(name.partition("(")[0], body, ins, [result])
         (launch,) = name_sites(CudaPointwise().build(region, target), region)
         symbols = [f"n{i}" for i in range(rank)] + [f"s{k}_{i}" for k in range(n + 1) for i in range(rank)]
-        return DeviceKernel.of(name, launch, symbols, target), out.dtype
+        return [DeviceKernel.of(name, launch, symbols, target)], out.dtype
 
     found = stored(("elements", name, types, static, rank, last, classes), target, make)
     assert found is not None
-    return found[0]
+    return found[0][0]
 
 
 # ---- runs

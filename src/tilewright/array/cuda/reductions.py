@@ -1,8 +1,9 @@
-"""Reductions of Arrays on a GPU with run-time sizes: one kernel for a function, a dtype, the number of axes and how the operand lies.
+"""Reductions of Arrays on a GPU with run-time sizes: kernels for a function, a dtype, the number of axes and how the operand lies.
 
-A row is what is reduced to one element, by a group of threads, through whatever stride it has. Long rows are cut into chunks whose results
-are reduced again; how depends on the row's length alone, so that a row has the same bits whatever lies beside it. Short rows are part of a
-kernel.
+A row is what is reduced to one element. Where memory runs along a row, or everything is reduced, a group of threads takes it; a long one is
+cut into chunks whose results are reduced again. Where memory runs along a kept axis, the rows are columns of tiles: blocks walk down strips
+of them, several share long ones, and a second kernel joins what they leave. Narrow matrices are folded first, so that a tile is full. All
+cuts follow from the shape alone. Short rows are part of a kernel.
 """
 from __future__ import annotations
 
@@ -22,6 +23,7 @@ from ...ir.layout import Layout, row_major
 from ...ir.types import TensorType
 from ...kernels.launch import Buffer
 from ...kernels.region import Operand, Region, collapse
+from ...kernels.rows.cuda.reduce import KINDS, CudaReduce
 from ...kernels.rows.cuda.rows import CudaRows
 from ...kernels.sites import name_sites
 from ...runtime.cuda.array import SMALL
@@ -37,29 +39,35 @@ from .placed import Placed
 NAMES = {"sum": "sum", "prod": "prod", "mean": "sum", "max": "max", "min": "min", "any": "any", "all": "all"}  # -> what joins parts
 LONG, CHUNK, CHUNKS = 1 << 14, 1 << 12, 1 << 10  # a row: elements from which it is cut, of a chunk, chunks at most
 LONGEST = 1 << 34  # elements that a kernel reduces to one
+TALL = {8: 4, 64: 4, 512: 4, 1 << 16: 4, LONGEST: 32}  # of columns: rows up to which a kernel serves, and the steps of its blocks
+NARROW, FOLDED, FEW = 32, 256, 512  # columns of a matrix that is folded, those that it has then, and rows that it has at least
 Axis = tuple[int, int]  # size, stride in elements
 
 
 @dataclass(frozen=True)
 class Form:
-    """Of a kernel: the number of kept axes, the row's length where that is known, whether its stride is 1, and whether rows begin and end
-    at multiples of 16 elements."""
+    """Of a kernel: the number of kept axes, the row's length where that is known (of columns: what it is at most), whether the stride along
+    which memory runs is 1, and whether what lies along it begins and ends at multiples of 16 elements; whether rows are columns."""
 
     outer: int
     length: int
     near: bool
     wide: bool
+    columns: bool = False
 
     def shape(self) -> tuple[Dim, ...]:
-        row = self.length or (E.WIDE if self.wide else 1) * sym("n", 1, LONGEST)
-        return *(sym(f"n{i}", 1, E.STEP) for i in range(self.outer)), row
+        kept: list[Dim] = [sym(f"n{i}", 1, E.STEP) for i in range(self.outer)]
+        if self.columns:
+            kept[-1] *= E.WIDE if self.wide else 1
+            return *kept, sym("n", 1, self.length)
+        return *kept, self.length or (E.WIDE if self.wide else 1) * sym("n", 1, LONGEST)
 
     def layouts(self) -> tuple[Layout, Layout]:
         """Of the operand and of the result."""
         shape, unit = self.shape(), E.WIDE if self.wide else 1
         steps: list[Dim] = [unit * sym(f"s{i}", 0, E.STEP) for i in range(len(shape))]
         if self.near:
-            steps[-1] = 1
+            steps[-2 if self.columns else -1] = 1
         kept = shape[:-1]
         return Layout(shape, tuple(steps)), Layout(kept, tuple(sym(f"t{i}", 0, E.STEP) for i in range(len(kept))))
 
@@ -76,10 +84,10 @@ def _traced(name: str, wide: DType | None, axis: int) -> Callable[[Any], Any]:
 
 
 @cache
-def _kernel(name: str, dtype: DType, wide: DType | None, form: Form, target: TargetSpec) -> tuple[E.DeviceKernel, DType] | None:
-    """The kernel that reduces in `wide`, or in the dtype of the operand, and the dtype of its result; None where there is none."""
+def _kernel(name: str, dtype: DType, wide: DType | None, form: Form, target: TargetSpec) -> E.Made | None:
+    """The kernels that reduce in `wide`, or in the dtype of the operand, and the dtype of their result; None where there are none."""
 
-    def make() -> tuple[E.DeviceKernel, DType] | None:
+    def make() -> E.Made | None:
         found = E.single(_traced(name, wide, form.outer), [Leaf(TensorType(dtype, form.shape()))], name, target)
         if found is None:
             return None
@@ -90,23 +98,33 @@ def _kernel(name: str, dtype: DType, wide: DType | None, form: Form, target: Tar
             return None
         x = Operand(body.inputs[0].type, Buffer("x0", "input", body.inputs[0].type.nbytes, 0), lay)
         region = Region(name, body, [x], [Operand(out, Buffer("y", "output", out.nbytes, 1), kept)])
-        if CudaRows().matches(region, target) is not None:
+        template = CudaReduce(TALL[form.length], form.outer - 1) if form.columns else CudaRows()
+        if not form.columns and template.matches(region, target) is not None:
             return None
-        launches = name_sites(CudaRows().build(region, target), region)
-        return (E.DeviceKernel.of(name, launches[0], form.symbols, target), out.dtype) if len(launches) == 1 else None
+        if form.columns and type(region.node.op) not in KINDS:
+            return None
+        launches = name_sites(template.build(region, target), region)
+        return [E.DeviceKernel.of(name, launch, form.symbols, target) for launch in launches], out.dtype
 
     return E.stored(("rows", name, dtype, wide, form), target, make)
 
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One launch of a reduction: which of the buffers it reads and writes (0 is the operand), from which byte on."""
+    """One launch of a reduction: which of the buffers it reads and writes (0 is the operand), from which byte on, and the one between it
+    and the next."""
 
     kernel: E.Bound
     source: int
     read: int
     target: int
     written: int
+    between: int | None = None
+
+    @property
+    def places(self) -> list[tuple[int, int]]:
+        found = [(self.source, self.read), (self.target, self.written)]
+        return found if self.between is None else [*found, (self.between, 0)]
 
 
 class Plan:
@@ -133,7 +151,7 @@ class Plan:
         made = [p, *(P.empty(shape, dtype, stream) for shape, dtype in self.buffers)]
         P.before_use((p,), stream)
         for s in self.steps:
-            s.kernel.start([made[s.source].address + s.read, made[s.target].address + s.written], stream)
+            s.kernel.start([made[i].address + offset for i, offset in s.places], stream)
         P.after_use((p,), stream)
         out: Placed | None = made[-1]
         if self.divisor:
@@ -143,16 +161,15 @@ class Plan:
         assert out is not None
         return out if out.header.shape == self.shape else Placed(out.header.reshape(self.shape), out.stream, out.address)
 
-
     def direct(self, arguments: int) -> direct.Plan | None:
         """What host code does instead of `run`, of a call with so many arguments; None where there is more to do than launches."""
         sizes = [int(np.prod(shape)) * dtype.itemsize for shape, dtype in self.buffers]
         if self.order is not None or self.divisor or self.dtype is not None or not all(sizes) or max(sizes) > SMALL:
             return None
         for s in self.steps:
-            s.kernel.load(2)
+            s.kernel.load(len(s.places))
         at = [0, *range(arguments, arguments + len(sizes))]  # the operand, the buffers
-        launches = [direct.Start.of(s.kernel, [(at[s.source], s.read), (at[s.target], s.written)]) for s in self.steps]
+        launches = [direct.Start.of(s.kernel, [(at[i], offset) for i, offset in s.places]) for s in self.steps]
         dtype = self.buffers[-1][1]
         result = P.key_of(dtype.np, self.shape, tuple(int(n) * dtype.itemsize for n in row_major(self.shape)))
         return direct.Plan(self.steps[0].kernel.kernel.name, [None] * arguments, sizes, result, launches)
@@ -173,51 +190,80 @@ class Rows:
         return [n for n, _ in self.outer]
 
 
+def _vector(outer: Sequence[Axis], row: Axis) -> int | None:
+    """The kept axis along which memory runs; None where it runs along the row."""
+    found = [i for i, (n, s) in enumerate(outer) if s and n > 1]
+    nearest = min(found, key=lambda i: abs(outer[i][1]), default=None)
+    return nearest if nearest is not None and row[0] > 1 and abs(outer[nearest][1]) < abs(row[1]) else None
+
+
+def _fold(x: Rows) -> int:
+    """How many rows of a narrow matrix are seen as one; 1: it is as wide as it is."""
+    if not x.outer or not (c := x.outer[-1])[1] == 1 < c[0] < NARROW or x.row[1] != c[0] or x.row[0] < FEW:
+        return 1
+    return 1 << (-(-FOLDED // c[0]) - 1).bit_length()
+
+
 def _launch(plan: Plan, name: str, x: Rows, wide: DType | None, target: Callable[[DType], tuple[int, int, list[int]]]) -> DType | None:
     """Reduce rows into the buffer, byte and strides that `target` gives for the dtype of the result."""
-    size, near, steps = x.row[0], x.row[1] == 1, [s for _, s in (*x.outer, x.row)]
-    short = size <= E.SHORT
-    aligned = near and not short and size % E.WIDE == 0 and x.read % ALIGNMENT == 0 and (plan.aligned or x.source > 0)
-    aligned = aligned and not any(s % E.WIDE for s in steps[:-1])
-    form = Form(len(x.outer), size if short else 0, near, aligned)
-    found = _kernel(name, x.dtype, wide, form, P.state().target)
+    order, (size, step), vector = list(range(len(x.outer))), x.row, _vector(x.outer, x.row)
+    if vector is not None:
+        order.sort(key=lambda i: i == vector)
+    outer = [x.outer[i] for i in order]
+    short, far = vector is None and size <= E.SHORT, [s for _, s in outer]
+    length, near = (size, step == 1) if vector is None else (outer[-1][0], far[-1] == 1)
+    aligned = near and not short and length % E.WIDE == 0 and x.read % ALIGNMENT == 0 and (plan.aligned or x.source > 0)
+    aligned = aligned and not any(s % E.WIDE for s in (far if vector is None else [*far[:-1], step]))
+    most = (size if short else 0) if vector is None else next(n for n in TALL if size <= n)
+    found = _kernel(name, x.dtype, wide, Form(len(outer), most, near, aligned, vector is not None), P.state().target)
     if found is None:
         return None
-    kernel, dtype = found
-    number, written, places = target(dtype)
+    kernels, dtype = found
     unit = E.WIDE if aligned else 1
-    values = [*(n for n, _ in x.outer), size // unit, *(s // unit for s in steps), *places]
-    plan.steps.append(Step(E.Bound(kernel, values), x.source, x.read, number, written))
+    sizes = [*(n for n, _ in outer), size]
+    sizes[-1 if vector is None else -2] //= unit
+    values = [*sizes, *(s // unit for s in (*far, step))]
+    scratch = kernels[0].scratch([*values, *[0] * len(outer)])
+    between = plan.buffer([scratch], dt.u8)[0] if scratch else None
+    number, written, places = target(dtype)
+    values += [places[i] for i in order]
+    plan.steps += [Step(E.Bound(k, values), x.source, x.read, number, written, between) for k in kernels]
     return dtype
 
 
 def _rows(plan: Plan, name: str, x: Rows, wide: DType | None) -> DType | None:
     """All rows into a buffer that has the kept axes one after the other; the dtype of that."""
-    k, (n, step) = len(x.outer), x.row
-    if n <= LONG:
+    k, (n, step), fold = len(x.outer), x.row, _fold(x)
+    if fold == 1 and (n <= LONG or _vector(x.outer, x.row) is not None):
         def last(dtype: DType) -> tuple[int, int, list[int]]:
             number, strides = plan.buffer(x.sizes, dtype)
             return number, 0, strides
 
         return _launch(plan, name, x, wide, last)
-    per = max(CHUNK, -(-n // CHUNKS // CHUNK) * CHUNK)
-    whole, rest = divmod(n, per)
-    shape = [*x.sizes, whole + (rest > 0)]
+    # Parts of every row, one behind the other: of chunks and what is left of them, or of every `fold`th element and what is left of those.
+    per = n // fold if fold > 1 else max(CHUNK, -(-n // CHUNKS // CHUNK) * CHUNK)
+    whole, rest = (fold, n % fold) if fold > 1 else divmod(n, per)
+    count = whole + (rest > 0)
+    shape = [*x.sizes, count] if fold == 1 else [*x.sizes[:-1], count, x.sizes[-1]]
+    each = [int(i) for i in row_major(tuple(shape))]
+    along, apart = (each[k], each[:k]) if fold == 1 else (each[k - 1], [*each[: k - 1], each[k]])
 
     def parts(dtype: DType) -> tuple[int, int, list[int]]:
-        number, strides = plan.buffer(shape, dtype)
-        return number, 0, strides
+        return plan.buffer(shape, dtype)[0], 0, [*apart, along] if fold == 1 else [*apart[:-1], 1]
 
-    chunks = replace(x, outer=[*x.outer, (whole, step * per)], row=(per, step))
-    dtype = _launch(plan, name, chunks, wide, parts)
+    if fold == 1:
+        first = replace(x, outer=[*x.outer, (whole, step * per)], row=(per, step))
+    else:
+        first = replace(x, outer=[*x.outer[:-1], (fold * step, 1)], row=(per, step * fold))
+    dtype = _launch(plan, name, first, wide, parts)
     if dtype is None:
         return None
-    number, each = len(plan.buffers), [int(i) for i in row_major(tuple(shape))]
+    number = len(plan.buffers)
     if rest:
-        tail = replace(x, read=x.read + whole * per * step * x.dtype.itemsize, row=(rest, step))
-        if _launch(plan, name, tail, wide, lambda d: (number, whole * each[k] * d.itemsize, each[:k])) is None:
+        tail = replace(x, read=x.read + (n - rest) * step * x.dtype.itemsize, row=(rest, step))
+        if _launch(plan, name, tail, wide, lambda d: (number, whole * along * d.itemsize, apart)) is None:
             return None
-    return _rows(plan, NAMES[name], Rows(number, 0, dtype, list(zip(shape[:k], each[:k], strict=True)), (shape[k], each[k])), None)
+    return _rows(plan, NAMES[name], Rows(number, 0, dtype, list(zip(x.sizes, apart, strict=True)), (count, along)), None)
 
 
 def _planned(name: str, p: Placed, axes: tuple[int, ...], keepdims: bool) -> Plan | None:
@@ -237,13 +283,13 @@ def _planned(name: str, p: Placed, axes: tuple[int, ...], keepdims: bool) -> Pla
         plan.order, plan.aligned = (*kept, *axes), True
         length = header.size // max(1, int(np.prod(shape)))
         outer, inner = [(header.size // length, length)] if shape else [], [(length, 1)]
-    row = inner[0] if inner else (1, 1)
-    cut = row[0] > LONG
+    rows = Rows(0, 0, own, outer, inner[0] if inner else (1, 1))
+    cut = _fold(rows) > 1 or (rows.row[0] > LONG and _vector(rows.outer, rows.row) is None)
     wide = dt.f32 if own in dt.SMALL and (name == "mean" or cut) else None
-    made = _rows(plan, "sum" if name == "mean" and cut else name, Rows(0, 0, own, outer, row), wide)
+    made = _rows(plan, "sum" if name == "mean" and cut else name, rows, wide)
     if made is None:
         return None
-    plan.divisor = row[0] if name == "mean" and cut else 0
+    plan.divisor = rows.row[0] if name == "mean" and cut else 0
     plan.dtype = own if wide is not None and name not in ("any", "all") else None
     plan.shape = tuple(1 if i in axes else n for i, n in enumerate(header.shape)) if keepdims else shape
     return plan

@@ -12,7 +12,7 @@ from ...core.target_spec import TargetSpec
 from ...ir.graph import Graph, Value
 from ...ir.types import TensorType
 from .. import functions as F
-from ..base import E, MaybeValues, S, Values, register
+from ..base import E, MaybeValues, Pulled, S, Values, register
 from ..families import Composite, M, N, bf16, boolean, f16, f32, f64, i32, require_broadcasts_to, require_kind, require_one_dtype
 
 WIDEST_HEAD = 256  # of an attention with a block program
@@ -168,11 +168,10 @@ class Attention(Composite):
         """A row that a finite `hidden` leaves nothing of is a mean of the values, which the backward pass's kernels do not know."""
         return (rule == "vjp" and self.hidden != -np.inf) or super().expands(rule, active)
 
-    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
+    def pull(self, inputs: Values, output: Value, g: Value, wanted: tuple[bool, ...]) -> Pulled:
         from .backward import pull_back
 
-        assert cotangents[0] is not None
-        return pull_back(self, inputs, cotangents[0], wanted)
+        return pull_back(self, inputs, g, wanted)
 
     @staticmethod
     def repeated(x: Value, q: Value) -> Value:
@@ -289,9 +288,8 @@ class Rope(Composite):
         """With the same angles it is linear in x."""
         return any(active[1:]) or (rule == "batch" and not active[0])
 
-    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
-        g, (_, cos, sin) = cotangents[0], inputs
-        assert g is not None
+    def pull(self, inputs: Values, output: Value, g: Value, wanted: tuple[bool, ...]) -> Pulled:
+        _, cos, sin = inputs
         return (self(g, cos, F.neg(sin)), None, None)
 
     def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:

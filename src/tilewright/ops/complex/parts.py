@@ -12,7 +12,7 @@ from ...ir.graph import Value
 from ...ir.layout import Layout
 from ...ir.types import TensorType
 from .. import functions as F
-from ..base import E, MaybeValues, S, Values, register
+from ..base import E, MaybeValues, Pulled, S, Values, register
 from ..families import General, N, View, c64, c128, f16, f32, f64, require_one_dtype
 
 REAL_ONLY = [E(f32(3), match="needs complex operands, got dtype=f32")]
@@ -83,9 +83,7 @@ class Complex(General):
         out.real, out.imag = re, im
         return out
 
-    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
-        g = cotangents[0]
-        assert g is not None
+    def pull(self, inputs: Values, output: Value, g: Value, wanted: tuple[bool, ...]) -> Pulled:
         return tuple(part if w else None for part, w in zip(parts(g), wanted, strict=True))
 
     def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:

@@ -20,7 +20,7 @@ from ...core.errors import require
 from ...ir.graph import Graph, Value
 from ...ir.types import TensorType
 from .. import functions as F
-from ..base import E, MaybeValues, S, Traits, Values, register
+from ..base import E, MaybeValues, Pulled, S, Traits, Values, register
 from ..complex.parts import Complex, ViewAsReal
 from ..families import Composite, General, N, f16, f32, f64, show_shape, values_of
 
@@ -120,13 +120,11 @@ class DftColumns(General):
         n = self.sizes(x)[0]
         return x.numel * sum(2 * r for r in factors(n)) if isinstance(n, int) and n else 0
 
-    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
-        g = cotangents[0]
-        assert g is not None
+    def pull(self, inputs: Values, output: Value, g: Value, wanted: tuple[bool, ...]) -> Pulled:
         other = DftColumns(not self.inverse, self.scale, self.rows_out, self.rows)
         if len(inputs) > 2:
             g = self._untwiddled(g, inputs[0])
-        return (values_of(other(g, inputs[1]))[0] if wanted[0] else None, *(None for _ in inputs[1:]))
+        return values_of(other(g, inputs[1]))[0] if wanted[0] else None
 
     def _untwiddled(self, g: Value, x: Value) -> Value:
         n, lanes = self.sizes(x.type)
@@ -214,9 +212,7 @@ class Dft(Composite):
         back = F.slice_(Dft(inverse=True).decompose(inner), len(lead), 0, n)
         return times(back, constant_pair(graph, chirp * self.scale, x.dtype))
 
-    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
-        g = cotangents[0]
-        assert g is not None
+    def pull(self, inputs: Values, output: Value, g: Value, wanted: tuple[bool, ...]) -> Pulled:
         return values_of(Dft(inverse=not self.inverse, scale=self.scale)(g))
 
 
@@ -429,9 +425,8 @@ class RealDft(_RealForm):
         im = F.add(F.sub(b, d), F.add(F.mul(cos, v), F.mul(sin, u)))
         return paired(re, im)
 
-    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
-        g, x = cotangents[0], inputs[0]
-        assert g is not None
+    def pull(self, inputs: Values, output: Value, g: Value, wanted: tuple[bool, ...]) -> Pulled:
+        x = inputs[0]
         n, rank = self.length(x.type), len(x.shape)
         if self.full:
             return (F.reshape(F.slice_(Dft(True, self.scale)(g), rank, 0, 1), x.shape),)
@@ -494,7 +489,5 @@ class RealDftBack(_RealForm):
         both = paired(F.sub(F.add(a, c), odd_im), F.add(F.sub(b, d), odd_re))
         return F.reshape(Dft(True, self.scale).decompose(both), (*lead, n))
 
-    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
-        g = cotangents[0]
-        assert g is not None
+    def pull(self, inputs: Values, output: Value, g: Value, wanted: tuple[bool, ...]) -> Pulled:
         return (F.mul(RealDft(self.scale)(g), _weights(g.node.graph, self.n, 2.0, g.dtype)),)

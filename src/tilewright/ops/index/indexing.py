@@ -13,7 +13,7 @@ from ...core.needs import require_room
 from ...ir.graph import Value
 from ...ir.types import TensorType
 from .. import functions as F
-from ..base import E, MaybeValues, S, Traits, Values, register
+from ..base import E, MaybeValues, Pulled, S, Traits, Values, register
 from ..families import (
     General,
     M,
@@ -85,10 +85,9 @@ class Gather(General):
         check_indices(self.name, ids, x.shape[self.axis], self.axis)
         return np.take(x, ids, axis=self.axis)
 
-    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
+    def pull(self, inputs: Values, output: Value, g: Value, wanted: tuple[bool, ...]) -> Pulled:
         x, ids = inputs
-        assert cotangents[0] is not None
-        return F.scatter_add(F.zeros(x), ids, cotangents[0], self.axis), None
+        return F.scatter_add(F.zeros(x), ids, g, self.axis), None
 
     def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
         x, ids = inputs
@@ -129,10 +128,9 @@ class GatherAlongAxis(General):
         part = x[tuple(slice(None) if a == self.axis else slice(0, n) for a, n in enumerate(ids.shape))]
         return np.take_along_axis(part, ids.astype(np.int64), axis=self.axis)
 
-    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
+    def pull(self, inputs: Values, output: Value, g: Value, wanted: tuple[bool, ...]) -> Pulled:
         x, ids = inputs
-        assert cotangents[0] is not None
-        return F.one("scatter_along", F.zeros(x), ids, cotangents[0], axis=self.axis), None
+        return F.one("scatter_along", F.zeros(x), ids, g, axis=self.axis), None
 
 
 @register
@@ -171,11 +169,10 @@ class Index(General):
             check_indices(self.name, i, x.shape[a], a)
         return x[(*(slice(None),) * self.axes[0], *ids)]
 
-    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
+    def pull(self, inputs: Values, output: Value, g: Value, wanted: tuple[bool, ...]) -> Pulled:
         x = inputs[0]
-        assert cotangents[0] is not None
         rows, flat = self._merged(x, inputs[1:])
-        back = F.scatter_add(F.zeros(rows), flat, cotangents[0], self.axes[0])
+        back = F.scatter_add(F.zeros(rows), flat, g, self.axes[0])
         return (F.reshape(back, x.shape), *(None for _ in self.axes))
 
     def _merged(self, x: Value, ids: Values) -> tuple[Value, Value]:
@@ -230,9 +227,7 @@ class Concat(General):
     def ref(self, *arrays: Any) -> Any:
         return np.concatenate(arrays, axis=self.axis)
 
-    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
-        g = cotangents[0]
-        assert g is not None
+    def pull(self, inputs: Values, output: Value, g: Value, wanted: tuple[bool, ...]) -> Pulled:
         return F.split(g, self.axis, [v.shape[self.axis] for v in inputs])
 
     def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
@@ -265,9 +260,8 @@ class Pad(General):
         widths: Any = tuple(zip(self.lo, self.hi, strict=True))
         return np.pad(x, widths, constant_values=self.value) if x.ndim else x
 
-    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
-        g, x = cotangents[0], inputs[0]
-        assert g is not None
+    def pull(self, inputs: Values, output: Value, g: Value, wanted: tuple[bool, ...]) -> Pulled:
+        x = inputs[0]
         for axis, start in enumerate(self.lo):
             g = g if g.shape[axis] == x.shape[axis] else F.slice_(g, axis, start, x.shape[axis])
         return (g,)

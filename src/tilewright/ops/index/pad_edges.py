@@ -18,7 +18,7 @@ from ...core.target_spec import TargetSpec
 from ...ir.graph import Value
 from ...ir.types import TensorType
 from .. import functions as F
-from ..base import E, MaybeValues, S, Traits, Values, register
+from ..base import E, Pulled, S, Traits, Values, register
 from ..families import Composite, N, bf16, boolean, f32, f64, i64, require_kind
 from ..views import Strided
 
@@ -146,9 +146,7 @@ class StridedAdd(Composite):
     def decomposes(self, operands: Values, target: TargetSpec | None) -> bool:
         return target is not None and target.kind == "cuda"
 
-    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
-        g = cotangents[0]
-        assert g is not None
+    def pull(self, inputs: Values, output: Value, g: Value, wanted: tuple[bool, ...]) -> Pulled:
         return (self.reading(inputs[0].type)(g),)
 
     def flops(self, *types: TensorType) -> Dim:

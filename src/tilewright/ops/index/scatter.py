@@ -24,7 +24,7 @@ from ...core.target_spec import TargetSpec
 from ...ir.graph import Value
 from ...ir.types import TensorType
 from .. import functions as F
-from ..base import E, MaybeValues, S, Values, register
+from ..base import E, MaybeValues, Pulled, S, Values, register
 from ..families import Composite, General, N, bf16, boolean, f32, f64, i32, i64, require_axis, require_kind, require_one_dtype, show_shape
 from .indexing import GatherAlongAxis, check_indices, merge_cases, require_ids
 
@@ -110,9 +110,7 @@ class ScatterAdd(ScatterRows):
     def combine(self, out: Any, ids: Any, updates: Any) -> None:
         np.add.at(out, ids, updates)
 
-    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
-        g = cotangents[0]
-        assert g is not None
+    def pull(self, inputs: Values, output: Value, g: Value, wanted: tuple[bool, ...]) -> Pulled:
         return g, None, F.gather(g, inputs[1], self.axis) if wanted[2] else None
 
     def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
@@ -155,10 +153,9 @@ class Scatter(ScatterRows):
         for at in np.ndindex(*ids.shape):
             out[ids[at]] = updates[at]
 
-    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
-        g, ids = cotangents[0], inputs[1]
-        assert g is not None
-        share, by_x, by_updates = self._partials(inputs, outputs[0])
+    def pull(self, inputs: Values, output: Value, g: Value, wanted: tuple[bool, ...]) -> Pulled:
+        ids = inputs[1]
+        share, by_x, by_updates = self._partials(inputs, output)
         g = g if share is None else F.mul(g, share)
         return F.mul(g, by_x), None, F.mul(F.gather(g, ids, self.axis), by_updates) if wanted[2] else None
 
@@ -345,9 +342,8 @@ class ScatterAlong(General):
     def flops(self, x: TensorType, ids: TensorType, updates: TensorType) -> Dim:
         return updates.numel
 
-    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
-        g, ids, updates = cotangents[0], inputs[1], inputs[2]
-        assert g is not None
+    def pull(self, inputs: Values, output: Value, g: Value, wanted: tuple[bool, ...]) -> Pulled:
+        ids, updates = inputs[1], inputs[2]
         back: Value = GatherAlongAxis(axis=self.axis)(g, ids)
         if self.mode == "add":
             return g, None, back

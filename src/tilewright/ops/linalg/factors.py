@@ -15,7 +15,7 @@ from ...core.errors import ExecutionError, UnsupportedError, require
 from ...ir.graph import Value
 from ...ir.types import TensorType
 from .. import functions as F
-from ..base import E, MaybeValues, NotSupported, S, Values, register
+from ..base import E, MaybeValues, NotSupported, Pulled, S, Values, register
 from ..complex.rules import conj
 from ..families import General, c64, c128, f32, f64, i32
 from . import matrices as X
@@ -58,9 +58,8 @@ class Cholesky(General):
         n, _ = X.require_matrix(a, complex_=True)
         return product(a.shape[:-2]) * (n**3 // 3)
 
-    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
-        g, low = cotangents[0], outputs[0]
-        assert g is not None
+    def pull(self, inputs: Values, output: Value, g: Value, wanted: tuple[bool, ...]) -> Pulled:
+        low = output
         inner = X.with_diagonal(X.tril(F.matmul(low, g, transpose_a=True)), 0.5)
         inner = X.solve_from_right(low, X.solve_triangular(low, inner, transpose=True))
         return (F.mul(F.add(inner, X.mt(inner)), 0.5),)

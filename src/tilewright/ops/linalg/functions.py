@@ -15,7 +15,7 @@ from ...core.errors import ShapeError, require
 from ...ir.graph import Value
 from ...ir.types import TensorType
 from .. import functions as F
-from ..base import E, MaybeValues, S, Traits, Values, register, single
+from ..base import E, MaybeValues, Pulled, S, Traits, Values, register, single
 from ..complex.parts import join
 from ..complex.rules import conj
 from ..families import Composite, f32, f64, i32
@@ -71,9 +71,7 @@ class Det(Composite):
         inner = X.permute_rows(X.solve_triangular(lu, inner, transpose=True, unit=True), order, inverse=True)
         return F.mul(inner, F.reshape(total, (*total.shape, 1, 1)))
 
-    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
-        g = cotangents[0]
-        assert g is not None
+    def pull(self, inputs: Values, output: Value, g: Value, wanted: tuple[bool, ...]) -> Pulled:
         return (F.mul(self._adjugate(inputs[0]), F.reshape(g, (*g.shape, 1, 1))),)
 
     def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
@@ -119,9 +117,8 @@ class Pinv(Composite):
         moved = F.where(kept, F.one("reciprocal", F.where(kept, s, 1)), 0)
         return F.matmul(vt, X.column_scaled(u, moved), transpose_a=True, transpose_b=True)
 
-    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
-        a, p, g = inputs[0], outputs[0], cotangents[0]
-        assert g is not None
+    def pull(self, inputs: Values, output: Value, g: Value, wanted: tuple[bool, ...]) -> Pulled:
+        a, p = inputs[0], output
         gt, pt = X.mt(g), X.mt(p)
         if a.shape[-2] <= a.shape[-1]:
             k = F.matmul(gt, p)

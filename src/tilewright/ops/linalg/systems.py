@@ -12,7 +12,7 @@ from ...core.errors import ExecutionError
 from ...ir.graph import Value
 from ...ir.types import TensorType
 from .. import functions as F
-from ..base import E, MaybeValues, S, Traits, Values, register
+from ..base import E, MaybeValues, Pulled, S, Traits, Values, register
 from ..families import Composite, General, c64, c128, f32, f64, i32, values_of
 from . import matrices as X
 
@@ -73,9 +73,8 @@ class TriangularSolve(General):
         strict = int(self.unit)
         return X.triu(g, strict) if self.upper else X.tril(g, -strict)
 
-    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
-        g, (a, _), x = cotangents[0], inputs, outputs[0]
-        assert g is not None
+    def pull(self, inputs: Values, output: Value, g: Value, wanted: tuple[bool, ...]) -> Pulled:
+        (a, _), x = inputs, output
         gb: Value = replace(self, transpose=not self.transpose)(a, g)
         outer = F.matmul(x, gb, transpose_b=True) if self.transpose else F.matmul(gb, x, transpose_b=True)
         return (self._triangle(F.neg(outer)) if wanted[0] else None, gb if wanted[1] else None)
@@ -231,9 +230,8 @@ class Solve(Composite):
         inner = X.solve_triangular(lu, b, upper=True, transpose=True)
         return X.permute_rows(X.solve_triangular(lu, inner, transpose=True, unit=True), order, inverse=True)
 
-    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
-        g, (a, _), x = cotangents[0], inputs, outputs[0]
-        assert g is not None
+    def pull(self, inputs: Values, output: Value, g: Value, wanted: tuple[bool, ...]) -> Pulled:
+        (a, _), x = inputs, output
         gb: Value = Solve(transpose=not self.transpose)(a, g)
         outer = F.matmul(x, gb, transpose_b=True) if self.transpose else F.matmul(gb, x, transpose_b=True)
         return (F.neg(outer) if wanted[0] else None, gb if wanted[1] else None)

@@ -20,7 +20,7 @@ from ...core.needs import require_room
 from ...ir.graph import Value
 from ...ir.types import TensorType
 from .. import functions as F
-from ..base import E, MaybeValues, S, Values, register
+from ..base import E, MaybeValues, Pulled, S, Values, register
 from ..families import (
     Composite,
     Contraction,
@@ -113,9 +113,8 @@ class Matmul(Contraction):
     def flops(self, a: TensorType, b: TensorType) -> Dim:
         return 2 * self.infer(a, b).numel * a.shape[-2 if self.transpose_a else -1]
 
-    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
-        g, (a, b) = cotangents[0], inputs
-        assert g is not None
+    def pull(self, inputs: Values, output: Value, g: Value, wanted: tuple[bool, ...]) -> Pulled:
+        a, b = inputs
         return (self._left(a, b, g) if wanted[0] else None, self._right(a, b, g) if wanted[1] else None)
 
     def _left(self, a: Value, b: Value, g: Value) -> Value:
@@ -245,9 +244,8 @@ class Conv(Contraction):
             return 2 * x.numel * product(w.shape[1:])
         return 2 * self.infer(x, w).numel * product(w.shape[1:])
 
-    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
-        g, (x, w) = cotangents[0], inputs
-        assert g is not None
+    def pull(self, inputs: Values, output: Value, g: Value, wanted: tuple[bool, ...]) -> Pulled:
+        x, w = inputs
         several = self._several(x, w)
         if several == 1:
             return (self._data(x, w, g) if wanted[0] else None, self._weight(x, w, g) if wanted[1] else None)

@@ -11,7 +11,7 @@ from ...core.errors import require
 from ...ir.graph import Value
 from ...ir.types import TensorType
 from .. import functions as F
-from ..base import E, MaybeValues, S, Values, register
+from ..base import E, MaybeValues, Pulled, S, Values, register
 from ..families import Composite, Contraction, N, bf16, f32, f64, i32, i64, require_kind, require_one_dtype
 from ..index.indexing import check_indices, require_ids
 from ..rows.reductions import wide
@@ -93,9 +93,8 @@ class GroupedGemm(Contraction):
     def expands(self, rule: str, active: tuple[bool, ...]) -> bool:
         return rule == "batch"
 
-    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
-        (x, w, ends), g = inputs, cotangents[0]
-        assert g is not None
+    def pull(self, inputs: Values, output: Value, g: Value, wanted: tuple[bool, ...]) -> Pulled:
+        x, w, ends = inputs
         to_x: Value | None = GroupedGemm(transpose_b=not self.transpose_b)(g, w, ends) if wanted[0] else None
         to_w: Value | None = GroupedOuter()(*((g, x) if self.transpose_b else (x, g)), ends) if wanted[1] else None
         return to_x, to_w, None
@@ -148,9 +147,8 @@ class GroupedOuter(Contraction):
     def expands(self, rule: str, active: tuple[bool, ...]) -> bool:
         return rule == "batch"
 
-    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
-        (x, y, ends), g = inputs, cotangents[0]
-        assert g is not None
+    def pull(self, inputs: Values, output: Value, g: Value, wanted: tuple[bool, ...]) -> Pulled:
+        x, y, ends = inputs
         to_x: Value | None = GroupedGemm(transpose_b=True)(y, g, ends) if wanted[0] else None
         to_y: Value | None = GroupedGemm()(x, g, ends) if wanted[1] else None
         return to_x, to_y, None

@@ -20,7 +20,7 @@ from ...core.errors import require
 from ...ir.graph import Value
 from ...ir.types import TensorType
 from .. import functions as F
-from ..base import E, MaybeValues, NotSupported, S, Values, register
+from ..base import E, MaybeValues, NotSupported, Pulled, S, Values, register
 from ..families import Composite, M, N, bf16, f32, f64, i8, i32, i64, require_axis, require_kind, require_one_dtype, show_shape, u8
 from ..rows.reductions import wide
 
@@ -211,9 +211,8 @@ class FakeQuantizeLsq(Composite):
         error = F.where(inside, F.sub(F.apply("round", z), z), F.mul(F.apply("sign", z), float(limit)))
         return F.cast(inside, x.dtype), error if self.gradient_scale == 1 else F.mul(error, self.gradient_scale)
 
-    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
-        (x, scale), g = inputs, cotangents[0]
-        assert g is not None
+    def pull(self, inputs: Values, output: Value, g: Value, wanted: tuple[bool, ...]) -> Pulled:
+        x, scale = inputs
         through, error = self._slopes(x, scale)
         axes = tuple(a for a in range(len(x.shape)) if a != self.axis)
         return F.mul(g, through) if wanted[0] else None, F.sum_(F.mul(g, error), axes) if wanted[1] else None

@@ -17,9 +17,10 @@ from ...core import dtypes as dt
 from ...core.dims import Dim
 from ...core.errors import require
 from ...core.needs import require_room
+from ...ir.graph import Value
 from ...ir.types import TensorType
 from .. import functions as F
-from ..base import E, MaybeValues, NotSupported, S, Traits, Values, register
+from ..base import E, NotSupported, Pulled, S, Traits, Values, register
 from ..families import Contraction, General, N, f16, f32, i32, i64, require_kind, u8
 from ..index.indexing import check_indices, require_ids
 from ..quant import FORMATS, Book
@@ -103,11 +104,9 @@ class QMatmul(Contraction):
     def flops(self, x: TensorType, w: TensorType, *books: TensorType) -> Dim:
         return 2 * x.numel * self.n
 
-    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
+    def pull(self, inputs: Values, output: Value, g: Value, wanted: tuple[bool, ...]) -> Pulled:
         """Of x alone: a product with the matrix as it is packed. Quantized values have no derivative."""
-        g = cotangents[0]
-        assert g is not None
-        return (F.one("qmatmul_back", g, *inputs[1:], format=self.format, n=self.n, k=self.k), *(None,) * (len(inputs) - 1))
+        return F.one("qmatmul_back", g, *inputs[1:], format=self.format, n=self.n, k=self.k)
 
 
 @register
@@ -180,12 +179,9 @@ class QExperts(Contraction):
     def flops(self, x: TensorType, w: TensorType, ids: TensorType, *books: TensorType) -> Dim:
         return 2 * ids.numel * self.n * self.k
 
-    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
+    def pull(self, inputs: Values, output: Value, g: Value, wanted: tuple[bool, ...]) -> Pulled:
         """Of x alone; where all products of a token read one row, the transform sums over them."""
-        g = cotangents[0]
-        assert g is not None
-        back = F.one("qexperts_back", g, *inputs[1:], format=self.format, n=self.n, k=self.k, experts=self.experts)
-        return (back, *(None,) * (len(inputs) - 1))
+        return F.one("qexperts_back", g, *inputs[1:], **self.attrs())
 
 
 @register
@@ -223,10 +219,8 @@ class QMatmulBack(Contraction):
     def flops(self, g: TensorType, w: TensorType, *books: TensorType) -> Dim:
         return 2 * g.numel * self.k
 
-    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
-        g = cotangents[0]
-        assert g is not None
-        return (QMatmul(format=self.format, n=self.n, k=self.k)(g, *inputs[1:]), *(None,) * (len(inputs) - 1))
+    def pull(self, inputs: Values, output: Value, g: Value, wanted: tuple[bool, ...]) -> Pulled:
+        return F.emit(QMatmul(format=self.format, n=self.n, k=self.k), g, *inputs[1:])
 
 
 @register
@@ -264,8 +258,5 @@ class QExpertsBack(Contraction):
     def flops(self, g: TensorType, w: TensorType, ids: TensorType, *books: TensorType) -> Dim:
         return 2 * g.numel * self.k
 
-    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
-        g = cotangents[0]
-        assert g is not None
-        forward = QExperts(format=self.format, n=self.n, k=self.k, experts=self.experts)
-        return (forward(g, *inputs[1:]), *(None,) * (len(inputs) - 1))
+    def pull(self, inputs: Values, output: Value, g: Value, wanted: tuple[bool, ...]) -> Pulled:
+        return F.emit(QExperts(**self.attrs()), g, *inputs[1:])

@@ -11,7 +11,7 @@ from ...core.errors import UnsupportedError
 from ...ir.graph import Value
 from ...ir.types import TensorType
 from .. import functions as F
-from ..base import REGISTRY, E, MaybeValues, S, Sample, Traits, Values, register
+from ..base import REGISTRY, E, MaybeValues, Pulled, S, Sample, Traits, Values, register
 from ..families import N, Reduction, bf16, boolean, f16, f32, f64, i32, i64, require_axis, require_kind
 from .reductions import wide
 
@@ -60,9 +60,7 @@ class CumSum(Running):
     def ref(self, x: Any) -> Any:
         return self.fold(np.add, x, 0)
 
-    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
-        g = cotangents[0]
-        assert g is not None
+    def pull(self, inputs: Values, output: Value, g: Value, wanted: tuple[bool, ...]) -> Pulled:
         return (replace(self, reverse=not self.reverse)(g),)
 
 

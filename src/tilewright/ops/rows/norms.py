@@ -14,7 +14,7 @@ from ...core.errors import require
 from ...ir.graph import Value
 from ...ir.types import TensorType
 from .. import functions as F
-from ..base import E, MaybeValues, S, Values, register
+from ..base import E, MaybeValues, Pulled, S, Values, register
 from ..families import Composite, M, N, bf16, f16, f32, f64, i32, require_axis, require_kind, require_one_dtype, show_shape
 from .reductions import Moments, uneven, wide
 
@@ -91,9 +91,8 @@ class Softmax(AlongAxis):
         e = F.exp(F.sub(x, F.max_(x, (self.axis,), keepdims=True)))
         return F.div(e, F.sum_(e, (self.axis,), keepdims=True))
 
-    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
-        g, y = cotangents[0], outputs[0]
-        assert g is not None
+    def pull(self, inputs: Values, output: Value, g: Value, wanted: tuple[bool, ...]) -> Pulled:
+        y = output
         return (self._pull(y, g),)
 
     def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
@@ -122,9 +121,8 @@ class LogSoftmax(AlongAxis):
         d = F.sub(x, F.max_(x, (self.axis,), keepdims=True))
         return F.sub(d, F.log(F.sum_(F.exp(d), (self.axis,), keepdims=True)))
 
-    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
-        g, y = cotangents[0], outputs[0]
-        assert g is not None
+    def pull(self, inputs: Values, output: Value, g: Value, wanted: tuple[bool, ...]) -> Pulled:
+        y = output
         return (F.sub(g, F.mul(F.exp(y), F.sum_(g, (self.axis,), keepdims=True))),)
 
     def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
@@ -166,10 +164,9 @@ class LastAxesNorm(Composite):
     def expands(self, rule: str, active: tuple[bool, ...]) -> bool:
         return any(active[1:]) if rule == "batch" else rule == "jvp"
 
-    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
-        assert cotangents[0] is not None
+    def pull(self, inputs: Values, output: Value, g: Value, wanted: tuple[bool, ...]) -> Pulled:
         a = self.attrs()
-        return pull_back(inputs, cotangents[0], eps=a["eps"], naxes=a["naxes"], affine=a["affine"], centred=self.centred)
+        return pull_back(inputs, g, eps=a["eps"], naxes=a["naxes"], affine=a["affine"], centred=self.centred)
 
     def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
         return (self(*inputs),)

@@ -21,7 +21,7 @@ from ...core.target_spec import TargetSpec
 from ...ir.graph import Value
 from ...ir.types import TensorType
 from .. import functions as F
-from ..base import REGISTRY, E, MaybeValues, Op, S, Traits, Values, register
+from ..base import REGISTRY, E, MaybeValues, Op, Pulled, S, Traits, Values, register
 from ..families import Composite, General, M, bf16, f32, f64, i32, i64, require_kind
 from ..matmul.contractions import Conv
 from ..views import Slice
@@ -139,9 +139,8 @@ class MaxPool(General):
     def _indices(self) -> Op:
         return REGISTRY["max_pool_indices"](**self.attrs())
 
-    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
-        x, g = inputs[0], cotangents[0]
-        assert g is not None
+    def pull(self, inputs: Values, output: Value, g: Value, wanted: tuple[bool, ...]) -> Pulled:
+        x = inputs[0]
         return (F.apply("max_pool_backward", g, self._indices()(x)[1], sizes=x.shape[-len(self.kernel) :], **self.attrs()),)
 
     def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
@@ -286,9 +285,8 @@ class AvgPool(General):
     def flops(self, x: TensorType) -> Dim:
         return self.infer(x).numel * (product(self.kernel) + 1)
 
-    def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
-        x, g = inputs[0], cotangents[0]
-        assert g is not None
+    def pull(self, inputs: Values, output: Value, g: Value, wanted: tuple[bool, ...]) -> Pulled:
+        x = inputs[0]
         shared = F.div(g, x.node.graph.constant(self._counts(x).astype(x.dtype.np)))
         return (spread(x, shared, self.kernel, self.stride, self.padding, (1,) * len(self.kernel)),)
 

@@ -17,90 +17,9 @@ from ...ir.graph import Value
 from ...ir.types import TensorType
 from .. import functions as F
 from ..base import E, NotSupported, S, register
-from ..families import Binary, broadcast_shapes, f32, f64, i64, require_kind
-from ..pointwise.hyperbolic import few
+from ..families import Binary, broadcast_shapes, enter_formulas, f32, f64, few, i64, require_kind
 from . import vector_bessel as vb
 from .functions import Special, over
-
-
-@register
-class BesselJ0(Special):
-    """The Bessel function of the first kind, of order 0."""
-
-    aten = "special_bessel_j0"
-    samples = few(-15, 15)[1:2]
-    formula = staticmethod(vb.bessel_j0)
-    dydx = lambda x, y: F.neg(F.one("bessel_j1", x))
-
-
-@register
-class BesselJ1(Special):
-    """The Bessel function of the first kind, of order 1."""
-
-    aten = "special_bessel_j1"
-    samples = few(-15, 15)[1:2]
-    formula = staticmethod(vb.bessel_j1)
-    dydx = lambda x, y: F.sub(F.one("bessel_j0", x), over(y, x))
-
-
-@register
-class BesselY0(Special):
-    """The Bessel function of the second kind, of order 0."""
-
-    aten = "special_bessel_y0"
-    samples = few(0.3, 15)[1:2]
-    formula = staticmethod(vb.bessel_y0)
-    dydx = lambda x, y: F.neg(F.one("bessel_y1", x))
-
-
-@register
-class BesselY1(Special):
-    """The Bessel function of the second kind, of order 1."""
-
-    aten = "special_bessel_y1"
-    samples = few(0.3, 15)[1:2]
-    formula = staticmethod(vb.bessel_y1)
-    dydx = lambda x, y: F.sub(F.one("bessel_y0", x), F.div(y, x))
-
-
-@register
-class ModifiedBesselK0(Special):
-    """The modified Bessel function of the second kind, of order 0."""
-
-    aten = "special_modified_bessel_k0"
-    samples = few(0.3, 9)[1:2]
-    formula = staticmethod(vb.k0)
-    dydx = lambda x, y: F.neg(F.one("modified_bessel_k1", x))
-
-
-@register
-class ModifiedBesselK1(Special):
-    """The modified Bessel function of the second kind, of order 1."""
-
-    aten = "special_modified_bessel_k1"
-    samples = few(0.3, 9)[1:2]
-    formula = staticmethod(vb.k1)
-    dydx = lambda x, y: F.neg(F.add(F.one("modified_bessel_k0", x), F.div(y, x)))
-
-
-@register
-class ScaledModifiedBesselK0(Special):
-    """exp(x) times modified_bessel_k0."""
-
-    aten = "special_scaled_modified_bessel_k0"
-    samples = few(0.3, 9)[1:2]
-    formula = staticmethod(vb.k0e)
-    dydx = lambda x, y: F.sub(y, F.one("scaled_modified_bessel_k1", x))
-
-
-@register
-class ScaledModifiedBesselK1(Special):
-    """exp(x) times modified_bessel_k1."""
-
-    aten = "special_scaled_modified_bessel_k1"
-    samples = few(0.3, 9)[1:2]
-    formula = staticmethod(vb.k1e)
-    dydx = lambda x, y: F.sub(y, F.add(F.one("scaled_modified_bessel_k0", x), F.div(y, x)))
 
 
 @register
@@ -201,3 +120,25 @@ class OrthogonalPolynomial(Binary):
             loop.next(t.select(on, q, p), t.select(on, step(t.cast(k, dt.f64), v, q, p), q))
         y = t.select(t.cmp("eq", n, 0), 1.0, loop.results[1])
         return t.select(t.cmp("lt", n, 0), 0.0, t.select(t.cmp("gt", n, LIMIT), float("nan"), y))
+
+
+enter_formulas(Special, __name__, {
+    "BesselJ0": ("The Bessel function of the first kind, of order 0.", vb.bessel_j0, lambda x, y: F.neg(F.one("bessel_j1", x)),
+             few(-15, 15)[1:2], {"aten": "special_bessel_j0"}),
+    "BesselJ1": ("The Bessel function of the first kind, of order 1.", vb.bessel_j1, lambda x, y: F.sub(F.one("bessel_j0", x), over(y, x)),
+             few(-15, 15)[1:2], {"aten": "special_bessel_j1"}),
+    "BesselY0": ("The Bessel function of the second kind, of order 0.", vb.bessel_y0, lambda x, y: F.neg(F.one("bessel_y1", x)),
+             few(0.3, 15)[1:2], {"aten": "special_bessel_y0"}),
+    "BesselY1": ("The Bessel function of the second kind, of order 1.", vb.bessel_y1,
+             lambda x, y: F.sub(F.one("bessel_y0", x), F.div(y, x)), few(0.3, 15)[1:2], {"aten": "special_bessel_y1"}),
+    "ModifiedBesselK0": ("The modified Bessel function of the second kind, of order 0.", vb.k0,
+             lambda x, y: F.neg(F.one("modified_bessel_k1", x)), few(0.3, 9)[1:2], {"aten": "special_modified_bessel_k0"}),
+    "ModifiedBesselK1": ("The modified Bessel function of the second kind, of order 1.", vb.k1,
+             lambda x, y: F.neg(F.add(F.one("modified_bessel_k0", x), F.div(y, x))), few(0.3, 9)[1:2],
+             {"aten": "special_modified_bessel_k1"}),
+    "ScaledModifiedBesselK0": ("exp(x) times modified_bessel_k0.", vb.k0e, lambda x, y: F.sub(y, F.one("scaled_modified_bessel_k1", x)),
+             few(0.3, 9)[1:2], {"aten": "special_scaled_modified_bessel_k0"}),
+    "ScaledModifiedBesselK1": ("exp(x) times modified_bessel_k1.", vb.k1e,
+             lambda x, y: F.sub(y, F.add(F.one("scaled_modified_bessel_k0", x), F.div(y, x))), few(0.3, 9)[1:2],
+             {"aten": "special_scaled_modified_bessel_k1"}),
+})

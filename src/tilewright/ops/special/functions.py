@@ -3,7 +3,7 @@ reference runs the op's own formula on f64 arrays, and PyTorch is what it is com
 from __future__ import annotations
 
 from math import pi, sqrt
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -12,69 +12,23 @@ from ...ir.graph import Value
 from ...ir.types import TensorType
 from .. import functions as F
 from ..base import E, NotSupported, S, Values, register
-from ..families import Binary, Unary, f32, f64, i32
-from ..pointwise.hyperbolic import few
+from ..families import Binary, Formula, Unary, enter_formulas, f32, f64, few, i32
 from ..tiles import TileBuilder
 from . import vector_bessel as vb
 from . import vector_math as vm
 
 
-class Special(Unary):
+class Special(Formula):
     """Written in tile operations; the reference runs them on f64 arrays."""
-
-    formula: ClassVar[Any] = None
 
     def ref(self, x: Any) -> Any:
         with np.errstate(all="ignore"):
             return np.asarray(self.lower(vm.ARRAYS, np.asarray(x, np.float64))).astype(x.dtype)
 
-    def lower(self, t: TileBuilder, x: Any) -> Any:
-        return type(self).formula(t, x)
-
 
 def gauss(x: Value, scale: float) -> Value:
     """scale * exp(-x^2)"""
     return F.mul(F.exp(F.neg(F.square(x))), scale)
-
-
-@register
-class Erfc(Special):
-    """1 - erf(x), accurate also where it is tiny."""
-
-    public, aten = "erfc", "erfc special_erfc"
-    samples = few(-3, 6)
-    formula = staticmethod(vm.erfc)
-    dydx = lambda x, y: gauss(x, -2 / sqrt(pi))
-
-
-@register
-class Erfcx(Special):
-    """erfc(x) exp(x^2)."""
-
-    public, aten = "erfcx", "special_erfcx"
-    samples = few(-2, 6)[:2]
-    formula = staticmethod(vm.erfcx)
-    dydx = lambda x, y: F.sub(F.mul(F.mul(x, y), 2), 2 / sqrt(pi))
-
-
-@register
-class Erfinv(Special):
-    """The number whose error function is x."""
-
-    public, aten = "erfinv", "erfinv special_erfinv"
-    samples = few(-0.98, 0.98)[:2]
-    formula = staticmethod(vm.erfinv)
-    dydx = lambda x, y: F.mul(F.exp(F.square(y)), sqrt(pi) / 2)
-
-
-@register
-class Ndtri(Special):
-    """The number below which a standard normal variable lies with probability x."""
-
-    public, aten = "ndtri", "special_ndtri"
-    samples = few(0.01, 0.99)[:2]
-    formula = staticmethod(vm.ndtri)
-    dydx = lambda x, y: F.mul(F.exp(F.mul(F.square(y), 0.5)), sqrt(2 * pi))
 
 
 @register
@@ -91,26 +45,6 @@ class LogNdtr(Special):
         low = F.div(sqrt(2 / pi), F.one("erfcx", F.neg(F.minimum(t, 0))))
         high = F.div(F.mul(gauss(t, sqrt(2 / pi)), 1.0), F.one("erfc", F.neg(F.maximum(t, 0))))
         return F.where(F.less(x, 0), low, high)
-
-
-@register
-class Lgamma(Special):
-    """log |gamma(x)|."""
-
-    public, aten = "lgamma", "lgamma special_gammaln"
-    samples = few(-2.9, 9)[:2]
-    formula = staticmethod(vm.lgamma)
-    dydx = lambda x, y: F.one("digamma", x)
-
-
-@register
-class Digamma(Special):
-    """The derivative of log-gamma."""
-
-    public, aten = "digamma", "digamma special_digamma special_psi"
-    samples = few(0.2, 9)[:2]
-    formula = staticmethod(vm.digamma)
-    dydx = lambda x, y: F.one("polygamma", x, n=1)
 
 
 @register
@@ -156,46 +90,31 @@ class Zeta(Binary):
         return F.neg(F.mul(g, F.mul(x, F.one("zeta", F.add(x, 1), y))))
 
 
-@register
-class I0(Special):
-    """The modified Bessel function of the first kind, of order 0."""
-
-    public, aten = "i0", "i0 special_i0 special_modified_bessel_i0"
-    samples = few(-9, 12)[:2]
-    formula = staticmethod(vb.i0)
-    dydx = lambda x, y: F.one("i1", x)
-
-
-@register
-class I1(Special):
-    """The modified Bessel function of the first kind, of order 1."""
-
-    public, aten = "i1", "special_i1 special_modified_bessel_i1"
-    samples = few(-9, 12)[:2]
-    formula = staticmethod(vb.i1)
-    dydx = lambda x, y: F.sub(F.one("i0", x), over(y, x))
-
-
-@register
-class I0e(Special):
-    """exp(-|x|) times i0."""
-
-    public, aten = "i0e", "special_i0e"
-    samples = few(-9, 12)[:2]
-    formula = staticmethod(vb.i0e)
-    dydx = lambda x, y: F.sub(F.one("i1e", x), F.mul(F.one("sign", x), y))
-
-
-@register
-class I1e(Special):
-    """exp(-|x|) times i1."""
-
-    public, aten = "i1e", "special_i1e"
-    samples = few(-9, 12)[:2]
-    formula = staticmethod(vb.i1e)
-    dydx = lambda x, y: F.sub(F.sub(F.one("i0e", x), over(y, x)), F.mul(F.one("sign", x), y))
-
-
 def over(y: Value, x: Value) -> Value:
     """y / x of a function that is x / 2 near 0."""
     return F.where(F.equal(x, 0), 0.5, F.div(y, F.where(F.equal(x, 0), 1, x)))
+
+
+enter_formulas(Special, __name__, {
+    "Erfc": ("1 - erf(x), accurate also where it is tiny.", vm.erfc, lambda x, y: gauss(x, -2 / sqrt(pi)), few(-3, 6),
+             {"public": "erfc", "aten": "erfc special_erfc"}),
+    "Erfcx": ("erfc(x) exp(x^2).", vm.erfcx, lambda x, y: F.sub(F.mul(F.mul(x, y), 2), 2 / sqrt(pi)), few(-2, 6)[:2],
+             {"public": "erfcx", "aten": "special_erfcx"}),
+    "Erfinv": ("The number whose error function is x.", vm.erfinv, lambda x, y: F.mul(F.exp(F.square(y)), sqrt(pi) / 2),
+             few(-0.98, 0.98)[:2], {"public": "erfinv", "aten": "erfinv special_erfinv"}),
+    "Ndtri": ("The number below which a standard normal variable lies with probability x.", vm.ndtri,
+             lambda x, y: F.mul(F.exp(F.mul(F.square(y), 0.5)), sqrt(2 * pi)), few(0.01, 0.99)[:2],
+             {"public": "ndtri", "aten": "special_ndtri"}),
+    "Lgamma": ("log |gamma(x)|.", vm.lgamma, lambda x, y: F.one("digamma", x), few(-2.9, 9)[:2],
+             {"public": "lgamma", "aten": "lgamma special_gammaln"}),
+    "Digamma": ("The derivative of log-gamma.", vm.digamma, lambda x, y: F.one("polygamma", x, n=1), few(0.2, 9)[:2],
+             {"public": "digamma", "aten": "digamma special_digamma special_psi"}),
+    "I0": ("The modified Bessel function of the first kind, of order 0.", vb.i0, lambda x, y: F.one("i1", x), few(-9, 12)[:2],
+             {"public": "i0", "aten": "i0 special_i0 special_modified_bessel_i0"}),
+    "I1": ("The modified Bessel function of the first kind, of order 1.", vb.i1, lambda x, y: F.sub(F.one("i0", x), over(y, x)),
+             few(-9, 12)[:2], {"public": "i1", "aten": "special_i1 special_modified_bessel_i1"}),
+    "I0e": ("exp(-|x|) times i0.", vb.i0e, lambda x, y: F.sub(F.one("i1e", x), F.mul(F.one("sign", x), y)), few(-9, 12)[:2],
+             {"public": "i0e", "aten": "special_i0e"}),
+    "I1e": ("exp(-|x|) times i1.", vb.i1e, lambda x, y: F.sub(F.sub(F.one("i0e", x), over(y, x)), F.mul(F.one("sign", x), y)),
+             few(-9, 12)[:2], {"public": "i1e", "aten": "special_i1e"}),
+})

@@ -88,11 +88,11 @@ class Packet:
 
     __slots__ = ("at", "config", "function", "pointers", "values")
 
-    def __init__(self, function: Any, grid: int, block: int, words: Sequence[int]) -> None:
+    def __init__(self, function: Any, grid: int, block: int, words: Sequence[int], shared: int = 0) -> None:
         self.function, self.values = int(function), (ctypes.c_int64 * len(words))(*words)
         first = ctypes.addressof(self.values)
         self.pointers = (POINTER * len(words))(*range(first, first + 8 * len(words), 8))
-        self.config = LaunchConfig((UINT * 3)(grid, 1, 1), (UINT * 3)(block, 1, 1), 0, None, None, 0)
+        self.config = LaunchConfig((UINT * 3)(grid, 1, 1), (UINT * 3)(block, 1, 1), shared, None, None, 0)
         self.at = ctypes.addressof(self.config), ctypes.addressof(self.pointers)
 
     def launch(self, stream: int, what: str) -> None:

@@ -92,18 +92,6 @@ def polygamma(c: Context, n: int, x: Value) -> Value:
     return c.emit(O.Polygamma(n=n), c.cast(x, c.dtype))
 
 
-@aten("mvlgamma.default", "special_multigammaln.default")
-def mvlgamma(c: Context, x: Value, p: int) -> Value:
-    """log of the multivariate gamma function: a sum of p log-gammas at distances of 1/2."""
-    from math import log, pi
-
-    x = c.cast(x, c.dtype)
-    total = c.scalar(p * (p - 1) / 4 * log(pi), c.dtype)
-    for k in range(p):
-        total = c.emit(O.Add(), total, c.emit(O.Lgamma(), c.emit(O.Add(), x, c.scalar(-k / 2, c.dtype))))
-    return total
-
-
 @aten("rrelu.default", "rrelu_with_noise.default")
 def rrelu(c: Context, x: Value, *args: Any, **options: Any) -> Any:
     """In evaluation the slope is the middle of its range; in training each element has a random one."""

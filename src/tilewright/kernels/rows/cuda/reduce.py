@@ -18,7 +18,7 @@ from ....core.dtypes import DType, compute_dtype, i32, i64
 from ....core.target_spec import TargetSpec
 from ....ir.graph import Value
 from ....ir.layout import Layout
-from ....ops.rows.reductions import Max, Mean, Min, Prod, Sum
+from ....ops.rows.reductions import All, Any_, Max, Mean, Min, Prod, Sum
 from ....tile.builder import Ix, Tile
 from ....tile.ir import identity
 from ...call import Call
@@ -38,8 +38,8 @@ BLOCKS = 512  # that keep a large chip busy
 LEAST = 4  # steps of a block that are worth a second launch
 RESIDENT = 1 << 15  # elements of a row that the kernels of rows keep in registers
 FEWEST = {True: 64, False: 32}  # reduced elements of columns; with one matrix, or several
-KINDS = {Sum: "sum", Mean: "sum", Prod: "prod", Max: "max", Min: "min"}
-JOIN = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
+KINDS = {Sum: "sum", Mean: "sum", Prod: "prod", Max: "max", Min: "min", Any_: "any", All: "all"}
+JOIN = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "any": "or", "all": "and"}
 Index = Ix | int
 
 
@@ -70,12 +70,14 @@ class Blocks:
     axis, otherwise along the last reduced one. `item` is the bytes that an element of the terms is made of."""
 
     def __init__(self, name: str, kept: Sequence[Dim], reduced: Sequence[Dim], *, columns: bool, fn: str, dtype: DType, item: int,
-                 count: int = 1, alone: bool = False) -> None:
+                 count: int = 1, alone: bool = False, per: int = 0) -> None:
+        """`alone`: one block a strip takes all steps; `per`: so many steps are a block's, whatever the shape."""
         self.name, self.columns, self.fn, self.dtype, self.count = name, columns, fn, dtype, count
         kept, reduced = list(kept), [1, *reduced] if not columns and len(reduced) == 1 else list(reduced)
         self.lead, self.loops = (kept[:-1], reduced[:-1]) if columns else (kept, reduced[:-2])
         self.down, self.across = (reduced[-1], kept[-1]) if columns else reduced[-2:]
-        self.most = (WARP if alone else ACROSS) if columns else 1 << 30
+        narrow_tiles = alone or (per > 0 and bounds(self.down)[1] > FEWEST[True])
+        self.most = (WARP if narrow_tiles else ACROSS) if columns else 1 << 30
         self.tile = self._tile(WARP * WARPS << max(4, min(32, BYTES // (item * count))).bit_length() - 1)
         self.warps = max(1, min(WARPS, self.tile[0] * self.tile[1] // (WARP * 8)))
         walked = [*self.loops, ceildiv(self.down, self.tile[0])]
@@ -85,7 +87,7 @@ class Blocks:
         self.steps = product(self.walked)
         most = int(min(bounds(self.steps)[1], 1 << 40))
         wanted = 1 if alone else -(-BLOCKS // max(1, bounds(product(self.lead) * beside)[0]))
-        self.per = max(LEAST, -(-most // max(1, wanted)))
+        self.per = per or max(LEAST, -(-most // max(1, wanted)))
         self.chunks = ceildiv(self.steps, self.per) if self.per < most else 1
         width = self.across if columns else 1
         self.parts = Buffer(f"{name}.parts", "temp", product(self.lead) * self.chunks * count * width * dtype.itemsize)
@@ -181,11 +183,15 @@ class Blocks:
 
 
 class CudaReduce(Template):
-    """A reduction of floats with the elementwise work before and after it."""
+    """A reduction of floats with the elementwise work before and after it. `per`: steps of a block, else what the shape asks for; `vector`:
+    the axis along which memory runs, else the one that the layouts show."""
 
     key = "reduce"
     serves = tuple(KINDS)
     fuses = True
+
+    def __init__(self, per: int = 0, vector: int | None = None) -> None:
+        self.per, self.vector = per, vector
 
     def refuses(self, region: Region, target: TargetSpec) -> Reason | None:
         dtype = region.node.values[0].dtype
@@ -206,12 +212,12 @@ class CudaReduce(Template):
         return None if few and bounds(length)[0] > RESIDENT else Reason("rows enough for all blocks, or short ones")
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        found, node = problem(region), region.node
+        found, node = problem(region, self.vector), region.node
         assert found is not None
         fn = next(f for k, f in KINDS.items() if isinstance(node.op, k))
         read = [o.type.dtype.itemsize for o, lay in zip(found.operands, found.wide, strict=False) if 0 not in lay.strides[-2:]]
         blocks = Blocks(region.name, found.kept, found.reduced, columns=found.columns, fn=fn, dtype=compute_dtype(node.operands[0].dtype),
-                        item=sum(read) + 2)  # fmt: skip
+                        item=sum(read) + 2, per=self.per)  # fmt: skip
         call = Call(f"{node.op.name}_tiles", region.name if blocks.chunks == 1 else f"{region.name}.chunks")
         b, vectors = call.b, dict[str, int]()
 
@@ -273,8 +279,8 @@ class Problem:
     after: list[tuple[Value, Operand]]
 
 
-def problem(region: Region) -> Problem | None:
-    """The axes of a reduction as few as they are in memory."""
+def problem(region: Region, vector: int | None = None) -> Problem | None:
+    """The axes of a reduction as few as they are in memory, which runs along `vector`."""
     node = region.node
     op: Any = node.op
     shape, small = node.operands[0].shape, node.values[0].shape
@@ -291,7 +297,7 @@ def problem(region: Region) -> Problem | None:
     thin = [o.layout.expand(small) for o in (*map(region.given, late), *(r for _, r in after))]
     kept = [a for a in range(len(shape)) if a not in op.axes]
     place = {a: a if op.keepdims else i for i, a in enumerate(kept)}
-    vector = _vector_axis(region)
+    vector = _vector_axis(region) if vector is None else vector
     columns = vector in kept
     whole = next((x for x in wide if all(s != 0 or d == 1 for s, d in zip(x.strides, shape, strict=True))), wide[0])
     kept.sort(key=lambda a: a == vector)
