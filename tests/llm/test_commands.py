@@ -1,6 +1,7 @@
 """generate, chat, bench-llm and demo as a user meets them, with a tiny random model: what they print, and every way to end early."""
 from __future__ import annotations
 
+import argparse
 import fcntl
 import io
 import json
@@ -19,7 +20,7 @@ import tilewright as tw
 from tests.meta.source import ROOT
 from tests.shaken import HANG
 from tilewright.cli import demo_llm
-from tilewright.cli.llm_options import Wrapped, show
+from tilewright.cli.llm_options import Wrapped, sampling_arguments, sampling_options, show
 from tilewright.cli.main import main
 from tilewright.core.errors import InputError, UnsupportedError
 from tilewright.llm.names import find_model
@@ -288,3 +289,16 @@ def test_generate_asks_through_the_template(tiny: str, capsys: Capture) -> None:
     assert "--chat asks it as a question" in plain.err
     assert main(["generate", tiny, "Hi", "--max-tokens", "3", "--chat"]) == 0
     assert "--chat" not in capsys.readouterr().err
+
+
+def test_a_conversation_samples_and_a_continuation_is_greedy(tiny: str, capsys: Capture) -> None:
+    """Greedy answers of small models turn in circles; what the user asks for is what happens in both."""
+    parser = argparse.ArgumentParser()
+    sampling_arguments(parser, max_tokens=512)
+    plain, hot = parser.parse_args([]), parser.parse_args(["--temperature", "0.2", "--max-tokens", "3"])
+    picked = ("max_tokens", "temperature", "top_k", "top_p")
+    assert [sampling_options(plain, conversation=False)[n] for n in picked] == [512, 0.0, 0, 1.0]
+    assert [sampling_options(plain, conversation=True)[n] for n in picked] == [512, 0.7, 40, 0.9]
+    assert [sampling_options(hot, conversation=True)[n] for n in picked] == [3, 0.2, 40, 0.9]
+    assert main(["generate", tiny, "Hi", "--max-tokens", "3"]) == 0
+    assert "ended by --max-tokens" in capsys.readouterr().err

@@ -37,7 +37,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     target_argument(parser)
     parser.add_argument("--system", metavar="TEXT", help="what the model is told first")
     parser.add_argument("--once", metavar="TEXT", help="ask this one question, then leave")
-    sampling_arguments(parser, temperature=0.7)
+    sampling_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -64,7 +64,7 @@ class Conversation:
     """The messages so far, and a state that holds as much of them as the model has read already."""
 
     def __init__(self, llm: LLM, args: argparse.Namespace) -> None:
-        self.llm, self.options = llm, sampling_options(args)
+        self.llm, self.options = llm, sampling_options(args, conversation=True)
         self.first = [{"role": "system", "content": args.system}] if args.system else []
         self.history = list(self.first)
         self.state, self.read = llm.start(), list[int]()

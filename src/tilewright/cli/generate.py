@@ -14,7 +14,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     model_arguments(parser)
     target_argument(parser)
     parser.add_argument("prompt", help="the text to continue; - reads it from the input")
-    sampling_arguments(parser, temperature=0.0)
+    sampling_arguments(parser, max_tokens=512)
     parser.add_argument("--chat", action="store_true", help="ask the prompt as a question, through the model's chat template")
     parser.add_argument("--quiet", action="store_true", help="no lines about the template and the speed")
 
@@ -22,7 +22,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     prompt = sys.stdin.read() if args.prompt == "-" else args.prompt
     with open_llm(args) as llm:
-        options = sampling_options(args)
+        options = sampling_options(args, conversation=args.chat)
         stream = llm.chat([{"role": "user", "content": prompt}], **options) if args.chat else llm.generate(prompt, **options)
         show(stream)
         if not args.quiet:

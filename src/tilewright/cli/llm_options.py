@@ -23,11 +23,16 @@ def target_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", default="cpu", metavar="T", help="cpu or cuda (default: cpu)")
 
 
-def sampling_arguments(parser: argparse.ArgumentParser, temperature: float) -> None:
-    parser.add_argument("--max-tokens", type=int, metavar="N", help="end after this many tokens (default: when the model ends)")
-    parser.add_argument("--temperature", type=float, default=temperature, metavar="T", help=f"0 is greedy (default: {temperature})")
-    parser.add_argument("--top-k", type=int, default=0 if temperature == 0 else 40, metavar="K", help="keep the K likeliest tokens; 0: all")
-    parser.add_argument("--top-p", type=float, default=1.0 if temperature == 0 else 0.9, metavar="P", help="keep the likeliest to this sum")
+CONVERSATION = {"temperature": 0.7, "top_k": 40, "top_p": 0.9}  # small models repeat themselves without it
+GREEDY = {"temperature": 0.0, "top_k": 0, "top_p": 1.0}
+
+
+def sampling_arguments(parser: argparse.ArgumentParser, max_tokens: int | None = None) -> None:
+    ends = "when the model ends" if max_tokens is None else str(max_tokens)
+    parser.add_argument("--max-tokens", type=int, default=max_tokens, metavar="N", help=f"end after this many tokens (default: {ends})")
+    parser.add_argument("--temperature", type=float, metavar="T", help="0 is greedy (default: 0.7 in a conversation, else 0)")
+    parser.add_argument("--top-k", type=int, metavar="K", help="keep the K likeliest; 0: all (default: 40 in a conversation, else 0)")
+    parser.add_argument("--top-p", type=float, metavar="P", help="keep the likeliest to this sum (default: 0.9 in a conversation, else 1)")
     parser.add_argument("--min-p", type=float, default=0.0, metavar="P", help="keep those at least P times as likely as the likeliest")
     parser.add_argument("--repetition-penalty", type=float, default=1.0, metavar="R", help="above 1: tokens of the text become less likely")
     parser.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same text")
@@ -45,9 +50,10 @@ def open_llm(args: argparse.Namespace) -> LLM:
     return llm
 
 
-def sampling_options(args: argparse.Namespace) -> dict[str, Any]:
-    names = ("max_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed", "stop")
-    return {n: getattr(args, n) for n in names}
+def sampling_options(args: argparse.Namespace, conversation: bool) -> dict[str, Any]:
+    names = ("max_tokens", "min_p", "repetition_penalty", "seed", "stop")
+    given = {n: v for n in GREEDY if (v := getattr(args, n)) is not None}
+    return {n: getattr(args, n) for n in names} | (CONVERSATION if conversation else GREEDY) | given
 
 
 def show(stream: Stream, enough: int | None = None) -> str:
@@ -114,8 +120,8 @@ def speed_text(stream: Stream) -> str:
         parts.append(f"first token after {stream.prompt_seconds * 1e3:.0f} ms")
     decoded = f"{len(stream.ids)} tokens out"
     parts.append(f"{decoded} at {stream.decode_rate:.1f} tok/s" if stream.decode_seconds else decoded)
-    if stream.finish_reason == "context":
-        parts.append("the context is full")
+    if ended := {"context": "the context is full", "length": "ended by --max-tokens"}.get(stream.finish_reason or ""):
+        parts.append(ended)
     return ", ".join(parts)
 
 

@@ -20,6 +20,7 @@ from ..target.cpu.jit import forget_llvm
 from .config import ModelConfig
 from .lora import LoraInputs
 from .model import AXIS, LLM, HostCall, check_cache, check_context
+from .names import PACKAGES
 from .program_store import load as load_program
 from .program_store import optimised, program_key
 from .program_store import save as save_program
@@ -32,7 +33,7 @@ from .weights import Weights
 def load(path: Path, *, context_length: int | None, threads: int | None, cache_dtype: str, progress: Any, target: str = "cpu") -> LLM:
     """See `load_llm`."""
     if not path.exists():
-        raise InputError(f"load_llm: {str(path)!r} does not exist")
+        raise InputError(f"load_llm: {str(path)!r} does not exist; a model is a GGUF file, a folder, {' '.join(PACKAGES)}, or owner/name")
     if not path.is_file() and not path.is_dir():
         raise InputError(f"load_llm: {str(path)!r} is neither a file nor a folder")
     stages = Stages(path.name, progress)
