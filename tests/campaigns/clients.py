@@ -11,13 +11,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .engine.campaign import MB, Campaign
+from .engine.campaign import DEVICE, MB, Campaign
 from .leaks import resident
 from .threads import alone, perform
 
 CLIENTS = 8
 WORK = ("session", "out", "generate", "generate", "batch", "feed", "leave", "leave")
-SLACK = 24 * MB  # states and workspaces of as many clients as there ever were at once
+MEMORY = (1536 if DEVICE == "cpu" else 12288) * MB
+SLACK = (24 if DEVICE == "cpu" else 256) * MB  # states and workspaces of as many clients as there ever were at once
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,10 @@ class Stay:
 
 def draw(rng: np.random.Generator) -> Stay:
     return Stay(0.4, int(rng.integers(1 << 32)))
+
+
+def minute(rng: np.random.Generator) -> Stay:
+    return Stay(60.0, int(rng.integers(1 << 32)))
 
 
 def hour(rng: np.random.Generator) -> Stay:
@@ -70,5 +75,6 @@ def check(stay: Stay) -> None:
     assert grown < SLACK, f"{calls} calls left {grown / MB:.1f} MB behind"
 
 
-CAMPAIGN = Campaign(draw=draw, check=check, quick=2, seconds=60.0, memory=1536 * MB, growth=16.0 * MB, keep=("seconds",))
-HOUR = Campaign(draw=hour, check=check, quick=1, seconds=6000.0, memory=1536 * MB, growth=64.0 * MB, keep=("seconds",))
+CAMPAIGN = Campaign(draw=draw, check=check, quick=2, seconds=60.0, memory=MEMORY, growth=16.0 * MB, keep=("seconds",))
+MINUTE = Campaign(draw=minute, check=check, quick=1, seconds=600.0, memory=MEMORY, growth=64.0 * MB, keep=("seconds",))
+HOUR = Campaign(draw=hour, check=check, quick=1, seconds=6000.0, memory=MEMORY, growth=64.0 * MB, keep=("seconds",))

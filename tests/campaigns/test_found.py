@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from typing import Any
 
 import numpy as np
@@ -245,3 +246,19 @@ def test_a_pool_of_no_channels_in_a_file() -> None:
     """Blocks of channels were counted by dividing by none."""
     changes = (Change(at=1490132890, how="drop", value=0), Change(at=0, how="shape", value=0))
     check_case(ONNX, OnnxCase(name="conv", how="fields", changes=changes))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
+@pytest.mark.parametrize("weight", ["float16", "bfloat16", "float32", "float64"])
+def test_an_rms_norm_with_a_weight_of_another_dtype(dtype: str, weight: str) -> None:
+    """It was refused: operands must have one dtype."""
+    module = torch.nn.RMSNorm(8).to(getattr(torch, weight))
+    with torch.no_grad():
+        module.weight.copy_(torch.randn(8))
+    x = torch.randn(4, 8).to(getattr(torch, dtype))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch has no fused form of it, and says so
+        want, got = module(x), tw.compile(module, (x,))(x)
+    assert got.dtype == want.dtype
+    unit = max(torch.finfo(got.dtype).eps, torch.finfo(torch.float32).eps if dtype != "float64" else 0.0)
+    torch.testing.assert_close(got, want, rtol=4 * unit, atol=4 * unit)

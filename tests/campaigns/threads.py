@@ -1,5 +1,5 @@
 """Threads that share a session, a jitted function, a language model, its states and streams, under a scheduler that switches often: every
-result has the bits that it has alone."""
+result has the bits that it has alone. `TILEWRIGHT_CAMPAIGN_DEVICE=cuda` has all of them on the GPU."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tilewright.ir.types import TensorType
 from tilewright.ops import functions as F
 from tilewright.ops.base import single
 
-from .engine.campaign import MB, Campaign
+from .engine.campaign import DEVICE, MB, Campaign
 
 WORK = ("session", "session", "out", "jit", "grad", "new", "generate", "feed", "batch", "leave", "shared_state", "compile")
 PROMPTS = ([3, 1, 4], [20], [7, 7, 7, 99, 100], [50, 60])
@@ -52,9 +52,9 @@ def draw(rng: np.random.Generator) -> Crowd:
 def shared() -> dict[str, Any]:
     weights = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
     rows = TensorType(dt.f32, (sym("N", 1, 300), 64))
-    session = tw.compile(single(lambda g, v: F.softmax(F.relu(F.matmul(v[0], g.constant(weights))), 1), rows), threads=2)
+    session = tw.compile(single(lambda g, v: F.softmax(F.relu(F.matmul(v[0], g.constant(weights))), 1), rows), threads=2, target=DEVICE)
     with tempfile.TemporaryDirectory() as folder:
-        llm = tw.load_llm(write_tiny(folder), threads=2)
+        llm = tw.load_llm(write_tiny(folder), threads=2, target=DEVICE)
     return {"session": session, "llm": llm, "jit": tw.jit(lambda x: tw.tanh(x @ x.T)), "grad": tw.grad(lambda x: tw.sum(tw.exp(x) * x))}
 
 
@@ -68,6 +68,14 @@ def rows(number: int) -> np.ndarray[Any, Any]:
     return np.random.default_rng(number).standard_normal((1 + number * 7 % 290, 64)).astype(np.float32)
 
 
+def bits(result: Any) -> bytes:
+    return bytes((result.numpy() if hasattr(result, "numpy") else np.asarray(result)).tobytes())
+
+
+def given(x: np.ndarray[Any, Any]) -> Any:
+    return x if DEVICE == "cpu" else tw.asarray(x).to(DEVICE)
+
+
 @functools.cache
 def alone(what: str, number: int) -> bytes:
     """The result of a task in a process where nothing else runs."""
@@ -79,20 +87,21 @@ def perform(what: str, number: int, state: Any) -> bytes:
     llm, x = have["llm"], rows(number)
     options = {"max_tokens": number % 6, **({"temperature": 0.8, "seed": number} if number % 2 else {})}
     prompt = PROMPTS[number % len(PROMPTS)]
-    if what == "session":
-        return bytes(have["session"](x).tobytes())
+    if what == "session" or (what == "out" and DEVICE != "cpu"):
+        return bits(have["session"](x))
     if what == "out":
         out = np.empty_like(x)
         have["session"](x, out=out)
         return out.tobytes()
     if what in ("jit", "grad"):
-        return bytes(np.asarray(have[what](x[: 1 + number % 9])).tobytes())
+        return bits(have[what](given(x[: 1 + number % 9])))
     if what == "new":  # a new shape of a new function, compiled while others run
-        return bytes(np.asarray(tw.jit(lambda a: tw.sum(a * float(number), axis=0))(x)).tobytes())
+        return bits(tw.jit(lambda a: tw.sum(a * float(number), axis=0))(given(x)))
     if what == "compile":
-        made = tw.compile(single(lambda g, v: F.add(F.exp(v[0]), float(number % 5)), TensorType(dt.f32, (3, 5))), threads=1 + number % 2)
+        made = tw.compile(single(lambda g, v: F.add(F.exp(v[0]), float(number % 5)), TensorType(dt.f32, (3, 5))), threads=1 + number % 2,
+                          target=DEVICE)  # fmt: skip
         with made:
-            return bytes(made(np.resize(x, (3, 5))).tobytes())
+            return bits(made(np.resize(x, (3, 5))))
     if what == "generate":
         return "".join(llm.generate(prompt, **options)).encode()
     if what == "batch":
@@ -105,7 +114,7 @@ def perform(what: str, number: int, state: Any) -> bytes:
     if what == "feed":
         mine = llm.start()
         llm.feed(mine, prompt)
-        return bytes(llm.feed(mine.copy(), [number]).tobytes())
+        return bits(llm.feed(mine.copy(), [number]))
     if state is not None:  # whole calls in some order: the length counts them
         llm.feed(state, [number])
     return b""
@@ -139,4 +148,4 @@ def check(crowd: Crowd) -> None:
     assert state.length == sum(t.what == "shared_state" for tasks in crowd.threads for t in tasks)
 
 
-CAMPAIGN = Campaign(draw=draw, check=check, quick=8, seconds=30.0, memory=1536 * MB, keep=("what",))
+CAMPAIGN = Campaign(draw=draw, check=check, quick=8, seconds=30.0, memory=(1536 if DEVICE == "cpu" else 12288) * MB, keep=("what",))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
+from itertools import permutations
 from math import gcd
 from numbers import Integral
 from typing import Any
@@ -336,6 +337,11 @@ def bounds(d: Dim) -> tuple[int, int]:
         rest = d - c * _atom(one)
         (alo, ahi), (blo, bhi) = bounds(c * _plain(one.a) + rest), bounds(c * _plain(one.b) + rest)
         return (max(alo, blo), max(ahi, bhi)) if (one.fn == "max") == (c > 0) else (min(alo, blo), min(ahi, bhi))
+    if (pair := _close_quotients(d)) is not None:
+        near, times, (least, most) = pair
+        lo, hi = bounds(d - times * near)
+        ends = times * least, times * most
+        return max(lo + min(ends), -UNBOUNDED), min(hi + max(ends), UNBOUNDED)
     lo = hi = 0
     for mono, c in d.terms:
         mlo, mhi = 1, 1
@@ -345,6 +351,18 @@ def bounds(d: Dim) -> tuple[int, int]:
             mlo, mhi = min(corners), max(corners)
         lo, hi = lo + min(c * mlo, c * mhi), hi + max(c * mlo, c * mhi)
     return max(lo, -UNBOUNDED), min(hi, UNBOUNDED)
+
+
+def _close_quotients(d: Expr) -> tuple[Dim, int, tuple[int, int]] | None:
+    """Two quotients of which d has the difference k * (x // n) - (k*x + r) // n: it, how often, and its ends."""
+    found = [(m[0], c) for m, c in d.terms if len(m) == 1 and isinstance(m[0], Call) and m[0].fn == "//"]
+    for (one, c), (other, e) in permutations(found, 2):
+        if c * e < 0 and one.b == other.b and isinstance(n := _plain(one.b), int) and n > 0:
+            k = other.a.terms[0][1] // one.a.terms[0][1]
+            if k > 0 and abs(c) >= k and isinstance(r := _plain(other.a) - k * _plain(one.a), int):
+                times = min(abs(c) // k, abs(e)) * (1 if c > 0 else -1)
+                return k * _atom(one) - _atom(other), times, (-((k * (n - 1) + r) // n), -(r // n))
+    return None
 
 
 def _atom_bounds(atom: Atom) -> tuple[int, int]:

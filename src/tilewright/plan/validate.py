@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 
 from ..core.dims import evaluate
 from ..core.validation import Finding, Severity, validator
@@ -80,13 +81,14 @@ def arena_bounds(_: Program, placement: Placement, env: Mapping[str, int]) -> li
 def pointer_bounds(program: Program, _: Placement, env: Mapping[str, int]) -> list[Finding]:
     """Every argument pointer and the bytes it may touch lie inside its buffer, and the launch declares the access."""
     found: list[Finding] = []
+    value = cache(lambda d: evaluate(d, env))
     for step, launch in enumerate(program.launches):
         for a in (a for way in launch.ways for a in way.arguments):
             if not isinstance(a, Pointer):
                 continue
-            extent = evaluate(a.extent, env)
-            for root, offset in _reach(a.buffer, evaluate(a.offset, env), env):
-                size = evaluate(root.nbytes, env)
+            extent = value(a.extent)
+            for root, offset in _reach(a.buffer, value(a.offset), env):
+                size = value(root.nbytes)
                 if size and extent and (offset < 0 or offset + extent > size):  # an empty buffer is never touched
                     text = f"launch {step} ({launch.name}) touches bytes {offset}..{offset + extent} of {root.name}, which has {size}"
                     found.append(Finding(Severity.ERROR, "plan", text))

@@ -14,6 +14,7 @@ errors that are expected are caught and examined by the campaign itself.
 from __future__ import annotations
 
 import importlib
+import os
 import random
 import sys
 from collections.abc import Callable, Iterator
@@ -24,6 +25,7 @@ from typing import Any
 import numpy as np
 
 FOLDER = Path(__file__).resolve().parents[1]
+DEVICE = os.environ.get("TILEWRIGHT_CAMPAIGN_DEVICE", "cpu")  # cuda: campaigns that can have their tensors on the GPU
 MB = 1 << 20
 
 

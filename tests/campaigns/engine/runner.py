@@ -77,7 +77,7 @@ def run(
             report.skipped += outcome.kind == "invalid"
             report.slowest, report.peak = max(report.slowest, outcome.seconds), max(report.peak, outcome.peak)
             done.append(seed)
-            after.append(outcome.peak)
+            after.append(outcome.left)
             failure = None
             if outcome.failed:
                 failure = explain(campaign, outcome, done, shrinking)

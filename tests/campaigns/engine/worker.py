@@ -13,12 +13,12 @@ import sys
 import time
 import traceback
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from typing import Any
 
-from .campaign import MB, Campaign, Invalid, find
+from .campaign import DEVICE, MB, Campaign, Invalid, find
 
 ADDRESSES = 24 << 30  # bytes of address space more than at the start: a file that asks for more memory than that gets MemoryError
 START = 600  # seconds for a process to start and import
@@ -32,7 +32,8 @@ class Outcome:
     what: str = ""  # the type of the exception, the signal: equal for the same failure
     detail: str = ""
     seconds: float = 0.0
-    peak: int = 0  # resident bytes
+    peak: int = 0  # resident bytes, the most
+    left: int = 0  # resident bytes when it was done
 
     @property
     def failed(self) -> bool:
@@ -51,8 +52,9 @@ def _serve(name: str, pipe: Connection) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with open("/proc/self/statm") as f:
         limit = int(f.read().split()[0]) * resource.getpagesize() + ADDRESSES
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     campaign = find(name)
+    if DEVICE == "cpu":  # a driver of a GPU reserves terabytes of addresses
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     pipe.send("ready")  # imports are no case
     while (item := pipe.recv()) is not None:
         start = time.perf_counter()
@@ -63,7 +65,7 @@ def _serve(name: str, pipe: Connection) -> None:
             kind = "invalid"
         except Exception as e:
             kind, what, detail = "error", type(e).__name__, traceback.format_exc()
-        pipe.send(Outcome(kind, what, detail, time.perf_counter() - start, resident()))
+        pipe.send(Outcome(kind, what, detail, time.perf_counter() - start, *[resident()] * 2))
 
 
 def _server() -> None:
@@ -120,7 +122,7 @@ class Worker:
             try:
                 if self.pipe.poll(0.05):
                     found: Outcome = self.pipe.recv()
-                    return found if found.peak >= peak else Outcome(found.kind, found.what, found.detail, found.seconds, peak)
+                    return replace(found, peak=max(found.peak, peak))
             except (EOFError, ConnectionResetError):
                 return self._dead(start, peak)
             peak = max(peak, self._resident())
@@ -156,7 +158,7 @@ def trial(campaign: Campaign, items: Iterable[Any], *, leak: bool = False) -> Ou
                 found = worker.run(item, patience=12.0)
                 if found.kind != "ok" and not leak:
                     return found
-                after.append(found.peak if not found.failed or worker.process is None else resident(worker.process.pid))
+                after.append(found.left if not found.failed or worker.process is None else resident(worker.process.pid))
         half = len(after) // 2
         grown = after[-1] - after[half - 1] if leak and half else 0
         if grown > campaign.growth * (len(after) - half):

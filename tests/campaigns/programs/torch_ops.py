@@ -36,6 +36,8 @@ def axis_of(x: Any, p: Picks) -> int:
 @op
 def unary(x: Any, y: Any, p: Picks) -> Run:
     name = p.of(UNARY.split())
+    if name in ("digamma", "lgamma") and x.requires_grad and bool(((x <= 0) & (x == x.floor())).any()):
+        raise Unfit  # PyTorch's derivatives at their poles are large numbers, ours infinity
     return lambda x, y: getattr(torch, name)(x)
 
 
@@ -69,7 +71,7 @@ def number(x: Any, y: Any, p: Picks) -> Run:
     n = p.of((2, -1, 0.5, 3, True, 1.5, 0, -0.0, 7, 2.0, 0.25 if x.is_complex() else float("inf")))
     return p.of((lambda x, y: x + n, lambda x, y: n - x, lambda x, y: x * n, lambda x, y: x > n, lambda x, y: n == x,
                  lambda x, y: torch.add(x, y, alpha=3), lambda x, y: torch.sub(y, x, alpha=2),
-                 lambda x, y: torch.clamp(x, max=n), lambda x, y: torch.maximum(x, torch.tensor(n))))  # fmt: skip
+                 lambda x, y: torch.clamp(x, max=n), lambda x, y: torch.maximum(x, torch.tensor(n, device=x.device))))  # fmt: skip
 
 
 @op
@@ -175,10 +177,10 @@ def pick(x: Any, y: Any, p: Picks) -> Run:
                  lambda x, y: x.index_add(axis, index(y)[:n] if index(y).numel() >= n else index(x)[:n], x),
                  lambda x, y: torch.take_along_dim(x, index(x).reshape(x.shape), axis),
                  lambda x, y: torch.zeros_like(x).scatter_add(axis, index(x).reshape(x.shape), x),
-                 lambda x, y: torch.index_put(x, (index(y)[:1],), torch.ones((), dtype=x.dtype)),
+                 lambda x, y: torch.index_put(x, (index(y)[:1],), torch.ones((), dtype=x.dtype, device=x.device)),
                  lambda x, y: F.one_hot(index(y), n), lambda x, y: torch.take(x, index(y)),
                  lambda x, y: torch.scatter(x, axis, index(x).reshape(x.shape) * 0, x, reduce="multiply"),
-                 lambda x, y: torch.bucketize(x, torch.tensor([-1.0, 0.0, 2.0]))))  # fmt: skip
+                 lambda x, y: torch.bucketize(x, torch.tensor([-1.0, 0.0, 2.0], device=x.device))))  # fmt: skip
 
 
 @op

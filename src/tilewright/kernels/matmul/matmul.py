@@ -269,6 +269,7 @@ def _way(region: Region, p: Problem, config: Config, b_buffer: Buffer, panels: L
         bytes_=region_bytes(region),
         inplace=frame.pairs,
         note=f"{config.rows}x{config.width} tiles",
+        streams=True,  # B is read once: in a loop the next walk finds what the last one left
         shared=True,
     )
     return launch, m

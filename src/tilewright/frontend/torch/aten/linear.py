@@ -109,6 +109,13 @@ def grouped(c: Context, x: Value, w: Value, ends: Value) -> Value:
     return c.emit(O.GroupedGemm(transpose_b=in_rows), x, stack, ends)
 
 
+@aten("transformers.grouped_mm_fallback_backward.default")
+def grouped_backward(c: Context, x: Value, w: Value, ends: Value, g: Value) -> tuple[Value, Value]:
+    """The gradients of `grouped`, of the rows and of the matrices."""
+    stack, in_rows = _stack(w)
+    return c.emit(O.GroupedGemm(transpose_b=not in_rows), g, stack, ends), c.emit(O.GroupedOuter(), x, g, ends)
+
+
 @aten("_grouped_mm.default", "tilewright.grouped_mm.default")
 def grouped_mm(c: Context, a: Value, b: Value, offs: Value | None = None, bias: Value | None = None, out_dtype: Any = None) -> Value:
     """Groups along the rows of a, the columns of b, or the shared axis; two stacks are a batch. (torch itself refuses a bias.)"""

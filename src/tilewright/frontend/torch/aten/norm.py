@@ -73,6 +73,9 @@ def _rms_eps(x: Value, eps: float | None) -> float:
 
 @aten("rms_norm.default")
 def rms_norm(c: Context, x: Value, normalized_shape: Sequence[int], weight: Value | None = None, eps: float | None = None) -> Value:
+    if weight is not None and _mixed(x, weight):
+        wide = dt.f64 if x.dtype is dt.f64 else dt.f32
+        return c.cast(rms_norm(c, c.cast(x, wide), normalized_shape, c.cast(weight, wide), eps), x.dtype)
     op = O.RmsNorm(eps=_rms_eps(x, eps), naxes=len(normalized_shape), affine="none" if weight is None else "weight")
     return _norm(c, op, x) if weight is None else _norm(c, op, x, weight)
 
