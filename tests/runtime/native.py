@@ -54,8 +54,10 @@ out:
   ret i64 %v
 }
 """
-# Every program but the first takes some milliseconds.
+# Every program but the first takes some milliseconds: of a core, or asleep.
 LINGER = """
+declare i32 @usleep(i32)
+
 define internal i64 @linger(i64 %i) {
 entry:
   %first = icmp eq i64 %i, 0
@@ -66,6 +68,17 @@ spin:
   call void asm sideeffect "", ""()
   %late = icmp sgt i64 %k, 40000000
   br i1 %late, label %out, label %spin
+out:
+  ret i64 0
+}
+
+define internal i64 @doze(i64 %i) {
+entry:
+  %first = icmp eq i64 %i, 0
+  br i1 %first, label %out, label %wait
+wait:
+  %r = call i32 @usleep(i32 10000)
+  br label %out
 out:
   ret i64 0
 }
@@ -92,8 +105,9 @@ BODIES = {
   store i64 %w, ptr %at""",
     # where: cell[i] = the scratch address of the thread that ran program i
     "where": "  %s = ptrtoint ptr %scratch to i64\n  store i64 %s, ptr %at",
-    # late: the same, long after the first program was done
+    # late, asleep: the same, long after the first program was done; asleep, as if it had no core
     "late": "  %v = call i64 @linger(i64 %i)\n  %s = ptrtoint ptr %scratch to i64\n  store i64 %s, ptr %at",
+    "asleep": "  %v = call i64 @doze(i64 %i)\n  %s = ptrtoint ptr %scratch to i64\n  store i64 %s, ptr %at",
     # uneven: the first of n programs waits for all others, which cell[n] counts; cell[0] = how many there were in the end
     "uneven": """  %np1 = getelementptr i64, ptr %p, i64 %n
   %v = call i64 @meet(ptr %np1, i64 %i, i64 %n)

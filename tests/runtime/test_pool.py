@@ -85,7 +85,7 @@ def test_eight_callers_at_once(threads: int) -> None:
 
 def test_a_job_that_waits_for_a_worker_without_a_core_is_followed_by_jobs_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
     pool = process_pool()
-    late, after = (Schedule([(kernel, 2, 0, 0)], 2, threads=2, scratch=64) for kernel in ("late", "where"))
+    asleep, late, after = (Schedule([(kernel, 2, 0, 0)], 2, threads=2, scratch=64) for kernel in ("asleep", "late", "where"))
 
     def threads(schedule: Schedule) -> int:
         assert schedule.run() == L.OK
@@ -99,7 +99,7 @@ def test_a_job_that_waits_for_a_worker_without_a_core_is_followed_by_jobs_withou
             for _ in range(200):  # a caller that had to wait for a core itself has lost nothing at the barrier
                 pool._set(L.POOL_FAILURES, failures - 1)
                 pool._set(L.POOL_RETRY, 0)  # as if the time had passed
-                threads(late)
+                threads(asleep)
                 if pool._words[L.POOL_FAILURES // 8] == failures:
                     break
             assert pool._words[L.POOL_FAILURES // 8] == failures
@@ -115,6 +115,18 @@ def test_a_job_that_waits_for_a_worker_without_a_core_is_followed_by_jobs_withou
         pool._configure()
         pool._set(L.POOL_LIMIT, 0)
         pool._set(L.POOL_FAILURES, 0)
+
+
+def test_a_worker_that_has_more_to_do_has_a_core() -> None:
+    pool, late = process_pool(), Schedule([("late", 2, 0, 0)], 2, threads=2, scratch=64)
+    lost = []
+    for _ in range(200):  # other processes may take its core now and then
+        assert late.run() == L.OK
+        if len(set(late.cells.tolist())) == 2:
+            lost.append(pool._words[L.POOL_LOST // 8] / pool.ticks_per_us)
+        if lost and lost[-1] < 500:
+            return
+    pytest.fail(f"the caller is said to have waited for a core for {lost[:20]} us")
 
 
 def test_more_threads_than_cores_neither_spin_nor_hang() -> None:

@@ -96,6 +96,7 @@ class Pool:
         self._words[L.POOL_MASK // 8:(L.POOL_MASK + L.MASK_BYTES) // 8] = np.frombuffer(bytes(mask), np.int64)
         self._set(L.POOL_IDLE_SPIN, int(config.idle_spin_us * self._pauses_per_us))
         self._set(L.POOL_BURST, int(config.idle_spin_us * self.ticks_per_us))
+        self._set(L.POOL_RATE, int(1.024 * self.ticks_per_us))
         self._set(L.POOL_STALL, int(STALL_US * self.ticks_per_us))
         self._set(L.POOL_RETREAT, int(RETREAT_US * self.ticks_per_us))
         self._set(L.POOL_BARRIER_SPIN, int(config.barrier_spin_us * self._pauses_per_us))

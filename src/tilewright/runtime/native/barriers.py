@@ -35,9 +35,15 @@ def relax(i):  # the scheduler may have put the thread we wait for on our own co
         sched_yield()
 
 
+@cold
+def running(pool, line):  # ticks that a worker has had a core
+    time = stack(16)
+    syscall(CLOCK, ((ld32(line + LINE_TID) ^ -1) << 3) | 6, time, 0, 0, 0, 0)
+    return (ld64(time) * 1000000000 + ld64(time + 8)) * ld64(pool + POOL_RATE) >> 10
+
+
 @noinline
 def await_slow(pool, line, t, n, e):
-    begin = ticks()
     limit = ld64(pool + POOL_BARRIER_SPIN)
     i = 0
     while i < limit and may_spin(pool, n):
@@ -45,6 +51,9 @@ def await_slow(pool, line, t, n, e):
         i += 1
         if load64_acquire(line) >= e:
             return
+    begin = 0
+    if t == 0:
+        begin = ticks() - running(pool, line)
     add32_ordered(line + LINE_SLEEPERS, 1)
     w = load64_ordered(line)
     while w < e:
@@ -52,7 +61,7 @@ def await_slow(pool, line, t, n, e):
         w = load64_ordered(line)
     add32_ordered(line + LINE_SLEEPERS, -1)
     if t == 0:
-        st64(pool + POOL_LOST, ld64(pool + POOL_LOST) + ticks() - begin)
+        st64(pool + POOL_LOST, ld64(pool + POOL_LOST) + ticks() - running(pool, line) - begin)
 
 
 def await_all(pool, t, n, e):
@@ -65,8 +74,9 @@ def await_all(pool, t, n, e):
 """
 
 # Where other processes have the cores, a barrier waits for the scheduler. A job whose caller slept at barriers for more than half of its
-# time would have been no slower on half as many threads: those are what the next jobs get, for as long as the caller slept, and twice as
-# long after each further trial that fails. A trial that succeeds halves the next wait.
+# time, while the worker it waited for had no core, would have been no slower on half as many threads: those are what the next jobs get,
+# for as long as the caller slept, and twice as long after each further trial that fails. A trial that succeeds halves the next wait. A
+# worker that has more to do than the caller runs meanwhile, which the system's clock of its thread tells: that time does not count.
 RETREAT = """
 @inline
 def allowed(pool, n):  # how many of n threads a job may have now

@@ -472,7 +472,7 @@ CONSTANTS = {
 }  # fmt: skip
 BLOCKS = {"interrupted": 1, "python_handler": 1, "python_action": ACTION_BYTES // 8, **crash.BLOCKS}
 EXPORTS = ("tw_run", "tw_worker", "tw_acquire", "tw_release", "tw_stop", "tw_spin", "tw_ticks", *crash.EXPORTS)
-CALLS = ("FUTEX", "GETTID", "SETAFFINITY", "WRITE", "TGKILL")
+CALLS = ("FUTEX", "GETTID", "SETAFFINITY", "WRITE", "TGKILL", "CLOCK")
 
 
 def _machine(target: TargetSpec) -> tuple[dict[str, str], tuple[int, ...]]:
@@ -482,10 +482,11 @@ def _machine(target: TargetSpec) -> tuple[dict[str, str], tuple[int, ...]]:
     if target.is_x86:
         own = "load i64, ptr addrspace(257) null, align 8"  # fs:0, where the pointer itself is
         clock = "call i64 @llvm.readcyclecounter()"
-        return {"pause": "call void @llvm.x86.sse2.pause()", "ticks": clock, "myself": own}, (202, 186, 203, 1, 234)
+        return {"pause": "call void @llvm.x86.sse2.pause()", "ticks": clock, "myself": own}, (202, 186, 203, 1, 234, 228)
     if target.is_arm:
         read = "call i64 @llvm.read_volatile_register.i64(metadata !{})"
-        return {"pause": "call void @llvm.aarch64.isb(i32 15)", "ticks": read.format(0), "myself": read.format(1)}, (98, 178, 122, 64, 131)
+        instructions = {"pause": "call void @llvm.aarch64.isb(i32 15)", "ticks": read.format(0), "myself": read.format(1)}
+        return instructions, (98, 178, 122, 64, 131, 113)
     raise UnsupportedError(f"runtime: no native runtime for {target.triple}; supported: x86-64, AArch64")
 
 
