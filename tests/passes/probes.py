@@ -221,6 +221,10 @@ INDEX: dict[str, list[Probe]] = {
                         lambda k: o.Gather(axis=1)(k.x(k.b, 9), k.c(np.arange(1, 9, 2), dt.i64)),
                         lambda k: o.Gather(axis=0)(k.x(4, k.d), k.c([2, 2], dt.i64))],
     "index_of_ranges": [lambda k: o.Index(axes=(0, 1))(k.x(5, 6), k.c(np.arange(3)[:, None], dt.i64), k.c(np.arange(4), dt.i64))],
+    "product_of_looked_up_rows": [
+        lambda k: o.Matmul()(o.Gather(axis=0)(k.x(2, 8), k.c([[1, 0, 1], [0, 0, 1]], dt.i64)), k.x(8, 3)),
+        lambda k: o.Matmul(transpose_b=True, alpha=0.5)(o.Concat(axis=1)(
+            o.Gather(axis=0)(k.x(2, 8), k.c([1, 0, 0, 1, 0], dt.i64)), o.Gather(axis=0)(k.x(1, 4), k.c([0] * 5, dt.i64))), k.x(2, 12))],
     "gather_along_range": [lambda k: o.GatherAlongAxis(axis=1)(k.x(k.b, 6), k.c(np.broadcast_to(np.arange(4), (k.b, 4)), dt.i64))],
 }
 
