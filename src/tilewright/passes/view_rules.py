@@ -96,8 +96,8 @@ def slice_of_slice(x: Value, inner: Any, outer: Any) -> Value:
 
 @rule(P(o.Slice, P(o.Reshape, P(o.Slice, P(o.Reshape, P(o.Pad, X, name="pad"), name="turned"), name="cut"), name="back"), name="root"))
 def diagonals(x: Value, pad: Any, turned: Any, cut: Any, back: Any, root: Any) -> Value | None:
-    """Scores by relative place, x[i, j - i + rows - 1]: models pad a column and fold the matrix at another width, so that every row moves by
-    one. Where what is kept has nothing of that column, it lies in x, whose rows then are one element shorter."""
+    """Scores by relative place, x[i, j - i + rows - 1]: models pad a column and fold the matrix at another width, so that every row moves
+    by one. Where what is kept has nothing of that column, it lies in x, whose rows then are one element shorter."""
     lead = x.shape[:-2]
     if len(x.shape) < 2 or pad.op.lo != (0,) * (len(x.shape) - 1) + (1,) or any(d != 0 for d in pad.op.hi):
         return None
