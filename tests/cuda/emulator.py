@@ -65,7 +65,7 @@ def run(text: str, heap: Heap, words: list[int], grid: int, block: int, dynamic:
     shared = ring + dynamic if dynamic else static
     local = dict(_locals(text))
     tables = {m[1]: heap.add(_table(m[2])) for m in re.finditer(r"\.global[^;]*?(\w+)\[\d+\] = \{(.*?)\}", text)}
-    symbols = {**local, **tables, "scratch": 0, "ring": ring}
+    symbols = {**local, **tables, "scratch": 0, "ring": ring, "words": 0}
     blocks = [_Block(function, heap, words, b, grid, block, shared, symbols) for b in range(grid)]
     clusters.gather(blocks, int((re.findall(r"\.reqnctapercluster (\d+)", text) or [1])[0]))
     with np.errstate(all="ignore"):
@@ -324,7 +324,10 @@ class _Block:
         item = np.dtype(dtype).itemsize
         space = next(p for p in parts if p in ("global", "shared", "local", "param"))
         if space == "param":
-            self.write(regs, np.full(self.n, self.words[int(base[1:])], np.int64), active)
+            if base.startswith("%"):  # words of several launches
+                self.write(regs, np.array(self.words, np.int64)[(self.read(base, np.int64) + int(offset)) // 8], active)
+            else:
+                self.write(regs, np.full(self.n, self.words[int(base[1:])], np.int64), active)
             return
         start = self.read(base, np.uint64) if base.startswith("%") else np.full(self.n, self.symbols[base], np.uint64)
         at = start.astype(np.int64) + int(offset or 0)

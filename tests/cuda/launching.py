@@ -16,6 +16,7 @@ from tests.cuda.emulator import Array, Heap
 from tests.cuda.emulator import run as emulate
 from tests.cuda.tensor_cores import run_product
 from tests.fresh import fresh_rng
+from tilewright.build.cuda_beside import run_beside
 from tilewright.build.packing import pack_constants
 from tilewright.core.dims import evaluate
 from tilewright.core.dtypes import DType
@@ -73,6 +74,7 @@ class Emulated:
         target = cuda_target(arch)
         self.graph, self.target = g, replace(target, features=frozenset(features), cores=cores or target.cores)
         self.program = select(run_pipeline(g, self.target), self.target)
+        run_beside(self.program, {s.name for s in g.call_symbols})
         self.heap = Heap()
         self.texts: dict[str, str] = {}  # PTX by kernel
 
@@ -144,10 +146,11 @@ class Emulated:
             return
         assert isinstance(kernel, SIMT), f"{launch.name} is no SIMT kernel"
         grid, programs = evaluate(way.grid, env), kernel.programs if isinstance(kernel, BlockKernel) else 1
-        words = [_word(a, memory, env, error) for a in way.arguments] + ([grid] if programs > 1 else [])
+        beside = getattr(kernel, "beside", 1)
+        words = [_word(a, memory, env, error) for a in way.arguments] + ([grid] if programs > 1 and beside == 1 else [])
         late = getattr(kernel, "indirect", ())
         words = [self.heap.add(np.array([w])) if i in late else w for i, w in enumerate(words)]
-        emulate(self.texts[kernel.name], self.heap, words, -(-grid // programs), kernel.block, shared_bytes(kernel))
+        emulate(self.texts[kernel.name], self.heap, words, -(-grid // programs) * beside, kernel.block, shared_bytes(kernel))
 
 
 def address(buffer: Buffer, memory: dict[Buffer, int], env: dict[str, int], turns: dict[Loop, int]) -> int:

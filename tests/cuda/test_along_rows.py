@@ -15,6 +15,7 @@ from tests.cuda.fake_driver import fake_gpu
 from tests.cuda.launching import Emulated, graph
 from tilewright.core.dtypes import DType, bf16, bool_, f16, f32, f64, i32, i64
 from tilewright.core.errors import ExecutionError
+from tilewright.kernels.cuda.kernel import BlockKernel
 from tilewright.kernels.rows.cuda import reduce
 from tilewright.ops import functions as F
 from tilewright.passes import merge_matmuls
@@ -153,3 +154,16 @@ def test_elements_at_known_places(name: str, rng: np.random.Generator) -> None:
     emulated = Emulated(graph(build, (f32, tuple(shape[a] for a in order))))
     assert [x.kernel.name[:6] for x in emulated.program.launches] == ["picked"]
     np.testing.assert_array_equal(emulated(np.ascontiguousarray(x.transpose(order)))[0], np.abs(x)[(slice(None),) * axes[0] + tuple(ids)])
+
+
+@pytest.mark.parametrize(("width", "dtype", "threads"), [
+    (72, bf16, 2), (144, bf16, 4), (144, f32, 8), (120, bf16, 16), (48, f32, 16), (88, bf16, 4)], ids=str)  # fmt: skip
+def test_groups_of_short_rows_are_full(width: int, dtype: DType, threads: int, rng: np.random.Generator) -> None:
+    """Channels of a batch norm whose pieces of 16 bytes are no power of two: smaller groups, several a row, at most an eighth idle."""
+    g = graph(lambda x, a, b: o.Relu()(o.Add()(o.Mul()(x, a), b)), (dtype, (37, width)), (dtype, (width,)), (dtype, (width,)))
+    emulated = Emulated(g)
+    (launch,) = emulated.program.launches
+    assert isinstance(launch.kernel, BlockKernel) and launch.kernel.threads == threads
+    x, a, b = (rng.standard_normal(shape).astype(dtype.np) for shape in ((37, width), (width,), (width,)))
+    want = np.maximum(x.astype(np.float64) * a.astype(np.float64) + b.astype(np.float64), 0)
+    np.testing.assert_allclose(emulated(x, a, b)[0].astype(np.float64), want, rtol=2e-2, atol=2e-2)

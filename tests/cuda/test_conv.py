@@ -345,3 +345,28 @@ def test_a_convolution_without_input_channels_is_zero(rng: np.random.Generator) 
     np.testing.assert_array_equal(Emulated(graph(conv, *((f32, s) for s in shapes)))(x, w)[0], np.zeros((2, 3, 6, 6)))
     constant = Emulated(graph(lambda x: conv(x, x.node.graph.constant(w, "w")), (f32, shapes[0])))
     np.testing.assert_array_equal(constant(x)[0], np.zeros((2, 3, 6, 6)))
+
+
+@pytest.mark.parametrize("arch, dtype, growth", [("sm_90a", bf16, 8), ("sm_90a", f32, 12), ("sm_80", f32, 8), ("sm_80", bf16, 16),
+                                                 ("sm_80", bf16, 6)], ids=str)  # fmt: skip
+def test_layers_of_a_dense_block_are_computed_in_one_place(arch: str, dtype: DType, growth: int, rng: np.random.Generator) -> None:
+    """Only the block's input is copied; parts that begin elsewhere than at 16 bytes (growth 6 of bf16) are. Every layer reads a prefix."""
+    first, layers = 16, 3
+    weights = [numbers(rng, dtype, growth, first + i * growth, *((3, 3) if i else (1, 1))) * np.float32(0.2).astype(dtype.np)
+               for i in range(layers)]
+
+    def build(x: Any) -> Any:
+        for w in weights:
+            side = w.shape[-1] // 2
+            conv = o.Conv(stride=(1, 1), padding=((side, side),) * 2, dilation=(1, 1))
+            x = o.Concat(axis=1)(x, conv(o.Relu()(x), x.node.graph.constant(w, "w")))
+        return o.Relu()(x)
+
+    x = numbers(rng, dtype, 2, first, 5, 4)
+    g = graph(build, (dtype, x.shape))
+    emulated = Emulated(g, arch, features=TF32)
+    copies = [launch.name for launch in emulated.program.launches if launch.name.startswith("concat")]
+    assert copies == ["concat.0"] if growth != 6 else len(copies) > 3
+    (got,) = emulated(x)
+    want = run(g, [x])[0].astype(np.float64)
+    np.testing.assert_allclose(got.astype(np.float64), want, rtol=2e-2, atol=2e-2 * np.abs(want).max())

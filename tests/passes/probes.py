@@ -32,6 +32,15 @@ def with_numbers(*ops: Any) -> list[Probe]:
             for op in ops for c in (*FEW, 1e-5, 7.0, 64.0, 2.0**-30) for turn in (False, True)]
 
 
+def by_place(k: Kit, n: int, start: int, size: int) -> Value:
+    """Scores by relative place, as Transformer-XL and Conformers shift them."""
+    cut: Any = lambda v, starts, sizes: o.Slice(starts=starts, sizes=sizes, steps=(1, 1, 1))(v)
+    padded = o.Pad(lo=(0, 0, 1), hi=(0, 0, 0))(k.x(k.b, n, 2 * n - 1))
+    rows = cut(o.Reshape(shape=(k.b, 2 * n, n))(padded), (0, 1, 0), (k.b, 2 * n - 1, n))
+    out: Value = cut(o.Reshape(shape=(k.b, n, 2 * n - 1))(rows), (0, 0, start), (k.b, n, size))
+    return out
+
+
 def pools(k: Kit) -> list[Value]:
     window: dict[str, Any] = {"kernel": (3,), "stride": (2,), "padding": ((1, 1),), "dilation": (1,)}
     x = k.x(k.b, 2, 7)
@@ -94,6 +103,7 @@ VIEWS: dict[str, list[Probe]] = {
         lambda k: o.Reshape(shape=(k.b, k.s, 0))(o.Transpose(perm=(1, 0))(o.Reshape(shape=(k.s * 0, k.b))(k.x(k.b, k.s, 0))))],
     "slice_of_slice": [lambda k: o.Slice(starts=(1,), sizes=(3,), steps=(2,))(o.Slice(starts=(2,), sizes=(8,), steps=(1,))(k.x(11))),
                        lambda k: o.Slice(starts=(1,), sizes=(2,), steps=(2,))(o.Slice(starts=(1,), sizes=(5,), steps=(2,))(k.x(11)))],
+    "diagonals": [lambda k, n=n, kept=kept: by_place(k, n, *kept) for n in (2, 4) for kept in ((0, n), (1, n - 1), (0, n + 1))],
     "expand_of_expand": [lambda k: o.Expand(shape=(k.b, k.s, k.d))(o.Expand(shape=(k.s, k.d))(k.x(k.d)))],
     "flip_of_flip": [lambda k: o.Flip(axes=(1,))(o.Flip(axes=(1,))(k.x())), lambda k: o.Flip(axes=(0,))(o.Flip(axes=(1,))(k.x()))],
     "keep_dims": [lambda k, op=op: o.Reshape(shape=(k.b, 1))(op(axes=(1,))(k.x()))
@@ -221,6 +231,10 @@ INDEX: dict[str, list[Probe]] = {
                         lambda k: o.Gather(axis=1)(k.x(k.b, 9), k.c(np.arange(1, 9, 2), dt.i64)),
                         lambda k: o.Gather(axis=0)(k.x(4, k.d), k.c([2, 2], dt.i64))],
     "index_of_ranges": [lambda k: o.Index(axes=(0, 1))(k.x(5, 6), k.c(np.arange(3)[:, None], dt.i64), k.c(np.arange(4), dt.i64))],
+    "product_of_looked_up_rows": [
+        lambda k: o.Matmul()(o.Gather(axis=0)(k.x(2, 8), k.c([[1, 0, 1], [0, 0, 1]], dt.i64)), k.x(8, 3)),
+        lambda k: o.Matmul(transpose_b=True, alpha=0.5)(o.Concat(axis=1)(
+            o.Gather(axis=0)(k.x(2, 8), k.c([1, 0, 0, 1, 0], dt.i64)), o.Gather(axis=0)(k.x(1, 4), k.c([0] * 5, dt.i64))), k.x(2, 12))],
     "gather_along_range": [lambda k: o.GatherAlongAxis(axis=1)(k.x(k.b, 6), k.c(np.broadcast_to(np.arange(4), (k.b, 4)), dt.i64))],
 }
 

@@ -13,6 +13,7 @@ from tilewright.core import dtypes as dt
 from tilewright.core.dims import evaluate, sym
 from tilewright.ir.graph import Graph, Value
 from tilewright.ir.interp import run
+from tilewright.ir.types import TensorType
 from tilewright.ops.families import f32
 from tilewright.passes.analyse import Forms, constant_form
 from tilewright.passes.fold_constants import FoldTables
@@ -177,3 +178,24 @@ def test_tables_are_computed_once_for_the_longest() -> None:
         assert_same(run(folded, [np.zeros(n, np.float32)]), run(g, [np.zeros(n, np.float32)]))
     unfolded, _ = apply(g, FoldIndex(), FoldTables(limit=100))
     assert "cos" in names(unfolded)
+
+
+def test_rows_of_many_edges_are_multiplied_once() -> None:
+    """Scores of a graph's edges: two products of nodes instead of one of edges, where every node has two edges or more, results are
+    shorter than rows, and sums are of 32 bits."""
+    def edges(count: int, columns: int, dtype: dt.DType, *, joined: bool = True) -> tuple[Graph, list[str]]:
+        g = Graph()
+        h, w = g.input(TensorType(dtype, (6, 8)), "h"), g.input(TensorType(dtype, (columns, 16 if joined else 8)), "w")
+        ends = [o.Gather(axis=0)(h, g.input(TensorType(dt.i64, (count,)), name)) for name in ("source", "target")[: 1 + joined]]
+        g.outputs = [o.Matmul(transpose_b=True)(o.Concat(axis=1)(*ends) if joined else ends[0], w)]
+        return g, names(apply(g, FoldIndex())[0])
+
+    g, found = edges(12, 2, dt.f32)
+    assert found == ["matmul", "gather", "matmul", "gather", "add"]
+    assert edges(12, 2, dt.bf16, joined=False)[1] == ["matmul", "gather"]
+    for stays in (edges(11, 2, dt.f32), edges(12, 5, dt.f32), edges(12, 2, dt.bf16)):
+        assert stays[1] == ["gather", "gather", "concat", "matmul"]
+    rng = np.random.default_rng(0)
+    values = [rng.standard_normal((6, 8)).astype(np.float32), rng.standard_normal((2, 16)).astype(np.float32),
+              rng.integers(0, 6, 12), rng.integers(0, 6, 12)]
+    np.testing.assert_allclose(run(apply(g, FoldIndex())[0], values)[0], run(g, values)[0], rtol=1e-5, atol=1e-5)

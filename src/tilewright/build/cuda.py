@@ -13,6 +13,7 @@ from ..runtime.cuda.session import CudaSession
 from ..runtime.session import Model
 from ..target.cpu.host import available_cores
 from ..target.cuda.device import DEFAULT, arch_of, cuda_target
+from .cuda_beside import run_beside
 from .cuda_late import make_late
 
 
@@ -31,6 +32,7 @@ def build_cuda(model: Model, stages: Any) -> CudaSession:
 
     with stages.stage("select"):
         program = select(model.graph, model.target)
+        run_beside(program, set(model.interface.called))
         late = make_late(program, set(model.interface.called))
     with stages.stage("code"):
         made = emit_all((k for x in program.launches if not x.on_host for k in x.kernels), model.target)

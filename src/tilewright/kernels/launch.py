@@ -80,7 +80,9 @@ class Word:
 @dataclass(frozen=True)
 class ErrorWord:
     """An argument word: the address of the instance's error block (4 words: code, site, position, value). The code may have the bit
-    CLAIMED beside it."""
+    CLAIMED beside it. Launches that run side by side have a block each, and as many sites each."""
+
+    turn: int = 0
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,7 @@ class Launch:
     shared: bool = False  # programs are long: a thread that is done takes over some of another's (runtime/native/walker.py)
     variants: tuple[Variant, ...] = ()  # the first that fits the shape runs instead; chosen when the plan is instantiated
     sites: tuple[Site, ...] = ()  # of a kernel that reports errors: word 1 of the block is the number of one of them
+    apart: bool = False  # no other launch writes what it writes of a buffer: parts of a concatenation
     on_host: bool = False  # it has no code: the host computes it for a GPU (kernels/cuda/host.py)
 
     @property
@@ -146,6 +149,10 @@ class Launch:
     def fails(self) -> bool:
         """It may find bad data and fill an error block."""
         return any(isinstance(a, ErrorWord) for way in self.ways for a in way.arguments)
+
+    @property
+    def error_blocks(self) -> int:
+        return 1 + max((a.turn for a in self.arguments if isinstance(a, ErrorWord)), default=-1)
 
     @property
     def kernels(self) -> list[Kernel]:

@@ -449,7 +449,7 @@ class Selector:
             twice = part is not None and part.kind != "channels" and part.start != start
             if part is None or part.node is not node or twice:
                 there = Operand(v.type, whole.buffer, whole.layout.slice(node.op.axis, start, size))
-                self.add(copy_launch(f"{node.name}.{i}", self.place(v), there, self.target))
+                self.add(replace(copy_launch(f"{node.name}.{i}", self.place(v), there, self.target), apart=True))
             start += size
 
     def _transposed(self, v: Value) -> bool:

@@ -88,7 +88,7 @@ def kernel_data(k: Kernel) -> Data:
     """What a launch needs to know, beside code and arguments."""
     found: Data = {"name": k.name}
     if isinstance(k, SimtKernel) and reads_late(k):
-        found["indirect"] = sorted(k.indirect)
+        found |= {"indirect": sorted(k.indirect), "beside": k.beside}
     if isinstance(k, BlockKernel):
         found |= {"threads": k.threads, "programs": k.programs}
     maps: tuple[TensorMap, ...] = getattr(k, "maps", ())
@@ -105,10 +105,11 @@ def kernel_data(k: Kernel) -> Data:
 def read_kernel(data: Data, reader: Reader) -> Kernel:
     """A kernel without its body: that is in the code."""
     name = str(data["name"])
-    if "threads" in data:
-        return BlockKernel(name, indirect=frozenset(data["indirect"]), threads=int(data["threads"]), programs=int(data["programs"]))
     if "indirect" in data:
-        return SimtKernel(name, indirect=frozenset(data["indirect"]))
+        sizes = {key: int(data[key]) for key in ("threads", "programs", "beside") if key in data}
+        made = (BlockKernel if "threads" in data else SimtKernel)(name, **sizes)  # type: ignore[arg-type]
+        made.indirect = frozenset(data["indirect"])
+        return made
     return MappedKernel(name, maps=tuple(_map(m, reader) for m in data.get("maps", ())))
 
 

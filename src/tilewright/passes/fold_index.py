@@ -8,7 +8,7 @@ from .. import ops as o
 from ..core.dims import Dim, at_least, at_most
 from ..core.dtypes import DType
 from ..ir.graph import Graph, Node, Value
-from ..ir.rewrite import Match, P, Rule, Var, X, rule
+from ..ir.rewrite import Match, P, Rule, Var, X, Y, rule
 from .analyse import Forms
 from .base import Pass, constant
 from .forms import Linear, number
@@ -140,6 +140,32 @@ def gather_along_range(x: Value, ids: Value, root: Any, m: Match) -> Value | Non
     return rows if rows is not None and rows.type == root.types[0] else None
 
 
+@rule(P(o.Matmul, X, Y, name="root"), changes="rounding")
+def product_of_looked_up_rows(x: Value, y: Value, root: Any) -> Value | None:
+    """Rows that are looked up twice or more each, perhaps several side by side (messages along the edges of a graph), are multiplied
+    before they are looked up, where their products are shorter."""
+    op, joined = root.op, isinstance(x.op, o.Concat) and x.op.axis == len(x.shape) - 1
+    parts = x.node.operands if joined else (x,)
+    if op.transpose_a or op.dtype is not None or len(y.shape) != 2 or not x.dtype.is_float or (joined and x.dtype.itemsize < 4):
+        return None  # sums of parts in 16 bits would be rounded once more
+    inner = 1 if op.transpose_b else 0
+    total, start, columns = None, 0, y.shape[1 - inner]
+    for v in parts:
+        if not isinstance(v.op, o.Gather) or v.op.axis != 0 or len(v.node.operands[0].shape) != 2:
+            return None
+        table, ids = v.node.operands
+        size = v.shape[-1]
+        if not isinstance(size, int) or not at_least(size - columns * 2, 0) or not at_least(ids.type.numel - table.shape[0] * 2, 0):
+            return None
+        ends = (start, size), (0, columns)
+        (starts, sizes) = zip(*(ends if inner == 0 else ends[::-1]), strict=True)
+        found: Value = o.Gather(axis=0)(op(table, o.Slice(starts=starts, sizes=sizes, steps=(1, 1))(y) if joined else y), ids)
+        found.node.place = v.node.place
+        total = found if total is None else o.Add()(total, found)
+        start += size
+    return total
+
+
 def broadcast(shapes: list[tuple[Dim, ...]], rank: int) -> tuple[Dim, ...]:
     out: list[Dim] = []
     for axis in range(-rank, 0):
@@ -161,10 +187,12 @@ def spread(x: Value, axes: tuple[int, ...], forms: list[Linear], shape: tuple[Di
 class FoldIndex(Pass):
     """Before: canonical graph.
     After: an integer or boolean value that is known from its indices for every length is a number, a dim or an iota (expanded); gathers
-    with provably valid, evenly spaced indices are views."""
+    with provably valid, evenly spaced indices are views. No product reads rows that are looked up many times and are longer than its
+    results."""
 
     name: ClassVar[str] = "fold-index"
-    rules: ClassVar[tuple[Rule, ...]] = (index_expression, uniform_constant, gather_of_range, index_of_ranges, gather_along_range)
+    rules: ClassVar[tuple[Rule, ...]] = (index_expression, uniform_constant, gather_of_range, index_of_ranges, gather_along_range,
+                                         product_of_looked_up_rows)
 
     def known(self, graph: Graph) -> Forms:
         return Forms(graph)

@@ -5,7 +5,7 @@ import dataclasses
 from typing import Any
 
 from .. import ops as o
-from ..core.dims import Dim, Shape, floordiv
+from ..core.dims import Dim, Shape, at_least, floordiv
 from ..ir.graph import Value
 from ..ir.rewrite import Match, P, Such, X, Y, rule, rules
 from ..ops import functions as F
@@ -92,6 +92,27 @@ def slice_of_slice(x: Value, inner: Any, outer: Any) -> Value:
     a, b = inner.op, outer.op
     starts = tuple(s + t * k for s, t, k in zip(a.starts, b.starts, a.steps, strict=True))
     return o.emit(o.Slice(starts=starts, sizes=b.sizes, steps=tuple(j * k for j, k in zip(a.steps, b.steps, strict=True))), x)
+
+
+@rule(P(o.Slice, P(o.Reshape, P(o.Slice, P(o.Reshape, P(o.Pad, X, name="pad"), name="turned"), name="cut"), name="back"), name="root"))
+def diagonals(x: Value, pad: Any, turned: Any, cut: Any, back: Any, root: Any) -> Value | None:
+    """Scores by relative place, x[i, j - i + rows - 1]: models pad a column and fold the matrix at another width, so that every row moves
+    by one. Where what is kept has nothing of that column, it lies in x, whose rows then are one element shorter."""
+    lead = x.shape[:-2]
+    if len(x.shape) < 2 or pad.op.lo != (0,) * (len(x.shape) - 1) + (1,) or any(d != 0 for d in pad.op.hi):
+        return None
+    rows, width = x.shape[-2:]
+    plain = (0,) * len(lead)
+    if turned.types[0].shape != (*lead, width + 1, rows) or back.types[0].shape != x.shape or {*cut.op.steps, *root.op.steps} != {1}:
+        return None
+    kept = root.op.starts[-1] + root.op.sizes[-1]
+    if cut.op.starts != (*plain, 1, 0) or root.op.starts[:-1] != (*plain, 0) or root.op.sizes[:-1] != x.shape[:-1]:
+        return None
+    if not at_least(width + 1 - rows - kept, 0) or not at_least(width - 1 - kept, 0):
+        return None
+    line: Value = o.Reshape(shape=(*lead, rows * width))(x)
+    line = o.Slice(starts=(*plain, rows - 1), sizes=(*lead, rows * (width - 1)), steps=(1,) * len(lead) + (1,))(line)
+    return o.emit(root.op, o.Reshape(shape=(*lead, rows, width - 1))(line))
 
 
 REDUCTIONS = (o.Sum, o.Mean, o.Max, o.Min, o.Prod, o.Any, o.All, o.Var, o.LogSumExp)
@@ -294,7 +315,7 @@ RULES = [
     whole_slice, *rules(lambda x, view: x if len(view.op.sizes) == 1 else None, whole_split=P(o.Split, X, name="view")),
     *rules(lambda x, outer: o.emit(outer.op, x), reshape_of_reshape=P(o.Reshape, P(o.Reshape, X), name="outer"),
            expand_of_expand=P(o.Expand, P(o.Expand, X), name="outer")),
-    transpose_of_transpose, ones_before_transpose, transpose_between_reshapes, slice_of_slice,
+    transpose_of_transpose, ones_before_transpose, transpose_between_reshapes, slice_of_slice, diagonals,
     *rules(lambda x, inner, outer: x if inner.op.axes == outer.op.axes else None,
            flip_of_flip=P(o.Flip, P(o.Flip, X, name="inner"), name="outer")),
     keep_dims, reduced_ones, reshape_before_elementwise,

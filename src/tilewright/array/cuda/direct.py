@@ -131,7 +131,8 @@ def note_session(name: str, args: Sequence[Any], kwargs: dict[str, Any], given: 
             return None
         for s in steps:
             temps = any(getattr(getattr(a, "buffer", None), "kind", "") == "temp" for a in s.arguments)
-            if s.maps or s.following or temps or getattr(s.launch.kernel, "indirect", ()) or len(s.words) > D.WORDS:
+            late = s.maps or s.following or getattr(s.launch.kernel, "indirect", ())
+            if late or temps or s.launch.error_blocks > 1 or len(s.words) > D.WORDS:
                 return None
             number = executable.program.launches.index(s.launch)
             faults = executable.errors.host + 8 * ERROR_WORDS * executable.error_launches.index(number) \

@@ -53,6 +53,7 @@ class SimtKernel(Kernel):
     """A kernel without tensor maps: its argument words may lie in memory."""
 
     indirect: frozenset[int] = frozenset()  # arguments whose word is the address of the value
+    beside: int = 1  # launches that run as one, each with words of its own, the number of its programs last: word i of all, then word i + 1
 
     def __post_init__(self) -> None:
         _unclaim(self.body)

@@ -4,7 +4,8 @@ On a CPU: channels of pixels that lie channels last, also all channels of a valu
 elementwise regions and lookups compute. On a GPU: results that a kernel stores through any strides (the backward pass of attention on
 tensor cores) and that reach the concatenation as [B, H, S, D] -> [B, S, H, D] -> [B·S, H·D]: the cotangents of q, k and v, which together
 are that of one projection; and what products, lookups and elementwise kernels compute where it is one contiguous run of the concatenation
-(the steps of a recurrent layer), or where nobody else reads it and it lies in rows there (looked-up rows side by side).
+(the steps of a recurrent layer), or where nobody else reads it and it lies in rows there (looked-up rows side by side); channels last,
+what convolutions compute and concatenations of concatenations (dense blocks: every layer reads a part of the last concatenation).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from ...ir.layout import Layout
 from ...ops.attention.backward import AttentionBackward
 from ...ops.fused import Fused
 from ...ops.index.indexing import Concat, Gather, Index
-from ...ops.matmul.contractions import Matmul
+from ...ops.matmul.contractions import Conv, Matmul
 from ...ops.views import Reshape, Transpose
 from ..conv.channels_last import behind_views, seen_through
 
@@ -45,6 +46,8 @@ def computed_in_concat(graph: Graph, target: TargetSpec, others: Mapping[Value, 
             continue
         if n.value not in others or n.op.axis == len(n.value.shape) - 1:  # contiguous, or with padded rows
             _pieces(n, graph, users, others, found)
+        elif n.op.axis == 1:
+            _stacked(n, graph, users, others, found)
         if n.op.axis != 1 or len(n.value.shape) != 2:
             continue
         roots = [_root(v, users, graph) for v in n.operands]
@@ -85,6 +88,31 @@ def _pieces(n: Node, graph: Graph, users: dict[Value, list[Node]], others: Mappi
             assert isinstance(start, int)
             found[root] = Part(n, start, "run" if one else "rows")
         start = start + v.shape[axis]
+
+
+def _stacked(n: Node, graph: Graph, users: dict[Value, list[Node]], others: Mapping[Value, Layout], found: dict[Value, Part]) -> None:
+    """Enter channels of a concatenation that lies channels last: what convolutions compute for it alone, and other concatenations, which
+    elementwise regions and convolutions read as well as their copies. Pixels and parts begin at multiples of 16 bytes."""
+    start, item = 0, n.value.dtype.itemsize
+    if others[n.value].strides[1] != 1:
+        return
+    for v in n.operands:
+        size = v.shape[1]
+        if not isinstance(size, int):
+            return
+        readers = [u for u in users[v] if u is not n]
+        joined = isinstance(v.node.op, Concat) and all(_elementwise(u) or isinstance(u.op, Concat) or _convolution(u) for u in readers)
+        alone = v not in found and v not in graph.outputs and n.operands.count(v) == 1
+        even = all(_aligned(d, item) for d in (start, size, n.value.shape[1]))
+        if alone and even and v in others and others[v].strides[1] == 1 and (joined or (_convolution(v.node) and not readers)):
+            found[v] = Part(n, start)
+        start += size
+
+
+def _convolution(n: Node) -> bool:
+    """A region around one convolution without groups."""
+    anchors = [m.op for m in n.op.body.nodes if m.op.traits.anchor] if isinstance(n.op, Fused) else [n.op]
+    return len(anchors) == 1 and isinstance(anchors[0], Conv) and anchors[0].groups == 1 and len(n.values) == 1
 
 
 def _aligned(elements: Dim, item: int) -> bool:

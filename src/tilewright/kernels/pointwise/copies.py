@@ -179,7 +179,8 @@ class ConcatTemplate(Template):
             body = Graph("transposes")
             body.outputs = [body.input(o.type, f"x{i}") for i, o in enumerate(sources)]
             return pointwise_of(target).build(Region(region.name, body, sources, parts), target)
-        return [copy_launch(f"{region.name}.{i}", o, part, target) for i, (o, part) in enumerate(zip(sources, parts, strict=True))]
+        copies = [copy_launch(f"{region.name}.{i}", o, part, target) for i, (o, part) in enumerate(zip(sources, parts, strict=True))]
+        return [replace(launch, apart=True) for launch in copies]
 
 
 class PadTemplate(Template):

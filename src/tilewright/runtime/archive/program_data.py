@@ -200,7 +200,7 @@ def program_data(program: Program, symbols: Sequence[str], rows: DimRows | None 
             return ["p", number[a.buffer], dim(a.offset), dim(a.extent)]
         if isinstance(a, Native):
             return ["n", a.name]
-        return ["w", dim(a.value)] if isinstance(a, Word) else ["e"]
+        return ["w", dim(a.value)] if isinstance(a, Word) else ["e", *([a.turn] if a.turn else [])]
 
     names = iter(symbols)
 
@@ -268,7 +268,7 @@ def _argument(data: Sequence[Any], buffers: Sequence[Buffer], reader: Reader) ->
         return Pointer(buffers[data[1]], reader.dim(data[2]), reader.dim(data[3]))
     if data[0] == "n":
         return Native(str(data[1]))
-    return Word(reader.dim(data[1])) if data[0] == "w" else ErrorWord()
+    return Word(reader.dim(data[1])) if data[0] == "w" else ErrorWord(*map(int, data[1:]))
 
 
 def packed_data(p: Packed) -> list[Any]:

@@ -162,7 +162,7 @@ class CudaExecutable(Executable):
         super().__init__(program, interface, [packed_bytes(c.data.type, c.packed) for c in program.constants])
         self.code, self.constants, self.rebinds = code, list(constants), late
         self.slots = {b: i for i, b in enumerate([*program.inputs, *program.outputs])}
-        self.error_launches = [i for i, x in enumerate(program.launches) if any(isinstance(a, ErrorWord) for a in x.arguments)]
+        self.error_launches = [i for i, x in enumerate(program.launches) for _ in range(x.error_blocks)]
         self._functions: dict[str, tuple[Any, Any]] = {}
         self._weights: list[gpu.Memory] = []
         self.errors: gpu.HostWords | None = None
@@ -213,10 +213,12 @@ class CudaExecutable(Executable):
             else self.word(a, number, env, arena, offsets)
             for i, a in enumerate(arguments)
         ]  # fmt: skip
+        beside = getattr(kernel, "beside", 1)
         if isinstance(kernel, BlockKernel):
-            if kernel.programs > 1:
+            if kernel.programs > 1 and beside == 1:
                 values.append(grid)
             grid = -(-grid // kernel.programs)
+        grid *= beside
         if grid > MOST_BLOCKS:
             raise CompileError(f"cuda: launch {launch.name} needs {grid} blocks, a grid has at most {MOST_BLOCKS}")
         maps: tuple[TensorMap, ...] = getattr(kernel, "maps", ())
@@ -260,7 +262,7 @@ class CudaExecutable(Executable):
         """An argument's word; of inputs and outputs only the offset."""
         if isinstance(a, ErrorWord):
             assert self.errors is not None
-            return self.errors.device + 8 * ERROR_WORDS * self.error_launches.index(number)
+            return self.errors.device + 8 * ERROR_WORDS * (self.error_launches.index(number) + a.turn)
         if not isinstance(a, Pointer):
             return evaluate(a.value, env)
         offset = evaluate(a.offset, env)

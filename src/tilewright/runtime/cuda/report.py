@@ -69,7 +69,8 @@ def launch_costs(session: CudaSession, env: Mapping[str, int]) -> dict[Launch, C
         code = executable.code.get(x.kernel.name)
         if code is not None:
             work = evaluate(x.flops, env), evaluate(x.bytes, env)
-            kernel, words = tiles[x.kernel.name], tuple(evaluate(a.value, env) if isinstance(a, Word) else None for a in x.arguments)
+            kernel, beside = tiles[x.kernel.name], getattr(x.kernel, "beside", 1)
+            words = tuple(evaluate(a.value, env) if isinstance(a, Word) else None for a in x.arguments[::beside])
             each = None if x.variants else per_thread(kernel, words, evaluate(x.grid, env))
             found[x] = predict(kernel, _blocks(x, env), code.block, *work, session.model.target, code.ptx, each)
     return found
@@ -77,7 +78,7 @@ def launch_costs(session: CudaSession, env: Mapping[str, int]) -> dict[Launch, C
 
 def _blocks(launch: Launch, env: Mapping[str, int]) -> int:
     programs = launch.kernel.programs if isinstance(launch.kernel, BlockKernel) else 1
-    return -(-evaluate(launch.grid, env) // programs)
+    return -(-evaluate(launch.grid, env) // programs) * getattr(launch.kernel, "beside", 1)
 
 
 def describe_launches(session: CudaSession, env: Mapping[str, int]) -> tuple[list[dict[str, Any]], list[str]]:

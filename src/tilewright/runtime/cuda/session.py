@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.dims import evaluate
 from ...core.errors import ExecutionError
+from ...core.records import replace
 from ..arguments import as_given
 from ..faults import fault
 from ..session import Compiled
@@ -190,7 +191,11 @@ class CudaSession(Compiled):
                 return  # another thread has raised it
             block = [found.words[first + i] for i in range(ERROR_WORDS)]
             found.clear()
-        launch = self.executable.launches[self.executable.error_launches[first // ERROR_WORDS]]
+        owners, number = self.executable.error_launches, first // ERROR_WORDS
+        launch = self.executable.launches[owners[number]]
+        if launch.error_blocks > 1:
+            each, turn = len(launch.sites) // launch.error_blocks, number - owners.index(owners[number])
+            launch = replace(launch, sites=launch.sites[each * turn : each * (turn + 1)])
         raise fault(launch, block, self.last_env() or {}, self.name, "found by an earlier call")
 
     def synchronize(self) -> None:

@@ -72,6 +72,7 @@ def evaluator(region: Region) -> type[Evaluator]:
 
 BLOCK = 256  # threads
 PIECES = 1  # accesses of 16 bytes of a thread and operand: two were 2 to 3 % slower, four 2 % (GELU and SiLU of bf16)
+FULL = 0.75  # of a group's threads have a piece of the row; else groups are smaller
 SINGLE = 4  # of single elements: what a program computes to find its place is as much as what it does for one
 
 
@@ -157,4 +158,7 @@ def group(inner: Dim, vector: int) -> tuple[int, int]:
         threads *= 2
     if vector == 1 and WARP < threads < BLOCK:  # single elements of short rows: warps side by side, not a block for each row
         return WARP, threads // WARP
+    used = -(-inner // vector)
+    if vector > 1 and used < FULL * threads:  # several groups a row, the widest of which an eighth is idle at most
+        threads = next(t for t in (16, 8, 4, 2, 1) if -(-used // t) * t * 8 <= used * 9)
     return threads, 1

@@ -51,7 +51,7 @@ class KernelText:
     """Lines and registers of one kernel. Parameters are 8-byte words, in order, then tensor maps of 128 bytes."""
 
     def __init__(self, name: str, params: Sequence[str], maps: int = 0) -> None:
-        self.name, self.params, self.maps = name, list(params), maps
+        self.name, self.params, self.maps, self.beside = name, list(params), maps, 1
         self.prologue: list[str] = []  # constants that every block may use
         self.lines: list[str] = []
         self.shared = 0  # bytes of static shared memory asked for so far
@@ -97,6 +97,8 @@ class KernelText:
 
     def entry(self) -> str:
         words = [f"  .param .u64 p{i}" for i in range(len(self.params))]
+        if self.beside > 1:  # launches side by side: a block finds its own words by a register
+            words = [f"  .param .align 8 .b8 words[{8 * self.beside * len(self.params)}]"]
         words += [f"  .param .align 64 .b8 map{i}[128]" for i in range(self.maps)]
         return f".visible .entry {self.name}(\n" + ",\n".join(words) + "\n)"
 

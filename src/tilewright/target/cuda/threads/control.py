@@ -26,6 +26,7 @@ class Control:
     def __init__(self, kernel: Kernel, layout: Layout, text: KernelText | None = None) -> None:
         self.kernel, self.layout = kernel, layout
         self.k = text if text is not None else KernelText(kernel.name, [])
+        self.k.beside = getattr(kernel, "beside", 1)
         self.f = Scalars(self.k)
         self.env: dict[Var, Any] = {}
         self.loops = 0  # loops around the current instruction
@@ -50,13 +51,30 @@ class Control:
                 self.env[p] = self._parameter(p.name)
         self._words = [self._parameter(name) for name in extra]
 
+    def block_number(self) -> str:
+        """Of this block among those of its launch: launches side by side take turns."""
+        block = self.k.value("i32", "mov.u32 {}, %ctaid.x;")
+        return block if self.k.beside == 1 else self.k.value("i32", f"div.u32 {{}}, {block}, {self.k.beside};")
+
+    def inside_grid(self, program: str) -> str:
+        """The number of a program as an index; there is none behind the last one, which is the last word."""
+        wide = self.k.value("i64", f"cvt.u64.u32 {{}}, {program};")
+        self.k.emit(f"@{self.k.value('i1', f'setp.ge.u64 {{}}, {wide}, {self.word(-1)};')} exit;")
+        return wide
+
     def word(self, i: int) -> str:
         return self._words[i]
 
     def _parameter(self, name: str) -> str:
         self.k.params.append(name)
         number = len(self.k.params) - 1
-        word = self.k.value("i64", f"ld.param.u64 {{}}, [p{number}];")
+        at, beside = f"p{number}", self.k.beside
+        if beside > 1:
+            turn = self._once("words.turn", "i32", "mov.u32 {}, %ctaid.x;", f"rem.u32 {{}}, $, {beside};")
+            words = self._once("words", "i64", "mov.b64 {}, words;")
+            own = self._once("words.own", "i64", f"mad.wide.u32 {{}}, {turn}, 8, {words};")
+            at = f"{own}+{8 * beside * number}"
+        word = self.k.value("i64", f"ld.param.u64 {{}}, [{at}];")
         if number in getattr(self.kernel, "indirect", ()):
             word = self.k.value("i64", f"ld.global.u64 {{}}, [{word}];")
         return word

@@ -192,24 +192,20 @@ class Emitter(Control):
             raise CompileError(f"cuda: a program of {kernel.threads} threads takes a block of its own, got {kernel.programs} programs")
         self.arch = arch_number(target.cpu)
         self.k.late = self.pending = kernel.early and self.arch >= 90
-        self.parameters(["grid"] if kernel.programs > 1 else [])
+        self.parameters(["grid"] if kernel.programs > 1 or kernel.beside > 1 else [])
         self._program_index(kernel)
         self.block(kernel.body)
         text = self.k.text([f".maxntid {kernel.block}, 1, 1"], target.cpu)
         return module_text(target.cpu, math.tables(text) + text)
 
     def _program_index(self, kernel: BlockKernel) -> None:
-        k = self.k
-        block = k.value("i32", "mov.u32 {}, %ctaid.x;")
+        k, block = self.k, self.block_number()
         if kernel.programs == 1:
-            self.env[kernel.pid] = k.value("i64", f"cvt.u64.u32 {{}}, {block};")
+            self.env[kernel.pid] = self.inside_grid(block) if k.beside > 1 else k.value("i64", f"cvt.u64.u32 {{}}, {block};")
             return
         tid = k.value("i32", "mov.u32 {}, %tid.x;")
         group = tid if kernel.threads == 1 else k.value("i32", f"shr.u32 {{}}, {tid}, {kernel.threads.bit_length() - 1};")
-        pid = k.value("i32", f"mad.lo.u32 {{}}, {block}, {kernel.programs}, {group};")
-        wide = k.value("i64", f"cvt.u64.u32 {{}}, {pid};")
-        k.emit(f"@{k.value('i1', f'setp.ge.u64 {{}}, {wide}, {self.word(-1)};')} exit;")
-        self.env[kernel.pid] = wide
+        self.env[kernel.pid] = self.inside_grid(k.value("i32", f"mad.lo.u32 {{}}, {block}, {kernel.programs}, {group};"))
 
     # --- tiles --------------------------------------------------------------------------------------------------------
     def keys(self, shape: tuple[int, ...]) -> list[Key]:

@@ -84,9 +84,10 @@ class TiledEmitter(Control):
 
     def module(self) -> str:
         self.k.maps = len(self.tiled.maps)
-        self.parameters()
-        block = self.k.value("i32", "mov.u32 {}, %ctaid.x;")
-        self.env[self.kernel.pid] = self.k.value("i64", f"cvt.u64.u32 {{}}, {block};")
+        several = self.tiled.beside > 1
+        self.parameters(["grid"] if several else [])
+        block = self.block_number()
+        self.env[self.kernel.pid] = self.inside_grid(block) if several else self.k.value("i64", f"cvt.u64.u32 {{}}, {block};")
         if self.tiled.producers:
             emit_roles(self)
         else:
