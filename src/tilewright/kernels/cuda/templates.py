@@ -33,6 +33,7 @@ from ..index.cuda.weighted import CudaWeightedGather
 from ..index.gather import GatherTemplate
 from ..linalg import lapack
 from ..linalg.cuda.cholesky import CudaCholesky
+from ..linalg.cuda.lu import CudaFactor, CudaTriangularSolve
 from ..matmul.cuda.distances import CudaPairSums
 from ..matmul.cuda.gates import TiledGates
 from ..matmul.cuda.gemv import Gemv
@@ -128,6 +129,8 @@ CUDA_TEMPLATES: list[Template] = [
     CudaIndex(),
     CudaSample(),
     CudaCholesky(),
+    CudaFactor(),
+    CudaTriangularSolve(),
     CudaDftColumns(),
     CudaDftRows(),
     CudaRunning(),
