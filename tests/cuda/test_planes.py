@@ -13,6 +13,7 @@ import tilewright.ops as o
 from tests.cuda.launching import Emulated, graph
 from tests.fresh import fresh_rng
 from tilewright.core.dtypes import DType, bf16, f32, f64, i64
+from tilewright.kernels.linalg.cuda import cholesky, lu
 from tilewright.ops import functions as F
 
 
@@ -69,6 +70,43 @@ def test_small_cholesky_factors(n: int, dtype: DType) -> None:
     x[1] = -x[1]
     emulated(x)
     assert emulated.errors[0] and emulated.errors[2] == 1
+
+
+def test_factors_by_panels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Panels of few columns on blocks of few rows; a row that wins a pivot moves to its place with all that was done to it."""
+    monkeypatch.setattr(lu, "PANEL", 4)
+    monkeypatch.setattr(lu, "COLUMNS", 8)
+    rng = fresh_rng()
+    for shape in ((2, 11, 11), (9, 14), (14, 6)):
+        x = rng.normal(size=shape)
+        emulated = Emulated(graph(lambda v: o.Lu(check=True)(v), (f64, shape)))
+        assert all(k.kernel.name.startswith(("lu_panel", "lu_update")) for k in emulated.program.launches)
+        for got, want in zip(emulated(x), o.Lu().ref(x), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-11)
+        assert not emulated.errors[0]
+    emulated(np.ones(shape))
+    assert emulated.errors[0] and emulated.errors[3] == 1  # the second pivot
+    monkeypatch.setattr(cholesky, "MOST", 0)
+    x = rng.normal(size=(2, 11, 11))
+    x = x @ x.transpose(0, 2, 1) + np.eye(11)
+    emulated = Emulated(graph(o.Cholesky(), (f64, x.shape)))
+    np.testing.assert_allclose(emulated(x)[0], np.linalg.cholesky(x), rtol=1e-9, atol=1e-11)
+    x[1, 7, 7] = -1.0
+    emulated(x)
+    assert emulated.errors[0] and emulated.errors[2] == 1
+
+
+@pytest.mark.parametrize("transpose", [False, True])
+@pytest.mark.parametrize("upper", [False, True])
+def test_triangular_systems_by_blocks_of_rows(upper: bool, transpose: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lu, "PANEL", 4)
+    monkeypatch.setattr(lu, "COLUMNS", 8)
+    rng = fresh_rng()
+    a, y = rng.normal(size=(11, 11)) + 8 * np.eye(11), rng.normal(size=(2, 11, 10))
+    op = o.TriangularSolve(upper=upper, transpose=transpose, unit=upper)
+    emulated = Emulated(graph(lambda u, v: op(u, v), (f64, a.shape), (f64, y.shape)))
+    assert len(emulated.program.launches) == 3 and emulated.program.launches[0].kernel.threads == 8
+    np.testing.assert_allclose(emulated(a, y)[0], op.ref(a, y), rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.parametrize("axis", [0, 1])

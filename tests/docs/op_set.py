@@ -39,7 +39,7 @@ KINDS: dict[str, str] = {
     "reductions": "sum mean max min prod any all arg_max arg_min var log_sum_exp",
     "compensated sum": "– `tw.sum(x, compensated=True)`: in f64, or in pairs; plain sums run in 64 partial sums over chunks of 16384",
     "softmax": "softmax log_softmax",
-    "running sums and products": "cum_sum cum_prod",
+    "running sums and products, linear recurrences": "cum_sum cum_prod linear_recurrence",
     "running extremes, logsumexps": "cum_max cum_min log_cum_sum_exp",
     "sorting": "sort arg_sort top_k",
     "random numbers": "random_bits random_uniform random_normal positions",

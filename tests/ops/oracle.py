@@ -99,6 +99,13 @@ def var(a: dict[str, Any], x: Any) -> Any:
         return torch.var(x, a["axes"], correction=a.get("correction", 1.0), keepdim=a.get("keepdims", False))
 
 
+def recurrence(f: Any, x: Any, axis: int, step: int) -> Any:
+    out: list[Any] = []
+    for a, b in list(zip(f.unbind(axis), x.unbind(axis), strict=True))[::step]:
+        out.append(b if not out else a * out[-1] + b)
+    return torch.stack(out[::step], axis) if out else x
+
+
 def running(fn: Oracle, start: int) -> Oracle:
     """A running sum or product; reversed and shifted by hand."""
 
@@ -130,6 +137,7 @@ REDUCTIONS: dict[str, Oracle] = {
     "cum_prod": running(torch.cumprod, 1),
     "cum_max": lambda a, x: torch.cummax(x, a["axis"]),
     "cum_min": lambda a, x: torch.cummin(x, a["axis"]),
+    "linear_recurrence": lambda a, f, x: recurrence(f, x, a["axis"], -1 if a["reverse"] else 1),
     "log_cum_sum_exp": lambda a, x: torch.logcumsumexp(x, a["axis"]),
 }
 

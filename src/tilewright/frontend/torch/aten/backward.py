@@ -19,6 +19,7 @@ from .create import inner_embedding_bag
 from .linear import cdist, convolution, one_attention, pool_attributes
 from .places import pdist
 from .registry import Context, aten, axes_of, lookup, placed, rows
+from .reduce import cumprod
 from .sample import grid_sampler
 from .scatter import scatter_add
 from .shape import edge_pad
@@ -290,6 +291,7 @@ rows({
     "_cdist_backward.default":
         lambda c, g, a, b, p, distances: pulled(c, lambda inner, x, y: cdist(inner, x, y, p), (a, b), g, (True, False), meta=c.args[4])[0],
     "_pdist_backward.default": lambda c, g, x, p, distances: pulled(c, lambda inner, v: pdist(inner, v, p), (x,), g, meta=c.args[3])[0],
+    "tilewright.cumprod_backward.default": lambda c, g, x, dim: pulled(c, lambda inner, v: cumprod(inner, v, dim), (x,), g, meta=c.meta)[0],
     "threshold_backward.default": lambda c, g, x, threshold: F.where(F.less_equal(x, threshold), 0, c.cast(g, x.dtype)),
     "native_dropout_backward.default": lambda c, g, mask, scale: F.where(mask, F.mul(c.cast(g, c.dtype), scale), 0),
     "sigmoid_backward.default": lambda c, g, y: F.mul(g, _conjugate(F.mul(y, F.sub(1, y)))),

@@ -11,6 +11,8 @@ without a panel, the right sides in memory that each step changes. The order of 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ....core.dims import Dim, ceildiv, product
 from ....core.dtypes import f32, f64, i32
 from ....core.target_spec import TargetSpec
@@ -31,6 +33,7 @@ from ..matrices import NOT_POSITIVE, SINGULAR, Matrices
 PANEL = 32  # columns in registers, and rows of a block that is brought up to date
 HEIGHT = 1024  # rows, hence threads, of the tallest panel of so many columns; taller ones have half as many
 TALLEST = 4096  # rows of a matrix
+FLIGHT = 8  # rows that are read before the first of them is written
 COLUMNS = 64  # threads of a block of rows that is brought up to date, a column each
 BLOCK = 128  # threads of a block of small matrices
 
@@ -177,18 +180,22 @@ class _Factor:
                 x = (x + b.load(a, (*at, start, row), (threads,), limit=limit, axes=(len(at),))) * 0.5
             return x
 
-        with b.loop(top, b.minimum(top + PANEL, first)) as loop:
-            out.put([*at, loop.index, start], read(loop.index), column, inside=inside)
+        def put(row: Ix | int, x: Tile, where: Tile) -> None:
+            out.put([*at, row, start], x, column, inside=where)
+
+        each_row(b, top, b.minimum(top + PANEL, first), rows, lambda row: (read(row), inside), put)
         with b.if_(b.compare("gt", top + PANEL, first)):
             given = [read(first + k) for k in range(count)]
             solved = substituted(b, lu, at, first, given, unit=True)
             with b.if_(b.compare("le", top, first)):
                 for k in range(count):
-                    out.put([*at, first + k, start], b.select(behind, solved[k], given[k]), column, inside=written)
-            with b.loop(b.maximum(top, first + count), b.minimum(top + PANEL, rows)) as loop:
-                x = read(loop.index)
-                rest = reduced(b, lu, at, loop.index, first, solved, x)
-                out.put([*at, loop.index, start], b.select(behind, rest, x), column, inside=written)
+                    put(first + k, b.select(behind, solved[k], given[k]), written)
+
+            def taken(row: Ix | int) -> tuple[Tile, Tile]:
+                x = read(row)
+                return b.select(behind, reduced(b, lu, at, row, first, solved, x), x), written
+
+            each_row(b, b.maximum(top, first + count), b.minimum(top + PANEL, rows), rows, taken, put)
         size = product(self.lead) * self.m * self.n
         return _placed(w, threads, product(self.lead) * strips * blocks, 2 * count * product(self.lead) * (self.m - k0) * (self.n - k0),
                        2 * size * self.dtype.itemsize)
@@ -207,6 +214,15 @@ class _Factor:
         x = b.select(b.cmp("eq", column, here), 1.0, lu.get([*at, 0, 0], here, column, inside=low)) * root
         b.store(out, (*at, row, start), b.select(low, x, 0.0), limit=(n - start,))
         return _placed(w, threads, product(self.lead) * self.n * strips, 0, 2 * self.out.type.nbytes)
+
+
+def each_row(b: KernelBuilder, start: Ix | int, stop: Ix | int, rows: Ix, take: Callable[[Ix | int], tuple[Tile, Tile]],
+             put: Callable[[Ix | int, Tile, Tile], None]) -> None:
+    """put(row, *take(row)) for rows of a matrix, several of them in flight: no row waits for what another one writes."""
+    with b.loop(start, stop, FLIGHT) as loop:
+        found = [take(b.minimum(loop.index + i, rows - 1)) for i in range(FLIGHT)]
+        for i, (x, where) in enumerate(found):
+            put(b.minimum(loop.index + i, rows - 1), x, b.binary("and", where, b.compare("lt", loop.index + i, stop)))
 
 
 def reduced(b: KernelBuilder, a: View, at: list[Ix | int], row: Ix | int, first: Ix | int, solved: list[Tile], x: Tile) -> Tile:
@@ -251,21 +267,28 @@ class CudaTriangularSolve(Template):
             w = Matrices("triangular_solve", region.name if k0 == 0 else f"{region.name}.rows{k0}", tuple(lead))
             b = w.b
             m, x = w.read("a", a, matrix), w.write("x", out, solution)
-            after = w.change("work", work) if n > count else x
-            before = w.read("b", rhs, given) if k0 == 0 else after
+            before = w.read("b", rhs, given) if k0 == 0 else w.read("b", work)
+            after = Spots(w.call, "work", out.type.dtype, work.buffer, work.layout, write=True) if n - k0 > count else None
             first, rows, width = w.call.word("first", k0), w.call.word("n", n), w.call.word("columns", columns)
             per = w.call.word("blocks", blocks)
             at, block, start = w.at(b.pid // (per * strips)), b.pid // strips % per, b.pid % strips * threads
-            limit = (width - start,)
+            limit, column = (width - start,), b.iota((threads,), 0, i32)
+            inside = b.cmp("lt", column, b.from_index(width - start, i32))
             solved = substituted(b, m, at, first, [b.load(before, (*at, first + k, start), (threads,), limit=limit) for k in range(count)],
                                  unit=op.unit)
             with b.if_(b.compare("eq", block, 0)):
                 for k, found in enumerate(solved):
                     b.store(x, (*at, first + k, start), found, limit=limit)
             top = first + count + block * PANEL
-            with b.loop(top, b.minimum(top + PANEL, rows)) as loop:
-                left = b.load(before, (*at, loop.index, start), (threads,), limit=limit)
-                b.store(after, (*at, loop.index, start), reduced(b, m, at, loop.index, first, solved, left), limit=limit)
+
+            def taken(row: Ix | int) -> tuple[Tile, Tile]:
+                return reduced(b, m, at, row, first, solved, b.load(before, (*at, row, start), (threads,), limit=limit)), inside
+
+            def put(row: Ix | int, found: Tile, where: Tile) -> None:
+                after.put([*at, row, start], found, column, inside=where)
+
+            if after is not None:
+                each_row(b, top, b.minimum(top + PANEL, rows), rows, taken, put)
             size = cases * columns * (n - k0)
             launches.append(_placed(w, threads, cases * blocks * strips, 2 * size * count, 2 * size * out.type.dtype.itemsize))
         return launches
