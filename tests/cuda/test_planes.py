@@ -15,6 +15,7 @@ from tests.fresh import fresh_rng
 from tilewright.core.dtypes import DType, bf16, f32, f64, i64
 from tilewright.kernels.linalg.cuda import cholesky, lu
 from tilewright.ops import functions as F
+from tilewright.transform.vjp import pull_back
 
 
 def wide(x: Any) -> torch.Tensor:
@@ -131,3 +132,19 @@ def test_indices_that_are_one_number_for_all() -> None:
     want = np.zeros((20, 6))
     want[7] = u.astype(np.float64).sum(0)
     assert_close(got, torch.from_numpy(want))
+
+
+@pytest.mark.parametrize(("shape", "sizes"), [((6, 7, 5), (3, 2)), ((2, 5, 9), (7, 4)), ((3, 100), (3,)), ((2, 3, 9, 7), (2, 4, 5))])
+def test_windows_of_unequal_length(shape: tuple[int, ...], sizes: tuple[int, ...]) -> None:
+    """One launch each way: the windows that read an element are such a window themselves."""
+    rng = fresh_rng()
+    x, g = rng.normal(size=shape).astype(np.float32), rng.normal(size=(*shape[: -len(sizes)], *sizes)).astype(np.float32)
+    pool = (nn.adaptive_avg_pool1d, nn.adaptive_avg_pool2d, nn.adaptive_avg_pool3d)[len(sizes) - 1]
+    leaf = wide(x).requires_grad_()
+    want = pool(leaf[None], sizes)[0]
+    body = graph(o.AdaptivePool(sizes=sizes), (f32, shape))
+    forward = Emulated(body)
+    backward = Emulated(graph(lambda u, v: pull_back(body, u.node.graph, (u,), (v,), (True,)), (f32, shape), (f32, g.shape)))
+    assert len(forward.program.launches) == 1 and len(backward.program.launches) == 2
+    assert_close(forward(x)[0], want.detach())
+    assert_close(backward(x, g)[0], torch.autograd.grad(want, leaf, wide(g))[0])

@@ -293,10 +293,15 @@ def resize(a: dict[str, Any], x: Any) -> Any:
 
 
 def adaptive_pool(a: dict[str, Any], x: Any) -> Any:
-    kind = "avg" if a.get("kind", "mean") == "mean" else "max"
+    kind = "max" if a.get("kind") == "max" else "avg"
     n = len(a["sizes"])
     fn: Any = getattr(tf, f"adaptive_{kind}_pool{n}d")
-    return fn(x if x.ndim > n + 1 else x.reshape(1, *x.shape), a["sizes"]).reshape(*x.shape[:-n], *a["sizes"])
+    found = fn(x if x.ndim > n + 1 else x.reshape(1, *x.shape), a["sizes"]).reshape(*x.shape[:-n], *a["sizes"])
+    for i, (d, out) in enumerate(zip(x.shape[-n:], a["sizes"], strict=True)):
+        if a.get("kind") == "sum":
+            lengths = [-(-(k + 1) * d // out) - k * d // out for k in range(out)]
+            found = found * torch.tensor(lengths, dtype=x.dtype).reshape(-1, *(1,) * (n - 1 - i))
+    return found
 
 
 def top_k(a: dict[str, Any], x: Any) -> Any:

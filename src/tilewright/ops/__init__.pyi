@@ -91,7 +91,7 @@ from .random.philox import RandomBits as RandomBits, RandomNormal as RandomNorma
 from .row_map import RowMap as RowMap
 from .rows.cumulative import (
     CumMax as CumMax, CumMin as CumMin, CumProd as CumProd, CumSum as CumSum,
-    LogCumSumExp as LogCumSumExp
+    LinearRecurrence as LinearRecurrence, LogCumSumExp as LogCumSumExp
 )
 from .rows.losses import SoftmaxCrossEntropy as SoftmaxCrossEntropy
 from .rows.norms import (

@@ -16,7 +16,7 @@ from ..conv.cuda.halo import HaloConv
 from ..conv.cuda.hopper import HopperConv
 from ..conv.cuda.patch import PatchConv
 from ..conv.cuda.phases import PhasedConv
-from ..conv.cuda.planes import CudaMaxPoolBackward, PlaneConv
+from ..conv.cuda.planes import CudaAdaptivePool, CudaMaxPoolBackward, PlaneConv
 from ..conv.cuda.pool import CudaPool
 from ..conv.cuda.tap_products import CudaTapProducts
 from ..conv.cuda.tiled import TiledConv
@@ -124,6 +124,7 @@ CUDA_TEMPLATES: list[Template] = [
     ComplexTemplate(CudaPointwise()),
     CudaRope(),
     CudaPool(),
+    CudaAdaptivePool(),
     CudaMaxPoolBackward(),
     CudaGather(),
     CudaIndex(),

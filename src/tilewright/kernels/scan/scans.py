@@ -1,5 +1,5 @@
-"""Running sums, products, extremes with their indices, logsumexps and linear recurrences. Each is a `Fold`: a state of one or two tiles and how the states of
-two neighbouring runs are joined. Groups of elements are joined by doubling, a carry runs from group to group.
+"""Running sums, products, extremes with their indices, logsumexps and linear recurrences. Each is a `Fold`: a state of one or two tiles
+and how the states of two neighbouring runs are joined. Groups of elements are joined by doubling, a carry runs from group to group.
 
 Along neighbours a group is one register; otherwise columns run along registers and a group is a list of them, with the same operations in
 the same order: a row has the same bits however it lies. An axis longer than `CHUNK` is cut: chunks give their totals, one program a row

@@ -18,8 +18,8 @@ from ....transform.vjp import pull_back
 from .create import inner_embedding_bag
 from .linear import cdist, convolution, one_attention, pool_attributes
 from .places import pdist
-from .registry import Context, aten, axes_of, lookup, placed, rows
 from .reduce import cumprod
+from .registry import Context, aten, axes_of, lookup, placed, rows
 from .sample import grid_sampler
 from .scatter import scatter_add
 from .shape import edge_pad

@@ -259,36 +259,35 @@ class CudaTriangularSolve(Template):
         if op.upper != op.transpose:  # from the last row up: a lower system whose axes run backwards
             matrix = matrix.flip(rank).flip(rank + 1)
             given, solution = given.flip(rank), solution.flip(rank)
-        threads, launches = min(_power(columns), COLUMNS), list[Launch]()
-        strips, cases = ceildiv(columns, threads), product(lead)
-        for k0 in range(0, n, PANEL):
-            count = min(PANEL, n - k0)
-            blocks = max(1, ceildiv(n - k0 - count, PANEL))
-            w = Matrices("triangular_solve", region.name if k0 == 0 else f"{region.name}.rows{k0}", tuple(lead))
-            b = w.b
-            m, x = w.read("a", a, matrix), w.write("x", out, solution)
-            before = w.read("b", rhs, given) if k0 == 0 else w.read("b", work)
-            after = Spots(w.call, "work", out.type.dtype, work.buffer, work.layout, write=True) if n - k0 > count else None
-            first, rows, width = w.call.word("first", k0), w.call.word("n", n), w.call.word("columns", columns)
-            per = w.call.word("blocks", blocks)
-            at, block, start = w.at(b.pid // (per * strips)), b.pid // strips % per, b.pid % strips * threads
-            limit, column = (width - start,), b.iota((threads,), 0, i32)
-            inside = b.cmp("lt", column, b.from_index(width - start, i32))
-            solved = substituted(b, m, at, first, [b.load(before, (*at, first + k, start), (threads,), limit=limit) for k in range(count)],
-                                 unit=op.unit)
-            with b.if_(b.compare("eq", block, 0)):
-                for k, found in enumerate(solved):
-                    b.store(x, (*at, first + k, start), found, limit=limit)
-            top = first + count + block * PANEL
+        layouts = (matrix, given, solution)
+        return [_solve_rows(region, k0, work, layouts) for k0 in range(0, n, PANEL)]
 
-            def taken(row: Ix | int) -> tuple[Tile, Tile]:
-                return reduced(b, m, at, row, first, solved, b.load(before, (*at, row, start), (threads,), limit=limit)), inside
 
-            def put(row: Ix | int, found: Tile, where: Tile) -> None:
-                after.put([*at, row, start], found, column, inside=where)
-
-            if after is not None:
-                each_row(b, top, b.minimum(top + PANEL, rows), rows, taken, put)
-            size = cases * columns * (n - k0)
-            launches.append(_placed(w, threads, cases * blocks * strips, 2 * size * count, 2 * size * out.type.dtype.itemsize))
-        return launches
+def _solve_rows(region: Region, k0: int, work: Operand, layouts: tuple[Layout, Layout, Layout]) -> Launch:
+    """Rows of the solution, and what they leave of the right sides below them."""
+    op, (a, rhs), out = region.op(TriangularSolve), region.operands, region.results[0]
+    *lead, n, columns = out.type.shape
+    assert isinstance(n, int) and isinstance(columns, int)
+    count, threads = min(PANEL, n - k0), min(_power(columns), COLUMNS)
+    blocks, strips, cases = max(1, ceildiv(n - k0 - count, PANEL)), ceildiv(columns, threads), product(lead)
+    w = Matrices("triangular_solve", region.name if k0 == 0 else f"{region.name}.rows{k0}", tuple(lead))
+    b = w.b
+    m, x = w.read("a", a, layouts[0]), w.write("x", out, layouts[2])
+    before = w.read("b", rhs, layouts[1]) if k0 == 0 else w.read("b", work)
+    first, rows, width, per = (w.call.word(s, v) for s, v in (("first", k0), ("n", n), ("columns", columns), ("blocks", blocks)))
+    at, block, start = w.at(b.pid // (per * strips)), b.pid // strips % per, b.pid % strips * threads
+    limit, column = (width - start,), b.iota((threads,), 0, i32)
+    given = [b.load(before, (*at, first + k, start), (threads,), limit=limit) for k in range(count)]
+    solved = substituted(b, m, at, first, given, unit=op.unit)
+    with b.if_(b.compare("eq", block, 0)):
+        for k, found in enumerate(solved):
+            b.store(x, (*at, first + k, start), found, limit=limit)
+    if n - k0 > count:
+        after = Spots(w.call, "work", out.type.dtype, work.buffer, work.layout, write=True)
+        inside = b.cmp("lt", column, b.from_index(width - start, i32))
+        top = first + count + block * PANEL
+        each_row(b, top, b.minimum(top + PANEL, rows), rows,
+                 lambda row: (reduced(b, m, at, row, first, solved, b.load(before, (*at, row, start), (threads,), limit=limit)), inside),
+                 lambda row, found, where: after.put([*at, row, start], found, column, inside=where))
+    size = cases * columns * (n - k0)
+    return _placed(w, threads, cases * blocks * strips, 2 * size * count, 2 * size * out.type.dtype.itemsize)
