@@ -1,4 +1,4 @@
-"""Windows over planes, distances of pairs, small factors and overwriting scatters on groups of threads, emulated, against PyTorch."""
+"""Windows over planes, distances of pairs, factors, systems, searches and overwriting scatters on groups of threads, emulated, against PyTorch."""
 
 from __future__ import annotations
 
@@ -148,3 +148,18 @@ def test_windows_of_unequal_length(shape: tuple[int, ...], sizes: tuple[int, ...
     assert len(forward.program.launches) == 1 and len(backward.program.launches) == 2
     assert_close(forward(x)[0], want.detach())
     assert_close(backward(x, g)[0], torch.autograd.grad(want, leaf, wide(g))[0])
+
+
+@pytest.mark.parametrize(("dtype", "rows", "values"), [(f32, (9,), (3, 37)), (f64, (2, 300), (2, 200)), (i64, (300,), (20,))], ids=str)
+def test_sorted_searches_are_one_launch(dtype: DType, rows: tuple[int, ...], values: tuple[int, ...]) -> None:
+    rng = fresh_rng()
+    edges, x = (np.round(rng.normal(size=s) * 5).astype(dtype.np) for s in (rows, values))
+    edges.sort(-1)
+    if dtype.is_float:
+        x.reshape(-1)[:3] = np.nan, np.inf, -np.inf
+    for right in (False, True):
+        op = o.SearchSorted(right=right)
+        emulated = Emulated(graph(lambda a, v, op=op: op(a, v), (dtype, rows), (dtype, values)))
+        assert len(emulated.program.launches) == 1
+        want = torch.searchsorted(torch.from_numpy(edges), torch.from_numpy(x), right=right)
+        np.testing.assert_array_equal(emulated(edges, x)[0], want.numpy())

@@ -41,7 +41,7 @@ KINDS: dict[str, str] = {
     "softmax": "softmax log_softmax",
     "running sums and products, linear recurrences": "cum_sum cum_prod linear_recurrence",
     "running extremes, logsumexps": "cum_max cum_min log_cum_sum_exp",
-    "sorting": "sort arg_sort top_k",
+    "sorting, sorted search": "sort arg_sort top_k search_sorted",
     "random numbers": "random_bits random_uniform random_normal positions",
     "sampling": "sample",
     "convolution, also transposed": "conv winograd_conv winograd_tiles tap_products weight_gradient",

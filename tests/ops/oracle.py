@@ -407,6 +407,7 @@ GENERAL: dict[str, Oracle] = {
     "max_pool_indices": max_pool_indices,
     "resize": resize,
     "adaptive_pool": adaptive_pool,
+    "search_sorted": lambda a, rows, x: torch.searchsorted(rows, x, right=a.get("right", False)),
     "avg_pool": avg_pool,
     "iota": iota,
     "positions": lambda a: torch.arange(int(np.prod(a["shape"]))).to(DTYPES[a["dtype"].name]).reshape(a["shape"]),

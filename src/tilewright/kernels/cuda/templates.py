@@ -64,6 +64,7 @@ from ..scan.cuda.selective_scan import CudaSelectiveScan
 from ..select import TEMPLATES
 from ..sort.cuda.radix import CudaSort
 from ..sort.cuda.sampling import CudaSample
+from ..sort.cuda.search import CudaSearchSorted
 from ..splat.backward import SplatRasterizeBackwardTemplate
 from ..splat.bins import SplatBinTemplate
 from ..splat.cuda.backward import CudaSplatRasterizeBackward
@@ -138,6 +139,7 @@ CUDA_TEMPLATES: list[Template] = [
     CudaDeltaRule(),
     CudaSelectiveScan(),
     CudaSort(),
+    CudaSearchSorted(),
     CudaRowMap(),
     CudaSplatBin(),
     CudaSplatRasterize(),

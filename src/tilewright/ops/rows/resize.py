@@ -143,7 +143,7 @@ class AdaptivePool(Composite):
     def ref(self, x: Any) -> Any:
         y = x.astype(np.float64)
         for axis, out in zip(range(x.ndim - len(self.sizes), x.ndim), self.sizes, strict=True):
-            fold = {"mean": np.mean, "sum": np.sum, "max": np.max}[self.kind]
+            fold: Any = {"mean": np.mean, "sum": np.sum, "max": np.max}[self.kind]
             parts = [fold(np.take(y, np.arange(a, b), axis), axis=axis, keepdims=True) for a, b in ranges(x.shape[axis], out)]
             y = np.concatenate(parts, axis)
         return y.astype(x.dtype)
