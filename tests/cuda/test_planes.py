@@ -106,7 +106,8 @@ def test_triangular_systems_by_blocks_of_rows(upper: bool, transpose: bool, monk
     a, y = rng.normal(size=(11, 11)) + 8 * np.eye(11), rng.normal(size=(2, 11, 10))
     op = o.TriangularSolve(upper=upper, transpose=transpose, unit=upper)
     emulated = Emulated(graph(lambda u, v: op(u, v), (f64, a.shape), (f64, y.shape)))
-    assert len(emulated.program.launches) == 3 and emulated.program.launches[0].kernel.threads == 8
+    first: Any = emulated.program.launches[0].kernel
+    assert len(emulated.program.launches) == 3 and first.threads == 8
     np.testing.assert_allclose(emulated(a, y)[0], op.ref(a, y), rtol=1e-9, atol=1e-11)
 
 
@@ -139,7 +140,7 @@ def test_windows_of_unequal_length(shape: tuple[int, ...], sizes: tuple[int, ...
     """One launch each way: the windows that read an element are such a window themselves."""
     rng = fresh_rng()
     x, g = rng.normal(size=shape).astype(np.float32), rng.normal(size=(*shape[: -len(sizes)], *sizes)).astype(np.float32)
-    pool = (nn.adaptive_avg_pool1d, nn.adaptive_avg_pool2d, nn.adaptive_avg_pool3d)[len(sizes) - 1]
+    pool: Any = (nn.adaptive_avg_pool1d, nn.adaptive_avg_pool2d, nn.adaptive_avg_pool3d)[len(sizes) - 1]
     leaf = wide(x).requires_grad_()
     want = pool(leaf[None], sizes)[0]
     body = graph(o.AdaptivePool(sizes=sizes), (f32, shape))

@@ -22,7 +22,7 @@ from .fourier.transforms import (
     RealDft as RealDft, RealDftBack as RealDftBack
 )
 from .fused import Fused as Fused
-from .index.counting import BagSum as BagSum
+from .index.counting import BagSum as BagSum, SearchSorted as SearchSorted
 from .index.forest import Forest as Forest
 from .index.indexing import (
     Concat as Concat, Gather as Gather, GatherAlongAxis as GatherAlongAxis,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ....core.dims import Dim, ceildiv, product
+from ....core.dims import Dim, product
 from ....core.dtypes import f32, f64, i32
 from ....core.target_spec import TargetSpec
 from ....ir.layout import Layout
@@ -132,8 +132,8 @@ class _Factor:
             columns[j] = b.select(below, columns[j] / pivot, columns[j])
             for k in range(j + 1, count):
                 columns[k] = b.select(below, b.fma(-columns[j], b.load(shared, (j % 2, k), ()), columns[k]), columns[k])
-        for x, j in zip(columns, number, strict=True):
-            out.put(corner, x, place, j, inside=here)
+        for x, which in zip(columns, number, strict=True):
+            out.put(corner, x, place, which, inside=here)
         if new_order is not None:
             above, top = b.cmp("lt", row, b.from_index(first, i32)), [*at, 0]
             came, new = (Spots(w.call, s, i32, o.buffer, o.layout, write=True) for s, o in (("came", self.came), ("new", new_order)))
@@ -163,7 +163,7 @@ class _Factor:
         came = None if self.symmetric else w.read("came", self.came)
         out = Spots(w.call, "out", self.dtype, goal.buffer, goal.layout, write=True)
         first, rows, columns = w.call.word("first", k0), w.call.word("m", self.m), w.call.word("n", self.n)
-        strips, blocks = ceildiv(self.n, threads), ceildiv(self.m, PANEL)
+        strips, blocks = -(-self.n // threads), -(-self.m // PANEL)
         at = w.at(b.pid // (strips * blocks))
         start, top = b.pid % strips * threads, b.pid // strips % blocks * PANEL
         column = b.iota((threads,), 0, i32)
@@ -204,7 +204,7 @@ class _Factor:
         """Columns of L times the roots of the pivots, zeros above: one program per row and strip of columns."""
         threads = min(_power(self.n), COLUMNS)
         w = Matrices("cholesky_roots", f"{self.region.name}.roots", self.lead)
-        b, strips = w.b, ceildiv(self.n, threads)
+        b, strips = w.b, -(-self.n // threads)
         lu, out = Spots(w.call, "lu", self.dtype, factors.buffer, factors.layout, 2), w.write("l", self.out)
         n = w.call.word("n", self.n)
         at, row, start = w.at(b.pid // (n * strips)), b.pid // strips % n, b.pid % strips * threads
@@ -269,7 +269,7 @@ def _solve_rows(region: Region, k0: int, work: Operand, layouts: tuple[Layout, L
     *lead, n, columns = out.type.shape
     assert isinstance(n, int) and isinstance(columns, int)
     count, threads = min(PANEL, n - k0), min(_power(columns), COLUMNS)
-    blocks, strips, cases = max(1, ceildiv(n - k0 - count, PANEL)), ceildiv(columns, threads), product(lead)
+    blocks, strips, cases = max(1, -(-(n - k0 - count) // PANEL)), -(-columns // threads), product(lead)
     w = Matrices("triangular_solve", region.name if k0 == 0 else f"{region.name}.rows{k0}", tuple(lead))
     b = w.b
     m, x = w.read("a", a, layouts[0]), w.write("x", out, layouts[2])
