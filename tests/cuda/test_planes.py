@@ -1,4 +1,4 @@
-"""Windows over planes, distances of pairs, factors, systems, searches and overwriting scatters on groups of threads, emulated, against PyTorch."""
+"""Windows over planes, distances of pairs, factors, systems, searches and overwriting scatters on groups of threads, emulated."""
 
 from __future__ import annotations
 

@@ -220,7 +220,8 @@ class SearchSorted(Composite):
 
     right: bool = False
     samples = [S(f32(9), f32(3, 37), fit=rising), S(f64(2, 5), f64(2, 7), right=True, fit=rising), S(i64(300), i64(20), fit=rising),
-               S(bf16(2, 3, 300), bf16(2, 3, 5), fit=rising), S(f32(4), f32(0)), S(f32(0), f32(5)), S(f32(6), f32(N, 3), fit=rising), S(f32(N), f32(4), fit=rising)]
+               S(bf16(2, 3, 300), bf16(2, 3, 5), fit=rising), S(f32(4), f32(0)), S(f32(0), f32(5)), S(f32(6), f32(N, 3), fit=rising),
+               S(f32(N), f32(4), fit=rising)]
     errors = [E(f32(2, 5), f32(3, 7), match="needs one row, or rows of the values' leading axes"),
               E(f32(5), f64(3), match="operands must have one dtype"), E(f32(5), f32(), match="needs one row, or rows")]
 
