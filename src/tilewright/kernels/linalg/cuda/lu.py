@@ -110,7 +110,7 @@ class _Factor:
         columns = [a.get(corner, row, j, inside=here) for j in number]
         if self.symmetric and source is self.a:
             columns = [(x + a.get(corner, j, row, inside=here)) * 0.5 for x, j in zip(columns, number, strict=True)]
-        place, shared = row, b.scratch(dtype, (2, count), space="shared")
+        place, shared = row, [b.scratch(dtype, (2, 1), space="shared") for _ in number]  # one each: no barrier stands between them
         pivots = None if self.symmetric else w.write("pivots", self.region.results[1])
         for j in range(count):
             p: Tile = b.full((), j, i32)
@@ -119,8 +119,8 @@ class _Factor:
                 b.store(pivots, (*at, first + j), p + b.from_index(first, i32))
             mine = b.cmp("eq", place, p)
             for k in range(j, count):
-                b.scatter(shared, (j % 2, 0), 1, b.select(mine, number[k], -1), columns[k])
-            pivot = b.load(shared, (j % 2, j), ())
+                b.scatter(shared[k], (j % 2, 0), 1, b.select(mine, number[0], -1), columns[k])
+            pivot = b.load(shared[j], (j % 2, 0), ())
             bad = b.unary("not", b.cmp("gt", pivot, 0.0)) if self.symmetric else b.cmp("eq", pivot, 0.0)
             if error is not None:
                 with b.if_(bad):
@@ -131,7 +131,7 @@ class _Factor:
             below = b.cmp("gt", place, j)
             columns[j] = b.select(below, columns[j] / pivot, columns[j])
             for k in range(j + 1, count):
-                columns[k] = b.select(below, b.fma(-columns[j], b.load(shared, (j % 2, k), ()), columns[k]), columns[k])
+                columns[k] = b.select(below, b.fma(-columns[j], b.load(shared[k], (j % 2, 0), ()), columns[k]), columns[k])
         for x, which in zip(columns, number, strict=True):
             out.put(corner, x, place, which, inside=here)
         if new_order is not None:
