@@ -253,6 +253,7 @@ def layers() -> dict[str, Build]:
         ("downsample antialias", some(lambda x: F.interpolate(x, (24, 24), mode="bilinear", antialias=True)), image()),
         ("grid sample", some(lambda x, g: F.grid_sample(x, g, align_corners=False)), grid(16, 64, 64)),
         ("grid sample nearest", some(lambda x, g: F.grid_sample(x, g, mode="nearest", align_corners=False)), grid(16, 64, 64)),
+        ("grid sample bicubic", some(lambda x, g: F.grid_sample(x, g, mode="bicubic", align_corners=False)), grid(16, 64, 64)),
         ("affine grid", some(lambda x, t: F.grid_sample(x, F.affine_grid(t, list(x.shape), align_corners=False), align_corners=False)),
          (r(16, 32, 64, 64), r(16, 2, 3))),
         ("roll", some(lambda x: torch.roll(x, (3, 3), (2, 3))), image()),
@@ -293,6 +294,12 @@ def layers() -> dict[str, Build]:
         ("inverse", some(torch.linalg.inv), (r(1024, 16, 16),)),
         ("solve", some(torch.linalg.solve), (r(1024, 16, 16), r(1024, 16, 4))),
         ("det", some(torch.linalg.det), (r(1024, 16, 16),)),
+        ("inverse 256", some(torch.linalg.inv), (r(4, 256, 256),)),
+        ("solve 512", some(torch.linalg.solve), (r(512, 512), r(512, 32))),
+        ("cholesky 256", some(lambda x: torch.linalg.cholesky(x @ x.mT + torch.eye(256, device=x.device))), (r(4, 256, 256),)),
+        ("triangular solve", some(lambda a, b: torch.linalg.solve_triangular(a, b, upper=False)), (r(4, 256, 256), r(4, 256, 64))),
+        ("searchsorted rows", some(lambda a, x: x * torch.searchsorted(a, x.detach())), (r(512, 1024).sort(-1)[0], r(512, 1024))),
+        ("stack slices", some(lambda x: torch.stack([x[:, i] for i in range(0, 64, 2)], 1)), (r(64, 64, 1024),)),
         ("linear gru scan", some(lambda a, x: torch.cumsum(x / torch.cumprod(a.sigmoid(), 1), 1)), (r(8, 256, 512), r(8, 256, 512))),
     ]:
         add(name, call, *given)

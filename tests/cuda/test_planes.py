@@ -1,4 +1,4 @@
-"""Windows over planes, distances of pairs, small factors and overwriting scatters on groups of threads, emulated, against PyTorch."""
+"""Windows over planes, distances of pairs, factors, systems, searches and overwriting scatters on groups of threads, emulated."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ import tilewright.ops as o
 from tests.cuda.launching import Emulated, graph
 from tests.fresh import fresh_rng
 from tilewright.core.dtypes import DType, bf16, f32, f64, i64
+from tilewright.kernels.linalg.cuda import cholesky, lu
 from tilewright.ops import functions as F
+from tilewright.transform.vjp import pull_back
 
 
 def wide(x: Any) -> torch.Tensor:
@@ -71,6 +73,44 @@ def test_small_cholesky_factors(n: int, dtype: DType) -> None:
     assert emulated.errors[0] and emulated.errors[2] == 1
 
 
+def test_factors_by_panels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Panels of few columns on blocks of few rows; a row that wins a pivot moves to its place with all that was done to it."""
+    monkeypatch.setattr(lu, "PANEL", 4)
+    monkeypatch.setattr(lu, "COLUMNS", 8)
+    rng = fresh_rng()
+    for shape in ((2, 11, 11), (9, 14), (14, 6)):
+        x = rng.normal(size=shape)
+        emulated = Emulated(graph(lambda v: o.Lu(check=True)(v), (f64, shape)))
+        assert all(k.kernel.name.startswith(("lu_panel", "lu_update")) for k in emulated.program.launches)
+        for got, want in zip(emulated(x), o.Lu().ref(x), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-11)
+        assert not emulated.errors[0]
+    emulated(np.ones(shape))
+    assert emulated.errors[0] and emulated.errors[3] == 1  # the second pivot
+    monkeypatch.setattr(cholesky, "MOST", 0)
+    x = rng.normal(size=(2, 11, 11))
+    x = x @ x.transpose(0, 2, 1) + np.eye(11)
+    emulated = Emulated(graph(o.Cholesky(), (f64, x.shape)))
+    np.testing.assert_allclose(emulated(x)[0], np.linalg.cholesky(x), rtol=1e-9, atol=1e-11)
+    x[1, 7, 7] = -1.0
+    emulated(x)
+    assert emulated.errors[0] and emulated.errors[2] == 1
+
+
+@pytest.mark.parametrize("transpose", [False, True])
+@pytest.mark.parametrize("upper", [False, True])
+def test_triangular_systems_by_blocks_of_rows(upper: bool, transpose: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lu, "PANEL", 4)
+    monkeypatch.setattr(lu, "COLUMNS", 8)
+    rng = fresh_rng()
+    a, y = rng.normal(size=(11, 11)) + 8 * np.eye(11), rng.normal(size=(2, 11, 10))
+    op = o.TriangularSolve(upper=upper, transpose=transpose, unit=upper)
+    emulated = Emulated(graph(lambda u, v: op(u, v), (f64, a.shape), (f64, y.shape)))
+    first: Any = emulated.program.launches[0].kernel
+    assert len(emulated.program.launches) == 3 and first.threads == 8
+    np.testing.assert_allclose(emulated(a, y)[0], op.ref(a, y), rtol=1e-9, atol=1e-11)
+
+
 @pytest.mark.parametrize("axis", [0, 1])
 def test_the_last_of_several_updates_stays(axis: int) -> None:
     rng = fresh_rng()
@@ -93,3 +133,34 @@ def test_indices_that_are_one_number_for_all() -> None:
     want = np.zeros((20, 6))
     want[7] = u.astype(np.float64).sum(0)
     assert_close(got, torch.from_numpy(want))
+
+
+@pytest.mark.parametrize(("shape", "sizes"), [((6, 7, 5), (3, 2)), ((2, 5, 9), (7, 4)), ((3, 100), (3,)), ((2, 3, 9, 7), (2, 4, 5))])
+def test_windows_of_unequal_length(shape: tuple[int, ...], sizes: tuple[int, ...]) -> None:
+    """One launch each way: the windows that read an element are such a window themselves."""
+    rng = fresh_rng()
+    x, g = rng.normal(size=shape).astype(np.float32), rng.normal(size=(*shape[: -len(sizes)], *sizes)).astype(np.float32)
+    pool: Any = (nn.adaptive_avg_pool1d, nn.adaptive_avg_pool2d, nn.adaptive_avg_pool3d)[len(sizes) - 1]
+    leaf = wide(x).requires_grad_()
+    want = pool(leaf[None], sizes)[0]
+    body = graph(o.AdaptivePool(sizes=sizes), (f32, shape))
+    forward = Emulated(body)
+    backward = Emulated(graph(lambda u, v: pull_back(body, u.node.graph, (u,), (v,), (True,)), (f32, shape), (f32, g.shape)))
+    assert len(forward.program.launches) == 1 and len(backward.program.launches) == 2
+    assert_close(forward(x)[0], want.detach())
+    assert_close(backward(x, g)[0], torch.autograd.grad(want, leaf, wide(g))[0])
+
+
+@pytest.mark.parametrize(("dtype", "rows", "values"), [(f32, (9,), (3, 37)), (f64, (2, 300), (2, 200)), (i64, (300,), (20,))], ids=str)
+def test_sorted_searches_are_one_launch(dtype: DType, rows: tuple[int, ...], values: tuple[int, ...]) -> None:
+    rng = fresh_rng()
+    edges, x = (np.round(rng.normal(size=s) * 5).astype(dtype.np) for s in (rows, values))
+    edges.sort(-1)
+    if dtype.is_float:
+        x.reshape(-1)[:3] = np.nan, np.inf, -np.inf
+    for right in (False, True):
+        op = o.SearchSorted(right=right)
+        emulated = Emulated(graph(lambda a, v, op=op: op(a, v), (dtype, rows), (dtype, values)))
+        assert len(emulated.program.launches) == 1
+        want = torch.searchsorted(torch.from_numpy(edges), torch.from_numpy(x), right=right)
+        np.testing.assert_array_equal(emulated(edges, x)[0], want.numpy())

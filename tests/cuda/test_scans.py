@@ -12,7 +12,8 @@ from tests.cuda.launching import Emulated, graph
 from tests.fresh import fresh_rng
 from tilewright.core.dtypes import DType, bf16, f16, f32, f64, i32
 from tilewright.kernels.cuda.kernel import BlockKernel
-from tilewright.ops.rows.cumulative import CumMax, CumMin, CumProd, CumSum, LogCumSumExp
+from tilewright.ops.rows.cumulative import CumMax, CumMin, CumProd, CumSum, LinearRecurrence, LogCumSumExp
+from tilewright.transform.vjp import pull_back
 
 CASES: list[tuple[Any, DType, tuple[int, ...]]] = [
     (CumSum(1), f32, (3, 1000)), (CumSum(1, reverse=True), f32, (2, 77)), (CumSum(0, exclusive=True, reverse=True), f64, (300, 5)),
@@ -55,3 +56,27 @@ def test_a_flipped_operand() -> None:
     x = fresh_rng().normal(size=(3, 50)).astype(np.float32)
     got = Emulated(graph(lambda v: CumSum(1)(F.flip(v, (1,))), (f32, x.shape)))(x)[0]
     np.testing.assert_allclose(got, np.cumsum(x[:, ::-1].astype(np.float64), 1), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((3, 264), 1), ((70, 33), 0), ((2, 4100), 1)], ids=str)
+@pytest.mark.parametrize("reverse", [False, True])
+def test_linear_recurrences(shape: tuple[int, int], axis: int, reverse: bool) -> None:
+    rng = fresh_rng()
+    a, x = rng.uniform(-1.1, 1.1, shape).astype(np.float32), rng.normal(size=shape).astype(np.float32)
+    op = LinearRecurrence(axis, reverse)
+    emulated = Emulated(graph(lambda u, v: op(u, v), (f32, shape), (f32, shape)))
+    assert len(emulated.program.launches) == (3 if shape[axis] > 4096 else 1)
+    np.testing.assert_allclose(emulated(a, x)[0], op.ref(a.astype(np.float64), x.astype(np.float64)), rtol=1e-5, atol=1e-5)
+
+
+def test_gradients_of_products_are_scans() -> None:
+    """However long the axis: a recurrence and a running product, right where elements are 0."""
+    rng = fresh_rng()
+    x, g = rng.normal(size=(3, 40)), rng.normal(size=(3, 40))
+    x[1, 5], x[2, 7], x[2, 30] = 0, 0, 0
+    body = graph(CumProd(1), (f64, x.shape))
+    emulated = Emulated(graph(lambda u, v: pull_back(body, u.node.graph, (u,), (v,), (True,)), (f64, x.shape), (f64, x.shape)))
+    assert len(emulated.program.launches) <= 6
+    leaf = torch.from_numpy(x).requires_grad_()
+    (want,) = torch.autograd.grad(leaf.cumprod(1), leaf, torch.from_numpy(g))
+    np.testing.assert_allclose(emulated(x, g)[0], want.numpy(), rtol=1e-9, atol=1e-12)

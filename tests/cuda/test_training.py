@@ -18,6 +18,8 @@ from tilewright.core.dims import sym
 from tilewright.core.dtypes import DType, bf16, f16, f32, i64
 from tilewright.kernels.matmul.cuda import tiled as products
 from tilewright.kernels.rows.cuda import channel_sums, reduce
+from tilewright.ops.index.weighted import grid_sample
+from tilewright.transform.vjp import pull_back
 
 TOLERANCE = {"f32": 2e-6, "f16": 1e-3, "bf16": 8e-3}
 
@@ -363,3 +365,19 @@ def test_max_pool_of_channels_last(case: tuple[Any, ...], rng: np.random.Generat
     want, places = tf.max_pool2d(exact, kernel, stride, padding, dilation, return_indices=True)
     np.testing.assert_array_equal(np.moveaxis(got[0].astype(np.float64), -1, 1), want.numpy())
     np.testing.assert_array_equal(np.moveaxis(got[1], -1, 1), places.numpy())
+
+
+def test_gradients_of_samples_add_rows_of_channels_once(rng: np.random.Generator) -> None:
+    """Whatever the number of taps: one sorted addition of rows, one lookup."""
+    x, grid, g = floats(rng, f32, 2, 5, 6, 7), floats(rng, f32, 2, 3, 4, 2), floats(rng, f32, 2, 5, 3, 4)
+
+    def build(a: Any, b: Any, c: Any) -> Any:
+        body = graph(lambda u, v: grid_sample(u, v, mode="linear", padding="zeros", align=False), (f32, x.shape), (f32, grid.shape))
+        return pull_back(body, a.node.graph, (a, b), (c,), (True, True))
+
+    made = Emulated(graph(build, *((f32, v.shape) for v in (x, grid, g))))
+    assert len([launch for launch in made.program.launches if "segments" in launch.kernel.name]) == 1
+    leaves = [wide(x), wide(grid)]
+    y = tf.grid_sample(leaves[0], leaves[1], align_corners=False)
+    for got, want in zip(made(x, grid, g), torch.autograd.grad(y, leaves, wide(g).detach()), strict=True):
+        close(got, want.numpy(), f32, 1e-5)

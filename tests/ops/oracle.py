@@ -99,6 +99,13 @@ def var(a: dict[str, Any], x: Any) -> Any:
         return torch.var(x, a["axes"], correction=a.get("correction", 1.0), keepdim=a.get("keepdims", False))
 
 
+def recurrence(f: Any, x: Any, axis: int, step: int) -> Any:
+    out: list[Any] = []
+    for a, b in list(zip(f.unbind(axis), x.unbind(axis), strict=True))[::step]:
+        out.append(b if not out else a * out[-1] + b)
+    return torch.stack(out[::step], axis) if out else x
+
+
 def running(fn: Oracle, start: int) -> Oracle:
     """A running sum or product; reversed and shifted by hand."""
 
@@ -130,6 +137,7 @@ REDUCTIONS: dict[str, Oracle] = {
     "cum_prod": running(torch.cumprod, 1),
     "cum_max": lambda a, x: torch.cummax(x, a["axis"]),
     "cum_min": lambda a, x: torch.cummin(x, a["axis"]),
+    "linear_recurrence": lambda a, f, x: recurrence(f, x, a["axis"], -1 if a["reverse"] else 1),
     "log_cum_sum_exp": lambda a, x: torch.logcumsumexp(x, a["axis"]),
 }
 
@@ -285,10 +293,15 @@ def resize(a: dict[str, Any], x: Any) -> Any:
 
 
 def adaptive_pool(a: dict[str, Any], x: Any) -> Any:
-    kind = "avg" if a.get("kind", "mean") == "mean" else "max"
+    kind = "max" if a.get("kind") == "max" else "avg"
     n = len(a["sizes"])
     fn: Any = getattr(tf, f"adaptive_{kind}_pool{n}d")
-    return fn(x if x.ndim > n + 1 else x.reshape(1, *x.shape), a["sizes"]).reshape(*x.shape[:-n], *a["sizes"])
+    found = fn(x if x.ndim > n + 1 else x.reshape(1, *x.shape), a["sizes"]).reshape(*x.shape[:-n], *a["sizes"])
+    for i, (d, out) in enumerate(zip(x.shape[-n:], a["sizes"], strict=True)):
+        if a.get("kind") == "sum":
+            lengths = [-(-(k + 1) * d // out) - k * d // out for k in range(out)]
+            found = found * torch.tensor(lengths, dtype=x.dtype).reshape(-1, *(1,) * (n - 1 - i))
+    return found
 
 
 def top_k(a: dict[str, Any], x: Any) -> Any:
@@ -394,6 +407,7 @@ GENERAL: dict[str, Oracle] = {
     "max_pool_indices": max_pool_indices,
     "resize": resize,
     "adaptive_pool": adaptive_pool,
+    "search_sorted": lambda a, rows, x: torch.searchsorted(rows, x, right=a.get("right", False)),
     "avg_pool": avg_pool,
     "iota": iota,
     "positions": lambda a: torch.arange(int(np.prod(a["shape"]))).to(DTYPES[a["dtype"].name]).reshape(a["shape"]),

@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any
 
 from .settle import settle
+from .tracing import Exchanged
 
 
 @cache
@@ -23,6 +24,7 @@ def library() -> Any:
                 " -> (Tensor, Tensor, Tensor)")
     made.define("embedding_bag_backward(Tensor g, Tensor table, Tensor ids, Tensor offsets, bool by_count, int mode, Tensor? weights,"
                 " bool last, int padding) -> (Tensor, Tensor)")
+    made.define("cumprod_backward(Tensor g, Tensor x, int dim) -> Tensor")
     aten = torch.ops.aten
 
     def embedding_bag(g: Any, table: Any, ids: Any, offsets: Any, by_count: bool, mode: int, weights: Any, last: bool, padding: int) -> Any:
@@ -36,9 +38,42 @@ def library() -> Any:
         _, mean, inverse = aten.native_layer_norm(x, shape, w, b, eps)
         return aten.native_layer_norm_backward(g, x, shape, mean, inverse, w, b, mask)
 
+    def cumprod(g: Any, x: Any, dim: int) -> Any:
+        with torch.enable_grad():
+            leaf = x.detach().requires_grad_()
+            return torch.autograd.grad(leaf.cumprod(dim), leaf, g)[0]
+
+    made.impl("cumprod_backward", cumprod, "CompositeExplicitAutograd")
+    made.impl("cumprod_backward", lambda g, x, dim: torch.empty_like(x), "Meta")
     made.impl("embedding_bag_backward", embedding_bag, "CompositeExplicitAutograd")
     made.impl("layer_norm_backward", layer_norm, "CompositeExplicitAutograd")
     return made
+
+
+def _put() -> None:
+    import torch
+
+    library()
+    op, key = torch.ops.aten.cumprod_backward.default, torch._C.DispatchKey.CompositeImplicitAutograd
+
+    def backward(g: Any, x: Any, dim: int, out: Any) -> Any:
+        if torch.is_grad_enabled() or x.is_complex() or not x.dim() or not isinstance(x.shape[dim], int):
+            return op._op_dk(key, g, x, dim, out)
+        return torch.ops.tilewright.cumprod_backward(g, x, dim)
+
+    op.py_kernels[key] = backward
+    op._dispatch_cache.clear()
+
+
+def _restore() -> None:
+    import torch
+
+    op = torch.ops.aten.cumprod_backward.default
+    op.py_kernels.pop(torch._C.DispatchKey.CompositeImplicitAutograd, None)
+    op._dispatch_cache.clear()
+
+
+whole_products = Exchanged(_put, _restore)  # inside, backward passes of running products are traced whole: torch writes a step an element
 
 
 def rewrite(module: Any) -> None:

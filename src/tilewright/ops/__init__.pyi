@@ -22,7 +22,7 @@ from .fourier.transforms import (
     RealDft as RealDft, RealDftBack as RealDftBack
 )
 from .fused import Fused as Fused
-from .index.counting import BagSum as BagSum
+from .index.counting import BagSum as BagSum, SearchSorted as SearchSorted
 from .index.forest import Forest as Forest
 from .index.indexing import (
     Concat as Concat, Gather as Gather, GatherAlongAxis as GatherAlongAxis,
@@ -91,7 +91,7 @@ from .random.philox import RandomBits as RandomBits, RandomNormal as RandomNorma
 from .row_map import RowMap as RowMap
 from .rows.cumulative import (
     CumMax as CumMax, CumMin as CumMin, CumProd as CumProd, CumSum as CumSum,
-    LogCumSumExp as LogCumSumExp
+    LinearRecurrence as LinearRecurrence, LogCumSumExp as LogCumSumExp
 )
 from .rows.losses import SoftmaxCrossEntropy as SoftmaxCrossEntropy
 from .rows.norms import (

@@ -72,15 +72,6 @@ def _each(target: Any, *args: Any, **options: Any) -> Any:
             for i in range(len(args[many.index(True)]))]
 
 
-def _grid_sampler_backward(g: Any, x: Any, grid: Any, mode: int, padding: int, align: bool, mask: Any) -> Any:
-    """The derivative of torch's decomposition of the forward op: for the backward one it has none."""
-    import torch
-
-    forward = torch._decomp.decomposition_table[torch.ops.aten.grid_sampler_2d.default]
-    found: Any = torch.func.vjp(lambda a, b: forward(a, b, mode, padding, align), x, grid)
-    return found[1](g)
-
-
 def _nearest_backward(name: str) -> Callable[..., Any]:
     """The derivative of torch's decomposition of the forward op, which reads by index."""
 
@@ -211,7 +202,6 @@ def _fractional_max_pool_backward(g: Any, x: Any, window: Any, sizes: Any, place
 
 
 OWN: dict[str, Callable[..., Any]] = {  # of ops for which torch has none
-    "grid_sampler_2d_backward.default": _grid_sampler_backward,
     "masked_scatter_backward.default": _masked_scatter_backward,
     "_weight_norm_interface_backward.default": _weight_norm_backward,
     **{f"{kind}{n}d_backward.default": _nearest_backward(f"{kind}{n}d") for n in (1, 2, 3)

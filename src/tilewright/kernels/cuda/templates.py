@@ -16,7 +16,7 @@ from ..conv.cuda.halo import HaloConv
 from ..conv.cuda.hopper import HopperConv
 from ..conv.cuda.patch import PatchConv
 from ..conv.cuda.phases import PhasedConv
-from ..conv.cuda.planes import CudaMaxPoolBackward, PlaneConv
+from ..conv.cuda.planes import CudaAdaptivePool, CudaMaxPoolBackward, PlaneConv
 from ..conv.cuda.pool import CudaPool
 from ..conv.cuda.tap_products import CudaTapProducts
 from ..conv.cuda.tiled import TiledConv
@@ -33,6 +33,7 @@ from ..index.cuda.weighted import CudaWeightedGather
 from ..index.gather import GatherTemplate
 from ..linalg import lapack
 from ..linalg.cuda.cholesky import CudaCholesky
+from ..linalg.cuda.lu import CudaFactor, CudaTriangularSolve
 from ..matmul.cuda.distances import CudaPairSums
 from ..matmul.cuda.gates import TiledGates
 from ..matmul.cuda.gemv import Gemv
@@ -63,6 +64,7 @@ from ..scan.cuda.selective_scan import CudaSelectiveScan
 from ..select import TEMPLATES
 from ..sort.cuda.radix import CudaSort
 from ..sort.cuda.sampling import CudaSample
+from ..sort.cuda.search import CudaSearchSorted
 from ..splat.backward import SplatRasterizeBackwardTemplate
 from ..splat.bins import SplatBinTemplate
 from ..splat.cuda.backward import CudaSplatRasterizeBackward
@@ -123,17 +125,21 @@ CUDA_TEMPLATES: list[Template] = [
     ComplexTemplate(CudaPointwise()),
     CudaRope(),
     CudaPool(),
+    CudaAdaptivePool(),
     CudaMaxPoolBackward(),
     CudaGather(),
     CudaIndex(),
     CudaSample(),
     CudaCholesky(),
+    CudaFactor(),
+    CudaTriangularSolve(),
     CudaDftColumns(),
     CudaDftRows(),
     CudaRunning(),
     CudaDeltaRule(),
     CudaSelectiveScan(),
     CudaSort(),
+    CudaSearchSorted(),
     CudaRowMap(),
     CudaSplatBin(),
     CudaSplatRasterize(),

@@ -1,5 +1,5 @@
-"""Running sums, products, extremes with their indices and logsumexps. Each is a `Fold`: a state of one or two tiles and how the states of
-two neighbouring runs are joined. Groups of elements are joined by doubling, a carry runs from group to group.
+"""Running sums, products, extremes with their indices, logsumexps and linear recurrences. Each is a `Fold`: a state of one or two tiles
+and how the states of two neighbouring runs are joined. Groups of elements are joined by doubling, a carry runs from group to group.
 
 Along neighbours a group is one register; otherwise columns run along registers and a group is a list of them, with the same operations in
 the same order: a row has the same bits however it lies. An axis longer than `CHUNK` is cut: chunks give their totals, one program a row
@@ -16,7 +16,7 @@ from ...core.dims import Dim, bounds, ceildiv, product
 from ...core.dtypes import DType, compute_dtype, f64, i32, i64
 from ...core.target_spec import TargetSpec
 from ...ir.layout import Layout
-from ...ops.rows.cumulative import CumMax, CumMin, CumProd, CumSum, LogCumSumExp
+from ...ops.rows.cumulative import CumMax, CumMin, CumProd, CumSum, LinearRecurrence, LogCumSumExp
 from ...tile.builder import Ix, KernelBuilder, Tile
 from ...tile.ir import identity
 from ..call import Call
@@ -42,9 +42,9 @@ class Fold:
         self.dtypes = [f64 if dtype.is_float else dtype]
         self.neutral: list[float | int] = [int(self.fn == "mul")]
 
-    def of(self, x: Tile, at: Tile) -> State:
-        """The states of single elements that stand at `at`."""
-        return [self.b.cast(x, self.dtypes[0])]
+    def of(self, at: Tile, *x: Tile) -> State:
+        """The states of single elements (one of each operand) that stand at `at`."""
+        return [self.b.cast(x[0], self.dtypes[0])]
 
     def join(self, first: State, second: State) -> State:
         return [self.b.binary(self.fn, first[0], second[0])]
@@ -65,8 +65,8 @@ class Extremes(Fold):
         self.dtypes = [dtype, i32 if bounds(length)[1] < 1 << 31 else i64]
         self.neutral = [identity("max" if isinstance(op, CumMax) else "min", dtype), 0]
 
-    def of(self, x: Tile, at: Tile) -> State:
-        return [x, self.b.cast(at, self.dtypes[1])]
+    def of(self, at: Tile, *x: Tile) -> State:
+        return [*x, self.b.cast(at, self.dtypes[1])]
 
     def join(self, first: State, second: State) -> State:
         b, new = self.b, second[0]
@@ -84,8 +84,8 @@ class LogSums(Fold):
         self.group = target.vector_bits // 64
         self.dtypes, self.neutral = [f64, f64], [float("-inf"), 0.0]
 
-    def of(self, x: Tile, at: Tile) -> State:
-        return [self.b.cast(x, f64), self.b.full(x.shape, 1.0, f64)]
+    def of(self, at: Tile, *x: Tile) -> State:
+        return [self.b.cast(x[0], f64), self.b.full(x[0].shape, 1.0, f64)]
 
     def join(self, first: State, second: State) -> State:
         b, (x, some), (y, more) = self.b, first, second
@@ -99,7 +99,26 @@ class LogSums(Fold):
         return [self.b.binary("add", state[0], self.b.unary("log", state[1]))]
 
 
-FOLDS: dict[type, type[Fold]] = {CumSum: Fold, CumProd: Fold, CumMax: Extremes, CumMin: Extremes, LogCumSumExp: LogSums}
+class Lines(Fold):
+    """Functions h -> a * h + b, one after the other, in f64. What they give for 0 are the results."""
+
+    def __init__(self, b: KernelBuilder, op: Any, dtype: DType, length: Dim, target: TargetSpec) -> None:
+        super().__init__(b, op, dtype, length, target)
+        self.group = target.vector_bits // 64
+        self.dtypes, self.neutral = [f64, f64], [1.0, 0.0]
+
+    def of(self, at: Tile, *x: Tile) -> State:
+        return [self.b.cast(v, f64) for v in x]
+
+    def join(self, first: State, second: State) -> State:
+        return [first[0] * second[0], self.b.fma(second[0], first[1], second[1])]
+
+    def results(self, state: State) -> State:
+        return state[1:]
+
+
+FOLDS: dict[type, type[Fold]] = {CumSum: Fold, CumProd: Fold, CumMax: Extremes, CumMin: Extremes, LogCumSumExp: LogSums,
+                                 LinearRecurrence: Lines}
 
 
 class Running(Template):
@@ -135,7 +154,7 @@ class Scan:
         self.order = [*(a for a in others if a not in side), axis, *side] if self.columns else [*others, axis]
         self.place = self.order.index(axis)
         source = self._layout(x)
-        self.x = self.call.view("x", x.type.dtype, x.buffer, source)
+        self.sources = [self.call.view(f"x{i}", o.type.dtype, o.buffer, self._layout(o)) for i, o in enumerate(region.operands)]
         self.results = [(self.call.view(f"y{i}", y.type.dtype, y.buffer, self._layout(y), write=True), y.type.dtype)
                         for i, y in enumerate(region.results) if part != "totals"]
         self.lead = [source.shape[i] for i in range(rank) if i != self.place and not (self.columns and i == rank - 1)]
@@ -209,8 +228,8 @@ class Scan:
 
     def _row_group(self, i: Ix | int, left: Ix | int | None, carry: State) -> State:
         b, n, fold = self.b, self.fold.group, self.fold
-        x = widen(b, b.load(self.x, self.where(i), (n,), limit=None if left is None else (left,)))
-        state = fold.of(x, b.binary("add", b.iota((n,), 0), b.from_index(i)))
+        given = [widen(b, b.load(x, self.where(i), (n,), limit=None if left is None else (left,))) for x in self.sources]
+        state = fold.of(b.binary("add", b.iota((n,), 0), b.from_index(i)), *given)
         if left is not None:
             inside = b.cmp("lt", b.iota((n,), 0), b.from_index(left))
             state = [b.select(inside, x, v) for x, v in zip(state, fold.neutral, strict=True)]
@@ -235,8 +254,8 @@ class Scan:
         rows: list[State] = []
         for k in range(n):
             at = i + k if left is None else b.minimum(i + k, self.high - 1)
-            x = widen(b, b.load(self.x, self.where(at), self.shape, axes=self._lanes(), limit=self.limit))
-            state = fold.of(x, b.broadcast(b.from_index(i + k), self.shape))
+            given = [widen(b, b.load(x, self.where(at), self.shape, axes=self._lanes(), limit=self.limit)) for x in self.sources]
+            state = fold.of(b.broadcast(b.from_index(i + k), self.shape), *given)
             if left is not None:
                 state = [b.select(b.compare("lt", k, left), x, y) for x, y in zip(state, self.neutral(()), strict=True)]
             rows.append(state)

@@ -11,10 +11,11 @@ from ...core import dtypes as dt
 from ...core.dims import Dim, product
 from ...core.dtypes import DType
 from ...core.errors import require
+from ...core.target_spec import TargetSpec
 from ...ir.graph import Value
 from ...ir.types import TensorType
 from .. import functions as F
-from ..base import E, S, register
+from ..base import E, S, Values, register
 from ..families import Composite, N, bf16, f32, f64, i32, i64, require_kind
 from .indexing import check_indices, require_ids
 
@@ -203,3 +204,62 @@ def embedding_bag(table: Value, ids: Value, offsets: Value, weights: Value | Non
     sizes: Dim = bags
     count = F.reshape(F.scatter_add(F.full(graph, (sizes,), 0, rows.dtype), own, ones), (bags, 1))
     return F.where(F.greater(count, 0), out, 0) if mode == "max" else F.div(out, F.maximum(count, 1))
+
+
+COMPARED = 256  # edges that are all compared; in more of them each value is searched by halves
+
+
+def rising(arrays: list[Any]) -> list[Any]:
+    return [np.sort(arrays[0], -1), *arrays[1:]]
+
+
+@register
+class SearchSorted(Composite):
+    """How many elements of rising rows [..., n] stand before each value [..., m] (with `right` also those that equal it): rows of the
+    same leading axes, or one row for all. NaN among the values comes after everything."""
+
+    right: bool = False
+    samples = [S(f32(9), f32(3, 37), fit=rising), S(f64(2, 5), f64(2, 7), right=True, fit=rising), S(i64(300), i64(20), fit=rising),
+               S(bf16(2, 3, 300), bf16(2, 3, 5), fit=rising), S(f32(4), f32(0)), S(f32(0), f32(5)), S(f32(6), f32(N, 3), fit=rising),
+               S(f32(N), f32(4), fit=rising)]
+    errors = [E(f32(2, 5), f32(3, 7), match="needs one row, or rows of the values' leading axes"),
+              E(f32(5), f64(3), match="operands must have one dtype"), E(f32(5), f32(), match="needs one row, or rows")]
+
+    def infer(self, rows: TensorType, values: TensorType) -> TensorType:
+        require_kind((rows, values), "fiu")
+        require(rows.dtype is values.dtype, "operands must have one dtype", rows=rows, values=values)
+        fits = values.ndim > 0 and (rows.ndim == 1 or (rows.ndim > 1 and rows.shape[:-1] == values.shape[:-1]))
+        require(fits, "needs one row, or rows of the values' leading axes", rows=rows, values=values)
+        return values.with_dtype(dt.i64)
+
+    def ref(self, rows: Any, values: Any) -> Any:
+        lead = values.shape[:-1]
+        wide = [x.astype(np.float64) if x.dtype.kind not in "iu" else x for x in (rows, values)]
+        rows = np.broadcast_to(wide[0], (*lead, rows.shape[-1]))
+        out = np.zeros(values.shape, np.int64)
+        for at in np.ndindex(*lead):
+            edges, found = rows[at][:, None], wide[1][at][None, :]
+            out[at] = np.where(found[0] == found[0], (edges <= found if self.right else edges < found).sum(0), len(edges))
+        return out
+
+    def decomposes(self, operands: Values, target: TargetSpec | None) -> bool:
+        n = operands[0].shape[-1]
+        return target is None or target.kind != "cuda" or not isinstance(n, int) or n == 0
+
+    def decompose(self, rows: Value, values: Value) -> Value:
+        n, axis, graph = rows.shape[-1], len(rows.shape) - 1, rows.node.graph
+        early = "less_equal" if self.right else "less"
+        if not isinstance(n, int) or n <= COMPARED:
+            edges = F.reshape(rows, (*rows.shape[:-1], 1, n)) if axis else rows
+            before = F.apply(early, edges, F.reshape(values, (*values.shape, 1)))
+            found = F.sum_(F.cast(before, dt.i64), (len(values.shape),))
+        else:
+            found, step = F.full(graph, values.shape, 0, dt.i32), 1 << n.bit_length()
+            while step > 1:
+                step //= 2
+                there = F.add(found, step)
+                place = F.minimum(F.sub(there, 1), n - 1)
+                edge = F.one("gather_along_axis", rows, place, axis=axis) if axis else F.gather(rows, place, 0)
+                found = F.where(F.logical_and(F.apply(early, edge, values), F.less_equal(there, n)), there, found)
+            found = F.cast(found, dt.i64)
+        return F.where(F.one("is_nan", values), F.dim_value(graph, n, dt.i64), found) if values.dtype.is_float else found

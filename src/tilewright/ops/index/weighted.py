@@ -14,7 +14,7 @@ from ...core.target_spec import TargetSpec
 from ...ir.graph import Value
 from ...ir.types import TensorType
 from .. import functions as F
-from ..base import E, S, Values, register
+from ..base import E, Pulled, S, Values, register
 from ..families import Composite, N, bf16, f32, f64, i32, i64, require_kind
 from .indexing import require_ids
 
@@ -61,6 +61,26 @@ class WeightedGather(Composite):
             found = F.cast(F.one("gather_along_axis", x, places, axis=2), wide)
             total = F.add(total, F.mul(F.where(inside, found, 0), share))
         return F.cast(total, x.dtype)
+
+    def pull(self, inputs: Values, output: Value, g: Value, wanted: tuple[bool, ...]) -> Pulled:
+        """Channels as rows: those of the image are read, or added to, once for all taps."""
+        x, index, weight = inputs
+        (n, c, s), (_, taps, p), graph = x.shape, index.shape, x.node.graph
+        index, count = F.cast(index, dt.i64), F.dim_value(graph, s, dt.i64)
+        inside = F.logical_and(F.greater_equal(index, 0), F.less(index, count))
+        first = F.mul(F.iota(graph, (n, 1, 1), 0, dt.i64), count)
+        ids = F.reshape(F.add(F.where(inside, index, 0), first), (n * taps * p,))
+        here, rows = F.reshape(inside, (n, taps, p, 1)), F.reshape(F.transpose(F.cast(g, weight.dtype), (0, 2, 1)), (n, 1, p, c))
+        dx = dw = None
+        if wanted[0]:
+            parts = F.where(here, F.mul(rows, F.reshape(weight, (n, taps, p, 1))), 0)
+            total = F.scatter_add(F.full(graph, (n * s, c), 0, weight.dtype), ids, F.reshape(parts, (n * taps * p, c)), 0)
+            dx = F.cast(F.transpose(F.reshape(total, (n, s, c)), (0, 2, 1)), x.dtype)
+        if wanted[2]:
+            image = F.reshape(F.transpose(x, (0, 2, 1)), (n * s, c))
+            found = F.cast(F.reshape(F.gather(image, ids, 0), (n, taps, p, c)), weight.dtype)
+            dw = F.sum_(F.where(here, F.mul(found, rows), 0), (3,))
+        return dx, None, dw
 
     def flops(self, *types: TensorType) -> Dim:
         return 2 * types[1].numel * types[0].shape[1]

@@ -188,18 +188,24 @@ def permutation(order: Value, dtype: Any) -> Value:
 
 
 def order_of_pivots(pivots: Value, m: int) -> Value:
-    """The order of m rows after the exchanges (pivots count from 0)."""
-    lead, k = pivots.shape[:-1], pivots.shape[-1]
-    graph = pivots.node.graph
-    places = F.iota(graph, (m,), 0, pivots.dtype)
-    order = F.expand(places, (*lead, m))
-    axis = len(lead)
-    for j in range(k):
-        p = F.slice_(pivots, axis, j, 1)
-        here, there = F.slice_(order, axis, j, 1), F.one("gather_along_axis", order, p, axis=axis)
-        order = F.where(F.equal(places, p), here, order)
-        order = F.where(F.equal(places, j), there, order)
-    return order
+    """The order of m rows after the exchanges (pivots count from 0): permutations that are joined in pairs."""
+    lead, k, graph = pivots.shape[:-1], pivots.shape[-1], pivots.node.graph
+    assert isinstance(k, int)
+    axis, places = len(lead), F.iota(graph, (m,), 0, pivots.dtype)
+    if k == 0:
+        return F.expand(places, (*lead, m))
+    count = 1 << (k - 1).bit_length()
+    steps = F.iota(graph, (count, 1), 0, pivots.dtype)
+    if count > k:  # steps that exchange nothing
+        pivots = F.concat([pivots, F.expand(F.iota(graph, (count - k,), 0, pivots.dtype, start=k), (*lead, count - k))], axis)
+    there = F.reshape(pivots, (*lead, count, 1))
+    order = F.where(F.equal(places, steps), there, F.where(F.equal(places, there), steps, places))
+    while count > 1:
+        count //= 2
+        pairs = F.reshape(order, (*lead, count, 2, m))
+        first, second = (F.reshape(F.slice_(pairs, axis + 1, i, 1), (*lead, count, m)) for i in (0, 1))
+        order = F.one("gather_along_axis", first, second, axis=axis + 1)
+    return F.reshape(order, (*lead, m))
 
 
 def lu_solve(lu: Value, order: Value, b: Value, *, transpose: bool = False) -> Value:

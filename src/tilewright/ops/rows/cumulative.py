@@ -1,4 +1,5 @@
-"""Running sums and products along an axis (inclusive or exclusive, from the front or from the back), running extremes and logsumexps."""
+"""Running sums and products along an axis (inclusive or exclusive, from the front or from the back), linear recurrences, running extremes
+and logsumexps."""
 from __future__ import annotations
 
 from dataclasses import replace
@@ -7,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from ...core import dtypes as dt
-from ...core.errors import UnsupportedError
+from ...core.dims import Dim
+from ...core.errors import UnsupportedError, require
 from ...ir.graph import Value
 from ...ir.types import TensorType
 from .. import functions as F
@@ -66,7 +68,7 @@ class CumSum(Running):
 
 @register
 class CumProd(Running):
-    """Running product along one axis. Derivatives go through a product by doubling, which stays right where an element is 0."""
+    """Running product along one axis. Its derivatives are recurrences, which stay right where an element is 0."""
 
     fusion = ""
     axis: int
@@ -76,29 +78,76 @@ class CumProd(Running):
     def ref(self, x: Any) -> Any:
         return self.fold(np.multiply, x, 1)
 
-    def expands(self, rule: str, active: tuple[bool, ...]) -> bool:
-        return rule != "batch"
+    def pull(self, inputs: Values, output: Value, g: Value, wanted: tuple[bool, ...]) -> Pulled:
+        """The products before an element, times how much of the cotangents comes back to it: s = g + (the next element) * (the next s)."""
+        x, back = inputs[0], not self.reverse
+        g = beside(g, self.axis, back=back) if self.exclusive else g
+        rest = LinearRecurrence(axis=self.axis, reverse=back)(beside(x, self.axis, back=back), g)
+        return (F.mul(replace(self, exclusive=True)(x), rest),)
 
-    def decompose(self, x: Value) -> Value:
-        n, axis = x.shape[self.axis], self.axis
-        if not isinstance(n, int):
-            raise UnsupportedError(f"cum_prod: its derivative needs a static size along the axis, got {n}")
-        if n == 0:
-            return x
-        none = (0,) * len(x.shape)
+    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
+        x, t = inputs[0], tangents[0]
+        assert t is not None
+        before = outputs[0] if self.exclusive else replace(self, exclusive=True)(x)
+        made: Value = LinearRecurrence(axis=self.axis, reverse=self.reverse)(x, F.mul(t, before))
+        return (beside(made, self.axis, back=self.reverse) if self.exclusive else made,)
 
-        def shifted(y: Value, by: int) -> Value:
-            lo = tuple(by if a == axis else 0 for a in range(len(x.shape)))
-            return F.pad(F.slice_(y, axis, 0, n - by), lo, none, 1)
 
-        y = F.flip(x, (axis,)) if self.reverse else x
-        step = 1
-        while step < n:
-            y = F.mul(shifted(y, step), y)
-            step *= 2
-        if self.exclusive:
-            y = shifted(y, 1)
-        return F.flip(y, (axis,)) if self.reverse else y
+def beside(x: Value, axis: int, *, back: bool) -> Value:
+    """The element before each one (behind it with `back`); 0 beyond the ends."""
+    n, rank = x.shape[axis], len(x.shape)
+    if not isinstance(n, int):
+        raise UnsupportedError(f"the derivative of a running product or recurrence needs a static size along the axis, got {n}")
+    if n == 0:
+        return x
+    one, none = tuple(int(a == axis) for a in range(rank)), (0,) * rank
+    return F.pad(F.slice_(x, axis, int(back), n - 1), none if back else one, one if back else none, 0)
+
+
+@register
+class LinearRecurrence(Reduction):
+    """h[i] = a[i] * h[i - 1] + b[i] along one axis, from 0 on (h[i] = a[i] * h[i + 1] + b[i] when reverse)."""
+
+    fusion = ""
+    axis: int
+    reverse: bool = False
+    samples = [S(f32(3, 37), f32(3, 37), axis=1), S(f32(37, 3), f32(37, 3), axis=0, reverse=True), S(f64(2, 3, 4), f64(2, 3, 4), axis=1),
+               S(f32(0, 2), f32(0, 2), axis=0), S(f32(2, 0), f32(2, 0), axis=1), S(bf16(2, 5), bf16(2, 5), axis=1, reverse=True),
+               S(f16(9), f16(9), axis=0), S(f32(1, 3), f32(1, 3), axis=0)]
+    errors = [E(f32(3), f32(3), axis=1, match="axis must be in 0..0, got axis=1"),
+              E(i32(3), i32(3), axis=0, match="needs float operands; cast first"),
+              E(f32(3), f32(4), axis=0, match="needs factors and terms of one type")]
+
+    def infer(self, a: TensorType, b: TensorType) -> TensorType:
+        require_kind((a, b), "f")
+        require(a == b, "needs factors and terms of one type", a=a, b=b)
+        require_axis(self.axis, a.ndim)
+        return b
+
+    def ref(self, a: Any, b: Any) -> Any:
+        dtype = b.dtype
+        a, b = (np.moveaxis(np.flip(x, self.axis) if self.reverse else x, self.axis, 0).astype(np.float64) for x in (a, b))
+        out = b.copy()
+        for i in range(1, len(out)):
+            out[i] = a[i] * out[i - 1] + b[i]
+        out = np.moveaxis(out, 0, self.axis).astype(dtype)
+        return np.flip(out, self.axis) if self.reverse else out
+
+    def pull(self, inputs: Values, output: Value, g: Value, wanted: tuple[bool, ...]) -> Pulled:
+        back = not self.reverse
+        rest: Value = replace(self, reverse=back)(beside(inputs[0], self.axis, back=back), g)
+        return F.mul(rest, beside(output, self.axis, back=self.reverse)) if wanted[0] else None, rest
+
+    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
+        ta, tb = tangents
+        moved = None if ta is None else F.mul(ta, beside(outputs[0], self.axis, back=self.reverse))
+        side = tb if moved is None else moved if tb is None else F.add(moved, tb)
+        assert side is not None
+        return (self(inputs[0], side),)
+
+    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
+        a, b = (x if m else F.expand(F.reshape(x, (1, *x.shape)), (size, *x.shape)) for x, m in zip(inputs, batched, strict=True))
+        return (replace(self, axis=self.axis + 1)(a, b),)
 
 
 class RunningExtreme(Reduction):

@@ -1,20 +1,25 @@
 """Resizing and adaptive pooling of the last axes, made of gathers, slices and sums: sizes are static, so are the places they read."""
 from __future__ import annotations
 
+from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from ...core.dims import Dim
+from ...core.dims import Dim, Shape
+from ...core.dtypes import compute_dtype
 from ...core.errors import require
+from ...core.target_spec import TargetSpec
 from ...ir.graph import Value
 from ...ir.types import TensorType
 from .. import functions as F
-from ..base import E, S, register
+from ..base import E, Pulled, S, Values, register
 from ..families import Composite, N, bf16, f32, f64, i32, require_kind
 
 Tap = tuple[Any, Any]  # the index that each output reads along an axis, and its weight
 MODES = ("nearest", "linear", "cubic")
+WHOLE = 64  # loads that a thread of a GPU may wait for, one after the other
 SLOPE = -0.75  # of the cubic convolution, as PyTorch has it without antialiasing
 
 
@@ -113,20 +118,22 @@ def ranges(size: int, out: int) -> list[tuple[int, int]]:
 
 @register
 class AdaptivePool(Composite):
-    """Pools of the last axes that give the asked sizes: window i of n reads elements floor(i d / n) … ceil((i + 1) d / n)."""
+    """Pools of the last axes that give the asked sizes: window i of n reads elements floor(i d / n) … ceil((i + 1) d / n). The windows
+    that read an element are such a window themselves, so the derivative of a sum is the sum from the one size to the other."""
 
     sizes: tuple[int, ...]
     kind: str = "mean"
     work = 2
     samples = [S(f32(1, 2, 7, 5), sizes=(3, 2)), S(f32(2, 3, 6), sizes=(4,), kind="max"), S(f64(1, 2, 5, 4), sizes=(5, 1)),
-               S(f32(N, 2, 9), sizes=(4,)), S(bf16(1, 2, 5), sizes=(2,)), S(f32(2, 3), sizes=(5,), kind="max")]
-    errors = [E(f32(2, 3), sizes=(2,), kind="sum", match="kind must be mean or max, got kind=sum"),
+               S(f32(N, 2, 9), sizes=(4,)), S(bf16(1, 2, 5), sizes=(2,)), S(f32(2, 3), sizes=(5,), kind="max"),
+               S(f32(2, 5, 4), sizes=(7, 8), kind="sum"), S(f64(3, 9), sizes=(4,), kind="sum")]
+    errors = [E(f32(2, 3), sizes=(2,), kind="min", match="kind must be mean, sum or max, got kind=min"),
               E(f32(2, 3), sizes=(0,), match="sizes must be positive"), E(f32(2, N), sizes=(2,), match="needs static sizes"),
               E(f32(2, 0), sizes=(2,), match="has no value over an empty axis"), E(i32(2, 3), sizes=(2,), match="needs float operands")]
 
     def infer(self, x: TensorType) -> TensorType:
         n = len(self.sizes)
-        require(self.kind in ("mean", "max"), "kind must be mean or max", kind=self.kind)
+        require(self.kind in ("mean", "sum", "max"), "kind must be mean, sum or max", kind=self.kind)
         require_kind((x,), "f")
         require(0 < n <= x.ndim and all(s > 0 for s in self.sizes), "sizes must be positive, at most one an axis", sizes=self.sizes)
         require(all(isinstance(d, int) for d in x.shape[-n:]), "needs static sizes along the pooled axes", x=x)
@@ -136,7 +143,7 @@ class AdaptivePool(Composite):
     def ref(self, x: Any) -> Any:
         y = x.astype(np.float64)
         for axis, out in zip(range(x.ndim - len(self.sizes), x.ndim), self.sizes, strict=True):
-            fold = np.mean if self.kind == "mean" else np.max
+            fold: Any = {"mean": np.mean, "sum": np.sum, "max": np.max}[self.kind]
             parts = [fold(np.take(y, np.arange(a, b), axis), axis=axis, keepdims=True) for a, b in ranges(x.shape[axis], out)]
             y = np.concatenate(parts, axis)
         return y.astype(x.dtype)
@@ -147,10 +154,49 @@ class AdaptivePool(Composite):
             assert isinstance(size, int)
             if size == out:
                 continue
-            fold = F.mean if self.kind == "mean" else F.max_
-            if size % out == 0:  # equal windows, side by side
+            fold = {"mean": F.mean, "sum": F.sum_, "max": F.max_}[self.kind]
+            if self.kind == "sum" and size % out:  # windows of few elements: the first of each, the second…
+                x = self._taps(x, axis, ranges(size, out))
+            elif size % out == 0:  # equal windows, side by side
                 cut: tuple[Dim, ...] = (*x.shape[:axis], out, size // out, *x.shape[axis + 1 :])
                 x = fold(F.reshape(x, cut), (axis + 1,))
             else:
                 x = F.concat([fold(F.slice_(x, axis, a, b - a), (axis,), keepdims=True) for a, b in ranges(size, out)], axis)
         return x
+
+    @staticmethod
+    def _taps(x: Value, axis: int, windows: list[tuple[int, int]]) -> Value:
+        graph, shape, total = x.node.graph, tuple(len(windows) if a == axis else 1 for a in range(len(x.shape))), None
+        for t in range(max(b - a for a, b in windows)):
+            inside = np.array([a + t < b for a, b in windows])
+            part = F.gather(x, graph.constant(np.array([min(a + t, b - 1) for a, b in windows]), "places"), axis)
+            part = part if inside.all() else F.where(F.reshape(graph.constant(inside, "inside"), shape), part, 0)
+            total = part if total is None else F.add(total, part)
+        assert total is not None
+        return total
+
+    def spans(self, x: Shape) -> list[int]:
+        """Elements of the longest window along each axis."""
+        sizes = x[-len(self.sizes) :]
+        return [max(b - a for a, b in ranges(d, out)) for d, out in zip(sizes, self.sizes, strict=True) if isinstance(d, int)]
+
+    def decomposes(self, operands: Values, target: TargetSpec | None) -> bool:
+        """A GPU has a kernel whose threads have a result each: for windows whose rows they read at once, or that are short."""
+        if target is None or target.kind != "cuda":
+            return True
+        shape, spans = operands[0].shape, self.spans(operands[0].shape)
+        short = all(isinstance(d, int) and d * out < 1 << 31 for d, out in zip(shape[-len(spans) :], self.sizes, strict=True))
+        return not short or prod(spans) > WHOLE * (spans[-1] if spans[-1] <= WHOLE // 2 else 1)
+
+    def expands(self, rule: str, active: tuple[bool, ...]) -> bool:
+        return rule != "vjp" or self.kind == "max"
+
+    def pull(self, inputs: Values, output: Value, g: Value, wanted: tuple[bool, ...]) -> Pulled:
+        x = inputs[0]
+        sizes = tuple(d for d in x.shape[-len(self.sizes) :] if isinstance(d, int))
+        if self.kind == "mean":
+            count = np.ones((), compute_dtype(x.dtype).np)
+            for d, out in zip(sizes, self.sizes, strict=True):
+                count = count[..., None] * np.array([b - a for a, b in ranges(d, out)], count.dtype)
+            g = F.cast(F.mul(F.widened(g), x.node.graph.constant((1 / count).astype(count.dtype), "shares")), x.dtype)
+        return (replace(self, sizes=sizes, kind="sum")(g),)

@@ -18,6 +18,7 @@ from ....transform.vjp import pull_back
 from .create import inner_embedding_bag
 from .linear import cdist, convolution, one_attention, pool_attributes
 from .places import pdist
+from .reduce import cumprod
 from .registry import Context, aten, axes_of, lookup, placed, rows
 from .sample import grid_sampler
 from .scatter import scatter_add
@@ -278,12 +279,19 @@ def embedding_backward(c: Context, g: Value, ids: Value, rows: Any, padding: Any
     return c.cast(c.emit(O.ScatterAdd(axis=0), F.full(c.graph, (rows, width), 0, g.dtype), c.cast(index, dt.i64), flat), c.dtype)
 
 
+@aten("grid_sampler_2d_backward.default", "grid_sampler_3d_backward.default")
+@placed
+def grid_sampler_backward(c: Context, g: Value, x: Value, grid: Value, mode: int, padding: int, align: bool,
+                          mask: Sequence[bool]) -> tuple[Maybe, ...]:
+    found = pulled(c, lambda inner, a, b: grid_sampler(inner, a, b, mode, padding, align), (x, grid), g, mask, meta=c.args[0])
+    return tuple(F.zeros(v) if d is None and m else d for d, v, m in zip(found, (x, grid), mask, strict=True))  # the nearest: no slope
+
+
 rows({
     "_cdist_backward.default":
         lambda c, g, a, b, p, distances: pulled(c, lambda inner, x, y: cdist(inner, x, y, p), (a, b), g, (True, False), meta=c.args[4])[0],
     "_pdist_backward.default": lambda c, g, x, p, distances: pulled(c, lambda inner, v: pdist(inner, v, p), (x,), g, meta=c.args[3])[0],
-    "grid_sampler_3d_backward.default": lambda c, g, x, grid, mode, padding, align, mask: pulled(
-        c, lambda inner, a, b: grid_sampler(inner, a, b, mode, padding, align), (x, grid), g, mask, meta=c.args[0]),
+    "tilewright.cumprod_backward.default": lambda c, g, x, dim: pulled(c, lambda inner, v: cumprod(inner, v, dim), (x,), g, meta=c.meta)[0],
     "threshold_backward.default": lambda c, g, x, threshold: F.where(F.less_equal(x, threshold), 0, c.cast(g, x.dtype)),
     "native_dropout_backward.default": lambda c, g, mask, scale: F.where(mask, F.mul(c.cast(g, c.dtype), scale), 0),
     "sigmoid_backward.default": lambda c, g, y: F.mul(g, _conjugate(F.mul(y, F.sub(1, y)))),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -50,25 +51,20 @@ def solve_ex(c: Context, a: Value, b: Value, *, left: bool = True, check_errors:
             from ..convert import Missing
 
             return out, Missing("the LU factors of complex matrices are not supported"), Missing("pivots of complex matrices")
-        lu, pivots, _ = Lu()(a)
+        lu, pivots, _ = Lu(check=True)(a)  # the factorisation that the solution has, too
         return out, lu, F.add(pivots, 1)
 
     out, lu, pivots = c.built(build)
     return out, lu, pivots, _zeros(c, 3)
 
 
-def _kept(c: Context, a: Value) -> tuple[Value, Value]:
-    """The factors that torch keeps for the derivative of a determinant, those of the transposed matrix where a is contiguous; pivots count
-    from 1."""
-    transposed = a.dtype.kind != "c" and c.args[0].is_contiguous()
-    lu, pivots, _ = Lu()(X.mt(a) if transposed else a)
-    return lu, F.add(pivots, 1)
-
-
-@aten("_linalg_slogdet.default")
-def slogdet(c: Context, a: Value) -> tuple[Value, ...]:
-    sign, size = c.built(L.slogdet, a)
-    return sign, size, *c.built(_kept, c, a)
+def _determined(c: Context, a: Value, function: Callable[[Value], Any]) -> tuple[Value, ...]:
+    """A function of a determinant, and the factors that torch keeps for its derivative: those of the transposed matrix where a is
+    contiguous, which has the same determinant; pivots count from 1."""
+    a = X.mt(a) if a.dtype.kind != "c" and c.args[0].is_contiguous() else a
+    found = function(a)
+    lu, pivots, _ = Lu()(a)
+    return *(found if isinstance(found, tuple) else (found,)), lu, F.add(pivots, 1)
 
 
 def _pivoting(pivot: bool) -> None:
@@ -200,7 +196,8 @@ def matrix_norm(c: Context, x: Value, ord: Any = "fro", dim: Any = (-2, -1), kee
 
 
 rows({
-    "_linalg_det.default": lambda c, a: (c.built(L.det, a), *c.built(_kept, c, a)),
+    "_linalg_det.default": lambda c, a: c.built(_determined, c, a, L.det),
+    "_linalg_slogdet.default": lambda c, a: c.built(_determined, c, a, L.slogdet),
     "linalg_inv_ex.default": lambda c, a, *, check_errors=False: (c.built(L.inv, a), _zeros(c, 1)),
     "linalg_cholesky_ex.default": lambda c, a, *, upper=False, check_errors=False: (c.built(L.cholesky, a, upper=upper), _zeros(c, 1)),
     "cholesky.default": lambda c, a, upper=False: c.built(L.cholesky, a, upper=upper),

@@ -20,35 +20,13 @@ def _size(d: Dim, what: str) -> int:
     return d
 
 
-COUNTED = 256  # edges that are all compared; in more of them each value is searched by halves
-
-
 def _places(c: Context, rows: Value, values: Any, right: bool) -> Value:
     """How many elements of sorted rows stand before each value: one row for all of them, or rows of the same batch."""
     dtype = c.result_dtype(0, 1) if isinstance(values, Value) else rows.dtype
+    dtype = dt.u8 if dtype.is_bool else dtype
     wanted, rows = c.value(values, dtype), c.cast(rows, dtype)
-    axis, n = len(rows.shape) - 1, rows.shape[-1]
-
-    early: Any = O.LessEqual() if right else O.Less()
-
-    def placed(found: Value) -> Value:  # a NaN among the values comes after everything
-        found = c.reshape(c.cast(found, c.dtype), c.shape)
-        nan = c.reshape(c.emit(O.IsNan(), wanted), c.shape) if dtype.is_float else None
-        return found if nan is None else c.emit(O.Where(), nan, c.scalar(n, c.dtype), found)
-
-    if not isinstance(n, int) or n <= COUNTED:
-        edges = c.reshape(rows, (*rows.shape[:-1], 1, n)) if axis else rows
-        before = c.cast(c.emit(early, edges, c.reshape(wanted, (*wanted.shape, 1))), c.dtype)
-        return placed(c.emit(O.Sum(axes=(len(before.shape) - 1,), keepdims=False), before))
-    found, lookup = c.expand(c.scalar(0, dt.i32), wanted.shape), O.GatherAlongAxis(axis=axis) if axis else O.Gather(axis=0)
-    step = 1 << n.bit_length()
-    while step > 1:
-        step //= 2
-        there = c.emit(O.Add(), found, c.scalar(step, dt.i32))
-        edge = c.emit(lookup, rows, c.emit(O.Minimum(), c.emit(O.Sub(), there, c.scalar(1, dt.i32)), c.scalar(n - 1, dt.i32)))
-        here = c.emit(O.LogicalAnd(), c.emit(early, edge, wanted), c.emit(O.LessEqual(), there, c.scalar(n, dt.i32)))
-        found = c.emit(O.Where(), here, there, found)
-    return placed(found)
+    wanted = wanted if wanted.shape else c.reshape(wanted, (1,))
+    return c.reshape(c.cast(c.emit(O.SearchSorted(right=right), rows, wanted), c.dtype), c.shape)
 
 
 @aten("searchsorted.Tensor", "searchsorted.Scalar")

@@ -19,6 +19,7 @@ from ....ir.graph import Value
 from ....ir.layout import Layout
 from ....ops.matmul.contractions import Conv
 from ....ops.rows.pooling import AvgPool, MaxPoolBackward, MaxPoolIndices
+from ....ops.rows.resize import AdaptivePool
 from ....tile.builder import Ix, Tile
 from ....tile.ir import identity
 from ...call import Call
@@ -190,6 +191,36 @@ def plane_pool(region: Region) -> Launch:
         whole = found.dtype is planes.kind and r.type.dtype.is_int
         planes.put(goal, b.cast(found, r.type.dtype) if whole else narrow(b, found, r.type.dtype))
     return planes.launch()
+
+
+class CudaAdaptivePool(Template):
+    """Windows of unequal length: each result knows where its own begins and ends."""
+
+    key = "adaptive_pool"
+    serves = (AdaptivePool,)
+
+    def build(self, region: Region, target: TargetSpec) -> list[Launch]:
+        op, x, y = region.op(AdaptivePool), region.operands[0], region.results[0]
+        planes = Planes("adaptive_pool", region, y.type.shape, y.layout)
+        b, lead, dtype = planes.b, y.type.ndim - len(op.sizes), compute_dtype(x.type.dtype)
+        source, goal = planes.view("x", x), planes.view("y", y, write=True)
+        steps = [(p, int(d), out) for p, d, out in zip(planes.at[lead:], x.type.shape[lead:], op.sizes, strict=True)]
+        begins = [planes.divided(p * d, out)[1] for p, d, out in steps]
+        ends = [planes.divided(p * d + (d + out - 1), out)[1] for p, d, out in steps]
+        join = "max" if op.kind == "max" else "sum"
+        neutral = b.full((planes.width,), identity(join, dtype), dtype)
+
+        def visit(taps: list[Offset], states: States) -> States:
+            at = [p + planes.index(t) for p, t in zip(begins, taps, strict=True)]
+            inside = reduce(lambda a, c: b.binary("and", a, c), (b.cmp("lt", q, end) for q, end in zip(at, ends, strict=True)))
+            value = b.select(inside, widen(b, planes.get(source, [*planes.at[:lead], *at], inside)), neutral)
+            return [b.binary(JOIN[join], states[0], value)]
+
+        (found,) = planes.taps(op.spans(x.type.shape), [neutral], visit)
+        if op.kind == "mean":
+            found = found / b.cast(reduce(lambda a, c: a * c, (e - p for p, e in zip(begins, ends, strict=True))), dtype)
+        planes.put(goal, narrow(b, found, y.type.dtype))
+        return [planes.launch()]
 
 
 class CudaMaxPoolBackward(Template):

@@ -1,4 +1,4 @@
-"""Running sums, products, extremes and logsumexps on a GPU: any `Fold` (see `scans.py`) by a group of threads.
+"""Running sums, products, extremes, logsumexps and linear recurrences on a GPU: any `Fold` (see `scans.py`) by a group of threads.
 
 A thread takes `EACH` neighbouring elements of a row and joins them one after the other; the totals of threads are joined by doubling,
 through shared memory; a carry goes from step to step. Where rows lie along memory, a group walks one row, else 32 rows side by side. A row
@@ -166,7 +166,7 @@ class _Scan:
             row: Ix | int = 0
             for x, d in zip(lead, dims, strict=True):
                 row = row * d + x
-            sources = [self._rows("x", self.region.operands[0])]
+            sources = [self._rows(f"x{i}", o) for i, o in enumerate(self.region.operands)]
             goals = [] if self.part == "totals" else [self._rows(f"y{i}", r, write=True) for i, r in enumerate(self.region.results)]
         carry = self.neutral((self.threads,))
         if self.part == "chunks":
@@ -195,7 +195,7 @@ class _Scan:
             for view, x in zip(self._memory("t", 0, write=True), loop.results, strict=True):
                 view.put((row, chunk), x, threads.across, threads.zero, inside=only)
         grid = self.rows if self.wide is None else product(self.shape[:-2]) * ceildiv(self.shape[-2], self.beside)
-        size, x_bytes = self.rows * self.chunks * sum(d.itemsize for d in fold.dtypes), self.region.operands[0].type.nbytes
+        size, x_bytes = self.rows * self.chunks * sum(d.itemsize for d in fold.dtypes), sum(o.type.nbytes for o in self.region.operands)
         moved = 2 * size if before else x_bytes + size if self.part == "totals" else region_bytes(self.region)
         launch = call.finish(grid if before else grid * self.chunks, flops=0 if before else region_flops(self.region), bytes_=moved,
                              note=f"{self.groups} threads a row{f', {BESIDE} rows side by side' if self.beside > 1 else ''}")
@@ -209,7 +209,7 @@ class _Scan:
         for e, here in enumerate(threads.here):
             state = [x[e] for x in loaded]
             if self.part != "before":
-                state = fold.of(widen(b, state[0]), b.cast(threads.at[e], i64) + b.from_index(start))
+                state = fold.of(b.cast(threads.at[e], i64) + b.from_index(start), *(widen(b, x) for x in state))
             out.append([b.select(here, x, v) for x, v in zip(state, fold.neutral, strict=True)])
         return out
 
