@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import tilewright as tw
 from tests.onnx.models import helper, info, model, numpy_helper, onnx, peer
 from tilewright.compile import compile_graph
+from tilewright.core.dtypes import bf16
 from tilewright.core.errors import FormatError, InputError
 from tilewright.frontend.onnx import load, store
 from tilewright.frontend.onnx.load import Source
@@ -223,13 +225,19 @@ def test_a_damaged_entry_is_compiled_again(damage: Any, compiles: list[str], req
         assert np.array_equal(tw.compile(proto)(X), want) and len(compiles) == 2
 
 
-def test_weights_of_winograd_are_made_anew_from_the_file(compiles: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are larger than the weights, so the cache holds what they are made of."""
-    x, w = (RNG.standard_normal(s).astype(np.float32) for s in ((1, 16, 9, 8), (64, 16, 3, 3)))
+@pytest.mark.parametrize(("dtype", "error"), [
+    (np.float32, 1e-4),
+    pytest.param(bf16.np, 0.02, marks=pytest.mark.skipif(not host_target().multiplies_pairs, reason="not by Winograd with AMX")),
+])
+def test_weights_of_winograd_are_made_anew_from_the_file(compiles: list[str], monkeypatch: pytest.MonkeyPatch, dtype: Any,
+                                                         error: float) -> None:
+    """They are larger than the weights, so the cache holds what they are made of. Those of small floats may be rounded to them."""
+    x, w = ((RNG.standard_normal(s) / s[1]).astype(dtype) for s in ((1, 64, 15, 16), (64, 64, 3, 3)))
     proto = model([helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])], [info("x", x)], ["y"], {"w": w})
     first = tw.compile(proto)
     want = first(x)
-    np.testing.assert_allclose(want, peer(proto, {"x": x})[0], rtol=1e-4, atol=1e-4)
+    exact = torch.nn.functional.conv2d(*(torch.from_numpy(a.astype(np.float64)) for a in (x, w)), padding=1)
+    np.testing.assert_allclose(want.astype(np.float64), exact, rtol=error, atol=error * float(exact.abs().max()))
     assert first.model.passes["winograd"] == {"winograd": 1}
     entry = CodeCache().get(key_of(Source(proto), host_target(), None, (), None) or "")
     assert entry is not None and b"transformed" in entry and w.tobytes()[:64] not in entry
