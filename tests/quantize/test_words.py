@@ -72,7 +72,9 @@ def test_convolutions_of_bytes(level: str, case: int, border: int) -> None:
 
 
 @pytest.mark.parametrize(("level", "case"), [("native", c) for c in range(len(CONVS))] + [("avx2", 2)])
-def test_convolutions_of_bf16(level: str, case: int) -> None:
+def test_convolutions_of_bf16(level: str, case: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Direct sums: tests/passes/test_winograd.py has those by Winograd's transforms."""
+    monkeypatch.setenv("TILEWRIGHT_WINOGRAD", "off")
     shape, kernel, options = CONVS[case]
     rng = fresh_rng()
     x, w = (rng.standard_normal(s).astype(ml_dtypes.bfloat16) for s in (shape, kernel))
