@@ -236,7 +236,8 @@ def test_weights_of_winograd_are_made_anew_from_the_file(compiles: list[str], mo
     proto = model([helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])], [info("x", x)], ["y"], {"w": w})
     first = tw.compile(proto)
     want = first(x)
-    exact = torch.nn.functional.conv2d(*(torch.from_numpy(a.astype(np.float64)) for a in (x, w)), padding=1)
+    wide = [torch.from_numpy(a.astype(np.float64)) for a in (x, w)]
+    exact = torch.nn.functional.conv2d(wide[0], wide[1], padding=1)
     np.testing.assert_allclose(want.astype(np.float64), exact, rtol=error, atol=error * float(exact.abs().max()))
     assert first.model.passes["winograd"] == {"winograd": 1}
     entry = CodeCache().get(key_of(Source(proto), host_target(), None, (), None) or "")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -54,7 +56,7 @@ def test_weights_of_few_tiles_in_bf16_stay_direct() -> None:
 def test_tiles_of_pairs(results: int, size: tuple[int, ...], kernel: tuple[int, ...]) -> None:
     """Their error is at most three times that of rounding the exact result, and no bit depends on the batch, the order of axes or the
     threads. Also where panels of weights end early and taps have a third axis; a residual is added before the result is rounded."""
-    kind = nn.Conv2d if len(size) == 2 else nn.Conv3d
+    kind: Any = nn.Conv2d if len(size) == 2 else nn.Conv3d
     conv = kind(66, results, kernel, padding=1).bfloat16().eval()
 
     class Residual(nn.Module):
