@@ -84,7 +84,8 @@ def linalg() -> Iterator[Case]:
             yield Case(f"linalg lu {s} {dtype}", torch.linalg.lu_factor, lambda s=s, d=dtype: (rand(*s, dtype=d),), after=rebuilt)
         for n in (5, 33, 49, 64, 130, 300, 700, 1100):
             lead = (6,) if n < 150 else (2,) if n < 500 else ()
-            yield Case(f"linalg cholesky {n} {dtype}", torch.linalg.cholesky, lambda s=(*lead, n, n), d=dtype: (symmetric(*s, dtype=d),), "ctg")
+            yield Case(f"linalg cholesky {n} {dtype}", torch.linalg.cholesky, lambda s=(*lead, n, n), d=dtype: (symmetric(*s, dtype=d),),
+                       "ctg")
             for k in (1, 5, 70, 200):
                 for upper, left, unit in ((False, True, False), (True, True, True), (True, False, False), (False, False, True)):
                     if (k == 200) != (n >= 300) or (unit and k == 70):
@@ -118,12 +119,13 @@ def pools() -> Iterator[Case]:
     for dtype in (F32, BF16, F16, F64):
         for size, out in (((7, 5), (3, 2)), ((56, 41), (7, 7)), ((224, 33), (5, 31)), ((3, 4), (9, 10)), ((64, 64), (1, 63))):
             for name in ("adaptive_avg_pool2d", "adaptive_max_pool2d"):
-                call = lambda x, f=getattr(F, name), o=out: f(x, o)
+                call = lambda x, f=name, o=out: getattr(F, f)(x, o)
                 yield Case(f"pools {name} {size} {out} {dtype}", call, lambda s=size, d=dtype: (rand(5, 70, *s, dtype=d),),
                            "ctg" if size == (56, 41) else "cg")
         yield Case(f"pools 1-d {dtype}", lambda x: (F.adaptive_avg_pool1d(x, 37), F.adaptive_max_pool1d(x, 301)),
                    lambda d=dtype: (rand(3, 130, 1000, dtype=d),), "cg")
-        yield Case(f"pools 3-d {dtype}", lambda x: F.adaptive_avg_pool3d(x, (3, 4, 5)), lambda d=dtype: (rand(2, 33, 10, 9, 14, dtype=d),), "cg")
+        yield Case(f"pools 3-d {dtype}", lambda x: F.adaptive_avg_pool3d(x, (3, 4, 5)),
+                   lambda d=dtype: (rand(2, 33, 10, 9, 14, dtype=d),), "cg")
         last = lambda d=dtype: (rand(4, 64, 30, 31, dtype=d).to(memory_format=torch.channels_last),)
         yield Case(f"pools channels last {dtype}", lambda x: F.adaptive_avg_pool2d(F.relu(x), (7, 4)), last, "ctg")
 
@@ -132,7 +134,8 @@ def scans() -> Iterator[Case]:
     near = lambda *s, d=F32: (1 + 0.1 * torch.randn(*s, dtype=F64)).to(d)
     for dtype in (F32, F64, BF16):
         for shape, axis in (((7, 100), 1), ((100, 70), 0), ((3, 5000), 1), ((2, 20_001), 1), ((5000, 33), 0), ((4, 33, 129), 1)):
-            yield Case(f"scans cumprod {shape} {axis} {dtype}", lambda x, a=axis: x.cumprod(a), lambda s=shape, d=dtype: (near(*s, d=d),), "cg")
+            yield Case(f"scans cumprod {shape} {axis} {dtype}", lambda x, a=axis: x.cumprod(a),
+                       lambda s=shape, d=dtype: (near(*s, d=d),), "cg")
             yield Case(f"scans others {shape} {axis} {dtype}", lambda x, a=axis: (x.cumsum(a), x.logcumsumexp(a), x.cummax(a).values),
                        lambda s=shape, d=dtype: (rand(*s, dtype=d),), "cg" if shape[0] < 100 else "t")
     zeros = lambda: (torch.where(torch.rand(40, 300) < 0.01, 0.0, near(40, 300)),)
@@ -145,7 +148,7 @@ def samples() -> Iterator[Case]:
     for dtype in (F32, F64, BF16):
         for padding in ("zeros", "border", "reflection"):
             for mode in ("bilinear", "nearest"):
-                grid = lambda d=dtype: (rand(3, 50, 21, 33, dtype=d), (torch.rand(3, 17, 40, 2) * 2.6 - 1.3).to(F32 if d == BF16 else d).to(d))
+                grid = lambda d=dtype: (rand(3, 50, 21, 33, dtype=d), (torch.rand(3, 17, 40, 2) * 2.6 - 1.3).to(d))
                 call = lambda x, g, m=mode, p=padding: F.grid_sample(x, g, mode=m, padding_mode=p, align_corners=False)
                 yield Case(f"samples grid {mode} {padding} {dtype}", call, grid, "cg" if dtype is not BF16 else "c")
         for mode in ("bilinear", "bicubic", "nearest"):
@@ -153,6 +156,9 @@ def samples() -> Iterator[Case]:
             yield Case(f"samples resize {mode} {dtype}", call, lambda d=dtype: (rand(3, 40, 30, 33, dtype=d),), "cg")
     yield Case("samples volumes", lambda x, g: F.grid_sample(x, g, align_corners=True),
                lambda: (rand(2, 20, 9, 10, 11), torch.rand(2, 5, 6, 7, 3) * 2.2 - 1.1), "cg")
+
+
+SIZES = (700, 33, 1, 64, 401, 2000)  # rows of what is computed side by side
 
 
 class Dense(torch.nn.Module):
@@ -181,7 +187,7 @@ def parts() -> Iterator[Case]:
         both = torch.nn.ModuleList(torch.nn.Conv2d(32, c, 3, padding=1) for c in (16, 24, 8)).to(dtype)
         for name, call in {
             "twice": lambda net, x: torch.cat([torch.cat([net[0](x), x], 1), net[1](x), torch.cat([net[0](x), x], 1)], 1),
-            "read by others": lambda net, x: (lambda a, b: torch.cat([a, b], 1) + torch.cat([b, a], 1) * a.mean())(net[0](x), net[0](x * 2)),
+            "read by others": lambda net, x: (lambda a, b: torch.cat([a, b], 1) + torch.cat([b, a], 1) * a.sum())(net[0](x), net[0](2 * x)),
             "nested": lambda net, x: net[2](torch.cat([torch.cat([torch.cat([x], 1)], 1)], 1)).relu() + torch.cat([x[:, :4], x[:, 4:8]], 1),
             "returned": lambda net, x: (lambda a: (a, F.relu(torch.cat([a, net[1](x)], 1))))(torch.cat([x, net[0](x)], 1)),
         }.items():
@@ -193,9 +199,8 @@ def beside() -> Iterator[Case]:
         for count, rows, width, several in ((12, 2000, 64, 8), (30, 100, 17, 3), (5, 9, 8, 1), (40, 500, 128, 20)):
             tables = torch.nn.ModuleList(torch.nn.Embedding(rows + 7 * i, width) for i in range(count)).to(dtype)
             call = lambda ts, ids: torch.stack([t(ids[:, i]).mean(1) for i, t in enumerate(ts)], 1)
-            yield Case(f"beside tables {count}x{width} {dtype}", call, lambda c=count, r=rows, s=several: (torch.randint(0, r, (257, c, s)),),
+            yield Case(f"beside tables {count}x{width} {dtype}", call, lambda s=(257, count, several), r=rows: (torch.randint(0, r, s),),
                        "ctg", parameters=(tables,))
-        sizes = (700, 33, 1, 64, 401, 2000)
         lists: dict[str, Callable[..., Any]] = {
             "softmax": lambda *xs: [x.softmax(-1) for x in xs], "norms": lambda *xs: [F.layer_norm(x, x.shape[-1:]) for x in xs],
             "columns": lambda *xs: [x.sum(0) for x in xs], "means": lambda *xs: [x.mean(1) for x in xs],
@@ -207,7 +212,7 @@ def beside() -> Iterator[Case]:
         }
         for name, f in lists.items():
             for wide in (96, 131):
-                yield Case(f"beside {name} {wide} {dtype}", f, lambda d=dtype, w=wide: tuple(rand(n, w, dtype=d) for n in sizes),
+                yield Case(f"beside {name} {wide} {dtype}", f, lambda d=dtype, w=wide: tuple(rand(n, w, dtype=d) for n in SIZES),
                            "cg" if wide == 131 and name not in ("sorts",) else "c")
         lines = torch.nn.ModuleList(torch.nn.Linear(72, 40 + 8 * (i % 3)) for i in range(9)).to(dtype)
         yield Case(f"beside linears {dtype}", lambda ls, x: [f(x) for f in ls], lambda d=dtype: (rand(50, 72, dtype=d),), "ctg",
@@ -225,21 +230,24 @@ def groups() -> Iterator[Case]:
 def graphs() -> Iterator[Case]:
     for dtype in (F32, BF16, F64):
         for nodes, edges, d, wide in ((200, 3000, 64, 1), (500, 1000, 96, 8), (50, 49, 32, 4), (1000, 16000, 33, 2)):
-            call = lambda x, a, b, w, v: (torch.cat([x[a], x[b]], -1) @ w, x[a] @ v, (torch.cat([x[b], x[a], x[b]], -1)) @ torch.cat([w, v]))
-            make = lambda n=nodes, e=edges, d=d, k=wide, t=dtype: (rand(n, d, dtype=t), torch.randint(0, n, (e,)), torch.randint(0, n, (e,)),
-                                                                    rand(2 * d, k, dtype=t), rand(d, k, dtype=t))
+            call = lambda x, i, w, v: (torch.cat([x[i[0]], x[i[1]]], -1) @ w, x[i[0]] @ v,
+                                       torch.cat([x[i[1]], x[i[0]], x[i[1]]], -1) @ torch.cat([w, v]))
+            make = lambda n=nodes, e=edges, d=d, k=wide, t=dtype: (rand(n, d, dtype=t), torch.randint(0, n, (2, e)),
+                                                                   rand(2 * d, k, dtype=t), rand(d, k, dtype=t))
             yield Case(f"graphs {nodes} {edges} {d} {wide} {dtype}", call, make, "ctg")
         rel = lambda q, r: (lambda s: F.pad(s, (1, 0)).view(*s.shape[:-2], s.shape[-1] + 1, s.shape[-2])[..., 1:, :].view_as(s)[
             ..., : s.shape[-1] // 2 + 1])(q @ r.mT)
         for n in (5, 50, 200):
-            yield Case(f"graphs places {n} {dtype}", rel, lambda n=n, d=dtype: (rand(4, n, 32, dtype=d), rand(2 * n - 1, 32, dtype=d)), "ctg")
+            make = lambda n=n, d=dtype: (rand(4, n, 32, dtype=d), rand(2 * n - 1, 32, dtype=d))
+            yield Case(f"graphs places {n} {dtype}", rel, make, "ctg")
 
 
 def reductions() -> Iterator[Case]:
     for shape, axis in (((300, 1000), 1), ((5000, 300), 0), ((7, 100_000), 1), ((33, 65, 129), 1), ((200_000,), 0)):
         call = lambda x, a=axis: ((x > 3).any(a), (x > -3.5).all(a), (x > 3).any(), x.bool().all(), (x != x).sum(a))
         yield Case(f"reductions any, all {shape} {axis}", call, lambda s=shape: (rand(*s),))
-    yield Case("reductions batch norm", lambda x, w, b: F.batch_norm(x, None, None, w, b, True), lambda: (rand(6, 40, 33, 21), rand(40), rand(40)), "g")
+    yield Case("reductions batch norm", lambda x, w, b: F.batch_norm(x, None, None, w, b, True),
+               lambda: (rand(6, 40, 33, 21), rand(40), rand(40)), "g")
     yield Case("reductions var", lambda x: (x.var(0), x.std(1), x.norm(dim=1)), lambda: (rand(700, 333),), "ctg")
 
 
@@ -251,18 +259,19 @@ def arrays() -> Iterator[Case]:
     for dtype in (F32, F64):
         for n in (7, 65, 260):
             two = lambda n=n, d=dtype: (symmetric(n, n, dtype=d), rand(n, 6, dtype=d))
-            yield Case(f"arrays linalg {n} {dtype}", lambda a, b: (torch.linalg.solve(a, b), torch.linalg.inv(a), torch.linalg.cholesky(a),
-                       torch.linalg.det(a)), two, "a", array=lambda a, b: (tw.linalg.solve(a, b), tw.linalg.inv(a), tw.linalg.cholesky(a), tw.linalg.det(a)))
+            some = lambda a, b, of: (of.solve(a, b), of.inv(a), of.cholesky(a), of.det(a))
+            yield Case(f"arrays linalg {n} {dtype}", lambda a, b, some=some: some(a, b, torch.linalg), two, "a",
+                       array=lambda a, b, some=some: some(a, b, tw.linalg))
         for n, m in ((5, 1000), (1000, 129), (70_001, 50_001)):
-            yield Case(f"arrays searchsorted {n} {m} {dtype}", lambda a, v: (torch.searchsorted(a, v), torch.searchsorted(a, v, right=True)),
+            yield Case(f"arrays searchsorted {n} {m} {dtype}", lambda a, v: [torch.searchsorted(a, v, right=r) for r in (False, True)],
                        lambda n=n, m=m, d=dtype: (ordered(n, d), rand(m, dtype=F64).mul(60).to(d)), "a",
                        array=lambda a, v: (tw.searchsorted(a, v), tw.searchsorted(a, v, side="right")))
         for s in ((300, 1000), (7, 50_001), (40_001, 9)):
             for axis in (0, 1):
                 both = lambda x, f, a=axis: (f.sum(x, a), f.mean(x, a), f.amax(x, a) if f is torch else f.max(x, axis=a), f.cumsum(x, a),
                                              (x > 3).any(a), (x > -4).all(a))
-                yield Case(f"arrays reductions {s} {axis} {dtype}", lambda x, both=both: both(x, torch), lambda s=s, d=dtype: (rand(*s, dtype=d),),
-                           "a", array=lambda x, both=both: both(x, tw))
+                yield Case(f"arrays reductions {s} {axis} {dtype}", lambda x, both=both: both(x, torch),
+                           lambda s=s, d=dtype: (rand(*s, dtype=d),), "a", array=lambda x, both=both: both(x, tw))
 
 
 KINDS = (arrays, linalg, searches, pools, scans, samples, parts, beside, groups, graphs, reductions)
@@ -492,7 +501,7 @@ def everything(args: argparse.Namespace) -> None:
         t.join(max(0.0, begin + checks + 4 - time.time()))
     for event in waits:
         event.wait(max(0.0, begin + checks + 4 - time.time()))
-    runner.say("cases", "all", f"checks ended after {time.time() - begin:.0f} s, {len(runner.alive)} processes are left: {sorted(runner.alive)}")
+    runner.say("cases", "all", f"checks ended after {time.time() - begin:.0f} s, left: {sorted(runner.alive)}")
     go.touch()
     for t in threads:
         t.join(max(0.0, end - 1 - time.time()))

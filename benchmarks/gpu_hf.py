@@ -71,15 +71,16 @@ def where(call: Callable[[], Any], times: int = 10) -> None:
         call()
     torch.cuda.synchronize()
     each = 1e6 * (time.perf_counter() - start) / times
-    shown = "  ".join(f"{k} {min(v):.0f} to {max(v):.0f}, median {statistics.median(v):.0f}" for k, v in (("host", host), ("with a wait", both)))
+    shown = "  ".join(f"{k} {min(v):.0f} to {max(v):.0f}, median {statistics.median(v):.0f}"
+                      for k, v in (("host", host), ("with a wait", both)))
     print(f"    a call, us: {shown}  one of {times} in a row {each:.0f}", flush=True)
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as found:
         for _ in range(times):
             call()
         torch.cuda.synchronize()
     for e in sorted(found.key_averages(), key=lambda e: -max(e.self_device_time_total, e.self_cpu_time_total))[:24]:
-        print(f"    {e.self_device_time_total / times:9.1f} us device {e.self_cpu_time_total / times:9.1f} us host {e.count / times:6.1f} times a "
-              f"call {e.key[:90]}", flush=True)
+        print(f"    {e.self_device_time_total / times:9.1f} us device {e.self_cpu_time_total / times:9.1f} us host {e.count / times:6.1f} "
+              f"times a call {e.key[:90]}", flush=True)
 
 
 def measure(kind: str, cls: str, dtype: torch.dtype, args: argparse.Namespace) -> bool:
@@ -115,7 +116,7 @@ def measure(kind: str, cls: str, dtype: torch.dtype, args: argparse.Namespace) -
             print(f"{kind:28s} {ours:9.1f} us  ratio {ratio:6.2f}  {' '.join(f'{k} {v:.1f}' for k, v in us.items())}  "
                   f"error {error:.1e} ({wanted:.1e}){wrong}  ready {ready:.1f} s", flush=True)
             if ratio < 1.1 or args.why:
-                print(*slowest(session, given, args.why or 5), sep="\n", flush=True)
+                print(*slowest(session.profile(*given), args.why or 5), sep="\n", flush=True)
             if args.why:
                 where(calls["tilewright"])
     return "graph" in calls

@@ -8,7 +8,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -93,13 +93,12 @@ def alone(after: str = "") -> Iterator[None]:
         yield
 
 
-def slowest(session: Any, inputs: Sequence[Any], count: int) -> Iterator[str]:
+def slowest(profile: Any, count: int) -> Iterator[str]:
     """The launches that take most time, beside predictions."""
-    profile = session.profile(*inputs)
     yield f"    {len(profile.rows)} launches, {sum(x['us'] for x in profile.rows):.1f} us apart, {profile.total_us:.1f} together"
     for x in sorted(profile.rows, key=lambda x: -x["us"])[:count]:
-        yield (f"    {x['us']:8.1f} us, predicted {x['predicted_us']:7.1f}, {100 * x['roofline']:3.0f} % by {x['bound']:6s} {x['grid']} x {x['block']} "
-               f"{x['name'][:60]} [{x['kernel'][:40]}] {x['reason'] or ''}")
+        yield (f"    {x['us']:8.1f} us, predicted {x['predicted_us']:7.1f}, {100 * x['roofline']:3.0f} % by {x['bound']:6s} "
+               f"{x['grid']} x {x['block']} {x['name'][:60]} [{x['kernel'][:40]}] {x['reason'] or ''}")
 
 
 def error(got: torch.Tensor, want: torch.Tensor) -> float:

@@ -291,7 +291,7 @@ def on_gpu(name: str, module: nn.Module, inputs: tuple[Any, ...], args: argparse
                 torch.cuda.synchronize()
         with alone(args.after):
             times = {k: do_bench(f, warmup=20, rep=60, return_mode="median") for k, f in calls.items()}
-            why = list(slowest(session, inputs, args.why)) if args.why else []
+            why = list(slowest(session.profile(*inputs), args.why)) if args.why else []
     best = min((k for k in times if k != "tilewright"), key=times.__getitem__)
     ratio = times[best] / times["tilewright"]
     print(f"{name:18s} {times['tilewright'] * 1e3:10.1f} us  {best} {times[best] * 1e3:.1f} us  ratio {ratio:.2f}  "
