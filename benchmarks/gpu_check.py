@@ -508,7 +508,7 @@ def everything(args: argparse.Namespace) -> None:
     go.unlink(missing_ok=True)
     table(runner)
     for process in list(runner.alive.values()):
-        process.kill()
+        process.terminate()
 
 
 def table(runner: Runner) -> None:

@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import copy
 import gc
-import os
 import statistics
 import subprocess
 import sys
