@@ -217,7 +217,7 @@ def test_a_process_does_not_wait_for_threads_that_wait() -> None:
     """However they wait, and were it for ever."""
     waits = ("time.sleep(1e6)", "threading.Event().wait()", "any(threading.Event().wait(1e-3) for _ in iter(int, 1))")
     start = "; ".join(f"threading.Thread(target=lambda: {wait}, daemon=True).start()" for wait in waits)
-    ages = "from tilewright.runtime import session as module; module.PATIENCE = module.LINGER = 1e9"
+    ages = "from tilewright.runtime import session as module; module.PATIENCE = 1e9"
     done = child(EXIT.format(callers=0, kind="", between="", atlast=f"{start}; {ages}"))
     assert (done.returncode, done.stdout.strip()) == (0, "end"), done.stderr
 

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 PLACES = ("threading", "queue", "select", "socket", "concurrent")  # of the standard library: threads wait there
 WAITING = tuple(os.path.join(os.path.dirname(os.__file__), name) for name in PLACES)
 FREE = 16  # workspaces kept for the next callers
-PATIENCE, LINGER, GRACE = 10.0, 2.0, 0.05  # seconds when Python ends: for calls on other threads, threads that run, and those that sleep
+PATIENCE, GRACE = 10.0, 0.05  # seconds when Python ends: for other threads that call or run, and for those that sleep
 
 
 @dataclass(eq=False)
@@ -445,7 +445,7 @@ def _sleep(native: int | None) -> str:
 def _end() -> None:
     """When Python ends, calls on other threads end first and new ones wait for ever: PyTorch aborts a process where Python takes a thread
     away inside it. A call that takes longer than `PATIENCE` is left to that. A thread that is in neither may be inside PyTorch where it
-    drops a result, without a frame that says so: it has `LINGER` to come to its next call, or to sleep for `GRACE`."""
+    drops a result, without a frame that says so: it has that time, too, to come to its next call, or to sleep for `GRACE`."""
     import threading
 
     mine, call, sleeps = get_ident(), Session.__call__, dict[int, tuple[str, float]]()
@@ -470,7 +470,7 @@ def _end() -> None:
         known = _sleep(native)
         if known != sleeps.get(thread, ("", 0.0))[0]:
             sleeps[thread] = known, now
-        return LINGER if not known or now - sleeps[thread][1] < GRACE else GRACE
+        return PATIENCE if not known or now - sleeps[thread][1] < GRACE else GRACE
 
     Session.__call__ = waiting  # type: ignore[method-assign]
     begin = now = time.monotonic()
