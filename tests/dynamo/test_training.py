@@ -174,6 +174,31 @@ def test_frozen_weights() -> None:
     assert [len(c.steps[0].session.interface.inputs) for c in found] == [1]
 
 
+def test_frozen_layers_that_share_their_code() -> None:
+    """A function of a module, and layers behind a break of the graph: more of them than torch compiles for one piece of code."""
+
+    class Broken(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = super().forward(x)
+            torch._dynamo.graph_break()
+            return torch.relu(y + self.bias)
+
+    layers, x = nn.Sequential(*(Broken(8, 8) for _ in range(10))).eval(), torch.randn(2, 8)
+    applied = torch.compile(lambda layer, x: layer(x) * 2, backend="tilewright", options={"freeze": True})
+    compiled = torch.compile(layers, backend="tilewright", options={"freeze": True})
+    first, second = nn.Linear(8, 8), nn.Linear(8, 8)
+    with torch.no_grad(), watching() as found:
+        for layer in (first, second, first):
+            torch.testing.assert_close(applied(layer, x), layer(x) * 2)
+        assert len(found) == 2
+        first.weight = nn.Parameter(torch.randn(8, 8))
+        torch.testing.assert_close(applied(first, x), first(x) * 2)
+        torch.testing.assert_close(compiled(x), layers(x))
+        assert len(found) == 3 + 2 * len(layers)
+        torch.testing.assert_close(compiled(x), layers(x))
+    assert len(found) == 3 + 2 * len(layers)
+
+
 @pytest.mark.parametrize("norm", [nn.LayerNorm(32), nn.GroupNorm(4, 32)])
 def test_autocast(norm: nn.Module) -> None:
     module = nn.Sequential(nn.Linear(16, 32), nn.GELU(), norm, nn.Linear(32, 4))

@@ -12,12 +12,14 @@ def hold(module: Any, inputs: Sequence[Any]) -> tuple[Any, list[Any], list[int]]
 
     holes = [n for n in module.graph.nodes if n.op == "placeholder"]
     held: dict[int, str] = {}
+    sources = []
     module._param_name_to_source = dict(getattr(module, "_param_name_to_source", None) or {})
     kept = []
     for i, (hole, x) in enumerate(zip(holes, inputs, strict=True)):
         if not isinstance(x, torch.Tensor) or not _static(hole, x):
             kept.append(i)
             continue
+        sources.append(hole._dynamo_source)
         name = held.get(id(x))
         if name is None:
             name = held[id(x)] = f"held_{len(held)}"
@@ -32,7 +34,26 @@ def hold(module: Any, inputs: Sequence[Any]) -> tuple[Any, list[Any], list[int]]
         hole.replace_all_uses_with(attribute)
         module.graph.erase_node(hole)
     module.recompile()
+    _guard(sources)
     return module, [inputs[i] for i in kept], kept
+
+
+def _guard(sources: Sequence[Any]) -> None:
+    """Code that two modules share (layers behind a break of the graph, a function of a module) is compiled for each: its guards ask for the
+    very tensors that are constants, and for nothing else about them. A module that is an argument is asked for, too: torch counts such
+    compiles against each module's own limit."""
+    from torch._dynamo.guards import GuardBuilder, install_guard
+    from torch._dynamo.source import LocalSource, UnspecializedNNModuleSource
+    from torch._guards import Source, TracingContext
+
+    guards, own = TracingContext.get().guards_context.dynamo_guards, set(sources)
+    guards.inner = type(guards.inner)(g for g in guards.inner if g.originating_source not in own)
+    for source in list(own):
+        while isinstance(inner := getattr(source, "base", None), Source):
+            if isinstance(inner, LocalSource) and isinstance(source, UnspecializedNNModuleSource):
+                own.add(inner)
+            source = inner
+    install_guard(*(s.make_guard(GuardBuilder.ID_MATCH) for s in own))
 
 
 def _static(hole: Any, x: Any) -> bool:
