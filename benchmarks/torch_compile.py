@@ -407,7 +407,7 @@ def first_result(name: str, build: Callable[[], Any], args: argparse.Namespace) 
     inductor's cache is kept where TORCHINDUCTOR_CACHE_DIR says, so that later runs find it; a kept one is not cold."""
     if args.cold != "all":
         module, inputs = build()
-        module.train(args.train)
+        (in_training if args.train else nn.Module.eval)(module)
         start, cpu = time.perf_counter(), os.times()
         run = step(torch.compile(module, backend=args.cold), module, inputs, args.train, False)
         with torch.enable_grad() if args.train else torch.no_grad():
