@@ -183,9 +183,7 @@ class SegmentedSession:
         out = self._ran(env, stages)
         if self._key is not None and len(self._stored) < CALLS and (last := id(stages[-1])) not in self._stored:
             self._stored.add(last)
-            save_call(self._key, self._imported, given, stages, env)
-        if not self._program.start.rest and self._program.start.host:
-            self._key = None  # every call has steps of the host: none can be stored
+            save_call(self._key, self._imported, given, stages)
         return out
 
     @property
