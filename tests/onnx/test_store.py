@@ -126,7 +126,8 @@ def strings() -> tuple[Any, list[dict[str, Any]]]:
              n("LabelEncoder", ["at"], ["y"], domain=ml, keys_int64s=[0, 1], values_strings=["left", "right"])]
     maps = helper.make_sequence_type_proto(helper.make_map_type_proto(8, helper.make_tensor_type_proto(1, [])))
     proto = model(nodes, [info("s", np.array(["a"], object), ["N", 2])],
-                  [info("y", np.array(["a"], object), ["N"]), helper.make_value_info("m", maps)], {"last": np.array([2])}, domains=["ai.onnx.ml"])
+                  [info("y", np.array(["a"], object), ["N"]), helper.make_value_info("m", maps)], {"last": np.array([2])},
+                  domains=["ai.onnx.ml"])
     rows = np.array([["a", "b"], ["c", "zz"], ["b", "a"]], object)
     return proto, [{"s": rows}, {"s": rows[::-1].copy()}]
 
@@ -142,11 +143,12 @@ def counted() -> tuple[Any, list[dict[str, Any]]]:
 def growing() -> tuple[Any, list[dict[str, Any]]]:
     """A loop over a value that grows, which ends when data says so and stacks what each round gives."""
     n = helper.make_node
-    body = helper.make_graph(
-        [n("ReduceMax", ["state"], ["top"], keepdims=1), n("Mul", ["top", "w1"], ["new"]), n("Concat", ["state", "new"], ["longer"], axis=0),
-         n("ReduceSum", ["longer"], ["sum"], keepdims=0), n("Less", ["sum", "limit"], ["more"]), n("Identity", ["new"], ["each"])], "b",
-        [info("i", np.array(0), []), info("go", np.array(True), []), info("state", X, [None])],
-        [info("more", np.array(True), []), info("longer", X, [None]), info("each", X, [1])], [numpy_helper.from_array(np.float32([0.9]), "w1")])
+    steps = [n("ReduceMax", ["state"], ["top"], keepdims=1), n("Mul", ["top", "w1"], ["new"]),
+             n("Concat", ["state", "new"], ["longer"], axis=0), n("ReduceSum", ["longer"], ["sum"], keepdims=0),
+             n("Less", ["sum", "limit"], ["more"]), n("Identity", ["new"], ["each"])]
+    body = helper.make_graph(steps, "b", [info("i", np.array(0), []), info("go", np.array(True), []), info("state", X, [None])],
+                             [info("more", np.array(True), []), info("longer", X, [None]), info("each", X, [1])],
+                             [numpy_helper.from_array(np.float32([0.9]), "w1")])
     nodes = [n("Loop", ["", "yes", "x"], ["last", "every"], body=body), n("Mul", ["last", "two"], ["y"])]
     proto = model(nodes, [info("x", X, [3]), info("limit", X, [])], [info("y", X, [None]), info("every", X, [None, 1])],
                   {"yes": np.array(True), "two": np.float32(2)})

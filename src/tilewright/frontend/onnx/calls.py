@@ -1,9 +1,9 @@
-"""Calls of models that are several segments or have steps of the host, in the code cache: the next process runs what an earlier call of the
-same types and sizes ran, and imports the model when another one comes.
+"""Calls of models that are several segments or have steps of the host, in the code cache: the next process runs what an earlier call of
+the same types and sizes ran, or the last one of the same ranks, and imports the model where neither serves.
 
-An entry holds the stages of a call one after the other: the segment, the host's steps as ops with their attributes, and what the stage after
-it was planned for: types and sizes, and the elements of what its plan made constants. A body that the host runs in a loop goes through other
-stages from round to round: of such a body the tree of all stages is stored.
+An entry holds the stages of a call one after the other: the segment, the host's steps as ops with their attributes, and what the stage
+after it was planned for: types and sizes, and the elements of what its plan made constants. A body that the host runs in a loop goes
+through other stages from round to round: of such a body the tree of all stages is stored.
 """
 from __future__ import annotations
 
@@ -37,6 +37,11 @@ def _sizes(env: Env) -> list[Any] | None:
     """Types and sizes of a call's arguments; None where one of them is no array."""
     found = [[n, str(a.dtype), list(a.shape)] for n, a in env.items() if isinstance(a, np.ndarray)]
     return found if len(found) == len(env) else None
+
+
+def _ranks(sizes: list[Any]) -> list[Any]:
+    """The same for any sizes."""
+    return [[n, kind, len(shape)] for n, kind, shape in sizes]
 
 
 def scalars(env: Mapping[str, Any]) -> set[str]:
@@ -78,7 +83,9 @@ def save_call(key: str, imported: Imported, given: Env, stages: list[Stage]) -> 
     for k, session in enumerate(writer.sessions):
         store.save(_name(name, k), session, imported)
     with contextlib.suppress(TypeError, ValueError):  # attributes that are no plain data
-        cache.put(name, entry_bytes(program, [writer.blobs]))
+        data = entry_bytes({**program, "name": name}, [writer.blobs])
+        cache.put(name, data)
+        cache.put(_name(key, _ranks(sizes)), data)
 
 
 class _Writer:
@@ -111,11 +118,11 @@ class _Writer:
                 "next": [[self.asks(stage.names, k), self.stage(program, s, path[1:], whole=whole)] for k, s in after]}
 
     def step(self, program: Program, blocked: Blocked) -> Data:
-        item = blocked.item
+        item, constants = blocked.item, program.constants
         if lookup(HOST, item.domain, item.op_type, item.version) in IMPORTING:
             raise _NotStored
         return {"op": [item.domain, item.op_type, item.version], "title": item.title, "inputs": list(item.inputs),
-                "outputs": list(item.outputs), "fixed": {n: self.array(program.constants[n]) for n in item.inputs if n in program.constants},
+                "outputs": list(item.outputs), "fixed": {n: self.array(constants[n]) for n in item.inputs if n in constants},
                 "attrs": {k: self.attribute(program, v) for k, v in item.attrs.items()}}
 
     def attribute(self, program: Program, value: Any) -> Any:
@@ -201,13 +208,24 @@ class StoredCalls:
         call = self._calls.get(kinds)
         if call is None and kinds not in self._calls and len(self._calls) < KEPT:
             sizes = _sizes(env)
-            call = self._calls[kinds] = None if sizes is None else self._read(_name(self._key, sizes))
+            call = self._calls[kinds] = None if sizes is None else self._found(sizes)
         try:
             return None if call is None else call(env)
-        except _Missing:
+        except (_Missing, InputError):  # the imported model knows whether there is something wrong with it
             return None
         except STRANGE as e:
             raise FormatError(f"onnx: {self.name} is not as the standard has it: {type(e).__name__}: {e}") from e
+
+    def _found(self, sizes: list[Any]) -> _Call | None:
+        call = self._read(_name(self._key, sizes))
+        declared = {n: shape for n, _, shape in self.arguments[0]}
+        if call is None and all(len(shape) == len(declared[n]) and all(not isinstance(d, int) or d in (m, -1) for d, m in
+                                                                       zip(declared[n], shape, strict=True)) for n, _, shape in sizes):
+            ranks = _name(self._key, _ranks(sizes))
+            if ranks not in self._calls:
+                self._calls[ranks] = self._read(ranks)
+            call = self._calls[ranks]
+        return call
 
     def _read(self, name: str) -> _Call | None:
         data = CodeCache().get(name)
@@ -215,7 +233,7 @@ class StoredCalls:
             return None
         try:
             header, groups = read_entry(memoryview(data))
-            return _Call(_Reader(name, groups[0], self._segment).program(header))
+            return _Call(_Reader(header["name"], groups[0], self._segment).program(header))
         except (TilewrightError, *STRANGE, OSError):
             return None  # written by something else, or a segment has been dropped
 

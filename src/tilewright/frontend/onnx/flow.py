@@ -17,7 +17,7 @@ from .content import Contents
 from .importer import Builder, Nothing, Strings
 from .model import Item, Sub, items_of
 from .registry import Context, NeedsHost, axis_of
-from .tables import host, op
+from .tables import op
 
 COUNTER, MOST_ROUNDS = 64, 4096  # elements of a counter, and rounds that are counted while the graph is made
 

@@ -12,8 +12,8 @@ from ...core.errors import FormatError, UnsupportedError
 from ...ir.graph import Graph, Value
 from ...ir.types import TensorType
 from ...ops import functions as F
-from .importer import Labels
 from .host_ml import mapping
+from .importer import Labels
 from .registry import Context, NeedsHost
 from .tables import ML, op, rows
 

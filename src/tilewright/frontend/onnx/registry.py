@@ -1,8 +1,9 @@
 """What functions of the table ONNX op -> graph ops are given.
 
-One small function an op, registered with `@op("Softmax", since=13)` (`tables.py`). It receives a `Context`, the node's inputs as `Value`s (None where an
-optional one is left out, a list for a sequence) and the node's attributes by name, and returns a value, or a tuple of them in the order of
-the node's outputs. `since` and `until` are opset versions of the op's domain: a node finds the entry that holds for its model's opset.
+One small function an op, registered with `@op("Softmax", since=13)` (`tables.py`). It receives a `Context`, the node's inputs as `Value`s
+(None where an optional one is left out, a list for a sequence) and the node's attributes by name, and returns a value, or a tuple of them
+in the order of the node's outputs. `since` and `until` are opset versions of the op's domain: a node finds the entry that holds for its
+model's opset.
 
 Ops that only the host can do (strings, results whose size depends on data) stand in a second table, `@host("NonZero")`: their functions
 take and give NumPy arrays and run between compiled segments.
