@@ -167,7 +167,8 @@ def test_sorted_searches_are_one_launch(dtype: DType, rows: tuple[int, ...], val
 
 
 @pytest.mark.parametrize("mode", ["reflect", "edge", "wrap"])
-@pytest.mark.parametrize(("shape", "lo", "hi"), [((2, 5, 7), (0, 2, 3), (0, 1, 4)), ((70, 9), (3, 0), (0, 2)), ((4, 3), (0, 0), (2, 0))], ids=str)
+@pytest.mark.parametrize(("shape", "lo", "hi"), [
+    ((2, 5, 7), (0, 2, 3), (0, 1, 4)), ((70, 9), (3, 0), (0, 2)), ((4, 3), (0, 0), (2, 0))], ids=str)  # fmt: skip
 def test_pads_and_their_gradients_are_one_launch(mode: str, shape: tuple[int, ...], lo: tuple[int, ...], hi: tuple[int, ...]) -> None:
     rng = fresh_rng()
     full = tuple(a + d + b for a, d, b in zip(lo, shape, hi, strict=True))
