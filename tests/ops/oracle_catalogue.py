@@ -81,7 +81,8 @@ def pad_edges(a: dict[str, Any], x: Any) -> Any:
     if a["back"]:
         inner = [d - lo - hi for d, lo, hi in zip(x.shape, a["lo"], a["hi"], strict=True)]
         leaf = torch.zeros(inner, dtype=torch.float64, requires_grad=True)
-        return torch.autograd.grad(pad_edges({**a, "back": False}, leaf), leaf, x.double())[0].to(x.dtype)
+        padded = pad_edges({**a, "back": False}, leaf)
+        return torch.autograd.grad(padded, leaf, x.double(), create_graph=x.requires_grad)[0].to(x.dtype)
     mode, out = {"reflect": "reflect", "edge": "replicate", "wrap": "circular"}[a["mode"]], x.double()
     for axis, (before, after) in enumerate(zip(a["lo"], a["hi"], strict=True)):
         if before or after:
