@@ -198,6 +198,7 @@ def _fill_state(native: Machine) -> None:
     for k, value in {
         H.ARRAY: id(Array), H.FLOAT: id(float), H.LONG: id(int), H.NDARRAY: id(np.ndarray), H.NEW_ARRAY: _word(api + 8 * 94).value,
         H.SLOT: slot, H.NODE: node_slot, H.WEAK: Array.__weakrefoffset__, H.SLICE: id(slice), H.TUPLE: id(tuple),
-        H.ELLIPSIS: id(type(...)), H.NONE: id(type(None)), H.AXIS: id(_AXIS), H.FROM_SCALAR: _word(api + 8 * 61).value, H.SET_BASE: _word(api + 8 * 282).value,
+        H.ELLIPSIS: id(type(...)), H.NONE: id(type(None)),
+        H.AXIS: id(_AXIS), H.FROM_SCALAR: _word(api + 8 * 61).value, H.SET_BASE: _word(api + 8 * 282).value,
     }.items():
         native.state[k] = value
