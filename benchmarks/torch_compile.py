@@ -8,6 +8,7 @@
     python benchmarks/torch_compile.py --layers --both conv  some 200 layers and functions of gpu_lint.py
     python benchmarks/torch_compile.py --device cuda --zoo vgg --train --why 10    its slowest launches, beside predictions
     python benchmarks/torch_compile.py --device cuda --both --jobs 12    inference and a training step under autocast in bf16, in processes
+    python benchmarks/torch_compile.py --cold --zoo          seconds to the first result, every contender in a process with empty caches
     python benchmarks/torch_compile.py --overhead            what calls of small layers cost beyond their graphs' own (--device cuda)
 
 `error` is the distance from eager PyTorch in f32 (on a GPU without TF32), behind it eager's own under autocast. `ratio` is a peer's time
@@ -18,25 +19,22 @@ from __future__ import annotations
 
 import argparse
 import copy
-import fcntl
 import gc
-import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
+from gpu_tools import alone, slowest
 
 import tilewright as tw
 from tilewright.dynamo import tilewright as backend
@@ -201,14 +199,6 @@ def interleaved(calls: dict[str, Callable[[], Any]], seconds: float, batch: int 
     return best
 
 
-@contextmanager
-def alone() -> Iterator[None]:
-    """One process at a time."""
-    with open(os.path.join(tempfile.gettempdir(), "torch_compile.lock"), "w") as f:
-        fcntl.flock(f, fcntl.LOCK_EX)
-        yield
-
-
 def measure(name: str, module: nn.Module, inputs: tuple[Any, ...], train: bool, args: argparse.Namespace) -> dict[str, Any]:
     on_gpu = args.device == "cuda"
     module = module.to(args.device)
@@ -243,22 +233,19 @@ def measure(name: str, module: nn.Module, inputs: tuple[Any, ...], train: bool, 
         ready["inductor"] = time.perf_counter() - start
     with alone():
         row["seconds"] = interleaved(calls, args.seconds, 5 if on_gpu else 1)
-        row["why"] = [line for c in found for line in slowest(c, args.why)] if args.why and on_gpu else []
+        row["why"] = [line for c in found for line in launches(c, args.why)] if args.why and on_gpu else []
     row["ready"] = ready
     return row
 
 
-def slowest(compiled: Any, count: int) -> list[str]:
+def launches(compiled: Any, count: int) -> list[str]:
     """The launches of a graph that take most time. They run on the memory of the last call, whatever lies there now."""
     from tilewright.runtime.cuda.profile import measure as measured
 
     lines = []
     for session in (s.session for s in compiled.steps if s.session is not None):
         profile = measured(session, 8)
-        lines.append(f"  {compiled.kind}: {len(profile.rows)} launches, {profile.total_us:.0f} us")
-        for x in sorted(profile.rows, key=lambda x: -x["us"])[:count]:
-            lines.append(f"    {x['us']:8.1f} us, predicted {x['predicted_us']:7.1f}, {100 * x['roofline']:3.0f} % by {x['bound']:6s} "
-                         f"{x['grid']} x {x['block']} {x['name'][:60]} [{x['kernel'][:40]}] {x['reason'] or ''}")
+        lines += [f"  {compiled.kind}:", *slowest(profile, count)]
     return lines
 
 
@@ -359,6 +346,7 @@ def main() -> None:
     ap.add_argument("--only", help="the model of this name")
     ap.add_argument("--limit", type=float, default=600, help="seconds of such a process")
     ap.add_argument("--overhead", action="store_true")
+    ap.add_argument("--cold", choices=("all", "tilewright", "inductor"), nargs="?", const="all", help="seconds to the first result")
     args = ap.parse_args()
     if args.overhead:
         overhead(args)
@@ -373,6 +361,10 @@ def main() -> None:
     if args.layers:
         models |= layer_models()
     models = {k: v for k, v in (models or own_models()).items() if (args.only or k) == k and any(w in k for w in args.words or [""])}
+    if args.cold:
+        for name, build in models.items():
+            first_result(name, build, args)
+        return
     if args.jobs:
         in_processes(list(models), args)
         return
@@ -394,6 +386,35 @@ def main() -> None:
             show(row, train, ratios)
     for k, found in ratios.items():
         print(f"{k}: geometric mean {statistics.geometric_mean(found):.2f}, lowest {min(found):.2f}, {sum(r < 1 for r in found)} behind")
+
+
+def first_result(name: str, build: Callable[[], Any], args: argparse.Namespace) -> None:
+    """Seconds from `torch.compile` to the first result (imports of the compiler included), and processor seconds of it and its children.
+    inductor's cache is kept where TORCHINDUCTOR_CACHE_DIR says, so that later runs find it; a kept one is not cold."""
+    if args.cold != "all":
+        module, inputs = build()
+        (in_training if args.train else nn.Module.eval)(module)
+        start, cpu = time.perf_counter(), os.times()
+        run = step(torch.compile(module, backend=args.cold), module, inputs, args.train, False)
+        with torch.enable_grad() if args.train else torch.no_grad():
+            run()
+        end = os.times()
+        print(f"{time.perf_counter() - start:.2f} {sum(end[:4]) - sum(cpu[:4]):.2f}")
+        return
+    found: dict[str, list[float]] = {}
+    for peer in ("tilewright", "inductor"):
+        with tempfile.TemporaryDirectory() as folder:
+            env = {**os.environ, "TILEWRIGHT_CACHE_DIR": folder}
+            env["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(os.environ.get("TORCHINDUCTOR_CACHE_DIR", folder), name.replace(" ", "_"))
+            again = [x for x in sys.argv if x not in ("--cold", "all")]
+            done = subprocess.run([sys.executable, *again, "--cold", peer, "--only", name], capture_output=True, text=True, env=env)
+            if done.returncode:
+                print(f"{name:20s} {peer} FAILED {done.stderr.strip().splitlines()[-1]}", flush=True)
+                return
+            found[peer] = [float(x) for x in done.stdout.splitlines()[-1].split()]
+    (ours, cpu), (theirs, their_cpu) = found["tilewright"], found["inductor"]
+    print(f"{name:20s} first result {ours:6.1f} s ({cpu:.1f} of processors)  inductor {theirs:6.1f} s ({their_cpu:.1f})  "
+          f"ratio {theirs / ours:.2f} ({their_cpu / cpu:.2f})", flush=True)
 
 
 def show(row: dict[str, Any], train: bool, ratios: dict[str, list[float]]) -> None:

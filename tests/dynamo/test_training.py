@@ -174,6 +174,65 @@ def test_frozen_weights() -> None:
     assert [len(c.steps[0].session.interface.inputs) for c in found] == [1]
 
 
+class Tally(nn.Module):
+    """Writes a buffer, a parameter, and memory that two buffers share."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.factor = nn.Linear(4, 4), nn.Parameter(torch.ones(()))
+        self.register_buffer("count", torch.zeros(()))
+        self.register_buffer("rows", torch.zeros(2, 8, 4))
+        self.register_buffer("last", self.rows[1])
+
+    def forward(self, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        self.count += 1
+        self.factor.mul_(0.5)
+        self.rows[1].index_copy_(0, at, self.layer(x))
+        return self.layer(x) * self.count * self.factor + self.last.sum(0)
+
+
+def test_what_a_frozen_graph_writes_is_no_constant() -> None:
+    norms = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    for module in (Tally(), norms):
+        own = copy.deepcopy(module)
+        if isinstance(own, Tally):
+            own.last = own.rows[1]
+        compiled = torch.compile(module, backend="tilewright", options={"freeze": True})
+        with torch.no_grad(), watching() as found:
+            for n in (3, 3, 5, 7):  # the third call is compiled for a varying size
+                args = (torch.randn(n, 4), torch.arange(n))[: 2 if isinstance(own, Tally) else 1]
+                torch.testing.assert_close(compiled(*args), own(*args), rtol=1e-4, atol=1e-5)
+        for (name, x), y in zip(module.state_dict().items(), own.state_dict().values(), strict=True):
+            torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-5, msg=lambda s, name=name: f"{name}: {s}")
+        taken = 5 if isinstance(own, Tally) else 4  # rows and last, count, factor, x, at; x and three buffers of the norm
+        assert [len(c.steps[0].session.interface.inputs) for c in found] == [taken, taken]
+
+
+def test_frozen_layers_that_share_their_code() -> None:
+    """A function of a module, and layers behind a break of the graph: more of them than torch compiles for one piece of code."""
+
+    class Broken(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = super().forward(x)
+            torch._dynamo.graph_break()
+            return torch.relu(y + self.bias)
+
+    layers, x = nn.Sequential(*(Broken(8, 8) for _ in range(10))).eval(), torch.randn(2, 8)
+    applied = torch.compile(lambda layer, x: layer(x) * 2, backend="tilewright", options={"freeze": True})
+    compiled = torch.compile(layers, backend="tilewright", options={"freeze": True})
+    first, second = nn.Linear(8, 8), nn.Linear(8, 8)
+    with torch.no_grad(), watching() as found:
+        for layer in (first, second, first):
+            torch.testing.assert_close(applied(layer, x), layer(x) * 2)
+        assert len(found) == 2
+        first.weight = nn.Parameter(torch.randn(8, 8))
+        torch.testing.assert_close(applied(first, x), first(x) * 2)
+        torch.testing.assert_close(compiled(x), layers(x))
+        assert len(found) == 3 + 2 * len(layers)
+        torch.testing.assert_close(compiled(x), layers(x))
+    assert len(found) == 3 + 2 * len(layers)
+
+
 @pytest.mark.parametrize("norm", [nn.LayerNorm(32), nn.GroupNorm(4, 32)])
 def test_autocast(norm: nn.Module) -> None:
     module = nn.Sequential(nn.Linear(16, 32), nn.GELU(), norm, nn.Linear(32, 4))

@@ -23,7 +23,7 @@ from .attention import exchange
 from .call import Call, make_call
 from .direct import Traced, direct, metadata
 from .fragment import Fragment, Reader, Refusal, Slot, apart
-from .freeze import held_tensors, hold, without
+from .freeze import constants, held_tensors, hold, without
 from .joint import partition
 from .options import Options
 from .settle import settle
@@ -307,21 +307,21 @@ def tilewright(module: Any, inputs: Sequence[Any], *, mode: str | None = None, o
     for i, x in enumerate(inputs):
         _check_input(i, x)
     compiler = Compiler(chosen)
-    kept: list[int] | None = None
+    kept, sources = None, dict[str, list[Any]]()
     if chosen.freeze:
         if torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs):
             raise ConfigError("torch.compile: options={'freeze': True} is for inference; call the model inside torch.no_grad() or "
                               "torch.inference_mode(), or leave freeze out")
-        module, inputs, kept = hold(module, inputs)
+        module, inputs, kept, sources = hold(module, inputs)
 
     traced: dict[str, Traced] = {}
 
     def compiled(kind: str) -> Callable[..., Any]:
         def run(graph: Any, examples: Sequence[Any]) -> Any:
-            held = held_tensors() if kind == "inference" and kept is not None else {}
+            frozen, about = kind == "inference" and kept is not None, metadata()
             arity = len(graph.graph.find_nodes(op="placeholder"))
-            found = compiler.graph(graph, kind, held, examples if kind == "backward" else ())
-            traced[kind] = Traced(found, metadata(), arity, tuple(held.values()))
+            found = compiler.graph(graph, kind, constants(module, sources, graph, about) if frozen else {}, examples if kind == "backward" else ())
+            traced[kind] = Traced(found, about, arity, held_tensors() if frozen else ())
             found.call._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd gives such a function its arguments in one list
             return found.call
 

@@ -3,10 +3,13 @@
 One program owns a key head of one batch element: it packs Kᵀ and Vᵀ into local memory, then walks the query heads that share it and their
 rows in blocks of BLOCK. A block computes its scores and weights again, dP = g·Vᵀ, dS = P·(dP − ΣP·dP), writes dQ = dS·K and adds dSᵀ·Q
 and Pᵀ·g to the sums of dK and dV, which stay in local memory until the end. So every sum has one order, whatever the batch and the
-threads. Causal and windowed blocks leave out the columns that none of their rows sees. Rows past the end are zeros and add nothing.
+threads. Causal and windowed blocks leave out the columns that none of their rows sees. Keys go by tiles of four vectors, those behind the
+last whole tile by one of as few vectors as hold them. Rows past the end are zeros and add nothing.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
 
 from ...core.target_spec import TargetSpec
 from ...ops.attention.backward import LONGEST, WIDEST
@@ -55,7 +58,9 @@ class Backward:
         self.sk, self.depth, self.dv, self.grid = sk, depth, dv, batch * kv
         self.lanes = target.vector_bits // (8 * self.dtype.itemsize)
         self.width = 4 * self.lanes  # keys of a register tile
-        self.columns = -(-sk // self.width) * self.width
+        unit, self.whole = max(self.lanes, KEYS), sk // self.width * self.width
+        self.tail = -(-(sk - self.whole) // unit) * unit  # keys of the last tile
+        self.columns = self.whole + self.tail
         call = self.call = Call("attention_backward", region.name)
         b = self.b = call.b
         self.q, self.k, self.v, self.g = (call.view(n, o.type.dtype, o.buffer, o.layout) for n, o in zip("qkvg", (q, k, v, g), strict=True))
@@ -125,10 +130,10 @@ class Backward:
                     x = b.load(source, (self.bi, head, first + loop.index, c), (ROWS, self._panel(d)), limit=left)
                     b.store(target, (loop.index, c), x)
         lo, hi = self._visible(first)
-        end = b.ceildiv(hi, self.width) * self.width
+        end, last = b.minimum(b.ceildiv(hi, self.width) * self.width, self.columns), b.ceildiv(hi, KEYS) * KEYS
         with b.loop(0, rows, ROWS) as tiles:
             self._rows(head, first, tiles.index, lo, hi, end)
-        with b.loop(lo, end, KEYS) as keys:
+        with b.loop(b.minimum(lo, last), last, KEYS) as keys:
             for source, right, sums, d in ((self.ds, self.qs, self.dk, self.depth), (self.p, self.gs, self.dvs, self.dv)):
                 self._add_products(keys.index, rows, source, right, sums, d)
 
@@ -144,59 +149,82 @@ class Backward:
         return b.minimum(lo, b.ceildiv(hi, self.width) * self.width), hi  # a window may lie behind all keys
 
     # --- one tile of rows -----------------------------------------------------------------------------------------------
+    def _tiles(self, lo: Ix | int, end: Ix | int, carried: Sequence[Tile], step: Callable[..., Sequence[Tile]]) -> Sequence[Tile]:
+        """`step(column, width, *carried)` for the tiles of columns from `lo` to `end`; the last carried values."""
+        b = self.b
+        parts = [(lo, b.minimum(end, self.whole), self.width)] if self.whole else []
+        parts += [(b.maximum(lo, self.whole), end, self.tail)] if self.tail else []
+        for start, stop, width in parts:
+            with b.loop(b.minimum(start, stop), stop, width, list(carried)) as loop:
+                following = step(loop.index, width, *loop.carried)
+                if carried:
+                    loop.next(*following)
+            carried = loop.results
+        return carried
+
     def _rows(self, head: Ix | int, first: Ix, row: Ix, lo: Ix | int, hi: Ix | int, end: Ix | int) -> None:
         b, op = self.b, self.op
-        with b.loop(lo, end, self.width, [b.full((ROWS, 1), NEVER, self.dtype)]) as scores:
-            s = self._scores(head, first, row, scores.index)
-            b.store(self.p, (row, scores.index), s)
-            scores.next(b.binary("max", scores.carried[0], b.reduce("max", s)))
-        top = scores.results[0]
-        safe = b.select(b.cmp("eq", top, NEVER), 0.0, top)
         zero = b.full((ROWS, 1), 0.0, self.dtype)
-        with b.loop(lo, end, self.width, [zero]) as weights:
-            e = b.unary("exp", self._tile(self.p, row, weights.index) - safe)
-            b.store(self.p, (row, weights.index), e)
-            weights.next(weights.carried[0] + b.reduce("sum", e))
-        total = weights.results[0]
+
+        def scores(column: Ix, width: int, top: Tile) -> Sequence[Tile]:
+            s = self._scores(head, first, row, column, width)
+            b.store(self.p, (row, column), s)
+            return (b.binary("max", top, b.reduce("max", s)),)
+
+        (top,) = self._tiles(lo, end, [b.full((ROWS, 1), NEVER, self.dtype)], scores)
+        safe = b.select(b.cmp("eq", top, NEVER), 0.0, top)
+
+        def weights(column: Ix, width: int, total: Tile) -> Sequence[Tile]:
+            e = b.unary("exp", self._tile(self.p, row, column, width) - safe)
+            b.store(self.p, (row, column), e)
+            return (total + b.reduce("sum", e),)
+
+        (total,) = self._tiles(lo, end, [zero], weights)
         share = b.select(b.cmp("eq", total, 0.0), 0.0, 1.0 / b.select(b.cmp("eq", total, 0.0), 1.0, total))
-        with b.loop(lo, end, self.width, [zero]) as means:
-            p = self._tile(self.p, row, means.index) * share
-            dp = self._product(self.gs, row, self.vt, means.index, self.dv)
-            b.store(self.p, (row, means.index), p)
-            b.store(self.ds, (row, means.index), dp)
-            means.next(means.carried[0] + b.reduce("sum", p * dp))
-        mean = means.results[0]
-        with b.loop(lo, end, self.width) as loop:
-            ds = self._tile(self.p, row, loop.index) * (self._tile(self.ds, row, loop.index) - mean)
+
+        def means(column: Ix, width: int, mean: Tile) -> Sequence[Tile]:
+            p = self._tile(self.p, row, column, width) * share
+            dp = self._product(self.gs, row, self.vt, column, self.dv, width)
+            b.store(self.p, (row, column), p)
+            b.store(self.ds, (row, column), dp)
+            return (mean + b.reduce("sum", p * dp),)
+
+        (mean,) = self._tiles(lo, end, [zero], means)
+
+        def cotangents(column: Ix, width: int) -> Sequence[Tile]:
+            ds = self._tile(self.p, row, column, width) * (self._tile(self.ds, row, column, width) - mean)
             if op.with_scores:
-                inside = (self.sq - first - row, self.sk - loop.index)
-                b.store(self.outs[3], (self.bi, head, first + row, loop.index), ds, limit=inside)
+                inside = (self.sq - first - row, self.sk - column)
+                b.store(self.outs[3], (self.bi, head, first + row, column), ds, limit=inside)
             if self.bent is not None:
-                ds = ds * self._tile(self.bent, row, loop.index)
-            b.store(self.ds, (row, loop.index), ds)
+                ds = ds * self._tile(self.bent, row, column, width)
+            b.store(self.ds, (row, column), ds)
+            return ()
+
+        self._tiles(lo, end, [], cotangents)
         if op.with_scores:
             self._clear_scores(head, first, row, lo, end)
         self._write_query(head, first, row, lo, hi)
 
-    def _tile(self, view: View, row: Ix, column: Ix | int) -> Tile:
-        return self.b.load(view, (row, column), (ROWS, self.width))
+    def _tile(self, view: View, row: Ix, column: Ix | int, width: int) -> Tile:
+        return self.b.load(view, (row, column), (ROWS, width))
 
-    def _product(self, left: View, row: Ix, right: View, column: Ix | int, d: int) -> Tile:
+    def _product(self, left: View, row: Ix, right: View, column: Ix | int, d: int, width: int) -> Tile:
         """rows of `left` times `width` columns of `right`, both in local memory."""
         b, unroll = self.b, 4 if d % 4 == 0 else 1
-        with b.loop(0, d, unroll, [b.full((ROWS, self.width), 0.0, self.dtype)]) as loop:
+        with b.loop(0, d, unroll, [b.full((ROWS, width), 0.0, self.dtype)]) as loop:
             acc = loop.carried[0]
             for u in range(unroll):
                 i = loop.index + u
-                acc = b.mma(b.load(left, (row, i), (ROWS, 1)), b.load(right, (i, column), (1, self.width)), acc)
+                acc = b.mma(b.load(left, (row, i), (ROWS, 1)), b.load(right, (i, column), (1, width)), acc)
             loop.next(acc)
         out: Tile = loop.results[0]
         return out
 
-    def _scores(self, head: Ix | int, first: Ix, row: Ix, key: Ix) -> Tile:
+    def _scores(self, head: Ix | int, first: Ix, row: Ix, key: Ix, width: int) -> Tile:
         """Masked, scaled scores [rows, width]; outside the mask −inf."""
         b, op = self.b, self.op
-        s = self._product(self.qs, row, self.kt, key, self.depth) * op.scale
+        s = self._product(self.qs, row, self.kt, key, self.depth, width) * op.scale
         if self.bent is not None and op.softcap is not None:
             t = b.unary("tanh", s * (1.0 / op.softcap))
             b.store(self.bent, (row, key), 1.0 - t * t)
@@ -204,11 +232,11 @@ class Backward:
         extra = list(self.extra)
         mask = extra.pop(0) if op.has_mask else None
         if op.has_bias:
-            s = s + self._score_operand(extra[0], head, first + row, key)
+            s = s + self._score_operand(extra[0], head, first + row, key, width)
         if mask is not None:
-            s = b.select(self._score_operand(mask, head, first + row, key), s, NEVER)
-        column = b.iota((1, self.width), 1)
-        if self.sk % self.width:
+            s = b.select(self._score_operand(mask, head, first + row, key, width), s, NEVER)
+        column = b.iota((1, width), 1)
+        if width == self.tail and self.columns > self.sk:
             s = b.select(b.cmp("lt", column, b.from_index(self.sk - key)), s, NEVER)
         if self.offset is not None:
             line, reach = b.iota((ROWS, 1), 0), b.from_index(first + row + self.offset - key)
@@ -218,9 +246,9 @@ class Backward:
                 s = b.select(b.cmp("gt", column, line + (reach - b.from_index(op.window))), s, NEVER)
         return s
 
-    def _score_operand(self, view: View, head: Ix | int, row: Ix | int, key: Ix) -> Tile:
+    def _score_operand(self, view: View, head: Ix | int, row: Ix | int, key: Ix, width: int) -> Tile:
         *_, sm, sn = view.type.strides
-        shape = (1 if sm == 0 else ROWS, 1 if sn == 0 else self.width)
+        shape = (1 if sm == 0 else ROWS, 1 if sn == 0 else width)
         limit = (None if sm == 0 else self.sq - row, None if sn == 0 else self.sk - key)
         return self.b.load(view, (self.bi, head, row, key), shape, limit=limit)
 
