@@ -131,7 +131,7 @@ def strings() -> tuple[Any, list[dict[str, Any]]]:
                   [info("y", np.array(["a"], object), ["N"]), helper.make_value_info("m", maps)], {"last": np.array([2])},
                   domains=["ai.onnx.ml"])
     rows = np.array([["a", "b"], ["c", "zz"], ["b", "a"]], object)
-    return proto, [{"s": rows}, {"s": rows[::-1].copy()}]
+    return proto, [{"s": rows}, {"s": rows[1:]}, {"s": np.repeat(rows, 2, axis=0)}, {"s": rows[:1]}]
 
 
 def counted() -> tuple[Any, list[dict[str, Any]]]:
@@ -162,7 +162,7 @@ def test_steps_of_the_host_are_stored(make: Any, compiles: list[str], monkeypatc
     proto, feeds = make()
     data = proto.SerializeToString()
     first = tw.onnx.InferenceSession(data)
-    want = [first.run(None, f) for f in [*feeds, *feeds]]
+    want = [first.run(None, f) for f in feeds]
     for f, found in zip(feeds, want, strict=False):
         for y, e in zip(found, peer(proto, f), strict=True):
             if isinstance(e, list):
@@ -190,6 +190,22 @@ def test_steps_of_the_host_load_neither_the_compiler_nor_ml_dtypes(compiles: lis
                 "print([m for m in ('tilewright.ops', 'tilewright.passes', 'onnx', 'ml_dtypes', 'torch') if m in sys.modules])")
         done = subprocess.run([sys.executable, "-c", code.replace("F/", f"{tmp_path}/")], capture_output=True, text=True, check=True)
         assert done.stdout.strip() == "[]", make
+
+
+def test_a_stored_call_serves_other_sizes(compiles: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    proto, (feed, *_) = strings()
+    proto.producer_name = "sizes"
+    data = proto.SerializeToString()
+    first = tw.compile(data)
+    rows = np.concatenate([feed["s"]] * 4)
+    for n in (3, 2):  # the second makes the size a symbol
+        first(rows[:n])
+    want = peer(proto, {"s": rows[:11]})
+    before = len(compiles)
+    monkeypatch.setattr(Source, "proto", property(lambda self: pytest.fail("the model was parsed")))
+    labels, maps = tw.compile(data)(rows[:11])
+    assert np.array_equal(labels, want[0]) and len(compiles) == before
+    assert [list(m.items()) for m in maps] == [[(k, pytest.approx(v, rel=1e-6)) for k, v in m.items()] for m in want[1]]
 
 
 def test_an_error_of_a_stored_step_names_its_node(compiles: list[str]) -> None:

@@ -115,7 +115,7 @@ class _Writer:
                 "gives": [] if segment is None else [list(o) for o in segment.outputs],
                 "known": {n: self.array(a) for n, a in stage.known.items()}, "host": [self.step(program, b) for b in stage.host],
                 "ends": not stage.rest,
-                "next": [[self.asks(stage.names, k), self.stage(program, s, path[1:], whole=whole)] for k, s in after]}
+                "next": [[self.asks(stage.names, k, s), self.stage(program, s, path[1:], whole=whole)] for k, s in after]}
 
     def step(self, program: Program, blocked: Blocked) -> Data:
         item, constants = blocked.item, program.constants
@@ -146,17 +146,15 @@ class _Writer:
         self.blobs.append(np.ascontiguousarray(a).tobytes())
         return {"dtype": str(a.dtype), "shape": list(a.shape), "blob": len(self.blobs) - 1}
 
-    def asks(self, names: list[str], key: Any) -> list[Any]:
-        """What a plan was made for, from its key: [name, type, sizes (None: any), elements]. Two types are no dtypes: "" of strings and
-        "maps" of a list of them."""
-        if len(key) != len(names):  # sizes that must be equal
-            raise _NotStored
+    def asks(self, names: list[str], key: Any, plan: Stage) -> list[Any]:
+        """What a plan was made for, from its key: [name, type, sizes (None: any), elements] and which of the sizes that may be any must be
+        equal, each by the first that is the same. Two types are no dtypes: "" of strings and "maps" of a list of them."""
         found = list[Any]()
-        for n, k in zip(names, key, strict=True):
+        for n, k in zip(names, key, strict=False):
             if k == "strings":
                 found.append([n, "", None, None])
             elif isinstance(k, tuple) and k[:1] == ("maps",):
-                found.append([n, "maps", [k[1]], None])
+                found.append([n, "maps", [None if plan.segment is None and not plan.known else k[1]], None])  # steps take any number
             elif isinstance(k, tuple) and len(k) == 2 and isinstance(k[1], str):
                 found.append([n, k[1], list(k[0]), None])
             elif isinstance(k, tuple) and len(k) == 4 and isinstance(k[3], bytes):
@@ -164,7 +162,7 @@ class _Writer:
                 found.append([n, k[2], list(k[0]), len(self.blobs) - 1])
             else:
                 raise _NotStored
-        return found
+        return [found, list(key[len(names):])]
 
 
 # --- reading
@@ -265,7 +263,7 @@ class _Stage:
     host: list[Callable[[Env], None]]
     reads: set[str]  # names that it or one after it needs
     ends: bool
-    next: list[tuple[list[tuple[str, Any, Any, Any]], _Stage]]
+    next: list[tuple[list[tuple[str, Any, Any, Any]], list[int], _Stage]]
 
     def run(self, env: Env) -> None:
         if self.session is not None:
@@ -280,19 +278,26 @@ class _Stage:
 
     def following(self, env: Env) -> _Stage:
         """The stage that was planned for what this one has given."""
-        for asks, stage in self.next:
-            if all(_fits(env[n], *asked) for n, *asked in asks):
+        for asks, equal, stage in self.next:
+            if all(_fits(env[n], *asked) for n, *asked in asks) and (not equal or _alike(asks, env) == equal):
                 return stage
         raise _Missing
 
 
 def _fits(a: Any, kind: Any, shape: Sequence[int | None] | None, elements: bytes | None) -> bool:
     if type(a) is not np.ndarray:
-        return kind == "maps" and isinstance(a, list) and [len(a)] == shape
+        return kind == "maps" and isinstance(a, list) and shape in ([len(a)], [None])
     if shape is None:
         return a.dtype.kind in "OUS"
     return (a.dtype == kind and len(a.shape) == len(shape) and all(b is None or b == n for n, b in zip(a.shape, shape, strict=True))
             and (elements is None or a.tobytes() == elements))
+
+
+def _alike(asks: list[tuple[str, Any, Any, Any]], env: Env) -> list[int]:
+    """Sizes that may be any, each by the first that is the same."""
+    sizes = [m for n, _, shape, _ in asks if shape and type(env[n]) is np.ndarray
+             for m, d in zip(env[n].shape, shape, strict=True) if d is None]
+    return [sizes.index(m) for m in sizes]
 
 
 class _Program:
@@ -350,8 +355,8 @@ class _Reader:
         s.known = {n: self.array(a) for n, a in d["known"].items()}
         s.reads = {*s.inputs, *outputs}
         s.host = [self.step(h, s.reads) for h in d["host"]]
-        s.next = [([self.asked(*a) for a in asks], self.stage(after, outputs)) for asks, after in d["next"]]
-        for asks, after in s.next:
+        s.next = [([self.asked(*a) for a in asks], equal, self.stage(after, outputs)) for (asks, equal), after in d["next"]]
+        for asks, _, after in s.next:
             s.reads |= {n for n, *_ in asks} | after.reads
         return s
 
@@ -424,7 +429,7 @@ class _Call:
         few = sorted(given)
         while stage.next and not stage.host and given.issuperset(stage.inputs):
             given |= {n for n, _ in stage.gives} | set(stage.known)
-            stage, at = stage.next[0][1], at + 1
+            stage, at = stage.next[0][-1], at + 1
         return few, at
 
 

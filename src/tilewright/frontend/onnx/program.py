@@ -371,7 +371,7 @@ class Program:
         e = elem_of(a)
         dims: list[Dim] = []
         for k, n in enumerate(a.shape):
-            if shape is None or (shape[k] is not None and n not in free):
+            if shape is None or shape[k] is not None:
                 dims.append(n)
                 continue
             d = n if free else type_.shape[k] if type_ is not None and k < type_.ndim else (name, k)

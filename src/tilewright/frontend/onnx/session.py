@@ -181,7 +181,7 @@ class SegmentedSession:
             self._key = None
         return out
 
-    def _ordered(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    def _ordered(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
         """Arguments in the order of the inputs."""
         names = self._names
         if len(args) > len(names):
@@ -194,7 +194,7 @@ class SegmentedSession:
         for n in names:
             if n not in env:
                 raise InputError(f"session: argument {n!r} is missing; takes ({', '.join(names)})")
-        return [env[n] for n in names]
+        return tuple([env[n] for n in names])
 
     @property
     def stores(self) -> bool:
