@@ -11,13 +11,10 @@ behind them eager's own. Models behind 1.1 show their slowest launches. Nothing 
 from __future__ import annotations
 
 import argparse
-import fcntl
-import os
 import queue
 import statistics
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import traceback
@@ -26,6 +23,7 @@ from typing import Any
 
 import breadth_hf
 import torch
+from gpu_tools import alone, slowest
 
 import tilewright as tw
 
@@ -56,7 +54,36 @@ def captured(call: Callable[[], Any]) -> Callable[[], None]:
     return graph.replay
 
 
-def measure(kind: str, cls: str, dtype: torch.dtype) -> bool:
+def where(call: Callable[[], Any], times: int = 10) -> None:
+    """What a call costs the host, the device, and both one after the other; what PyTorch's profiler sees of it."""
+    from torch.profiler import ProfilerActivity, profile
+
+    host, both = list[float](), list[float]()
+    for _ in range(3 * times):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        call()
+        host.append(1e6 * (time.perf_counter() - start))
+        torch.cuda.synchronize()
+        both.append(1e6 * (time.perf_counter() - start))
+    start = time.perf_counter()
+    for _ in range(times):
+        call()
+    torch.cuda.synchronize()
+    each = 1e6 * (time.perf_counter() - start) / times
+    shown = "  ".join(f"{k} {min(v):.0f} to {max(v):.0f}, median {statistics.median(v):.0f}"
+                      for k, v in (("host", host), ("with a wait", both)))
+    print(f"    a call, us: {shown}  one of {times} in a row {each:.0f}", flush=True)
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as found:
+        for _ in range(times):
+            call()
+        torch.cuda.synchronize()
+    for e in sorted(found.key_averages(), key=lambda e: -max(e.self_device_time_total, e.self_cpu_time_total))[:24]:
+        print(f"    {e.self_device_time_total / times:9.1f} us device {e.self_cpu_time_total / times:9.1f} us host {e.count / times:6.1f} "
+              f"times a call {e.key[:90]}", flush=True)
+
+
+def measure(kind: str, cls: str, dtype: torch.dtype, args: argparse.Namespace) -> bool:
     """Prints a row. False: PyTorch could not capture the model, after which it makes no random numbers in this process."""
     from triton.testing import do_bench
 
@@ -81,23 +108,21 @@ def measure(kind: str, cls: str, dtype: torch.dtype) -> bool:
             calls["graph"] = captured(calls["eager"])
         except Exception:  # it copies to the host, or asks for sizes
             torch.cuda.synchronize()
-        with open(os.path.join(tempfile.gettempdir(), "gpu.lock"), "w") as f:
-            fcntl.flock(f, fcntl.LOCK_EX)
+        with alone(args.after):
             us = {k: do_bench(c, warmup=5, rep=20, return_mode="median") * 1e3 for k, c in calls.items()}
             ours = us.pop("tilewright")
             ratio = min(us.values()) / ours
             wrong = " WRONG" if not error <= 2.5 * wanted + 2e-3 else ""
             print(f"{kind:28s} {ours:9.1f} us  ratio {ratio:6.2f}  {' '.join(f'{k} {v:.1f}' for k, v in us.items())}  "
                   f"error {error:.1e} ({wanted:.1e}){wrong}  ready {ready:.1f} s", flush=True)
-            if ratio < 1.1:
-                profile = session.profile(*given)
-                for x in sorted(profile.rows, key=lambda x: -x["us"])[:5]:
-                    print(f"    {x['us']:8.1f} us, predicted {x['predicted_us']:7.1f} {x['grid']} x {x['block']} {x['name'][:60]} "
-                          f"{x['reason'] or ''}")
+            if ratio < 1.1 or args.why:
+                print(*slowest(session.profile(*given), args.why or 5), sep="\n", flush=True)
+            if args.why:
+                where(calls["tilewright"])
     return "graph" in calls
 
 
-def worker(dtype: torch.dtype) -> None:
+def worker(dtype: torch.dtype, args: argparse.Namespace) -> None:
     """Rows for the names that come in, one after the other."""
     breadth_hf.at_full_width()
     classes = breadth_hf.names()
@@ -106,7 +131,7 @@ def worker(dtype: torch.dtype) -> None:
         try:
             if f"hf {kind}" not in classes:
                 raise LookupError("this release of transformers has no such architecture")
-            sound = measure(kind, classes[f"hf {kind}"], dtype)
+            sound = measure(kind, classes[f"hf {kind}"], dtype, args)
         except Exception as e:
             sound = False
             print(f"{kind:28s} FAILED {type(e).__name__}: {str(e)[:200]} | {traceback.format_exc().splitlines()[-3].strip()[:120]}")
@@ -122,10 +147,12 @@ def main() -> None:
     parser.add_argument("--dtype", choices=("bf16", "f32"), default="bf16")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=3600)
+    parser.add_argument("--why", type=int, default=0, help="so many launches of each model, and where its calls' time goes")
+    parser.add_argument("--after", default="", help="timings wait until this file is there")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker:
-        worker({"bf16": torch.bfloat16, "f32": torch.float32}[args.dtype])
+        worker({"bf16": torch.bfloat16, "f32": torch.float32}[args.dtype], args)
         return
     names: queue.SimpleQueue[str] = queue.SimpleQueue()
     for kind in args.kinds or KINDS:
@@ -137,7 +164,7 @@ def main() -> None:
         while not names.empty() and time.time() < end:
             kind = names.get()
             if process is None or process.poll() is not None:
-                command = [sys.executable, __file__, "--worker", "--dtype", args.dtype]
+                command = [sys.executable, __file__, "--worker", "--dtype", args.dtype, "--why", str(args.why), "--after", args.after]
                 process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
             assert process.stdin is not None and process.stdout is not None
             process.stdin.write(kind + "\n")
@@ -149,10 +176,13 @@ def main() -> None:
                         process.wait()
                     break
                 lines.append(line.rstrip())
+                if args.after:
+                    print(lines[-1], flush=True)
             else:
                 lines.append(f"{kind:28s} FAILED: its process died")
                 process.wait()
-            print("\n".join(lines), flush=True)
+            if not args.after:
+                print("\n".join(lines), flush=True)
             ratios.extend(float(x.split("ratio")[1].split()[0]) for x in lines if " ratio " in x)
         if process is not None and process.poll() is None:
             process.kill()

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import math
+import os
 import statistics
-from collections.abc import Callable
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -74,6 +79,26 @@ def timed(replays: dict[str, Callable[[], Any]], times: int, repeats: int = 15) 
 def measure(contenders: dict[str, Callable[[], Any]], times: int, repeats: int = 15) -> dict[str, float]:
     """Median microseconds of one call of each, captured and taken in turn."""
     return timed({name: captured(call, times) for name, call in contenders.items()}, times, repeats)
+
+
+@contextmanager
+def alone(after: str = "") -> Iterator[None]:
+    """One process at a time; with a file named, none before it is there."""
+    if after:
+        print("prepared", flush=True)
+    while after and not os.path.exists(after):
+        time.sleep(0.05)
+    with open(os.path.join(tempfile.gettempdir(), "gpu.lock"), "w") as f:
+        fcntl.flock(f, fcntl.LOCK_EX)
+        yield
+
+
+def slowest(profile: Any, count: int) -> Iterator[str]:
+    """The launches that take most time, beside predictions."""
+    yield f"    {len(profile.rows)} launches, {sum(x['us'] for x in profile.rows):.1f} us apart, {profile.total_us:.1f} together"
+    for x in sorted(profile.rows, key=lambda x: -x["us"])[:count]:
+        yield (f"    {x['us']:8.1f} us, predicted {x['predicted_us']:7.1f}, {100 * x['roofline']:3.0f} % by {x['bound']:6s} "
+               f"{x['grid']} x {x['block']} {x['name'][:60]} [{x['kernel'][:40]}] {x['reason'] or ''}")
 
 
 def error(got: torch.Tensor, want: torch.Tensor) -> float:

@@ -19,25 +19,22 @@ from __future__ import annotations
 
 import argparse
 import copy
-import fcntl
 import gc
-import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
+from gpu_tools import alone, slowest
 
 import tilewright as tw
 from tilewright.dynamo import tilewright as backend
@@ -202,14 +199,6 @@ def interleaved(calls: dict[str, Callable[[], Any]], seconds: float, batch: int 
     return best
 
 
-@contextmanager
-def alone() -> Iterator[None]:
-    """One process at a time."""
-    with open(os.path.join(tempfile.gettempdir(), "torch_compile.lock"), "w") as f:
-        fcntl.flock(f, fcntl.LOCK_EX)
-        yield
-
-
 def measure(name: str, module: nn.Module, inputs: tuple[Any, ...], train: bool, args: argparse.Namespace) -> dict[str, Any]:
     on_gpu = args.device == "cuda"
     module = module.to(args.device)
@@ -244,22 +233,19 @@ def measure(name: str, module: nn.Module, inputs: tuple[Any, ...], train: bool, 
         ready["inductor"] = time.perf_counter() - start
     with alone():
         row["seconds"] = interleaved(calls, args.seconds, 5 if on_gpu else 1)
-        row["why"] = [line for c in found for line in slowest(c, args.why)] if args.why and on_gpu else []
+        row["why"] = [line for c in found for line in launches(c, args.why)] if args.why and on_gpu else []
     row["ready"] = ready
     return row
 
 
-def slowest(compiled: Any, count: int) -> list[str]:
+def launches(compiled: Any, count: int) -> list[str]:
     """The launches of a graph that take most time. They run on the memory of the last call, whatever lies there now."""
     from tilewright.runtime.cuda.profile import measure as measured
 
     lines = []
     for session in (s.session for s in compiled.steps if s.session is not None):
         profile = measured(session, 8)
-        lines.append(f"  {compiled.kind}: {len(profile.rows)} launches, {profile.total_us:.0f} us")
-        for x in sorted(profile.rows, key=lambda x: -x["us"])[:count]:
-            lines.append(f"    {x['us']:8.1f} us, predicted {x['predicted_us']:7.1f}, {100 * x['roofline']:3.0f} % by {x['bound']:6s} "
-                         f"{x['grid']} x {x['block']} {x['name'][:60]} [{x['kernel'][:40]}] {x['reason'] or ''}")
+        lines += [f"  {compiled.kind}:", *slowest(profile, count)]
     return lines
 
 

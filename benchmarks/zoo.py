@@ -263,6 +263,7 @@ def on_gpu(name: str, module: nn.Module, inputs: tuple[Any, ...], args: argparse
     """Ours beside eager and torch.compile, each also in a CUDA graph where it can be captured."""
     import copy
 
+    from gpu_tools import alone, slowest
     from triton.testing import do_bench
 
     import tilewright as tw
@@ -288,11 +289,13 @@ def on_gpu(name: str, module: nn.Module, inputs: tuple[Any, ...], args: argparse
                 calls[f"{k} in a graph"] = graph.replay
             except RuntimeError:
                 torch.cuda.synchronize()
-        times = {k: do_bench(f, warmup=20, rep=60, return_mode="median") for k, f in calls.items()}
+        with alone(args.after):
+            times = {k: do_bench(f, warmup=20, rep=60, return_mode="median") for k, f in calls.items()}
+            why = list(slowest(session.profile(*inputs), args.why)) if args.why else []
     best = min((k for k in times if k != "tilewright"), key=times.__getitem__)
     ratio = times[best] / times["tilewright"]
     print(f"{name:18s} {times['tilewright'] * 1e3:10.1f} us  {best} {times[best] * 1e3:.1f} us  ratio {ratio:.2f}  "
-          f"error {errors['ours']:.1e} (PyTorch {errors['eager']:.1e})", flush=True)
+          f"error {errors['ours']:.1e} (PyTorch {errors['eager']:.1e})", *why, sep="\n", flush=True)
     return [{"name": name, "ratio": ratio, "low": ratio}]
 
 
@@ -346,6 +349,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, help="with 1 the least processor time counts, as on a busy machine")
     parser.add_argument("--lint", action="store_true")
+    parser.add_argument("--why", type=int, default=0, help="on a GPU: so many launches of each model that take most time")
+    parser.add_argument("--after", default="", help="on a GPU: timings wait until this file is there")
     parser.add_argument("--onnx", action="store_true", help="the same models from PyTorch and from ONNX files, both ours")
     parser.add_argument("--outside", action="store_true", help="the models of outside.py instead")
     args = parser.parse_args()

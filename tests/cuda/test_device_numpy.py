@@ -22,6 +22,10 @@ KEYS: list[Callable[[np.random.Generator, Any], Any]] = [
     lambda r, a: a > 0.3,
     lambda r, a: (a[:, 0, 0] > 0, ..., 2),
     lambda r, a: np.zeros(0, np.int64),
+    lambda r, a: True,
+    lambda r, a: False,
+    lambda r, a: (np.array(True), r.integers(0, 4, 3)),
+    lambda r, a: (slice(None), False, r.integers(0, 5, 1)),
 ]
 
 
@@ -93,6 +97,71 @@ CALLS: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
     "argmax": lambda f, d: f.argmax(d["f"] > 0, axis=1),
     "round": lambda f, d: f.round(d["f"], 1),
 }
+
+
+def slices(kind: str) -> np.ndarray[Any, Any]:
+    """Few distinct slices along every axis; of floats some with NaN, and zeros of both signs."""
+    a = fresh_rng().integers(0, 2, (9, 3, 2)) * (np.arange(3)[:, None] == 1)
+    if kind == "f":
+        a = np.where(a == 1, -0.0, a).astype(np.float32)
+        a[4:6, 2, 1], a[7, 0, 0] = np.nan, np.nan
+    return a
+
+
+@pytest.mark.parametrize(("kind", "axis"), [("f", 0), ("i", -1), pytest.param("f", 1, marks=pytest.mark.slow)])
+def test_unique_slices(gpu: Any, kind: str, axis: int) -> None:
+    a = slices(kind)
+    for part in (a, a[:, :, :0], a[:0], a[0, 0]):
+        options: dict[str, Any] = {"return_index": True, "return_inverse": True, "return_counts": True, "axis": axis if part.ndim > 1 else 0}
+        for x, w in zip(tw.unique(put(part), **options), np.unique(part, **options), strict=True):
+            np.testing.assert_array_equal(x.numpy(), w)
+    with pytest.raises(ArgumentError, match=r"unique: axis must be in \[-3, 3\), got 3"):
+        tw.unique(put(slices(kind)), axis=3)
+
+
+METHODS = ["inverted_cdf", "averaged_inverted_cdf", "closest_observation", "interpolated_inverted_cdf", "hazen", "weibull", "linear",
+           "median_unbiased", "normal_unbiased", "lower", "higher", "midpoint", "nearest"]
+
+
+def test_quantiles_of_every_method(gpu: Any) -> None:
+    a, q = numbers(2, 5), np.linspace(0, 1, 21)
+    x = put(a)
+    for method in METHODS:
+        want = np.quantile(a, q, axis=1, method=method)  # type: ignore[call-overload]
+        np.testing.assert_allclose(tw.quantile(x, q.tolist(), axis=1, method=method).numpy(), want, rtol=1e-5, atol=1e-6)
+
+
+def test_quantiles_over_axes(gpu: Any) -> None:
+    a = numbers(2, 5, 3)
+    a[1, 2, 0] = np.nan
+    x, q = put(a), np.linspace(0, 1, 6).reshape(2, 3)
+    for axis, keepdims in ((1, False), ((0, 2), True)):
+        want = np.quantile(a, q, axis=axis, keepdims=keepdims, method="hazen")
+        np.testing.assert_allclose(tw.quantile(x, put(q), axis=axis, keepdims=keepdims, method="hazen").numpy(), want, rtol=1e-5, atol=1e-6)
+    want = np.percentile(a[0], 37.0, method="weibull")
+    assert tw.percentile(x[0], 37.0, method="weibull").item() == pytest.approx(float(want), rel=1e-5)
+
+
+def test_quantiles_that_are_refused(gpu: Any) -> None:
+    x = put(numbers(5))
+    with pytest.raises(ArgumentError, match="quantile: the method is one of linear, .*, got 'cubic'"):
+        tw.quantile(x, 0.5, method="cubic")
+    for bad in (1.5, -0.1, float("nan")):
+        with pytest.raises(ArgumentError, match="quantile: quantiles are 0 to 1, got "):
+            tw.quantile(x, bad)
+
+
+def test_gradients_of_uneven_steps(gpu: Any) -> None:
+    a, at = numbers(4, 5), [np.sort(numbers(n)) * 3 for n in (4, 5)]
+    x, there = put(a), [put(v) for v in at]
+    for got, want in zip(tw.gradient(x, *there), np.gradient(a, *at), strict=True):
+        np.testing.assert_allclose(got.numpy(), want, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(tw.gradient(x, there[1], axis=1).numpy(), np.gradient(a, at[1], axis=1), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(tw.gradient(x, 2.0, there[1])[1].numpy(), np.gradient(a, 2.0, at[1])[1], rtol=1e-4, atol=1e-4)
+    for spacing, message in (((1.0, 2.0, 3.0), "needs one spacing, or one for each axis, got 3 for 2"),
+                             ((1.0, there[0]), r"coordinates have the length of their axis, got f32\[4\] for 5")):
+        with pytest.raises(ArgumentError, match=f"gradient: {message}"):
+            tw.gradient(x, *spacing)
 
 
 OFTEN = {"median", "histogram", "unique", "searchsorted", "nonzero", "bincount", "nanmean", "tensordot", "delete", "cumsum", "max",

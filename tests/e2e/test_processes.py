@@ -189,25 +189,36 @@ def test_a_damaged_file(tmp_path: Path) -> None:
 
 
 EXIT = """
-import threading, torch, tilewright as tw
+import atexit, threading, time, torch, tilewright as tw
 session = tw.compile(torch.nn.Linear(64, 64), (torch.randn(256, 64),), threads=3)
 session(torch.randn(256, 64))
 x = torch.randn(256, 64){kind}
+square = torch.randn(1500, 1500, dtype=torch.float64)
 def forever():
     while True:
         session(x)
+        {between}
 for _ in range({callers}):
     threading.Thread(target=forever, daemon=True).start()
-import atexit
 atexit.register(lambda: session(x))
+{atlast}
 print("end")
 """
 
 
-@pytest.mark.parametrize(("callers", "kind"), [(0, ""), (2, ".numpy()"), (2, "")])
-def test_a_process_ends_with_workers_and_callers_alive(callers: int, kind: str) -> None:
-    """PyTorch aborts where Python takes a thread away inside it, so calls end first."""
-    done = child(EXIT.replace("{callers}", str(callers)).replace("{kind}", kind))
+@pytest.mark.parametrize(("callers", "kind", "between"), [(0, "", ""), (2, ".numpy()", ""), (2, "", ""), (2, "", "square @ square")])
+def test_a_process_ends_with_workers_and_callers_alive(callers: int, kind: str, between: str) -> None:
+    """PyTorch aborts where Python takes a thread away inside it, so calls end first, and what threads do between two of them."""
+    done = child(EXIT.format(callers=callers, kind=kind, between=between, atlast=""))
+    assert (done.returncode, done.stdout.strip()) == (0, "end"), done.stderr
+
+
+def test_a_process_does_not_wait_for_threads_that_wait() -> None:
+    """However they wait, and were it for ever."""
+    waits = ("time.sleep(1e6)", "threading.Event().wait()", "any(threading.Event().wait(1e-3) for _ in iter(int, 1))")
+    start = "; ".join(f"threading.Thread(target=lambda: {wait}, daemon=True).start()" for wait in waits)
+    ages = "from tilewright.runtime import session as module; module.PATIENCE = 1e9"
+    done = child(EXIT.format(callers=0, kind="", between="", atlast=f"{start}; {ages}"))
     assert (done.returncode, done.stdout.strip()) == (0, "end"), done.stderr
 
 

@@ -14,7 +14,7 @@ import pytest
 import tilewright as tw
 from tests.onnx.models import helper, info, model, numpy_helper, onnx, peer
 from tilewright.compile import compile_graph
-from tilewright.core.errors import FormatError, InputError
+from tilewright.core.errors import ExecutionError, FormatError, InputError
 from tilewright.frontend.onnx import load, store
 from tilewright.frontend.onnx.load import Source
 from tilewright.frontend.onnx.store import initializers, key_of
@@ -114,6 +114,89 @@ def test_a_call_of_several_segments_is_stored(compiles: list[str], monkeypatch: 
     again.close()
     with pytest.raises(InputError, match="is closed"):
         again(X, ends[0])
+
+
+def strings() -> tuple[Any, list[dict[str, Any]]]:
+    """Words to numbers, numbers to words and to maps."""
+    n, ml = helper.make_node, "ai.onnx.ml"
+    nodes = [n("LabelEncoder", ["s"], ["f"], domain=ml, keys_strings=["a", "b", "c"], values_floats=[1.0, 2.0, 3.5], default_float=-1.0),
+             n("OneHotEncoder", ["s"], ["h"], domain=ml, cats_strings=["a", "c"]), n("ReduceSum", ["h", "last"], ["k"], keepdims=0),
+             n("Add", ["f", "k"], ["g"]), n("Mul", ["g", "g"], ["p"]), n("ZipMap", ["p"], ["m"], domain=ml, classlabels_strings=["u", "v"]),
+             n("ArgMax", ["p"], ["at"], axis=1, keepdims=0),
+             n("LabelEncoder", ["at"], ["y"], domain=ml, keys_int64s=[0, 1], values_strings=["left", "right"])]
+    maps = helper.make_sequence_type_proto(helper.make_map_type_proto(8, helper.make_tensor_type_proto(1, [])))
+    proto = model(nodes, [info("s", np.array(["a"], object), ["N", 2])],
+                  [info("y", np.array(["a"], object), ["N"]), helper.make_value_info("m", maps)], {"last": np.array([2])},
+                  domains=["ai.onnx.ml"])
+    rows = np.array([["a", "b"], ["c", "zz"], ["b", "a"]], object)
+    return proto, [{"s": rows}, {"s": rows[::-1].copy()}]
+
+
+def counted() -> tuple[Any, list[dict[str, Any]]]:
+    """A size that data decides."""
+    n = helper.make_node
+    nodes = [n("NonZero", ["x"], ["at"]), n("Transpose", ["at"], ["rows"]), n("GatherND", ["x", "rows"], ["v"]), n("Exp", ["v"], ["y"])]
+    a, b = np.maximum(X, 0), np.minimum(X, 0)
+    return model(nodes, [info("x", X)], [info("y", X, [None])], {}), [{"x": v} for v in (a, b, X)]
+
+
+def growing() -> tuple[Any, list[dict[str, Any]]]:
+    """A loop over a value that grows, which ends when data says so and stacks what each round gives."""
+    n = helper.make_node
+    steps = [n("ReduceMax", ["state"], ["top"], keepdims=1), n("Mul", ["top", "w1"], ["new"]),
+             n("Concat", ["state", "new"], ["longer"], axis=0), n("ReduceSum", ["longer"], ["sum"], keepdims=0),
+             n("Less", ["sum", "limit"], ["more"]), n("Identity", ["new"], ["each"])]
+    body = helper.make_graph(steps, "b", [info("i", np.array(0), []), info("go", np.array(True), []), info("state", X, [None])],
+                             [info("more", np.array(True), []), info("longer", X, [None]), info("each", X, [1])],
+                             [numpy_helper.from_array(np.float32([0.9]), "w1")])
+    nodes = [n("Loop", ["", "yes", "x"], ["last", "every"], body=body), n("Mul", ["last", "two"], ["y"])]
+    proto = model(nodes, [info("x", X, [3]), info("limit", X, [])], [info("y", X, [None]), info("every", X, [None, 1])],
+                  {"yes": np.array(True), "two": np.float32(2)})
+    return proto, [{"x": np.float32([1, 2, 1]), "limit": np.array(limit, np.float32)} for limit in (9, 13, 5)]
+
+
+@pytest.mark.parametrize("make", [strings, counted, growing])
+def test_steps_of_the_host_are_stored(make: Any, compiles: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    proto, feeds = make()
+    data = proto.SerializeToString()
+    first = tw.onnx.InferenceSession(data)
+    want = [first.run(None, f) for f in [*feeds, *feeds]]
+    for f, found in zip(feeds, want, strict=False):
+        for y, e in zip(found, peer(proto, f), strict=True):
+            if isinstance(e, list):
+                assert [{k: pytest.approx(v, rel=1e-6) for k, v in row.items()} for row in e] == y
+            elif e.dtype == object:
+                assert np.array_equal(y, e)
+            else:
+                np.testing.assert_allclose(y, e, rtol=1e-5, atol=1e-6)
+    before = len(compiles)
+    monkeypatch.setattr(Source, "proto", property(lambda self: pytest.fail("the model was parsed")))
+    again = tw.onnx.InferenceSession(data)
+    for f, found in [*zip(feeds, want, strict=False)] * 2:
+        for y, e in zip(again.run(None, f), found, strict=True):
+            assert y == e if isinstance(e, list) else np.array_equal(y, e)
+    assert len(compiles) == before
+
+
+def test_steps_of_the_host_load_neither_the_compiler_nor_ml_dtypes(compiles: list[str], tmp_path: Path) -> None:
+    for make in (strings, counted, growing):
+        proto, (feed, *_) = make()
+        (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
+        tw.onnx.InferenceSession(tmp_path / "m.onnx").run(None, feed)
+        np.savez(tmp_path / "x.npz", **{k: v.astype("U2") if v.dtype == object else v for k, v in feed.items()})
+        code = ("import sys, numpy as np, tilewright as tw; tw.onnx.InferenceSession('F/m.onnx').run(None, dict(np.load('F/x.npz'))); "
+                "print([m for m in ('tilewright.ops', 'tilewright.passes', 'onnx', 'ml_dtypes', 'torch') if m in sys.modules])")
+        done = subprocess.run([sys.executable, "-c", code.replace("F/", f"{tmp_path}/")], capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == "[]", make
+
+
+def test_an_error_of_a_stored_step_names_its_node(compiles: list[str]) -> None:
+    nodes = [helper.make_node("OneHotEncoder", ["s"], ["y"], name="hot", domain="ai.onnx.ml", cats_strings=["a"], zeros=0)]
+    data = model(nodes, [info("s", np.array(["a"], object), [1])], [info("y", X, [1, 1])], {}, domains=["ai.onnx.ml"]).SerializeToString()
+    assert np.array_equal(tw.compile(data)(np.array(["a"], object)), [[1]])
+    for _ in range(2):
+        with pytest.raises(ExecutionError, match="onnx: node OneHotEncoder 'hot': 'b' is none of its categories"):
+            tw.compile(data)(np.array(["b"], object))
 
 
 def test_a_start_from_the_cache_loads_neither_the_compiler_nor_ml_dtypes(compiles: list[str], tmp_path: Path) -> None:

@@ -27,12 +27,13 @@ def matrices(tile: int) -> tuple[Any, Any, Any]:
     return np.concatenate([a, end[:, -tile:]]), np.concatenate([g, end[:, -TAPS:]]), b
 
 
-def transformed(w: np.ndarray[Any, Any], tile: int) -> np.ndarray[Any, Any]:
-    """Weights [O, C/g, outer taps…, 3, 3] as [(tile + 2)² · outer taps · C/g, O], rounded once, small floats to f32."""
+def transformed(w: np.ndarray[Any, Any], tile: int, *, small: bool = False) -> np.ndarray[Any, Any]:
+    """Weights [O, C/g, outer taps…, 3, 3] as [(tile + 2)² · outer taps · C/g, O], rounded once, small floats to f32 or (`small`) to
+    their own dtype."""
     _, g, _ = matrices(tile)
     both = np.kron(g, g)  # [(tile + 2)², 9]
     last = np.moveaxis(w, 1, -3).reshape(w.shape[0], -1, TAPS * TAPS)  # [O, outer taps and C, 9]
-    out = np.empty((len(both), *last.shape[1::-1]), w.dtype if w.dtype.itemsize > 2 else np.float32)
+    out = np.empty((len(both), *last.shape[1::-1]), w.dtype if small or w.dtype.itemsize > 2 else np.float32)
     step = max(1, CHUNK // max(1, last.shape[0]))
     for at in range(0, last.shape[1], step):  # pieces that caches hold
         part = np.ascontiguousarray(last[:, at : at + step].T, np.float64)  # [9, some of C, O]

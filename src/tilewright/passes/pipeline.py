@@ -63,7 +63,7 @@ def pipeline(target: TargetSpec | None = None) -> tuple[Pass, ...]:
         *([MergePacked()] if gpu else []),
         MergeMatmuls(),
         *([SplitLongProducts(target.cores)] if gpu and target is not None else []),  # of what is one product now
-        *([Winograd(target.has("amx-tile", "amx-bf16"))] if target is not None and winograd else []),
+        *([Winograd(target.has("amx-tile", "amx-bf16"), target.multiplies_pairs)] if target is not None and winograd else []),
         Fuse(quantizes=not gpu, sweeps=not gpu, rotated_rows=1 if gpu else None),
         Dce(),
         *([RowProducts(), Dce(), QuantizedRows(), Dce(), CacheAttention(), GateProducts(), Dce()] if gpu else []),  # what only regions show

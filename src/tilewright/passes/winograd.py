@@ -1,8 +1,9 @@
 """Convolutions of 3×3 at step 1 become Winograd's, whose products are a quarter (or less than half) as many, and so do the gradients of
 their inputs and weights in f32. Weights that are not constants are transformed in every call, where images are large enough for it.
 
-Those of small floats are multiplied in f32 then. Pairs of bf16 numbers are multiplied twice as fast: only the quarter pays for them, and
-only where an image has enough tiles for the weights.
+Those of small floats are multiplied in f32 then. Where the CPU multiplies pairs of bf16 numbers, twice as fast, tiles of 2×2 are rounded
+to bf16 and multiplied so, which leaves an error of 2.5 times that of the result's own rounding; elsewhere only the quarter pays for bf16,
+and only where an image has enough tiles for the weights.
 """
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from .. import ops as o
-from ..core.dims import Dim, at_most, divisible, product
+from ..core.dims import Dim, at_least, at_most, divisible, product
 from ..core.dtypes import bf16, f16, f32
 from ..core.winograd import TAPS, matrices, transformed
 from ..ir.graph import Graph, Value
@@ -29,6 +30,8 @@ PIXELS_OF_A_TILE = 9  # that the direct sum in bf16 computes while a tile of 4×
 FAR = 16  # tiles that are multiplied while the weights come from L3
 NEAR = 1 << 20  # bytes of transformed weights that stay in L2
 PIXELS = 196  # results of an image from which a transform of weights in every call pays, whatever the batch: it must not change a bit
+FULL = 64  # channels and results whose products in bf16 pay for transforms of 2×2 tiles
+FEWEST = 4  # of these tiles, for which weights are read
 SIDE = 7  # pixels along an axis from which the tiles of a gradient of weights pay
 
 
@@ -44,16 +47,19 @@ def winograd(x: Value, w: Value, conv: Any, m: Match) -> Value | None:
         return None
     tile = 4 if size // 9 < LARGE else 2
     if isinstance(w.op, o.Constant):
-        if op.transposed or (w.dtype is bf16 and not _pays_in_bf16(w, op.groups, conv.values[0].shape[2:], tile, m.known)):
+        pixels = conv.values[0].shape[2:]
+        small = m.known.pairs and w.dtype is bf16 and _pays_in_pairs(w, op.groups, pixels)
+        if op.transposed or (w.dtype is bf16 and not small and not _pays_in_bf16(w, op.groups, pixels, tile, m.known.matrix)):
             return None
-        made: Any = Transformed(w.op.data, tile)
+        tile = 2 if small else tile
+        made: Any = Transformed(w.op.data, tile, small=small)
         if w.op.data.array.flags.writeable:  # its owner may change it later
-            made = transformed(w.op.data.array, tile)
+            made = transformed(w.op.data.array, tile, small=small)
         u, padding = m.graph.constant(made, w.node.name), op.padding
     else:
-        pixels = product(conv.values[0].shape[2:])
+        image = product(conv.values[0].shape[2:])
         plain = not op.transposed or (op.groups == 1 and not any(op.output_padding))
-        if tile == 2 or w.dtype is not f32 or not plain or not isinstance(pixels, int) or pixels < PIXELS:
+        if tile == 2 or w.dtype is not f32 or not plain or not isinstance(image, int) or image < PIXELS:
             return None
         u, padding = _transform(w, op.transposed, tile, m), op.padding
         if op.transposed:
@@ -63,6 +69,16 @@ def winograd(x: Value, w: Value, conv: Any, m: Match) -> Value | None:
     whole = o.WinogradConv(tile=tile, padding=padding, outer=tuple(kernel[:-2]), groups=op.groups)
     out: Value = whole(x, u, name=conv.name, place=conv.place)
     return out
+
+
+def _pays_in_pairs(w: Value, groups: int, pixels: tuple[Dim, ...]) -> bool:
+    """Whether tiles of 2×2, transformed in f32 and multiplied in bf16, take less time than the direct sum in bf16 and than tiles of 4×4
+    that are multiplied in f32. Measured on a Zen 4 core: a tile takes as long as 2.75 pixels of the direct sum."""
+    results, channels, *_ = w.shape
+    if groups != 1 or not divisible(channels, 2) or not (at_least(channels, FULL) and at_least(results, FULL)):
+        return False
+    known = [d for d in pixels if isinstance(d, int)]
+    return len(known) < len(pixels) or 4 * prod(known) >= 11 * max(FEWEST, prod((*known[:-2], *(-(-d // 2) for d in known[-2:]))))
 
 
 def _pays_in_bf16(w: Value, groups: int, pixels: tuple[Dim, ...], tile: int, matrix: bool) -> bool:
@@ -120,12 +136,13 @@ def _transform(w: Value, transposed: bool, tile: int, m: Match) -> Value:
 class Winograd(Pass):
     """Before: batch norms are in the weights of their convolutions.
     After: on a CPU, no convolution with 3×3 taps along its last axes at step 1 in f32, f16 or bf16 by constant weights of 16 channels and
-    results a group (in bf16: where `_pays_in_bf16`), nor by other weights in f32 where an image has PIXELS results. What it becomes
-    depends on the weights' type and the size of an image, never on the batch."""
+    results a group (in bf16: where `_pays_in_pairs` or `_pays_in_bf16`), nor by other weights in f32 where an image has PIXELS results.
+    What it becomes depends on the weights' type and the size of an image, never on the batch."""
 
     matrix: bool = False  # the CPU has AMX for bf16
+    pairs: bool = False  # it multiplies pairs of bf16 numbers, and has no AMX
     name: ClassVar[str] = "winograd"
 
     def run(self, graph: Graph, log: Log) -> Graph:
-        apply_rules(graph, [winograd, winograd_weight_gradient], log, known=self.matrix)
+        apply_rules(graph, [winograd, winograd_weight_gradient], log, known=self)
         return graph

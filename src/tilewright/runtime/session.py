@@ -6,6 +6,7 @@ generated (`fastcall.py`); `_slow` is the complete way, with copies, `out=`, nes
 from __future__ import annotations
 
 import atexit
+import os
 import sys
 import time
 from _thread import allocate_lock, get_ident
@@ -43,8 +44,10 @@ if TYPE_CHECKING:
     from .profile import Profile
     from .report import Report
 
+PLACES = ("threading", "queue", "select", "socket", "concurrent")  # of the standard library: threads wait there
+WAITING = tuple(os.path.join(os.path.dirname(os.__file__), name) for name in PLACES)
 FREE = 16  # workspaces kept for the next callers
-PATIENCE, GRACE = 2.0, 0.05  # seconds for calls on other threads, and for threads between calls, when Python ends
+PATIENCE, GRACE = 10.0, 0.05  # seconds when Python ends: for other threads that call or run, and for those that sleep
 
 
 @dataclass(eq=False)
@@ -429,11 +432,23 @@ class Session(Compiled):
         self.executable = None
 
 
+def _sleep(native: int | None) -> str:
+    """How often a thread that sleeps has gone to sleep; nothing of one that runs, or would if it had a core."""
+    try:
+        with open(f"/proc/self/task/{native}/status", encoding="utf-8", errors="replace") as file:
+            text = file.read()
+    except OSError:
+        return "unknown"
+    return text[text.find("voluntary_ctxt_switches") :] if "\nState:\tS" in text else ""
+
+
 def _end() -> None:
     """When Python ends, calls on other threads end first and new ones wait for ever: PyTorch aborts a process where Python takes a thread
     away inside it. A call that takes longer than `PATIENCE` is left to that. A thread that is in neither may be inside PyTorch where it
-    drops a result, without a frame that says so: it has `GRACE` to come to its next call."""
-    mine, call = get_ident(), Session.__call__
+    drops a result, without a frame that says so: it has that time, too, to come to its next call, or to sleep for `GRACE`."""
+    import threading
+
+    mine, call, sleeps = get_ident(), Session.__call__, dict[int, tuple[str, float]]()
 
     def waiting(self: Session, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         if get_ident() != mine:
@@ -442,19 +457,30 @@ def _end() -> None:
                 pass
         return call(self, *args, out=out, **kwargs)
 
-    def patience(frame: FrameType | None) -> float:
+    def patience(thread: int, native: int | None, frame: FrameType | None, now: float) -> float:
+        inner = frame
         while frame is not None:
             if frame.f_code is waiting.__code__:
                 return 0.0
             if frame.f_code is call.__code__:
                 return PATIENCE
             frame = frame.f_back
-        return GRACE
+        if "torch" not in sys.modules or (inner is not None and inner.f_code.co_filename.startswith(WAITING)):
+            return GRACE
+        known = _sleep(native)
+        if known != sleeps.get(thread, ("", 0.0))[0]:
+            sleeps[thread] = known, now
+        return PATIENCE if not known or now - sleeps[thread][1] < GRACE else GRACE
 
     Session.__call__ = waiting  # type: ignore[method-assign]
-    begin = time.monotonic()
-    while time.monotonic() - begin < max((patience(f) for thread, f in sys._current_frames().items() if thread != mine), default=0.0):
+    begin = now = time.monotonic()
+    while True:
+        natives = {thread.ident: thread.native_id for thread in threading.enumerate()}
+        left = [patience(thread, natives.get(thread), f, now) for thread, f in sys._current_frames().items() if thread != mine]
+        if now - begin >= max(left, default=0.0):
+            break
         time.sleep(1e-3)
+        now = time.monotonic()
 
 
 atexit.register(_end)

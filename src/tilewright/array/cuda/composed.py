@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ...core import dtypes as dt
-from ...core.errors import ArgumentError, UnsupportedError
+from ...core.errors import ArgumentError
 from ..api.base import FLOAT, axes_of, common
-from ..arrays import Array
+from ..arrays import Array, shown
 from . import placed as P
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -330,16 +330,25 @@ def trapezoid(y: Array, x: Any = None, dx: float = 1.0, axis: int = -1) -> Array
 def gradient(x: Array, *spacing: Any, axis: Any = None) -> Any:
     x = as_float(x)
     axes = axes_of(axis, x.ndim, "gradient")
-    steps = spacing * len(axes) if len(spacing) == 1 else spacing or (1.0,) * len(axes)
-    if any(not isinstance(h, (int, float)) for h in steps) or len(steps) != len(axes):
-        raise UnsupportedError("gradient: on a GPU the spacing is one number, or one for each axis; use x.to('cpu')")
+    given = [h if isinstance(h, (int, float)) else there(h) for h in spacing] or [1.0]
+    steps = given * len(axes) if len(given) == 1 and not getattr(given[0], "ndim", 0) else given
+    if len(steps) != len(axes):
+        raise ArgumentError(f"gradient: needs one spacing, or one for each axis, got {len(steps)} for {len(axes)} axes")
     made = []
     for k, h in zip(axes, steps, strict=True):
         y = call("moveaxis", x, k, -1)
-        if y.shape[-1] < 2:
+        n = y.shape[-1]
+        if n < 2:
             raise ArgumentError("gradient: needs two elements or more along an axis")
-        parts = [(y[..., 1:2] - y[..., :1]) / h, (y[..., 2:] - y[..., :-2]) / (2.0 * h), (y[..., -1:] - y[..., -2:-1]) / h]
-        made.append(call("moveaxis", call("concat", parts, axis=-1), -1, k))
+        first = last = before = after = h
+        if getattr(h, "ndim", 0):
+            if h.shape != (n,):
+                raise ArgumentError(f"gradient: coordinates have the length of their axis, got {shown(h)} for {n} elements")
+            h = diff(h).astype(x.dtype)
+            first, last, before, after = h[:1], h[-1:], h[:-1], h[1:]
+        rises = y[..., 1:] - y[..., :-1]
+        inner = (rises[..., :-1] * (after / before) + rises[..., 1:] * (before / after)) / (before + after)
+        made.append(call("moveaxis", call("concat", [rises[..., :1] / first, inner, rises[..., -1:] / last], axis=-1), -1, k))
     return made[0] if len(made) == 1 else made
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core.errors import ArgumentError, UnsupportedError
+from ...core.errors import ArgumentError
 from ...core.tensors import is_tensor
 from ..arrays import Array, plain, shown
 from ..trees import rewrapped
@@ -102,13 +102,10 @@ class Index:
 
     def __init__(self, x: Array, key: Any) -> None:
         keys = self._expanded(x, key)
-        parts = tuple(k if k is None or isinstance(k, slice) else slice(None) for k in keys)
+        parts = tuple(k if k is None or isinstance(k, slice) else None if isinstance(k, bool) else slice(None) for k in keys)
         self.basic = P.wrap(Placed(P.of(x).header[(*parts, ...)], P.of(x).stream))  # type: ignore[union-attr]
         self.parts = parts
         axes = [i for i, k in enumerate(keys) if not (k is None or isinstance(k, slice))]
-        self.ids: Array | None = None
-        if not axes:
-            return
         arrays = [self._array(keys[i], self.basic.shape[i], i) for i in axes]
         try:
             shape = np.broadcast_shapes(*(a.shape for a in arrays))
@@ -120,7 +117,7 @@ class Index:
             at = _position(a, n, prod(sizes) if len(axes) > 1 else None)
             ids = at if ids is None else ids * n + at
         self.shape = shape  # of the indices
-        self.ids = (ids if ids.shape == shape else ids.expand(*shape)).reshape(-1)
+        self.ids: Array = (ids if ids.shape == shape else ids.expand(*shape)).reshape(-1)
         rest = [i for i in range(self.basic.ndim) if i not in axes]
         self.order, self.sizes = [*axes, *rest], sizes
         self.rest = tuple(self.basic.shape[i] for i in rest)
@@ -134,15 +131,15 @@ class Index:
         keys: list[Any] = []
         masks: list[tuple[int, Any]] = []
         for k in key if type(key) is tuple else (key,):
-            if isinstance(k, (bool, np.bool_)):  # a mask without axes
-                if not k:
-                    raise UnsupportedError("index: on a GPU x[False] has no version; use tw.zeros((0, *x.shape))")
-                keys.append(None)
+            if isinstance(k, (bool, np.bool_)):  # a mask without axes: one element of a new one, or none
+                keys.append(bool(k))
             elif isinstance(k, (Array, np.ndarray, list)) or is_tensor(k):
                 a = np.asarray(plain(k)) if isinstance(k, list) else leaf(k, "index") if not isinstance(k, np.ndarray) else k
                 a = int(a) if not a.ndim and a.dtype.kind in "iu" else a
                 if isinstance(a, int):
                     keys.append(a)
+                elif a.dtype == np.bool_ and not a.ndim:
+                    keys.append(bool(a))
                 elif a.dtype == np.bool_:
                     masks.append((len(keys), a))
                     keys += nonzero(a) if isinstance(a, Array) else list(np.nonzero(a))
@@ -152,19 +149,19 @@ class Index:
                 keys.append(k)
             else:
                 keys.append(operator.index(k))
-        used = sum(k is not None and k is not Ellipsis for k in keys)
+        used = sum(map(_names_axis, keys))
         if used > x.ndim:
             raise IndexError(f"index: {used} indices for {shown(x)}")
         dots = next((i for i, k in enumerate(keys) if k is Ellipsis), len(keys))
         for i, mask in masks:
-            at = sum(k is not None and k is not Ellipsis for k in keys[:i]) + (i > dots) * (x.ndim - used)
+            at = sum(map(_names_axis, keys[:i])) + (i > dots) * (x.ndim - used)
             if x.shape[at : at + mask.ndim] != mask.shape:
                 raise IndexError(f"index: a mask has the shape of the axes it stands for, got {shown(mask)} for {shown(x)}")
         return [*keys[:dots], *[slice(None)] * (x.ndim - used), *keys[dots + 1 :]]
 
     def _array(self, k: Any, n: int, axis: int) -> Array:
         """Indices on the device; those of the host are checked first."""
-        found: Any = k if isinstance(k, Array) else np.asarray(k)
+        found: Any = np.zeros(int(k), np.int64) if isinstance(k, bool) else k if isinstance(k, Array) else np.asarray(k)
         if found.dtype.kind not in "iu":
             raise IndexError(f"index: indices are integers or bools, got {shown(found)}")
         if isinstance(found, Array):
@@ -180,8 +177,6 @@ class Index:
         return turned.reshape(prod(self.sizes), prod(self.rest))
 
     def result(self) -> Array:
-        if self.ids is None:
-            return self.basic.copy()
         made = gathered(self.rows(), self.ids).reshape((*self.shape, *self.rest))
         if not self.first or not self.rest:
             return made
@@ -190,8 +185,6 @@ class Index:
 
     def changed(self, x: Array, value: Array, mode: str) -> Array:
         """x with these elements changed by a value that broadcasts to them."""
-        if self.ids is None:
-            raise UnsupportedError(f"setitem: on a GPU an index {self.parts} of bools names no elements; use x[...]")
         n, k = len(self.shape), self.first
         shape = (*self.rest[:k], *self.shape, *self.rest[k:])
         while value.ndim > len(shape) and value.shape[0] == 1:
@@ -210,6 +203,10 @@ class Index:
         whole[tuple(p for p in self.parts if p is not None)] = made.reshape([s for s, p in zip(made.shape, self.parts, strict=True)
                                                                              if p is not None])
         return whole
+
+
+def _names_axis(k: Any) -> bool:
+    return k is not None and k is not Ellipsis and not isinstance(k, bool)
 
 
 def _position(ids: Array, n: int, out: int | None) -> Array:

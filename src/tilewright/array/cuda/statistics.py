@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...core import dtypes as dt
-from ...core.errors import ArgumentError, UnsupportedError
+from ...core.errors import ArgumentError
 from ..api.base import FLOAT, axes_of, common
 from ..arrays import Array
 from . import indexing
@@ -77,29 +77,57 @@ def digitize(x: Array, bins: Array, right: bool = False) -> Array:
     return searchsorted(edges, x, "left" if right else "right")
 
 
+def _new(s: Array, equal_nan: bool) -> Array:
+    """Which elements of sorted columns differ from those before them."""
+    new: Array = call("ones", s.shape, np.bool_, device="cuda")
+    if len(s) > 1:
+        other = s[1:] != s[:-1]
+        if equal_nan and dt.dtype(s.dtype).kind == "f":
+            other = other & ~(call("isnan", s[1:]) & call("isnan", s[:-1]))
+        new[1:] = other
+    return new
+
+
+def _groups(order: Array, new: Array) -> tuple[Array, Array, Array]:
+    """First positions, inverse and counts of what an order brings together, where `new` begins another group."""
+    if not len(order):
+        return order, order, order
+    at = flatnonzero(new)
+    ends = call("concat", [at[1:], call("asarray", [len(order)], np.int64, device="cuda")])
+    groups = call("cumsum", new.astype(np.int64)) - 1
+    return order[at], call("zeros", order.shape, np.int64, device="cuda").at[order].set(groups), ends - at
+
+
 def _distinct(x: Array, equal_nan: bool) -> tuple[Array, Array, Array, Array]:
     """Values, first positions, inverse and counts."""
     flat = x.reshape(-1)
     order = call("argsort", flat)
-    s = flat[order]
-    new = call("ones", flat.shape, np.bool_, device="cuda")
-    if len(flat) > 1:
-        other = s[1:] != s[:-1]
-        if equal_nan and dt.dtype(x.dtype).kind == "f":
-            other = other & ~(call("isnan", s[1:]) & call("isnan", s[:-1]))
-        new[1:] = other
-    at = flatnonzero(new)
-    ends = call("concat", [at[1:], call("asarray", [len(flat)], np.int64, device="cuda")])
-    groups = call("cumsum", new.astype(np.int64)) - 1
-    inverse = call("zeros", flat.shape, np.int64, device="cuda").at[order].set(groups) if len(flat) else order
-    return s[at], order[at], inverse.reshape(x.shape), ends - at if len(flat) else at
+    first, inverse, counts = _groups(order, _new(flat[order], equal_nan))
+    return flat[first], first, inverse.reshape(x.shape), counts
+
+
+def _distinct_slices(x: Array, axis: int) -> tuple[Array, Array, Array, Array]:
+    """The same of slices along an axis. A column's elements become their ranks, and two columns of ranks become one until one is left."""
+    (k,) = axes_of(axis, x.ndim, "unique")
+    slices = call("moveaxis", x, k, 0)
+    n = len(slices)
+    flat = slices.reshape(n, -1) if x.size else call("zeros", (n, 1), np.int64, device="cuda")
+    keys = flat
+    while keys.shape[1] > 1:
+        order = call("argsort", keys, axis=0)
+        ranks = call("cumsum", _new(call("take_along_axis", keys, order, 0), True).astype(np.int64), axis=0) - 1
+        ranks = call("take_along_axis", ranks, call("argsort", order, axis=0), 0)
+        keys = ranks[:, 1::2] + ranks[:, : ranks.shape[1] - 1 : 2] * n
+        if ranks.shape[1] % 2:
+            keys = call("concat", [keys, ranks[:, -1:]], axis=1)
+    order = call("argsort", keys.reshape(-1))
+    first, inverse, counts = _groups(order, call("any", _new(flat[order], False), axis=1))
+    return call("moveaxis", slices[first], 0, k), first, inverse, counts
 
 
 @public
 def unique(x: Array, return_index: bool = False, return_inverse: bool = False, return_counts: bool = False, axis: int | None = None) -> Any:
-    if axis is not None:
-        raise UnsupportedError("unique: on a GPU an axis has no version; use x.to('cpu')")
-    values, *rest = _distinct(x, True)
+    values, *rest = _distinct(x, True) if axis is None else _distinct_slices(x, axis)
     found = [values, *(r for r, wanted in zip(rest, (return_index, return_inverse, return_counts), strict=True) if wanted)]
     return tuple(found) if len(found) > 1 else values
 
@@ -197,12 +225,30 @@ def interp(x: Any, xp: Any, fp: Any) -> Array:
 
 # ---- statistics
 
+# method -> where a quantile q of n sorted elements lies; between two elements it is interpolated
+PLACES: dict[str, Callable[[Any, int], Any]] = {
+    "linear": lambda q, n: (n - 1) * q,
+    "lower": lambda q, n: np.floor((n - 1) * q),
+    "higher": lambda q, n: np.ceil((n - 1) * q),
+    "nearest": lambda q, n: np.around((n - 1) * q),
+    "midpoint": lambda q, n: (np.floor((n - 1) * q) + np.ceil((n - 1) * q)) / 2,
+    "inverted_cdf": lambda q, n: np.ceil(n * q - 1),
+    "averaged_inverted_cdf": lambda q, n: (np.ceil(n * q - 1) + np.floor(n * q)) / 2,
+    "closest_observation": lambda q, n: np.around(n * q) - 1,
+    "interpolated_inverted_cdf": lambda q, n: n * q - 1,
+    "hazen": lambda q, n: n * q - 0.5,
+    "weibull": lambda q, n: (n + 1) * q - 1,
+    "median_unbiased": lambda q, n: n * q + (1 + q) / 3 - 1,
+    "normal_unbiased": lambda q, n: n * q + (3 + 2 * q) / 8 - 1,
+}
+
+
 @public
 def quantile(x: Array, q: Any, axis: Any = None, keepdims: bool = False, method: str = "linear") -> Array:
-    if method != "linear":
-        raise UnsupportedError(f"quantile: on a GPU the method is 'linear', got {method!r}; use x.to('cpu')")
+    if method not in PLACES:
+        raise ArgumentError(f"quantile: the method is one of {', '.join(PLACES)}, got {method!r}")
     points = np.asarray(q.numpy() if type(q) is Array else q, np.float64)
-    if ((points < 0) | (points > 1)).any():
+    if not ((points >= 0) & (points <= 1)).all():
         raise ArgumentError(f"quantile: quantiles are 0 to 1, got {points.tolist()}")
     x = as_float(x)
     rows, axes = in_one_axis(x, axis)
@@ -210,15 +256,13 @@ def quantile(x: Array, q: Any, axis: Any = None, keepdims: bool = False, method:
     if not n:
         raise ArgumentError("quantile: nothing has no quantiles")
     s = call("sort", rows)
-    made = []
-    for p in points.reshape(-1):
-        at = p * (n - 1)
-        low = min(int(at), n - 1)
-        a, b = s[..., low], s[..., min(low + 1, n - 1)]
-        one = a + (b - a) * float(at - low) if at > low else a
-        one = call("where", call("isnan", s[..., -1]), s[..., -1], one)
-        made.append(with_axes(one, axes, x.ndim, keepdims))
-    return made[0] if not points.ndim else call("stack", made).reshape((*points.shape, *made[0].shape))
+    at = np.clip(PLACES[method](points.reshape(-1), n), 0, n - 1)
+    low = np.floor(at).astype(np.int64)
+    a, b = s[..., low], s[..., np.minimum(low + 1, n - 1)]
+    one = call("where", call("asarray", at > low, device="cuda"), a + (b - a) * call("asarray", (at - low).astype(x.dtype), device="cuda"), a)
+    one = call("where", call("isnan", s[..., -1:]), s[..., -1:], one)
+    made = with_axes(call("moveaxis", one, -1, 0), axes, x.ndim, keepdims, 1)
+    return made.reshape((*points.shape, *made.shape[1:]))
 
 
 @public

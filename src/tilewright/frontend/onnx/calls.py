@@ -1,37 +1,47 @@
-"""Calls of models that are several segments, in the code cache: the next process runs the segments of an earlier call that had the same
-types and sizes, and imports the model when another one comes.
+"""Calls of models that are several segments or have steps of the host, in the code cache: the next process runs what an earlier call of
+the same types and sizes ran, or the last one of the same ranks, and imports the model where neither serves.
 
-A call is stored where it is segments alone: no steps of the host, no strings or sequences, nothing random. Its entry says between any two
-segments what the second was planned for: types and sizes, and the elements of what its plan made constants.
+An entry holds the stages of a call one after the other: the segment, the host's steps as ops with their attributes, and what the stage
+after it was planned for: types and sizes, and the elements of what its plan made constants. A body that the host runs in a loop goes
+through other stages from round to round: of such a body the tree of all stages is stored.
 """
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...core.errors import STRANGE, InputError, TilewrightError
+from ...core.errors import STRANGE, FormatError, InputError, TilewrightError
 from ...core.hashing import blake2b
 from ...runtime.archive.entry import Data, entry_bytes, read_entry
 from ...target.cpu.cache import CodeCache
 from . import store
+from .tables import HOST, IMPORTING, PREPARED, lookup, stepped
 
 if TYPE_CHECKING:
     from ...runtime.session import Session
-    from .program import Stage
+    from .importer import Blocked
+    from .program import Program, Stage
     from .session import Imported, SegmentedSession
 
 Env = dict[str, Any]
 Load = Callable[[str], "Session | None"]  # the session of a stored segment
 KEPT = 64  # calls of one model
+WORDS = 1 << 16  # strings of one constant that are stored
 
 
 def _sizes(env: Env) -> list[Any] | None:
     """Types and sizes of a call's arguments; None where one of them is no array."""
-    found = [[n, str(a.dtype), list(a.shape)] for n, a in env.items() if isinstance(a, np.ndarray) and a.dtype.kind not in "OUS"]
+    found = [[n, str(a.dtype), list(a.shape)] for n, a in env.items() if isinstance(a, np.ndarray)]
     return found if len(found) == len(env) else None
+
+
+def _ranks(sizes: list[Any]) -> list[Any]:
+    """The same for any sizes."""
+    return [[n, kind, len(shape)] for n, kind, shape in sizes]
 
 
 def scalars(env: Mapping[str, Any]) -> set[str]:
@@ -46,6 +56,10 @@ def _name(key: str, *parts: object) -> str:
 # --- writing
 
 
+class _NotStored(Exception):
+    """A call that goes through something that an entry cannot hold."""
+
+
 def save_model(key: str, imported: Imported) -> None:
     """Say that the model of this key is several segments, and what it takes and gives."""
     with contextlib.suppress(TypeError, ValueError):  # a name in the file that is no text
@@ -53,51 +67,111 @@ def save_model(key: str, imported: Imported) -> None:
         CodeCache().put(_name(key), entry_bytes(header, []))
 
 
-def save_call(key: str, imported: Imported, given: Env, stages: list[Stage], env: Env) -> None:
-    """Store a call that went through these stages. `env` is what it had in the end."""
-    sizes, outputs = _sizes(given), imported.program.outputs
-    if sizes is None or not all(isinstance(env.get(n), np.ndarray) for n in outputs):
+def save_call(key: str, imported: Imported, given: Env, stages: list[Stage]) -> None:
+    """Store a call that went through these stages."""
+    sizes, cache = _sizes(given), CodeCache()
+    if sizes is None:
         return
-    blobs, described, there = list[bytes](), list[Data](), set(given)
-    for s in stages:
-        there.update(s.known, (n for n, _ in s.segment.outputs) if s.segment is not None else ())
-        stage = _described(s, {n: env[n] for n in there if n in env}, blobs)
-        if stage is None:
-            return
-        described.append(stage)
+    writer = _Writer()
+    try:
+        program = writer.program(imported.program, stages)
+    except _NotStored:
+        return
+    if sum(map(len, writer.blobs)) > cache.limit // store.SHARE:
+        return
     name = _name(key, sizes)
-    for k, s in enumerate(stages):
-        if s.segment is not None and s.segment.session is not None:
-            store.save(_name(name, k), s.segment.session, imported)
-    with contextlib.suppress(TypeError, ValueError):
-        CodeCache().put(name, entry_bytes({"stages": described, "outputs": outputs}, [blobs]))
+    for k, session in enumerate(writer.sessions):
+        store.save(_name(name, k), session, imported)
+    with contextlib.suppress(TypeError, ValueError):  # attributes that are no plain data
+        data = entry_bytes({**program, "name": name}, [writer.blobs])
+        cache.put(name, data)
+        cache.put(_name(key, _ranks(sizes)), data)
 
 
-def _described(stage: Stage, env: Env, blobs: list[bytes]) -> Data | None:
-    """A stage whose end finds these values; None where it cannot be stored."""
-    segment = stage.segment
-    if stage.host:
-        return None
-    reads = [n for n in stage.reads or () if n in env and n not in stage.known] if stage.rest else []
-    values = [*stage.known.values(), *(env[n] for n in reads)]
-    if not all(isinstance(v, np.ndarray) and v.dtype.kind not in "OUSV" for v in values):
-        return None
-    if segment is not None and (segment.seeded or any(e.kind != "plain" for e in (*segment.elems, *(e for _, _, e in segment.inputs)))
-                                or any(p for _, p, _ in segment.inputs) or not all(isinstance(s, int) for _, s in segment.outputs)):
-        return None
+class _Writer:
+    """Plain data for stages. `sessions` and `blobs` are what they refer to by number."""
 
-    def blob(a: Any) -> Data:
-        blobs.append(np.ascontiguousarray(a).tobytes())
-        return {"dtype": str(a.dtype), "shape": list(a.shape), "blob": len(blobs) - 1}
+    def __init__(self) -> None:
+        self.sessions, self.blobs = list[Any](), list[bytes]()
 
-    return {"runs": segment is not None and segment.session is not None,
-            "inputs": [] if segment is None else [n for n, _, _ in segment.inputs],
-            "gives": [] if segment is None else [list(o) for o in segment.outputs],
-            "known": {n: blob(a) for n, a in stage.known.items()},
-            "asks": {n: blob(env[n]) if n in stage.needs else {"dtype": str(env[n].dtype), "shape": list(env[n].shape)} for n in reads}}
+    def program(self, program: Program, path: Sequence[Stage] = ()) -> Data:
+        """Its inputs and outputs, and the stages of one call, or all where `path` is empty."""
+        return {"inputs": [program.frame.names.get(n, n) for n in program.inputs], "outputs": program.outputs,
+                "fixed": {n: self.array(program.constants[n]) for n in program.outputs if n in program.constants},
+                "gives": [[g.elem, list(g.dims)] for g in program.gives],
+                "start": self.stage(program, path[0] if path else program.start, path[1:], whole=not path)}
+
+    def stage(self, program: Program, stage: Stage, path: Sequence[Stage], *, whole: bool) -> Data:
+        segment, number = stage.segment, None
+        if segment is not None:
+            if segment.seeded or any(e.kind != "plain" for e in (*segment.elems, *(e for _, _, e in segment.inputs))) \
+                    or any(p for _, p, _ in segment.inputs) or not all(isinstance(s, int) for _, s in segment.outputs):
+                raise _NotStored
+            if segment.session is not None:
+                number = len(self.sessions)
+                self.sessions.append(segment.session)
+        after = [(k, s) for k, s in reversed(stage.next.items()) if whole or s is path[0]] if whole or path else []
+        return {"segment": number, "inputs": [] if segment is None else [n for n, _, _ in segment.inputs],
+                "gives": [] if segment is None else [list(o) for o in segment.outputs],
+                "known": {n: self.array(a) for n, a in stage.known.items()}, "host": [self.step(program, b) for b in stage.host],
+                "ends": not stage.rest,
+                "next": [[self.asks(stage.names, k), self.stage(program, s, path[1:], whole=whole)] for k, s in after]}
+
+    def step(self, program: Program, blocked: Blocked) -> Data:
+        item, constants = blocked.item, program.constants
+        if lookup(HOST, item.domain, item.op_type, item.version) in IMPORTING:
+            raise _NotStored
+        return {"op": [item.domain, item.op_type, item.version], "title": item.title, "inputs": list(item.inputs),
+                "outputs": list(item.outputs), "fixed": {n: self.array(constants[n]) for n in item.inputs if n in constants},
+                "attrs": {k: self.attribute(program, v) for k, v in item.attrs.items()}}
+
+    def attribute(self, program: Program, value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            return {"array": self.array(value)}
+        if not hasattr(value, "captured"):
+            return value
+        body = program.bodies.get(id(value))
+        if body is None:  # it has not run
+            raise _NotStored
+        return {"body": self.program(body), "captured": sorted(value.captured())}
+
+    def array(self, a: Any) -> Data:
+        if not isinstance(a, np.ndarray):
+            raise _NotStored
+        if a.dtype.kind in "OUS":
+            words = a.reshape(-1).tolist()
+            if len(words) > WORDS or not all(isinstance(w, str) for w in words):
+                raise _NotStored
+            return {"words": words, "shape": list(a.shape)}
+        self.blobs.append(np.ascontiguousarray(a).tobytes())
+        return {"dtype": str(a.dtype), "shape": list(a.shape), "blob": len(self.blobs) - 1}
+
+    def asks(self, names: list[str], key: Any) -> list[Any]:
+        """What a plan was made for, from its key: [name, type, sizes (None: any), elements]. Two types are no dtypes: "" of strings and
+        "maps" of a list of them."""
+        if len(key) != len(names):  # sizes that must be equal
+            raise _NotStored
+        found = list[Any]()
+        for n, k in zip(names, key, strict=True):
+            if k == "strings":
+                found.append([n, "", None, None])
+            elif isinstance(k, tuple) and k[:1] == ("maps",):
+                found.append([n, "maps", [k[1]], None])
+            elif isinstance(k, tuple) and len(k) == 2 and isinstance(k[1], str):
+                found.append([n, k[1], list(k[0]), None])
+            elif isinstance(k, tuple) and len(k) == 4 and isinstance(k[3], bytes):
+                self.blobs.append(k[3])
+                found.append([n, k[2], list(k[0]), len(self.blobs) - 1])
+            else:
+                raise _NotStored
+        return found
 
 
 # --- reading
+
+
+class _Missing(Exception):
+    """The stages of an entry do not serve this call."""
 
 
 class StoredCalls:
@@ -114,27 +188,52 @@ class StoredCalls:
             raise InputError(f"session: {self.name} is closed")
         if self._imported.found is not None and not self._imported.found.stores:
             return self._imported.found(*args, **kwargs)
-        env = {**dict(zip(self._names, args, strict=False)), **kwargs}
-        if len(args) + len(kwargs) == len(env) and set(env) == set(self._names):
-            found = self._ran({n: env[n] for n in self._names})
-            if found is not None:
-                return found[0] if len(found) == 1 else tuple(found)
-        return self._imported(*args, **kwargs)
+        names = self._names
+        env = dict(zip(names, args, strict=False))
+        if kwargs or len(args) != len(names):
+            env = {**env, **kwargs}
+            if len(args) + len(kwargs) != len(env) or set(env) != set(names):
+                return self._imported(*args, **kwargs)  # which says what is wrong
+            env = {n: env[n] for n in names}
+        found = self._ran(env)
+        if found is None:
+            return self._imported(*args, **kwargs)
+        return found[0] if len(found) == 1 and not isinstance(found[0], list) else tuple(found)
 
     def _ran(self, env: Env) -> list[Any] | None:
-        kinds = tuple([(a.shape, a.dtype) if isinstance(a, np.ndarray) else None for a in env.values()])
-        if kinds not in self._calls and len(self._calls) < KEPT:
-            sizes = _sizes(env)
-            self._calls[kinds] = None if sizes is None else self._read(_name(self._key, sizes))
+        kinds = tuple([(a.shape, a.dtype) if type(a) is np.ndarray else None for a in env.values()])
+        for n, a in env.items():
+            if type(a) is np.ndarray and a.dtype.kind in "US":
+                env[n] = a.astype(object)
         call = self._calls.get(kinds)
-        return None if call is None else call(env)
+        if call is None and kinds not in self._calls and len(self._calls) < KEPT:
+            sizes = _sizes(env)
+            call = self._calls[kinds] = None if sizes is None else self._found(sizes)
+        try:
+            return None if call is None else call(env)
+        except (_Missing, InputError):  # the imported model knows whether there is something wrong with it
+            return None
+        except STRANGE as e:
+            raise FormatError(f"onnx: {self.name} is not as the standard has it: {type(e).__name__}: {e}") from e
+
+    def _found(self, sizes: list[Any]) -> _Call | None:
+        call = self._read(_name(self._key, sizes))
+        declared = {n: shape for n, _, shape in self.arguments[0]}
+        if call is None and all(len(shape) == len(declared[n]) and all(not isinstance(d, int) or d in (m, -1) for d, m in
+                                                                       zip(declared[n], shape, strict=True)) for n, _, shape in sizes):
+            ranks = _name(self._key, _ranks(sizes))
+            if ranks not in self._calls:
+                self._calls[ranks] = self._read(ranks)
+            call = self._calls[ranks]
+        return call
 
     def _read(self, name: str) -> _Call | None:
         data = CodeCache().get(name)
         if data is None:
             return None
         try:
-            return _Call(name, *read_entry(memoryview(data)), self._segment)
+            header, groups = read_entry(memoryview(data))
+            return _Call(_Reader(header["name"], groups[0], self._segment).program(header))
         except (TilewrightError, *STRANGE, OSError):
             return None  # written by something else, or a segment has been dropped
 
@@ -156,68 +255,177 @@ class StoredCalls:
         return f"<SegmentedSession {self.name}({', '.join(self._names)})>"
 
 
+class _Stage:
+    """A stored stage, as functions and names."""
+
+    session: Any
+    inputs: list[str]
+    gives: list[tuple[str, int]]
+    known: Env
+    host: list[Callable[[Env], None]]
+    reads: set[str]  # names that it or one after it needs
+    ends: bool
+    next: list[tuple[list[tuple[str, Any, Any, Any]], _Stage]]
+
+    def run(self, env: Env) -> None:
+        if self.session is not None:
+            made = self.session(*[env[n] for n in self.inputs])
+            results = made if type(made) is tuple else (made,)
+            for n, at in self.gives:
+                env[n] = results[at]
+        if self.known:
+            env.update(self.known)
+        for step in self.host:
+            step(env)
+
+    def following(self, env: Env) -> _Stage:
+        """The stage that was planned for what this one has given."""
+        for asks, stage in self.next:
+            if all(_fits(env[n], *asked) for n, *asked in asks):
+                return stage
+        raise _Missing
+
+
+def _fits(a: Any, kind: Any, shape: Sequence[int | None] | None, elements: bytes | None) -> bool:
+    if type(a) is not np.ndarray:
+        return kind == "maps" and isinstance(a, list) and [len(a)] == shape
+    if shape is None:
+        return a.dtype.kind in "OUS"
+    return (a.dtype == kind and len(a.shape) == len(shape) and all(b is None or b == n for n, b in zip(a.shape, shape, strict=True))
+            and (elements is None or a.tobytes() == elements))
+
+
+class _Program:
+    """A stored program: that of a call, or of a body."""
+
+    def __init__(self, inputs: list[str], outputs: list[str], fixed: Env, start: _Stage) -> None:
+        self.inputs, self.outputs, self.fixed, self.start = inputs, outputs, fixed, start
+
+    def run(self, env: Env, stage: _Stage | None = None) -> list[Any]:
+        stage = stage or self.start
+        stage.run(env)
+        while not stage.ends:
+            stage = stage.following(env)
+            stage.run(env)
+        return [env[n] if n in env else self.fixed[n].copy() for n in self.outputs]
+
+
+class _Step:
+    """What a function of the host is given beside its inputs."""
+
+    def __init__(self, outputs: tuple[str, ...], version: int, env: Env) -> None:
+        self.outputs, self.version, self._env = outputs, version, env
+
+    def body(self, sub: tuple[_Program, list[str], Sequence[Any]]) -> Any:
+        from .host_flow import Callee
+
+        program, names, gives = sub
+        env = self._env
+        captured = {n: env[n] for n in names if n in env}
+        return Callee(lambda *args: program.run({**captured, **dict(zip(program.inputs, args, strict=True))}), gives)
+
+
+class _Reader:
+    """Stages from plain data."""
+
+    def __init__(self, name: str, blobs: list[memoryview], segment: Load) -> None:
+        self.name, self.blobs, self.segment = name, blobs, segment
+
+    def program(self, d: Data) -> _Program:
+        return _Program(d["inputs"], d["outputs"], {n: self.array(a) for n, a in d["fixed"].items()}, self.stage(d["start"], d["outputs"]))
+
+    def array(self, d: Mapping[str, Any]) -> Any:
+        if "words" in d:
+            words = np.empty(len(d["words"]), object)
+            words[:] = d["words"]
+            return words.reshape(d["shape"])
+        return np.frombuffer(self.blobs[d["blob"]], np.dtype(d["dtype"])).reshape(d["shape"]).copy()
+
+    def stage(self, d: Data, outputs: Sequence[str]) -> _Stage:
+        s = _Stage()
+        s.session = None if d["segment"] is None else self.segment(_name(self.name, d["segment"]))
+        if d["segment"] is not None and s.session is None:
+            raise InputError("onnx: a segment of a stored call is not in the cache")
+        s.inputs, s.gives, s.ends = d["inputs"], [(n, at) for n, at in d["gives"]], d["ends"]
+        s.known = {n: self.array(a) for n, a in d["known"].items()}
+        s.reads = {*s.inputs, *outputs}
+        s.host = [self.step(h, s.reads) for h in d["host"]]
+        s.next = [([self.asked(*a) for a in asks], self.stage(after, outputs)) for asks, after in d["next"]]
+        for asks, after in s.next:
+            s.reads |= {n for n, *_ in asks} | after.reads
+        return s
+
+    def asked(self, n: str, kind: str, shape: list[int | None] | None, blob: int | None) -> tuple[str, Any, Any, Any]:
+        return n, np.dtype(kind) if kind not in ("", "maps") else kind, shape, None if blob is None else bytes(self.blobs[blob])
+
+    def step(self, d: Data, reads: set[str]) -> Callable[[Env], None]:
+        from . import host_flow, host_ml, host_sizes, host_strings  # noqa: F401  fill the table
+
+        (domain, op, version), inputs, title = d["op"], d["inputs"], d["title"]
+        fn = lookup(HOST, domain, op, version)
+        if fn is None:
+            raise InputError(f"onnx: the op {op!r} of a stored call is not there")
+        fixed, attrs = {n: self.array(a) for n, a in d["fixed"].items()}, {k: self.attribute(v, reads) for k, v in d["attrs"].items()}
+        outputs = tuple(d["outputs"])
+        reads.update(inputs)
+        ready = stepped(title, partial(fn, **attrs), ())[0] if fn in PREPARED else None
+
+        def run(env: Env) -> None:
+            given = [(env[n] if n in env else fixed[n]) if n else None for n in inputs]
+            results = stepped(title, ready or partial(fn, _Step(outputs, version, env), **attrs), given)
+            for n, value in zip(outputs, results, strict=False):
+                if n:
+                    env[n] = value
+
+        return run
+
+    def attribute(self, value: Any, reads: set[str]) -> Any:
+        if not isinstance(value, dict):
+            return value
+        if "array" in value:
+            return self.array(value["array"])
+        from .host_flow import Gives
+
+        reads.update(value["captured"])
+        return self.program(value["body"]), value["captured"], [Gives(e, tuple(dims)) for e, dims in value["body"]["gives"]]
+
+
 class _Call:
-    """The segments of one call, and what each was planned for."""
+    """The stages of one call. Those that scalars alone decide (a choice by a sampling rate or a flag) run once for each value."""
 
-    def __init__(self, name: str, header: Data, groups: list[list[memoryview]], segment: Load) -> None:
-        blobs = groups[0]
-
-        def array(d: Mapping[str, Any]) -> Any:
-            return np.frombuffer(blobs[d["blob"]], np.dtype(d["dtype"])).reshape(d["shape"]).copy()
-
-        self._outputs = header["outputs"]
+    def __init__(self, program: _Program) -> None:
+        self._program = program
         self._few: tuple[list[str], int] | None = None
-        self._begun: dict[Any, Env | None] = {}  # what the first stages give that scalars alone decide
-        self._stages = []
-        for k, s in enumerate(header["stages"]):
-            session = segment(_name(name, k)) if s["runs"] else None
-            if s["runs"] and session is None:
-                raise InputError("onnx: a segment of a stored call is not in the cache")
-            asks = [(n, np.dtype(d["dtype"]), tuple(d["shape"]), array(d).tobytes() if "blob" in d else None) for n, d in s["asks"].items()]
-            self._stages.append((session, s["inputs"], s["gives"], {n: array(d) for n, d in s["known"].items()}, asks))
+        self._begun: dict[Any, tuple[Env, _Stage]] = {}
 
-    def __call__(self, env: Env) -> list[Any] | None:
-        """The results; None where a later segment was planned for something else."""
+    def __call__(self, env: Env) -> list[Any]:
         if self._few is None:
             self._few = self._find_few(env)
         few, at = self._few
-        if at:
-            key = tuple([env[n].tobytes() for n in few])
-            if key not in self._begun:
-                begun = dict(env)
-                fits = self._through(self._stages[:at], begun)
-                later = {n for _, inputs, _, _, asks in self._stages[at:] for n in (*inputs, *(a[0] for a in asks))} | set(self._outputs)
-                self._begun[key] = {n: v for n, v in begun.items() if n not in env and n in later} if fits else None
-                if len(self._begun) > KEPT:
-                    self._begun.pop(next(iter(self._begun)), None)
-            found = self._begun.get(key)
-            if found is None:
-                return None
-            env.update((n, v.copy() if n in self._outputs else v) for n, v in found.items())
-        return [env[n] for n in self._outputs] if self._through(self._stages[at:], env) else None
+        if not at:
+            return self._program.run(env)
+        key = tuple([env[n].tobytes() for n in few])
+        found = self._begun.get(key)
+        if found is None:
+            begun, stage = dict(env), self._program.start
+            for _ in range(at):
+                stage.run(begun)
+                stage = stage.following(begun)
+            found = self._begun[key] = {n: v for n, v in begun.items() if n not in env and n in stage.reads}, stage
+            if len(self._begun) > KEPT:
+                self._begun.pop(next(iter(self._begun)), None)
+        outputs = self._program.outputs
+        env.update((n, v.copy() if n in outputs else v) for n, v in found[0].items())
+        return self._program.run(env, found[1])
 
     def _find_few(self, env: Env) -> tuple[list[str], int]:
         """Scalar arguments, and how many of the first stages they alone decide."""
-        given, at = scalars(env), 0
+        given, at, stage = scalars(env), 0, self._program.start
         few = sorted(given)
-        while at < len(self._stages) - 1 and given.issuperset(self._stages[at][1]):
-            given |= {n for n, _ in self._stages[at][2]} | set(self._stages[at][3])
-            at += 1
+        while stage.next and not stage.host and given.issuperset(stage.inputs):
+            given |= {n for n, _ in stage.gives} | set(stage.known)
+            stage, at = stage.next[0][1], at + 1
         return few, at
-
-    def _through(self, stages: list[Any], env: Env) -> bool:
-        """Whether the segments after these were planned for what these give."""
-        for session, inputs, gives, known, asks in stages:
-            if session is not None:
-                made = session(*(env[n] for n in inputs))
-                results = made if isinstance(made, (tuple, list)) else (made,)
-                env.update((n, np.asarray(results[at])) for n, at in gives)
-            env.update(known)
-            for n, kind, shape, wanted in asks:
-                a = env[n]
-                if a.shape != shape or a.dtype != kind or (wanted is not None and a.tobytes() != wanted):
-                    return False
-        return True
 
 
 def load_model(key: str, segment: Load, imported: Callable[[], SegmentedSession]) -> StoredCalls | None:

@@ -16,7 +16,8 @@ from ...ops import functions as F
 from .content import Contents
 from .importer import Builder, Nothing, Strings
 from .model import Item, Sub, items_of
-from .registry import Context, NeedsHost, axis_of, host, op
+from .registry import Context, NeedsHost, axis_of
+from .tables import op
 
 COUNTER, MOST_ROUNDS = 64, 4096  # elements of a counter, and rounds that are counted while the graph is made
 
@@ -205,32 +206,6 @@ def _loop_as_while(c: Context, body: Body, outs: list[Value], trip: Value | None
     return tuple(made[2:])
 
 
-@host("Loop")
-def host_loop(step: Any, trip: Any, cond: Any, *carried: Any, body: Sub) -> Any:
-    call = step.body(body)
-    most = None if trip is None else int(np.asarray(trip).reshape(-1)[0])
-    go = True if cond is None else bool(np.asarray(cond).reshape(-1)[0])
-    state: list[Any] = list(carried)
-    n, i = len(state), 0
-    piles: list[list[Any]] = [[] for _ in range(len(body.graph.output) - 1 - n)]
-    while go and (most is None or i < most):
-        out = call(np.asarray(i, np.int64), np.asarray(go), *state)
-        go = bool(np.asarray(out[0]).reshape(-1)[0])
-        state = out[1 : n + 1]
-        for pile, x in zip(piles, out[n + 1 :], strict=True):
-            pile.append(x)
-        i += 1
-    return (*state, *(np.stack(p) if p else _empty(body.graph.output[n + 1 + k]) for k, p in enumerate(piles)))
-
-
-def _empty(info: Any) -> Any:
-    """No rounds: nothing of the declared type."""
-    from .elements import elem
-
-    t = info.type.tensor_type
-    return np.zeros((0, *(d.dim_value for d in t.shape.dim)), elem(t.elem_type).np)
-
-
 @op("Scan", since=9)
 def scan(c: Context, *inputs: Any, body: Sub, num_scan_inputs: int, scan_input_axes: Any = None, scan_input_directions: Any = None,
          scan_output_axes: Any = None, scan_output_directions: Any = None) -> Any:
@@ -276,30 +251,3 @@ def scan8(c: Context, lengths: Value | None, *inputs: Value, body: Sub, num_scan
         slices = [F.flip(x, (0,)) if directions and directions[k] else x for k, x in enumerate(one[n:])]
         rows.append(_scanned(c, body, one[:n], slices))
     return tuple(F.concat([F.reshape(v, (1, *v.shape)) for v in column], 0) for column in zip(*rows, strict=True))
-
-
-@host("Scan", since=9)
-def host_scan(step: Any, *inputs: Any, body: Sub, num_scan_inputs: int, scan_input_axes: Any = None, scan_input_directions: Any = None,
-              scan_output_axes: Any = None, scan_output_directions: Any = None) -> Any:
-    call, n = step.body(body), len(inputs) - num_scan_inputs
-    state = list(inputs[:n])
-    slices = [np.moveaxis(x, scan_input_axes[k] if scan_input_axes else 0, 0) for k, x in enumerate(inputs[n:])]
-    slices = [x[::-1] if scan_input_directions and scan_input_directions[k] else x for k, x in enumerate(slices)]
-    piles: list[list[Any]] = [[] for _ in range(len(body.graph.output) - n)]
-    for i in range(slices[0].shape[0]):
-        out = call(*state, *(np.asarray(x[i], order="C") for x in slices))
-        state = out[:n]
-        for pile, y in zip(piles, out[n:], strict=True):
-            pile.append(y)
-    done = []
-    for k, p in enumerate(piles):
-        y = np.stack(p[::-1] if scan_output_directions and scan_output_directions[k] else p)
-        done.append(np.ascontiguousarray(np.moveaxis(y, 0, scan_output_axes[k] if scan_output_axes else 0)))
-    return (*state, *done)
-
-
-@host("SequenceMap")
-def sequence_map(step: Any, first: list[Any], *more: Any, body: Sub) -> Any:
-    call = step.body(body)
-    rows = [call(x, *(m[i] if isinstance(m, list) else m for m in more)) for i, x in enumerate(first)]
-    return tuple([row[k] for row in rows] for k in range(len(body.graph.output)))

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from ...core.errors import FormatError
 from .host_strings import texts, words
-from .ops_ml import _mapping
-from .registry import ML, host, prepared
+from .tables import ML, host, prepared
 
 
 def _codes(table: Any) -> Any:
@@ -25,9 +25,21 @@ def _codes(table: Any) -> Any:
     return find
 
 
+def mapping(attrs: dict[str, Any]) -> tuple[list[Any], list[Any]]:
+    """Keys and values of a LabelEncoder."""
+    kinds = ("strings", "int64s", "floats", "tensor")
+    def first(what: str) -> list[Any] | None:
+        return next((np.asarray(attrs[n]).reshape(-1).tolist() for n in (f"{what}_{k}" for k in kinds) if attrs.get(n) is not None), None)
+
+    keys, values = first("keys"), first("values")
+    if keys is None or values is None or len(keys) != len(values):
+        raise FormatError("onnx: LabelEncoder needs as many keys as values")
+    return keys, values
+
+
 @prepared("LabelEncoder", domain=ML, since=2)
 def label_encoder(**attrs: Any) -> Any:
-    keys, values, _ = _mapping(attrs)
+    keys, values = mapping(attrs)
     table = dict(reversed(list(zip(keys, values, strict=True))))
     nan = next((v for k, v in table.items() if isinstance(k, float) and np.isnan(k)), None)
     tensor, default = attrs.get("values_tensor"), attrs.get("default_tensor")

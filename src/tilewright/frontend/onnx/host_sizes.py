@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from ...core.errors import ExecutionError, UnsupportedError
-from .elements import elem
-from .registry import host
+from .tables import host
 
 
 def _comparable(x: Any) -> Any:
@@ -82,6 +81,8 @@ def non_max_suppression(step: Any, boxes: Any, scores: Any, most: Any = None, io
 
 @host("BitCast")
 def bit_cast(step: Any, x: Any, *, to: int) -> Any:
+    from .elements import elem
+
     return np.ascontiguousarray(x).view(elem(to).np).reshape(np.asarray(x).shape)
 
 

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from ...core.errors import UnsupportedError
-from .elements import STRING, elem
-from .registry import ML, host, prepared, rows
+from .tables import ML, host, prepared, rows
 
 
 def texts(x: Any) -> Any:
@@ -108,6 +107,8 @@ def string_normalizer(step: Any, x: Any, *, case_change_action: str = "NONE", is
 @host("Cast")
 def cast(step: Any, x: Any, *, to: int, saturate: int = 1, round_mode: str = "up") -> Any:
     """Numbers from and to text."""
+    from .elements import STRING, elem
+
     a = np.asarray(x)
     if to == STRING:
         return _each(_text, a)
@@ -122,7 +123,7 @@ def cast(step: Any, x: Any, *, to: int, saturate: int = 1, round_mode: str = "up
 
 @host("CastLike")
 def cast_like(step: Any, x: Any, like: Any, *, saturate: int = 1, round_mode: str = "up") -> Any:
-    from .elements import elem_of
+    from .elements import STRING, elem_of
 
     return cast(step, x, to=STRING if np.asarray(like).dtype.kind in "OUS" else elem_of(like).number)
 
@@ -181,7 +182,7 @@ rows({
 
 
 @host("CenterCropPad", "DepthToSpace", "GatherElements", "GatherND", "OneHot", "Pad", "ReverseSequence", "ScatterElements", "ScatterND",
-      "Slice", "SpaceToDepth", "Split", "SplitToSequence", "TensorScatter", "Trilu")
+      "Slice", "SpaceToDepth", "Split", "SplitToSequence", "TensorScatter", "Trilu", importing=True)
 def moved(step: Any, *inputs: Any, **attrs: Any) -> Any:
     """Ops that only move elements: what is done to strings is done to their numbers. 0 is the string without letters."""
     from .importer import Builder

@@ -20,7 +20,8 @@ from .assume import Pair, pairs_of
 from .elements import Elem, elem_of
 from .load import Source, onnx_library
 from .model import Frame, Item, Sub, expanded, function_body, inlined, items_of, schema_of
-from .registry import HOST, TABLE, Context, NeedsData, NeedsHost, Unequal, lookup
+from .registry import Context, NeedsData, NeedsHost, Unequal
+from .tables import HOST, TABLE, lookup
 
 MOVES = frozenset(("Cast", "Concat", "Flatten", "Gather", "Pad", "Reshape", "Slice", "Split", "Squeeze", "Tile", "Unsqueeze"))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...core.errors import FormatError, UnsupportedError
 from .load import Source, onnx_library
-from .registry import HOST, TABLE, lookup
+from .tables import HOST, TABLE, lookup
 
 MOST_NODES, REPEATED = 10_000, 100  # nodes that functions may expand to: so many, and so many for each node that a file has
 DEEPEST = 32  # functions in functions

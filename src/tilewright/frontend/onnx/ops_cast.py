@@ -17,7 +17,8 @@ from ...ir.graph import Value
 from ...ops import functions as F
 from .elements import Elem, decoding, encoding
 from .ops_nn import product_of, windows
-from .registry import Context, NeedsData, NeedsHost, axis_of, elem_number, op, rows, static
+from .registry import Context, NeedsData, NeedsHost, axis_of, elem_number, static
+from .tables import op, rows
 
 
 @op("CastLike")

@@ -16,7 +16,8 @@ from ...ops import functions as F
 from ...ops.index.weighted import grid_sample as sample_grid
 from ...ops.index.weighted import sample, spots
 from ...ops.rows.resize import cubic_weight
-from .registry import Context, NeedsData, axis_of, limited, op, rows, static
+from .registry import Context, NeedsData, axis_of, limited, static
+from .tables import op, rows
 
 Array = np.ndarray[Any, Any]
 

@@ -11,7 +11,8 @@ from ...core.dims import Dim, product
 from ...core.errors import UnsupportedError
 from ...ir.graph import Value
 from ...ops import functions as F
-from .registry import Context, NeedsHost, axis_of, nonnegative, op, static
+from .registry import Context, NeedsHost, axis_of, nonnegative, static
+from .tables import op
 
 
 @op("Gather")

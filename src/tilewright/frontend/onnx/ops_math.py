@@ -12,7 +12,8 @@ from ...core.dims import at_least, floordiv, maximum, product
 from ...ir.graph import Value
 from ...ops import formulas
 from ...ops import functions as F
-from .registry import Context, axis_of, op, rows
+from .registry import Context, axis_of
+from .tables import op, rows
 
 
 def aligned(x: Value, y: Value, broadcast: int, axis: int | None) -> Value:

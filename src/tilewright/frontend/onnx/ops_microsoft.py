@@ -26,7 +26,8 @@ from .ops_cast import (
 from .ops_math import bit_shift as _bit_shift
 from .ops_nn import average_pool, conv, gemm, layer_norm, product_of, rms_norm
 from .ops_shape import trilu as _trilu
-from .registry import MICROSOFT, Context, axis_of, op, rows, static
+from .registry import Context, axis_of, static
+from .tables import MICROSOFT, op, rows
 
 ACTIVATIONS = {"Relu": "relu", "Tanh": "tanh", "Sigmoid": "sigmoid"}
 

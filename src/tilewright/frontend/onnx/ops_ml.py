@@ -12,8 +12,10 @@ from ...core.errors import FormatError, UnsupportedError
 from ...ir.graph import Graph, Value
 from ...ir.types import TensorType
 from ...ops import functions as F
+from .host_ml import mapping
 from .importer import Labels
-from .registry import ML, Context, NeedsHost, op, rows
+from .registry import Context, NeedsHost
+from .tables import ML, op, rows
 
 
 @op("ArrayFeatureExtractor", domain=ML)
@@ -70,22 +72,10 @@ def one_hot_encoder(c: Context, x: Value, *, cats_int64s: Any = None, cats_strin
     return F.cast(F.equal(F.reshape(whole, (*x.shape, 1)), c.constant(np.array(cats_int64s, np.int64))), dt.f32)
 
 
-def _mapping(attrs: dict[str, Any]) -> tuple[list[Any], list[Any], Any]:
-    """Keys, values and the default of a LabelEncoder."""
-    kinds = ("strings", "int64s", "floats", "tensor")
-    def first(what: str) -> list[Any] | None:
-        return next((np.asarray(attrs[n]).reshape(-1).tolist() for n in (f"{what}_{k}" for k in kinds) if attrs.get(n) is not None), None)
-
-    keys, values = first("keys"), first("values")
-    if keys is None or values is None or len(keys) != len(values):
-        raise FormatError("onnx: LabelEncoder needs as many keys as values")
-    return keys, values, attrs
-
-
 @op("LabelEncoder", domain=ML, since=2)
 def label_encoder(c: Context, x: Value, **attrs: Any) -> Value:
     """Numbers for numbers: a comparison with every key. Strings are the host's."""
-    keys, values, _ = _mapping(attrs)
+    keys, values = mapping(attrs)
     if any(isinstance(v, str) for v in (*keys, *values)) or len(keys) > 512:
         raise NeedsHost("it looks up strings or many keys")
     tensor = attrs.get("values_tensor")

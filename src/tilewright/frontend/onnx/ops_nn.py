@@ -15,7 +15,8 @@ from ...core.errors import UnsupportedError
 from ...ir.graph import Value
 from ...ops import functions as F
 from ...ops.index.pad_edges import fold
-from .registry import Context, Unequal, axis_of, limited, op, rows, static
+from .registry import Context, Unequal, axis_of, limited, static
+from .tables import op, rows
 
 
 def product_of(a: Value, b: Value, multiply: Callable[[Value, Value], Value] = F.matmul) -> Value:

@@ -9,7 +9,8 @@ from ...core.dims import Dim
 from ...ir.graph import Value
 from ...ops import functions as F
 from ...ops.random import draws
-from .registry import Context, elem_number, op, rows
+from .registry import Context, elem_number
+from .tables import op, rows
 
 
 def _normal(c: Context, shape: Sequence[Dim], e: Any, mean: float, scale: float, seed: Any) -> Value:

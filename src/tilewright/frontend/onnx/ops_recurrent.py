@@ -13,7 +13,8 @@ from ...ir.graph import Graph, Value
 from ...ops import formulas
 from ...ops import functions as F
 from .ops_cast import dynamic_quantize
-from .registry import Context, op
+from .registry import Context
+from .tables import op
 
 Activation = Callable[[Value], Value]
 

@@ -8,7 +8,8 @@ from ...core import dtypes as dt
 from ...core.dtypes import compute_dtype
 from ...ir.graph import Value
 from ...ops import functions as F
-from .registry import Context, axes_of, axis_of, op
+from .registry import Context, axes_of, axis_of
+from .tables import op
 
 
 def _plain(name: str) -> Any:

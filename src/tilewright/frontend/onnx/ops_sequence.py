@@ -9,7 +9,8 @@ from ...core.errors import ExecutionError, ShapeError
 from ...ir.graph import Value
 from ...ops import functions as F
 from .importer import Nothing
-from .registry import Context, axis_of, limited, op, rows, static
+from .registry import Context, axis_of, limited, static
+from .tables import op, rows
 
 
 def _place(c: Context, position: Value | None, count: int, default: int, limit: int) -> int:

@@ -11,7 +11,8 @@ from ...core.dims import Dim, Expr, at_least, bounds, ceildiv, maximum, minimum,
 from ...core.errors import ShapeError, UnsupportedError
 from ...ir.graph import Value
 from ...ops import functions as F
-from .registry import Context, Unequal, axes_of, axis_of, elem_number, limited, op, rows, static
+from .registry import Context, Unequal, axes_of, axis_of, elem_number, limited, static
+from .tables import op, rows
 
 
 @op("Shape")

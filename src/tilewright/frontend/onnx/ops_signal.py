@@ -10,7 +10,8 @@ from ...core.errors import ShapeError
 from ...ir.graph import Value
 from ...ops import functions as F
 from ...ops.fourier import functions as fourier
-from .registry import Context, axis_of, elem_number, limited, op, static
+from .registry import Context, axis_of, elem_number, limited, static
+from .tables import op
 
 
 def _transformed(c: Context, x: Value, axis: int, length: int | None, inverse: bool, onesided: bool) -> Value:

@@ -8,7 +8,8 @@ from ...core.errors import UnsupportedError
 from ...ir.graph import Graph, Value, subgraph
 from ...ops import functions as F
 from ...transform.vjp import dependents, pull_back
-from .registry import TRAINING, Context, op
+from .registry import Context
+from .tables import TRAINING, op
 
 
 def _groups(tensors: tuple[Value, ...], kinds: int) -> list[tuple[Value, ...]]:

@@ -10,22 +10,24 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ...core.dims import Dim, Expr, Symbol, substitute, sym
-from ...core.errors import ExecutionError, FormatError, TilewrightError
+from ...core.errors import FormatError, TilewrightError
 from ...core.seeds import draw_seed
 from ...ir.graph import Graph, Value
 from ...ir.types import TensorType
 from .assume import Assumed, Pair
 from .calls import scalars
 from .elements import Elem, elem, elem_of
+from .host_flow import Callee, Gives
 from .importer import Blocked, Builder, Nothing, Pending, Strings, constants_of
 from .load import Source, on_host
 from .model import Frame, Item, items_of
-from .registry import HOST, PREPARED, lookup
+from .tables import HOST, PREPARED, lookup, stepped
 
 SMALL = 4096  # elements of a value that the next plan takes as a constant
 KEPT = 64  # plans of one place in the program
@@ -110,6 +112,7 @@ class Stage:
     seen: dict[str, tuple[Any, ...]] = field(default_factory=dict)  # shapes of earlier calls; None where they differed
     known: dict[str, Any] = field(default_factory=dict)  # values that this plan makes constants
     reads: list[str] | None = None  # names that the nodes of `rest` and the outputs need
+    names: list[str] = field(default_factory=list)  # of them, those that the keys of `next` speak of
     why: list[str] = field(default_factory=list)  # the program is cut here
     alike: bool = False  # sizes that are equal in a call are one symbol; symbols of their own did not work out here
     exact: bool = False  # symbols did not work out here: every set of sizes has its own plan
@@ -129,6 +132,8 @@ class Program:
                 self.items.append(item)
         self.outputs = [frame.names.get(o.name, o.name) for o in graph.output]
         self.inputs = [i.name for i in graph.input]
+        tensors = [o.type.tensor_type for o in graph.output]
+        self.gives = [Gives(t.elem_type, tuple(d.dim_value for d in t.shape.dim)) for t in tensors]
         self.notes: list[str] = [] if notes is None else notes
         self.bodies: dict[int, Program] = {}
         self.start = Stage(None, [], self.items, set(), {})
@@ -282,6 +287,7 @@ class Program:
         found = stage.next.get(now := key())
         if found is None:
             found = self._planned(stage, env, names)
+            stage.names = [n for n in names if n not in known]
             stage.next[now := key()] = found
             if len(stage.next) > KEPT:
                 stage.next.popitem(last=False)
@@ -380,22 +386,16 @@ class Program:
     def _step(self, blocked: Blocked, env: dict[str, Any]) -> None:
         """One node on the host."""
         item = blocked.item
-        inputs = [self._output(n, env) if n else None for n in item.inputs]
-        try:
-            if blocked.run is None:
-                fn = lookup(HOST, item.domain, item.op_type, item.version)
-                assert fn is not None
-                if fn not in PREPARED:
-                    made = fn(Step(self, item, env), *inputs, **item.attrs)
-                else:
-                    blocked.run = fn(**item.attrs)
-            if blocked.run is not None:
-                made = blocked.run(*inputs)
-        except TilewrightError:
-            raise
-        except (ValueError, IndexError, TypeError, KeyError, ArithmeticError) as e:
-            raise ExecutionError(f"onnx: node {item.title}: {e}") from None
-        results = made if isinstance(made, tuple) else (made,)
+        run = blocked.run
+        if run is None:
+            fn = lookup(HOST, item.domain, item.op_type, item.version)
+            assert fn is not None
+            run = partial(fn, Step(self, item, env), **item.attrs)
+            if fn in PREPARED:
+                (run,) = stepped(item.title, partial(fn, **item.attrs), ())
+                blocked.run = run
+        assert run is not None
+        results = stepped(item.title, run, [self._output(n, env) if n else None for n in item.inputs])
         for name, value in zip(item.outputs, results, strict=False):
             if name:
                 env[name] = value
@@ -417,7 +417,7 @@ class Step:
     def version(self) -> int:
         return self.item.version
 
-    def body(self, sub: Any) -> Callable[..., list[Any]]:
+    def body(self, sub: Any) -> Callee:
         """A subgraph as a function of its inputs. It is planned once and kept."""
         program = self.program.bodies.get(id(sub))
         if program is None:
@@ -437,7 +437,7 @@ class Step:
             env.update((program.frame.names[i], a) for i, a in zip(program.inputs, args, strict=True))
             return program.run(env)
 
-        return call
+        return Callee(call, program.gives)
 
 
 def trimmed(graph: Graph, places: list[Any]) -> list[Any]:

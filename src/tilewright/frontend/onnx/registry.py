@@ -1,17 +1,17 @@
-"""The table ONNX op -> graph ops, and what its functions are given.
+"""What functions of the table ONNX op -> graph ops are given.
 
-One small function an op, registered with `@op("Softmax", since=13)`. It receives a `Context`, the node's inputs as `Value`s (None where an
-optional one is left out, a list for a sequence) and the node's attributes by name, and returns a value, or a tuple of them in the order of
-the node's outputs. `since` and `until` are opset versions of the op's domain: a node finds the entry that holds for its model's opset.
+One small function an op, registered with `@op("Softmax", since=13)` (`tables.py`). It receives a `Context`, the node's inputs as `Value`s
+(None where an optional one is left out, a list for a sequence) and the node's attributes by name, and returns a value, or a tuple of them
+in the order of the node's outputs. `since` and `until` are opset versions of the op's domain: a node finds the entry that holds for its
+model's opset.
 
 Ops that only the host can do (strings, results whose size depends on data) stand in a second table, `@host("NonZero")`: their functions
 take and give NumPy arrays and run between compiled segments.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,69 +30,6 @@ from .elements import ELEMS, OF_DTYPE, Elem
 
 if TYPE_CHECKING:
     from .importer import Scope
-
-Handler = Callable[..., Any]
-H = TypeVar("H", bound=Handler)
-NEWEST = 1 << 30
-ML, MICROSOFT, TRAINING, PREVIEW = "ai.onnx.ml", "com.microsoft", "ai.onnx.preview.training", "ai.onnx.preview"
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A function of the table and the opsets it holds for."""
-
-    fn: Handler
-    since: int
-    until: int
-
-
-TABLE: dict[tuple[str, str], list[Entry]] = {}
-HOST: dict[tuple[str, str], list[Entry]] = {}
-PREPARED: set[Handler] = set()  # of HOST, those that `prepared` registered
-
-
-def _enter(table: dict[tuple[str, str], list[Entry]], names: Sequence[str], since: int, until: int, domain: str) -> Callable[[H], H]:
-    def enter(fn: H) -> H:
-        for name in names:
-            entries = table.setdefault((domain, name), [])
-            if any(e.since <= until and since <= e.until for e in entries):
-                raise UnsupportedError(f"onnx op {name!r} is registered twice")
-            entries.append(Entry(fn, since, until))
-        return fn
-
-    return enter
-
-
-def op(*names: str, since: int = 1, until: int = NEWEST, domain: str = "") -> Callable[[H], H]:
-    """Register a function for these ops, from opset `since` to opset `until`."""
-    return _enter(TABLE, names, since, until, domain)
-
-
-def rows(table: dict[str, Handler], domain: str = "", enter: Callable[..., Callable[[Handler], Handler]] = op) -> None:
-    """Register functions of one line for every opset: the ops, separated by spaces, and what is built (or, with `host`, what runs)."""
-    for names, fn in table.items():
-        enter(*names.split(), domain=domain)(fn)
-
-
-def host(*names: str, since: int = 1, until: int = NEWEST, domain: str = "") -> Callable[[H], H]:
-    """Register a function that runs on the host."""
-    return _enter(HOST, names, since, until, domain)
-
-
-def prepared(*names: str, since: int = 1, until: int = NEWEST, domain: str = "") -> Callable[[H], H]:
-    """Register a function of a node's attributes that gives the function of its inputs: what follows from attributes alone is made once."""
-    def enter(fn: H) -> H:
-        PREPARED.add(fn)
-        return host(*names, since=since, until=until, domain=domain)(fn)
-
-    return enter
-
-
-def lookup(table: dict[tuple[str, str], list[Entry]], domain: str, name: str, version: int) -> Handler | None:
-    for e in table.get((domain, name), ()):
-        if e.since <= version <= e.until:
-            return e.fn
-    return None
 
 
 class NeedsData(Exception):

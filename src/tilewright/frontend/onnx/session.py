@@ -1,7 +1,7 @@
 """From a model to something to call: one compiled session where the model is one segment, a `SegmentedSession` otherwise."""
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +23,7 @@ from .program import Program, Segment, Stage, Tensor, declared, input_names, tri
 
 ROUNDS = 8  # nodes that may ask for something
 FINE = 256  # types and sizes of inputs that need no second look
-CALLS = 8  # of one session that are stored, each through other segments
+STORED, LOOKED = 8, 1000  # calls of one session: so many are stored, each through other segments, and so many are looked at
 
 
 @dataclass
@@ -151,6 +151,7 @@ class SegmentedSession:
     def __init__(self, imported: Imported, key: str | None = None) -> None:
         self._imported, self._key = imported, key  # under which calls are stored
         self._stored: set[Any] = set()  # ids of the stages of stored calls
+        self._calls = 0
         self._program, self._names = imported.program, imported.names
         self._source = imported.source
         self.arguments = imported.arguments
@@ -163,11 +164,26 @@ class SegmentedSession:
         if self._closed:
             raise InputError(f"session: {self.name} is closed")
         names = self._names
-        if len(args) == len(names) and not kwargs and self._key is None:  # nothing of it will be stored
-            fine = self._fine
-            env = {n: v if type(v) is np.ndarray and (n, v.dtype, v.shape) in fine else self._taken(n, v)
-                   for n, v in zip(names, args, strict=True)}
+        if len(args) != len(names) or kwargs:
+            args = self._ordered(args, kwargs)
+        fine = self._fine
+        env = {n: v if type(v) is np.ndarray and (n, v.dtype, v.shape) in fine else self._taken(n, v)
+               for n, v in zip(names, args, strict=True)}
+        if self._key is None:  # nothing of it will be stored
             return self._ran(env, [] if self._program.start.rest else None)
+        given, stages = dict(env), list[Stage]()
+        out = self._ran(env, stages)
+        if (last := id(stages[-1])) not in self._stored:
+            self._stored.add(last)
+            save_call(self._key, self._imported, given, stages)
+        self._calls += 1
+        if len(self._stored) == STORED or self._calls == LOOKED:
+            self._key = None
+        return out
+
+    def _ordered(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        """Arguments in the order of the inputs."""
+        names = self._names
         if len(args) > len(names):
             raise InputError(f"session: takes ({', '.join(names)}), got {len(args)} positional arguments")
         env = dict(zip(names, args, strict=False))
@@ -178,15 +194,7 @@ class SegmentedSession:
         for n in names:
             if n not in env:
                 raise InputError(f"session: argument {n!r} is missing; takes ({', '.join(names)})")
-            env[n] = self._taken(n, env[n])
-        given, stages = dict(env), list[Stage]()
-        out = self._ran(env, stages)
-        if self._key is not None and len(self._stored) < CALLS and (last := id(stages[-1])) not in self._stored:
-            self._stored.add(last)
-            save_call(self._key, self._imported, given, stages, env)
-        if not self._program.start.rest and self._program.start.host:
-            self._key = None  # every call has steps of the host: none can be stored
-        return out
+        return [env[n] for n in names]
 
     @property
     def stores(self) -> bool:

@@ -257,7 +257,8 @@ class _Pieces:
         if "transformed" in entry:
             from ...core.winograd import transformed
 
-            return transformed(self.array(entry["transformed"]), entry["tile"])
+            of = self.array(entry["transformed"])
+            return transformed(of, entry["tile"], small=of.dtype == kind)
         if "blob" in entry:
             return np.frombuffer(self._blobs[entry["blob"]], np.uint8).view(kind).reshape(shape)
         name, offset, strides = entry["place"]

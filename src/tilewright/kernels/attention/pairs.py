@@ -13,8 +13,8 @@ from ...core.dtypes import bf16, i32
 from ...core.target_spec import TargetSpec
 from ...tile.builder import Ix, Tile
 from ..pointwise.copies import MOVED
-from ..quant.words import PAIRS, in_words, word_operand, words_of
-from ..region import Operand, Region, widen
+from ..quant.words import PAIRS, in_words, pair_words, word_operand, words_of
+from ..region import Operand, Region
 from .forward import AttentionKernel, Config
 
 APART = 16  # keys between the two of a word
@@ -75,11 +75,9 @@ class PairsAttentionKernel(AttentionKernel):
 
     def _keep_weights(self, p: Tile) -> None:
         b = self.call.b
-        bits = b.bitcast(widen(b, b.cast(p, bf16)), i32)
         for at in range(0, self.config.keys, 2 * APART):
-            low, high = (b.extract(bits, (0, first), (p.shape[0], APART)) for first in (at, at + APART))
-            low = b.binary("and", b.binary("shr", low, 16), 0xFFFF)
-            b.store(self.p, (0, at // 2), b.binary("or", low, b.binary("and", high, -65536)))
+            low, high = (b.extract(p, (0, first), (p.shape[0], APART)) for first in (at, at + APART))
+            b.store(self.p, (0, at // 2), pair_words(b, low, high))
 
     def _value_row(self, key: Ix | int, i: Ix | int, column: int, limit: tuple[None, int] | None) -> Tile:
         return self.call.b.load(self.packed, (i, column), (1, self.config.width))

@@ -2,19 +2,22 @@
 
 A program transforms the pixels of a block of tiles into local memory [position, tile, K], multiplies them position by position with a panel
 of weights [position · K, width], and transforms and finishes the results of a tile at a time. K is the channels of a group, at every tap of
-the outer axes. A product is a sum of chains as in `matmul.py`. Tiles at the border read zeros outside; results outside are computed and not
-stored. Zero-sized results run no program.
+the outer axes. A product is a sum of chains as in `matmul.py`. Weights in bf16 lie in pairs of channels where the CPU multiplies such:
+pixels are read in pairs then, transformed in f32, and rounded. Tiles at the border read zeros outside; results outside are computed and
+not stored. Zero-sized results run no program.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import prod
 
 from ...core.dims import Dim, ceildiv, product
-from ...core.dtypes import compute_dtype
+from ...core.dtypes import compute_dtype, i32
 from ...core.target_spec import TargetSpec
-from ...core.winograd import PAIRS, TAPS
+from ...core.winograd import PAIRS as POINTS
+from ...core.winograd import TAPS
 from ...ir.graph import Value
 from ...ir.layout import Layout
 from ...ops.matmul.winograd import WinogradConv, WinogradTiles
@@ -26,6 +29,7 @@ from ..matmul.matmul import default_config
 from ..matmul.product import even_blocks
 from ..matmul.tiling import for_each_tile, leaves_of_epilogue, tile_heights
 from ..pointwise.pointwise import unravel
+from ..quant.words import PAIRS, halves_of_pairs, in_words, pair_words, word_operand, words_of
 from ..region import Evaluator, Operand, Region, narrow, widen
 from ..template import Reason, Template, from_memory, region_bytes, region_flops, shaped_as_result
 from .channels_last import channels_last
@@ -53,13 +57,23 @@ class Winograd(Template):
         o = region.operand(value)
         if o is None or o.data is None or value not in region.body.inputs or not o.layout.is_contiguous:
             return {}
-        return {region.body.inputs.index(value): Packed("panels", _width(region, target), True)} if _panels_fit(region, target) else {}
+        if not _panels_fit(region, target):
+            return {}
+        pairs = words_of(region.node.operands[0].dtype, o.type.dtype, target, tiles=False) is PAIRS
+        words = PAIRS.per if pairs and _channels(region) % PAIRS.per == 0 else 1
+        return {region.body.inputs.index(value): Packed("panels" if words == 1 else "words", _width(region, target), True, words=words)}
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        x = region.operand(region.node.operands[0])
-        assert x is not None
-        copies, x = _channels_last(region.name, x, target)
-        return [*copies, Tiles(region, x, target).launch()]
+        x, u = (region.operand(v) for v in region.node.operands)
+        assert x is not None and u is not None
+        words = u.packed.form == "words"
+        copies, x = _channels_last(region.name, x, target, again=words and not in_words(x.layout, 1, PAIRS.per))
+        return [*copies, Tiles(region, word_operand(x, x.layout, 1, PAIRS.per) if words else x, target, words=words).launch()]
+
+
+def _channels(region: Region) -> int:
+    """Of a group."""
+    return int_of(region.node.operands[0].shape[1]) // region.op(WinogradConv).groups
 
 
 def _width(region: Region, target: TargetSpec) -> int:
@@ -98,7 +112,7 @@ def _even(pairs: Sequence[float]) -> list[float]:
 
 def transform_pixels(b: KernelBuilder, tile: int, d: Sequence[Tile]) -> list[Tile]:
     """One line of tile + 2 pixels: rows of B, which share what is even and what is odd."""
-    pairs = PAIRS[tile]
+    pairs = POINTS[tile]
     whole = _even(pairs)
     found = [_combine(b, [(f, d[2 * i]) for i, f in enumerate(whole)])]
     for p in pairs:
@@ -111,7 +125,7 @@ def transform_pixels(b: KernelBuilder, tile: int, d: Sequence[Tile]) -> list[Til
 
 def transform_results(b: KernelBuilder, tile: int, m: Sequence[Tile]) -> list[Tile]:
     """tile + 2 products as `tile` results: columns of A."""
-    pairs = PAIRS[tile]
+    pairs = POINTS[tile]
     both = [(p, m[2 * i + 1] + m[2 * i + 2], m[2 * i + 1] - m[2 * i + 2]) for i, p in enumerate(pairs)]
     found = []
     for j in range(tile):
@@ -124,17 +138,18 @@ def transform_results(b: KernelBuilder, tile: int, m: Sequence[Tile]) -> list[Ti
 def transform_gradients(b: KernelBuilder, tile: int, d: Sequence[Tile]) -> list[Tile]:
     """One line of `tile` cotangents of results as those of tile + 2 products: rows of A."""
     found = [d[0]]
-    for p in PAIRS[tile]:
+    for p in POINTS[tile]:
         even, odd = (_combine(b, [(p**j, d[j]) for j in range(first, tile, 2)]) for first in (0, 1))
         found += [even + odd, even - odd]
     return [*found, d[-1]]
 
 
 def transform_window(b: KernelBuilder, x: View, at: Sequence[Ix | int], sizes: Sequence[Ix], first: Ix | int, channels: int, lanes: int,
-                     length: int, line: Callable[[list[Tile]], list[Tile]],
-                     store: Callable[[int, Ix | int, Tile, int | None], None]) -> None:
+                     length: int, line: Callable[[list[Tile]], list[Tile]], store: Callable[[int, Ix | int, list[Tile], int | None], None],
+                     parts: Callable[[Tile], list[Tile]] | None = None) -> None:
     """The square window of `length` at image, outer axes, top and side of x[N, spatial…, C], zeros outside, with both axes transformed by
-    `line`: `store` gets the position of an element, the channel behind `first`, the elements of a register, and how many there are."""
+    `line`: `store` gets the position of an element, the channel behind `first`, the elements of a register, and how many there are.
+    `parts`: the registers of f32 that are transformed for one of x."""
     image, *outer, top, side = at
     # how far the window reaches beyond the input, on any side
     outside: Ix | int = 0
@@ -154,14 +169,16 @@ def transform_window(b: KernelBuilder, x: View, at: Sequence[Ix | int], sizes: S
             down = [flag(len(outer), top + i) * there for i in range(length)]
             across = [flag(len(outer) + 1, side + i) for i in range(length)]
 
-        def pixel(i: int, j: int) -> Tile:
+        def pixel(i: int, j: int) -> list[Tile]:
             limit = None if inside and left is None else (down[i] * across[j] * (lanes if left is None else left),)
-            return widen(b, b.load(x, (image, *outer, top + i, side + j, first + c), (lanes,), limit=limit))
+            read = b.load(x, (image, *outer, top + i, side + j, first + c), (lanes,), limit=limit)
+            return [widen(b, read)] if parts is None else parts(read)
 
-        columns = [line([pixel(i, j) for i in range(length)]) for j in range(length)]
-        for i in range(len(columns[0])):
-            for j, v in enumerate(line([column[i] for column in columns])):
-                store(i * len(columns[0]) + j, c, v, left)
+        columns = [[line(list(d)) for d in zip(*(pixel(i, j) for i in range(length)), strict=True)] for j in range(length)]
+        for i in range(len(columns[0][0])):
+            lines = [line([column[part][i] for column in columns]) for part in range(len(columns[0]))]
+            for j, v in enumerate(zip(*lines, strict=True)):
+                store(i * len(columns[0][0]) + j, c, list(v), left)
 
     def each(inside: bool) -> None:
         whole = channels // lanes * lanes
@@ -198,25 +215,25 @@ class WinogradTilesTemplate(Template):
             image, down, across = unravel(b, loop.index, [0, *grid])
             place = [p * op.tile - lo for p, (lo, _) in zip((down, across), op.padding, strict=True)]
 
-            def store(position: int, c: Ix | int, v: Tile, left: int | None) -> None:
-                b.store(out, (position, loop.index, c), v, limit=None if left is None else (left,))
+            def store(position: int, c: Ix | int, v: list[Tile], left: int | None) -> None:
+                b.store(out, (position, loop.index, c), v[0], limit=None if left is None else (left,))
 
             transform_window(b, data, (image, *place), sizes, 0, int_of(x.type.shape[1]), target.lanes(4), op.window,
                              lambda values: line(b, op.tile, values), store)
         return [*copies, call.finish(ceildiv(y.type.shape[1], TILES), flops=region_flops(region), bytes_=region_bytes(region))]
 
 
-def _channels_last(name: str, x: Operand, target: TargetSpec) -> tuple[list[Launch], Operand]:
-    if x.layout.strides[1] == 1:
+def _channels_last(name: str, x: Operand, target: TargetSpec, *, again: bool = False) -> tuple[list[Launch], Operand]:
+    if x.layout.strides[1] == 1 and not again:
         return [], x
     axes = x.type.ndim - 2
     return spread(name, x, (1,) * axes, ((0, 0),) * axes, target, "", lambda x, shape: (x.type.dtype, channels_last(shape)))
 
 
 class Tiles:
-    """One kernel under construction over an x that lies channels last."""
+    """One kernel under construction over an x that lies channels last. `words`: x and the weights are pairs of channels."""
 
-    def __init__(self, region: Region, x: Operand, target: TargetSpec) -> None:
+    def __init__(self, region: Region, x: Operand, target: TargetSpec, *, words: bool = False) -> None:
         self.region, self.op, self.value, self.target = region, region.op(WinogradConv), region.node.values[0], target
         u = region.operand(region.node.operands[1])
         assert u is not None
@@ -228,18 +245,20 @@ class Tiles:
         self.channels, self.results = int_of(x.type.shape[1]) // self.groups, int_of(self.value.shape[1]) // self.groups
         self.k = self.channels * prod(self.op.outer)
         self.dtype = compute_dtype(self.value.dtype)
+        self.words, self.kept = words, i32 if words else self.dtype  # `kept`: of transformed pixels
         self.lanes = target.lanes(4)
         self.rows, self.width = ROWS, _width(region, target)
         self.panels = -(-self.results // self.width)
         pixels = (0, *range(2, x.type.ndim), 1)
         self.x = call.view("x", x.type.dtype, x.buffer, x.layout.permute(pixels))
         rows, columns = self.positions * self.k, self.results * self.groups
-        self.in_place = u.packed.form != "panels"
+        self.in_place = u.packed.form == "plain"
         if self.in_place:  # the last panel of a group may end before its width
             weights = Layout((columns, rows, self.width), (u.layout.strides[1], *u.layout.strides), u.layout.offset)
             self.u = call.view("u", u.type.dtype, u.buffer, weights, sizes=(1, rows, columns))
         else:
-            self.u = call.view("u", u.type.dtype, u.buffer, Layout.contiguous((self.panels * self.groups, rows, self.width)), bake=(-2,))
+            weights = Layout.contiguous((self.panels * self.groups, rows, self.width))
+            self.u = call.view("u", i32 if words else u.type.dtype, u.buffer, weights, bake=(-2,))
         self.outs = [call.view(f"y{i}", r.type.dtype, r.buffer, r.layout.permute(pixels), write=True) for i, r in enumerate(region.results)]
         operands = [(v, o) for v in leaves_of_epilogue(region, self.value) if (o := region.operand(v)) is not None]
         self.ins = {v: call.view(f"e{i}", o.type.dtype, o.buffer, o.layout.expand(self.value.shape).permute(pixels))
@@ -261,7 +280,7 @@ class Tiles:
         shared = b.pid // groups
         self.group, first = shared % self.groups, shared // self.groups * blockw
         here = b.minimum(blockw, count - first)
-        self.v = b.scratch(self.dtype, (self.positions, most, self.k))
+        self.v = b.scratch(self.kept, (self.positions, most, self.k))
         self.products = b.scratch(self.dtype, (self.positions, most, self.width))
         self.y = b.scratch(self.dtype, (self.m * self.m, self.width))
         with b.loop(0, here) as loop:
@@ -321,11 +340,13 @@ class Tiles:
 
     def _slice(self, image: Ix | int, start: list[Ix | int], to: Ix | int, k: Ix | int) -> None:
         """The transformed pixels of one tap of the outer axes, from `k` on."""
-        def store(position: int, c: Ix | int, v: Tile, left: int | None) -> None:
-            self.b.store(self.v, (position, to, k + c), v, limit=None if left is None else (left,))
+        b = self.b
 
-        transform_window(self.b, self.x, (image, *start), self.sizes, self.group * self.channels, self.channels, self.lanes, self.n,
-                         lambda line: transform_pixels(self.b, self.m, line), store)
+        def store(position: int, c: Ix | int, v: list[Tile], left: int | None) -> None:
+            b.store(self.v, (position, to, k + c), pair_words(b, *v) if self.words else v[0], limit=None if left is None else (left,))
+
+        transform_window(b, self.x, (image, *start), self.sizes, self.group * self.channels, self.channels, self.lanes, self.n,
+                         lambda line: transform_pixels(b, self.m, line), store, partial(halves_of_pairs, b) if self.words else None)
 
     # --- products -----------------------------------------------------------------------------------------------------
     def _product(self, panel: Ix | int, position: Ix | int, row: Ix | int, height: int) -> None:
@@ -338,11 +359,12 @@ class Tiles:
             return b.load(self.v, (position, row, k), (height, 1))
 
         def right(k: Ix | int) -> Tile:
-            return widen(b, b.load(self.u, (which, base + k, 0), (1, self.width), limit=limit))
+            read = b.load(self.u, (which, base + k, 0), (1, self.width), limit=limit)
+            return read if self.words else widen(b, read)
 
         chain = CHAINS[self.m]
         total = accumulate_chains(b, left, right, 0, depth, b.full((height, self.width), 0.0, self.dtype), depth % chain == 0,
-                                  self._fetch(which, base, row), length=chain)
+                                  self._fetch(which, base, row), length=chain, step=partial(PAIRS.dot, b) if self.words else None)
         b.store(self.products, (position, row, 0), total)
 
     def _ahead(self, block: Dim, here: Ix | int) -> None:

@@ -29,6 +29,7 @@ from ..index.cuda.bags import CudaBagSum
 from ..index.cuda.gather import CudaGather, CudaIndex
 from ..index.cuda.scatter import CudaIndexOrder, CudaScatterOrdered
 from ..index.cuda.scatter_set import CudaScatterSet
+from ..index.cuda.pad_edges import CudaPadEdges
 from ..index.cuda.weighted import CudaWeightedGather
 from ..index.gather import GatherTemplate
 from ..linalg import lapack
@@ -126,6 +127,7 @@ CUDA_TEMPLATES: list[Template] = [
     CudaRope(),
     CudaPool(),
     CudaAdaptivePool(),
+    CudaPadEdges(),
     CudaMaxPoolBackward(),
     CudaGather(),
     CudaIndex(),

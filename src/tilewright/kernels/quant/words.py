@@ -37,6 +37,17 @@ class Words:
 BYTES, PAIRS = Words(4, i32), Words(2, f32)
 
 
+def pair_words(b: KernelBuilder, low: Tile, high: Tile) -> Tile:
+    """Words of f32 numbers rounded to bf16."""
+    first, second = (b.bitcast(b.cast(b.cast(x, bf16), f32), i32) for x in (low, high))
+    return b.binary("or", b.binary("and", b.binary("shr", first, 16), 0xFFFF), b.binary("and", second, -65536))
+
+
+def halves_of_pairs(b: KernelBuilder, words: Tile) -> list[Tile]:
+    """The two bf16 numbers of every word, in f32."""
+    return [b.bitcast(bits, f32) for bits in (b.binary("shl", words, 16), b.binary("and", words, -65536))]
+
+
 def words_of(x: DType, w: DType, target: TargetSpec, *, tiles: bool = True) -> Words | None:
     """What a product of these dtypes is made of. Without a fast instruction pairs of bf16 gain nothing over widened panels. `tiles`: the
     product may be one of matrix tiles."""

@@ -210,7 +210,10 @@ COMPARED = 256  # edges that are all compared; in more of them each value is sea
 
 
 def rising(arrays: list[Any]) -> list[Any]:
-    return [np.sort(arrays[0], -1), *arrays[1:]]
+    """Rows in order, NaN behind all (NumPy's order of bf16 leaves NaN anywhere)."""
+    rows = arrays[0]
+    order = np.argsort(rows if rows.dtype.kind in "iu" else rows.astype(np.float64), -1)
+    return [np.take_along_axis(rows, order, -1), *arrays[1:]]
 
 
 @register

@@ -6,6 +6,7 @@ Sums at strided places of an axis: what `strided` reads, written back. Columns o
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -23,32 +24,46 @@ from ..families import Composite, N, bf16, boolean, f32, f64, i64, require_kind
 from ..views import Strided
 
 MODES = ("reflect", "edge", "wrap")
+WRITTEN = 32  # loads of a thread of a GPU, which are written out
 
 
 @register
 class PadEdges(Composite):
     """`lo[i]` and `hi[i]` elements of the operand itself before and after axis i, in NumPy's modes: `reflect` mirrors about the first and
-    the last element, `edge` repeats them, `wrap` goes on at the other end."""
+    the last element, `edge` repeats them, `wrap` goes on at the other end. With `back` the elements of a padded operand are added to
+    those that they are copies of."""
 
     whole = True
     complex = "parts"
     lo: tuple[Dim, ...]
     hi: tuple[Dim, ...]
     mode: str
+    back: bool = False
+    traits = Traits(composite=True, linear=True)
     samples = [*(S(x, lo=(0, 2, 1), hi=(1, 3, 2), mode=m) for m in MODES for x in (f32(2, 4, 5), f64(3, 5, 20), bf16(2, 4, 3))),
                S(i64(7), lo=(6,), hi=(3,), mode="reflect"), S(f32(3, 2), lo=(0, 0), hi=(5, 0), mode="edge"),
                S(f32(), lo=(), hi=(), mode="edge"),
                S(boolean(5), lo=(1,), hi=(4,), mode="wrap"), S(f32(0, 3), lo=(0, 1), hi=(0, 1), mode="wrap"),
-               S(f32(N, 4), lo=(0, 1), hi=(0, 2), mode="reflect"), S(f32(3, N + 2), lo=(1, 2), hi=(1, 1), mode="wrap")]
+               S(f32(N, 4), lo=(0, 1), hi=(0, 2), mode="reflect"), S(f32(3, N + 2), lo=(1, 2), hi=(1, 1), mode="wrap"),
+               *(S(x, lo=(0, 2, 1), hi=(1, 3, 2), mode=m, back=True) for m in MODES for x in (f32(2, 9, 8), f64(3, 10, 23))),
+               S(bf16(9, 3), lo=(1, 0), hi=(5, 0), mode="edge", back=True), S(f32(N + 3, 4), lo=(1, 1), hi=(0, 1), mode="reflect", back=True)]
     errors = [E(f32(2), lo=(1, 1), hi=(0, 0), mode="edge", match="needs one lo and hi an axis"),
               E(f32(2), lo=(-1,), hi=(0,), mode="edge", match="lo and hi must not be negative; use slice"),
               E(f32(3), lo=(1,), hi=(1,), mode="constant", match="mode must be reflect, edge or wrap, got mode=constant"),
               E(f32(3), lo=(3,), hi=(1,), mode="reflect", match="an axis of 3 elements has 2 to add at an end"),
-              E(f32(0), lo=(1,), hi=(0,), mode="edge", match="an axis of no elements has none to add")]
+              E(f32(0), lo=(1,), hi=(0,), mode="edge", match="an axis of no elements has none to add"),
+              E(f32(4), lo=(3,), hi=(2,), mode="wrap", back=True, match="a padded axis has no fewer elements than its ends")]
 
     def infer(self, x: TensorType) -> TensorType:
         require(len(self.lo) == len(self.hi) == x.ndim, "needs one lo and hi an axis", lo=self.lo, hi=self.hi)
         require(self.mode in MODES, "mode must be reflect, edge or wrap", mode=self.mode)
+        if self.back:
+            require_kind((x,), "fiuc")
+            inner = x.with_shape(tuple(d - a - b for a, d, b in zip(self.lo, x.shape, self.hi, strict=True)))
+            for d in inner.shape:
+                require_room(d, "a padded axis has no fewer elements than its ends", x=x, lo=self.lo, hi=self.hi)
+            replace(self, back=False).infer(inner)
+            return inner
         for n, *ends in zip(x.shape, self.lo, self.hi, strict=True):
             for d in ends:
                 require_room(d, "lo and hi must not be negative; use slice", lo=self.lo, hi=self.hi)
@@ -62,9 +77,18 @@ class PadEdges(Composite):
     def ref(self, x: Any) -> Any:
         widths: Any = tuple(zip(self.lo, self.hi, strict=True))
         mode: Any = self.mode
-        return np.pad(x, widths, mode=mode) if any((*self.lo, *self.hi)) else x
+        if not any((*self.lo, *self.hi)):
+            return x
+        if not self.back:
+            return np.pad(x, widths, mode=mode)
+        inner = [d - a - b for a, d, b in zip(self.lo, x.shape, self.hi, strict=True)]
+        out = np.zeros(inner, np.float64 if x.dtype.kind not in "iuc" else x.dtype)
+        np.add.at(out.reshape(-1), np.pad(np.arange(out.size).reshape(inner), widths, mode=mode).reshape(-1), x.reshape(-1))
+        return out.astype(x.dtype)
 
     def decompose(self, x: Value) -> Value:
+        if self.back:
+            return self._added(x)
         for axis, (before, after) in enumerate(zip(self.lo, self.hi, strict=True)):
             parts = [*self._part(x, axis, before, front=True), x, *self._part(x, axis, after, front=False)]
             x = F.concat(parts, axis) if len(parts) > 1 else x
@@ -81,8 +105,37 @@ class PadEdges(Composite):
             return [F.slice_(x, axis, n - size if front else 0, size)]
         return [F.flip(F.slice_(x, axis, 1 if front else n - 1 - size, size), (axis,))]
 
+    def _added(self, x: Value) -> Value:
+        for axis, (before, after) in enumerate(zip(self.lo, self.hi, strict=True)):
+            n, whole = x.shape[axis] - before - after, x
+            x = F.slice_(x, axis, before, n)
+            for size, start, front in ((before, 0, True), (after, before + n, False)):
+                if size == 0:
+                    continue
+                part = F.slice_(whole, axis, start, size)
+                if self.mode == "edge":
+                    part, place, size = F.sum_(part, (axis,), keepdims=True), 0 if front else n - 1, 1
+                elif self.mode == "wrap":
+                    place = n - size if front else 0
+                else:
+                    part, place = F.flip(part, (axis,)), 1 if front else n - 1 - size
+                ends = (tuple(d if a == axis else 0 for a in range(len(x.shape))) for d in (place, n - place - size))
+                x = F.add(x, F.pad(part, *ends, 0))
+        return x
+
+    def spans(self) -> list[int]:
+        """How many elements of a padded axis come back to one of its own, at most."""
+        ends = [(a, b) for a, b in zip(self.lo, self.hi, strict=True) if isinstance(a, int) and isinstance(b, int)]
+        return [1 + (max(a, b) if self.mode == "edge" else (a > 0) + (b > 0)) for a, b in ends]
+
     def decomposes(self, operands: Values, target: TargetSpec | None) -> bool:
-        return target is not None and target.kind == "cuda"
+        """A GPU has one kernel for all axes: threads find what they read, of which there must be little."""
+        spans = self.spans()
+        known = len(spans) == len(self.lo) and prod(spans) <= WRITTEN
+        return not any((*self.lo, *self.hi)) or (self.back and (target is None or target.kind != "cuda" or not known))
+
+    def pull(self, inputs: Values, output: Value, g: Value, wanted: tuple[bool, ...]) -> Pulled:
+        return (replace(self, back=not self.back)(g),)
 
     def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
         return (replace(self, lo=(0, *self.lo), hi=(0, *self.hi))(inputs[0]),)

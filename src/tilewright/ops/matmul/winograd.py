@@ -26,26 +26,26 @@ LATE = NotSupported("a compiled convolution becomes it; differentiate and batch 
 
 
 class Transformed(Derived):
-    """Weights for tiles of this size, made of those of a convolution."""
+    """Weights for tiles of this size, made of those of a convolution. `small`: rounded to its own dtype."""
 
-    def __init__(self, of: ConstantData, tile: int) -> None:
+    def __init__(self, of: ConstantData, tile: int, *, small: bool = False) -> None:
         results, *others = of.type.shape
         rows = (tile + TAPS - 1) ** 2 * product(others) // TAPS**2
-        super().__init__(of.name, TensorType(compute_dtype(of.type.dtype), (rows, results)))
-        self.of, self.tile = of, tile
+        super().__init__(of.name, TensorType(of.type.dtype if small else compute_dtype(of.type.dtype), (rows, results)))
+        self.of, self.tile, self.small = of, tile, small
 
     def make(self) -> Any:
-        return transformed(self.of.array, self.tile)
+        return transformed(self.of.array, self.tile, small=self.small)
 
     @property
     def place(self) -> Hashable:
-        return "transformed", self.of.place, self.of.type, self.tile
+        return "transformed", self.of.place, self.of.type, self.tile, self.small
 
 
 @register
 class WinogradConv(Contraction):
     """x[N, C, outer…, H, W] by weights of 3×3 over the last two axes that `transformed` made, u[(tile + 2)² · outer taps · C/groups, O].
-    Transformed weights of small floats are f32."""
+    Transformed weights of small floats are f32, or of their dtype: products of two small floats then."""
 
     fusion = "contraction"
     tile: int
@@ -56,13 +56,14 @@ class WinogradConv(Contraction):
     samples = [S(f32(2, 3, 7, 6), f32(48, 5), tile=2, padding=((1, 1), (0, 1))),
                S(f32(1, 20, 9, 13), f32(720, 18), tile=4, padding=((1, 1), (2, 0))),
                S(bf16(1, 5, 6, 7), f32(180, 4), tile=4, padding=((1, 1), (1, 1))),
+               S(bf16(1, 6, 7, 5), bf16(96, 5), tile=2, padding=((1, 1), (0, 1))),
                S(f64(1, 2, 4, 3), f64(72, 3), tile=4, padding=((0, 0), (0, 0))),
                S(f32(N, 4, 5, M + 2), f32(64, 7), tile=2, padding=((1, 1), (0, 0))),
                S(f32(0, 3, 5, 5), f32(48, 4), tile=2, padding=((0, 0), (0, 0))),
                S(f32(2, 6, 7, 5), f32(48, 40), tile=2, padding=((1, 1), (1, 1)), groups=2),
                S(f32(1, 4, 5, 6, 7), f32(432, 8), tile=4, padding=((1, 1), (1, 1), (0, 1)), outer=(3,)),
                S(f32(1, 6, 3, 4, 5), f32(64, 9), tile=2, padding=((0, 1), (1, 1), (0, 0)), outer=(2,), groups=3)]
-    errors = [E(bf16(1, 3, 5, 5), bf16(48, 4), tile=2, padding=((0, 0), (0, 0)), match="u must be f32, got"),
+    errors = [E(f32(1, 3, 5, 5), bf16(48, 4), tile=2, padding=((0, 0), (0, 0)), match="u must be f32, got"),
               E(f32(1, 3, 5, 5), f32(48, 4), tile=3, padding=((0, 0), (0, 0)), match="tile must be 2 or 4, got tile=3"),
               E(f32(1, 3, 5, 5), f32(50, 4), tile=2, padding=((0, 0), (0, 0)), match=r"u must have 48 rows, got u=f32\[50,4\]"),
               E(f32(1, 3, 5), f32(48, 4), tile=2, padding=((0, 0), (0, 0)), match=r"needs x\[N,C,outer…,H,W\] and a matrix u"),
@@ -75,7 +76,7 @@ class WinogradConv(Contraction):
 
     def infer(self, x: TensorType, u: TensorType) -> TensorType:
         require_kind((x, u), "f")
-        require(u.dtype is compute_dtype(x.dtype), "u must be {dtype}", dtype=compute_dtype(x.dtype).name, x=x, u=u)
+        require(u.dtype in (x.dtype, compute_dtype(x.dtype)), "u must be {dtype}", dtype=compute_dtype(x.dtype).name, x=x, u=u)
         require(self.tile in PAIRS, "tile must be 2 or 4", tile=self.tile)
         ranks = x.ndim == 2 + len(self.kernel) and len(self.padding) == len(self.kernel) and u.ndim == 2
         require(ranks, "needs x[N,C,outer…,H,W] and a matrix u", x=x, u=u)
