@@ -21,8 +21,10 @@ import argparse
 import copy
 import gc
 import statistics
+import os
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 import warnings
