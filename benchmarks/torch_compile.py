@@ -20,8 +20,8 @@ from __future__ import annotations
 import argparse
 import copy
 import gc
-import statistics
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
