@@ -24,7 +24,7 @@ UNARY: dict[str, Callable[[Any], Any]] = {
     "tanh": torch.tanh, "sinh": torch.sinh, "cosh": torch.cosh, "square": torch.square, "reciprocal": torch.reciprocal, "abs": torch.abs,
     "angle": torch.angle, "conj": torch.conj, "real": torch.real, "imag": torch.imag, "sigmoid": torch.sigmoid, "sign": torch.sgn,
     "abs_squared": lambda z: z.real**2 + z.imag**2, "prod": torch.prod, "sum": torch.sum, "mean": torch.mean,
-    "view_as_real": torch.view_as_real, "rsqrt": torch.rsqrt,
+    "view_as_real": torch.view_as_real, "rsqrt": torch.rsqrt, "cumsum": lambda z: torch.cumsum(z, 0),
 }
 BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div, "pow": torch.pow, "matmul": torch.matmul,

@@ -20,6 +20,10 @@ def test_complex_factors_are_conjugated() -> None:
                            torch.ormqr(p, t, b.mT, left=False)), packed, tau, b, calls=1, strides=False)
 
 
+def test_running_sums_of_complex_numbers() -> None:
+    check(lambda x: (x.cumsum(1), x.T.cumsum(0) * 2), torch.randn(3, 4, dtype=torch.complex64, requires_grad=True), calls=1, grad=True)
+
+
 def test_lists_of_tensors() -> None:
     x, y, z = ([torch.rand(3, 4) + 0.5, torch.rand(5) + 0.5] for _ in range(3))
 

@@ -320,7 +320,8 @@ def tilewright(module: Any, inputs: Sequence[Any], *, mode: str | None = None, o
         def run(graph: Any, examples: Sequence[Any]) -> Any:
             frozen, about = kind == "inference" and kept is not None, metadata()
             arity = len(graph.graph.find_nodes(op="placeholder"))
-            found = compiler.graph(graph, kind, constants(module, sources, graph, about) if frozen else {}, examples if kind == "backward" else ())
+            fixed = constants(module, sources, graph, about) if frozen else {}
+            found = compiler.graph(graph, kind, fixed, examples if kind == "backward" else ())
             traced[kind] = Traced(found, about, arity, held_tensors() if frozen else ())
             found.call._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd gives such a function its arguments in one list
             return found.call

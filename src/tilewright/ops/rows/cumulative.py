@@ -34,7 +34,7 @@ class Running(Reduction):
               E(boolean(3), axis=0, match="needs float or integer operands; cast first")]
 
     def infer(self, x: TensorType) -> TensorType:
-        require_kind((x,), "fiu")
+        require_kind((x,), "fiuc" if self.complex else "fiu")
         require_axis(getattr(self, "axis"), x.ndim)  # noqa: B009 - each op declares it
         return x
 
@@ -52,6 +52,7 @@ class Running(Reduction):
 class CumSum(Running):
     """Running sum along one axis."""
 
+    complex = "parts"
     fusion = ""
     axis: int
     exclusive: bool = False
@@ -161,7 +162,7 @@ class RunningExtreme(Reduction):
     errors = Running.errors
 
     def infer(self, x: TensorType) -> tuple[TensorType, TensorType]:
-        require_kind((x,), "fiu")
+        require_kind((x,), "fiuc" if self.complex else "fiu")
         require_axis(getattr(self, "axis"), x.ndim)  # noqa: B009 - each op declares it
         return x, x.with_dtype(dt.i64)
 
