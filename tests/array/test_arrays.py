@@ -486,3 +486,10 @@ def test_a_gpu_that_is_not_there() -> None:
     assert tw.__array_namespace_info__().devices() == (("cpu",) if why else ("cpu", "cuda"))
     with pytest.raises(ArgumentError, match=r"zeros: the devices are 'cpu' and 'cuda' \(the first GPU\), got 'tpu'"):
         tw.zeros(3, device="tpu")
+
+
+def test_numbers_are_searched_in_the_dtype_of_the_array() -> None:
+    x = tw.asarray([1, 5], dtype=tw.uint64)
+    assert [tw.searchsorted(x, v).item() for v in (0, 5, 6, 2**63)] == [0, 1, 2, 2]
+    assert [tw.searchsorted(x.astype(tw.uint8), v).item() for v in (-1, 5, 300)] == [0, 1, 2]
+    assert tw.searchsorted(tw.asarray([1.0, 2.0]), 2, side="right").item() == 2 and tw.searchsorted(tw.asarray([1, 2]), 1.5).item() == 1

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import subprocess
 import sys
 import textwrap
 import threading
+import weakref
 from typing import Any
 
 import numpy as np
@@ -305,3 +308,75 @@ def test_more_of_numpy_refuses() -> None:
     for bad in (lambda: tw.delete(tw.arange(3), 9), lambda: tw.partition(tw.arange(3), 9), lambda: tw.vsplit(tw.ones((3, 2)), 2)):
         with pytest.raises((ValueError, IndexError)):
             bad()
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64", "i16"])
+@pytest.mark.parametrize("step", [2, 3, -2])
+def test_matrices_with_steps(dtype: str, step: int) -> None:
+    """Copied and reduced in blocks that fill whole vectors, and in those that do not."""
+    for rows, columns in ((16, 300), (257, 65), (90, 1000), (300, 400), (3, 40000)):
+        a = fresh_rng().integers(-50, 50, (rows, columns * abs(step))).astype(dt.dtype(dtype).np)[:, ::step]
+        x = tw.asarray(a)
+        for got, want in ((x.T.copy(), a.T), (x.T + x.T, (a + a).T), (tw.max(x, axis=1), a.max(1)), (tw.sum(x, axis=0), a.sum(0)),
+                          (tw.sum(x, axis=1), a.sum(1)), (tw.argmax(x, axis=1), a.argmax(1)), (x + x, a + a), (x * x[:1], a * a[:1])):
+            np.testing.assert_array_equal(got.numpy(), want)
+
+
+def test_a_transposed_copy_reads_nothing_behind_its_end() -> None:
+    for dtype, rows, columns in ((np.float32, 64, 64), (np.float64, 17, 250), (np.float32, 130, 40)):
+        size = 2 * rows * columns * np.dtype(dtype).itemsize
+        pages = -(-size // mmap.PAGESIZE)
+        room = mmap.mmap(-1, (pages + 1) * mmap.PAGESIZE)
+        start = ctypes.addressof(ctypes.c_char.from_buffer(room))
+        protect = ctypes.CDLL(None).mprotect
+        protect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+        assert protect(start + pages * mmap.PAGESIZE, mmap.PAGESIZE, 0) == 0
+        whole = np.frombuffer(room, dtype, pages * mmap.PAGESIZE // np.dtype(dtype).itemsize)
+        whole[:] = np.arange(whole.size)
+        a = whole[-2 * rows * columns :].reshape(rows, 2 * columns)[:, 1::2]  # its last element is the last before the page
+        x = tw.asarray(a)
+        for got, want in ((x.T.copy(), a.T), (tw.max(x, axis=1), a.max(1)), (x + x, a + a)):
+            np.testing.assert_array_equal(got.numpy(), want)
+
+
+def test_freed_arrays_are_used_again() -> None:
+    x = tw.ones((4, 6))
+    held = [x.T for _ in range(300)]  # more than are kept
+    died: list[Any] = []
+    refs = [weakref.ref(v, lambda _: died.append(x.T)) for v in held]  # makes Arrays while others are freed
+    del held
+    assert len(died) == 300 and all(r() is None for r in refs) and all(v.shape == (6, 4) and v[5, 3].item() == 1 for v in died)
+    del died[:]
+    for made in (lambda: x.T, lambda: x[1:], lambda: x + 1, lambda: tw.asarray([1.0])):
+        before = sys.getrefcount(tw.Array)
+        for _ in range(1000):
+            made()
+        assert abs(sys.getrefcount(tw.Array) - before) < 200
+    again = [x.T for _ in range(100)]  # such Arrays wait and are written as others
+    with tw.lazy():
+        again = [v + k for k, v in enumerate(again)]
+    again[3] += 1
+    assert [int(v[0, 0]) for v in again] == [1, 2, 3, 5, *range(5, 101)] and x.tolist() == [[1.0] * 6] * 4
+
+
+AT_THE_END = """
+import atexit, builtins, sys
+import tilewright as tw
+x = tw.ones((3, 4))
+class Holder:
+    def __init__(self):
+        self.me, self.x = self, x.T
+    def __del__(self):
+        self.x.T
+cycle = [x.T, x[1:], Holder()]
+cycle.append(cycle)
+builtins.kept = [Holder(), [x.T for _ in range(200)]]
+sys.modules["another"] = type(sys)("another")
+sys.modules["another"].x = x[:, 1]
+atexit.register(lambda: print((x.T + 1).shape))
+"""
+
+
+def test_arrays_live_until_the_process_ends() -> None:
+    done = subprocess.run([sys.executable, "-c", AT_THE_END], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "(4, 3)\n", "")

@@ -248,7 +248,7 @@ class Machine:
         externals = ("PyErr_Clear", "PyType_GenericAlloc", "Py_DecRef", "PyObject_GetAttr", "PyLong_AsLongAndOverflow",
                      "PyObject_Vectorcall", "PyObject_VectorcallMethod", "PyObject_GetItem", "PyObject_GetBuffer",
                      "PyNumber_MatrixMultiply", "Py_IncRef", "PyLong_FromLong", "PyList_Append", "PyEval_SaveThread",
-                     "PyEval_RestoreThread")
+                     "PyEval_RestoreThread", "PyObject_GC_UnTrack", "PyObject_GC_Del", "PyObject_ClearWeakRefs")
 
         def write() -> str:
             made, used = compile_host(H.source(), H.CONSTANTS, H.BLOCKS, H.EXPORTS, eager_loops.GIVEN)
@@ -374,19 +374,21 @@ def _data(a: Header) -> int:
     return ctypes.c_int64.from_address(id(a) + 16).value
 
 
-def is_transposed(a: Header) -> bool:
-    """Whether a matrix lies transposed, and is large enough for a copy in blocks to pay."""
-    return (a.ndim == 2 and a.strides[0] == a.itemsize and a.strides[1] > a.itemsize and min(a.shape) >= 16 and a.size >= 4096
+def is_transposed(a: Header, step: int = 1) -> bool:
+    """Whether a matrix lies transposed, its columns' elements `step` apart, and is large enough for a copy in blocks to pay."""
+    return (a.ndim == 2 and a.strides[0] == step * a.itemsize and a.strides[1] > a.strides[0] and min(a.shape) >= 16 and a.size >= 4096
             and a.flags.aligned)
 
 
 def tight(a: Header) -> Header:
     """A contiguous copy; of a transposed matrix in blocks, by all threads."""
     native = machine()
-    if native is not None and a.ndim == 2 and a.itemsize < abs(a.strides[0]) <= 4 * a.itemsize < abs(a.strides[1]) and a.size >= 4096:
+    every_second = is_transposed(a, 2) and a.itemsize in (4, 8)
+    if native is not None and a.ndim == 2 and not every_second and a.size >= 4096 and \
+            a.itemsize < abs(a.strides[0]) <= 4 * a.itemsize < abs(a.strides[1]):
         return tight(tight(a.T).T)  # rows with steps between their elements: first without these
     made = new_array(a.shape, a.dtype)
-    if native is None or not is_transposed(a):
+    if native is None or not (every_second or is_transposed(a)):
         steps = [abs(s) for s, n in zip(a.strides, a.shape, strict=True) if n > 1]
         if native is None or a.size < 1024 or not a.flags.aligned or a.ndim > H.AXES or steps[-1] > min(*steps, 4 * a.itemsize) or \
                 steps[-1] in (0, a.itemsize):
@@ -399,7 +401,7 @@ def tight(a: Header) -> Header:
         run = native.free.pop()
     except IndexError:
         run = _Run()
-    run.words[:7] = _data(made), _data(a), rows, columns, made.strides[0], a.strides[1], a.itemsize
+    run.words[:8] = _data(made), _data(a), rows, columns, made.strides[0], a.strides[1], a.itemsize, a.strides[0]
     grid = -(-rows // H.BAND)
     if a.nbytes < H.SHARED_BYTES:
         native.transpose(run.address, 0, grid, 0)

@@ -34,7 +34,7 @@ METHODS: dict[str, tuple[str, str | int]] = {
     "squeeze": ("_method", "squeeze"), "swapaxes": ("_method", "swapaxes"), "diagonal": ("_method", "diagonal"), "view": ("_clone", 0),
     "expand": ("_expand", H.AXES), "unfold": ("_unfold", 0), "copy": ("_other", 0)}
 _BYTES = bytes.__basicsize__ - 1  # where the contents of a bytes object begin
-_AS_NUMBER, _AS_MAPPING, _COMPARE, _AS_BUFFER = 96, 112, 200, 160  # fields of a type
+_AS_NUMBER, _AS_MAPPING, _COMPARE, _AS_BUFFER, _DEALLOC = 96, 112, 200, 160, 48  # fields of a type
 _MATMUL = 272  # of PyNumberMethods
 _AXIS = sys.intern("axis")
 _tables: dict[str, bytes] = {}
@@ -168,13 +168,13 @@ def install() -> None:
     _word(_word(at + _AS_MAPPING).value + 8).value = entry
     for name, view in _ATTRIBUTES.items():
         doc = (Array.__dict__[name].__doc__ or f"See NumPy's {name}.").encode()
-        entry = native.library.address("tw_eager_view" if view else "tw_eager_attribute")
+        entry = native.library.address("tw_eager_transposed" if name == "T" else "tw_eager_view" if view else "tw_eager_attribute")
         field = _Field(name.encode(), entry, None, doc, id(name))
         _keep.extend((field, name))
         setattr(Array, name, _new_field(Array, ctypes.addressof(field)))
     _word(_word(at + _AS_BUFFER).value).value = native.library.address("tw_eager_getbuffer")
-
-
+    _word(id(native)).value += 1  # its code frees Arrays until the process has ended
+    _word(at + _DEALLOC).value = native.library.address("tw_eager_dealloc")
     for name, (kind, told) in METHODS.items():
         python = Array.__dict__[name]
         method(name, function(name, kind, python, signature(python), told, table=f"Array.{name}"))
@@ -188,14 +188,17 @@ def method(name: str, fn: Fn) -> None:
 
 def _fill_state(native: Machine) -> None:
     probe = arrays.wrap(np.zeros(1))
-    slot = next(k for k in range(16, Array.__basicsize__, 8) if _word(id(probe) + k).value == id(probe._a))
+    probe._node = node = object()
+    slot, node_slot = (next(k for k in range(16, Array.__basicsize__, 8) if _word(id(probe) + k).value == id(v)) for v in (probe._a, node))
+    del probe._node
     capsule = np._core._multiarray_umath._ARRAY_API  # type: ignore[attr-defined]
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     api = pointer(capsule, None)
     for k, value in {
         H.ARRAY: id(Array), H.FLOAT: id(float), H.LONG: id(int), H.NDARRAY: id(np.ndarray), H.NEW_ARRAY: _word(api + 8 * 94).value,
-        H.SLOT: slot, H.SLICE: id(slice), H.TUPLE: id(tuple), H.ELLIPSIS: id(type(...)), H.NONE: id(type(None)),
+        H.SLOT: slot, H.NODE: node_slot, H.WEAK: Array.__weakrefoffset__, H.SLICE: id(slice), H.TUPLE: id(tuple),
+        H.ELLIPSIS: id(type(...)), H.NONE: id(type(None)),
         H.AXIS: id(_AXIS), H.FROM_SCALAR: _word(api + 8 * 61).value, H.SET_BASE: _word(api + 8 * 282).value,
     }.items():
         native.state[k] = value

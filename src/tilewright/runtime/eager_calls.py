@@ -14,13 +14,43 @@ def new_header(descr, nd, dims, flags):
 
 def wrap(h):
     s = address(state)
-    made = PyType_GenericAlloc(ld64(s + S_ARRAY), 0)
-    if made == 0:
-        PyErr_Clear()
-        Py_DecRef(h)
-        return 0
+    made = ld64(s + S_SPARE)
+    if made != 0:
+        st64(s + S_SPARE, ld64(made + ld64(s + S_SLOT)))
+        st64(s + S_SPARES, ld64(s + S_SPARES) - 1)
+        st64(made, 1)
+    else:
+        made = PyType_GenericAlloc(ld64(s + S_ARRAY), 0)
+        if made == 0:
+            PyErr_Clear()
+            Py_DecRef(h)
+            return 0
     st64(made + ld64(s + S_SLOT), h)
     return made
+
+
+def tw_eager_dealloc(x):  # some Arrays that nobody holds are kept for `wrap`, linked by their slots
+    s = address(state)
+    PyObject_GC_UnTrack(x)
+    if ld64(x + ld64(s + S_WEAK)) != 0:
+        PyObject_ClearWeakRefs(x)
+    h = ld64(x + ld64(s + S_SLOT))
+    node = ld64(x + ld64(s + S_NODE))
+    kind = ld64(x + 8)
+    st64(x + ld64(s + S_NODE), 0)
+    if kind == ld64(s + S_ARRAY) and ld64(s + S_SPARES) < SPARES:
+        st64(x + ld64(s + S_SLOT), ld64(s + S_SPARE))
+        st64(s + S_SPARE, x)
+        st64(s + S_SPARES, ld64(s + S_SPARES) + 1)
+    else:
+        st64(x + ld64(s + S_SLOT), 0)
+        PyObject_GC_Del(x)
+        Py_DecRef(kind)
+    if h != 0:
+        Py_DecRef(h)
+    if node != 0:
+        Py_DecRef(node)
+    return 0
 
 
 def header_of(x):
@@ -558,6 +588,26 @@ def tw_eager_view(x, name):
         PyErr_Clear()
         return python_attribute(x, name)
     return wrap(found)
+
+
+def tw_eager_transposed(x, name):
+    h = header_of(x)
+    nd = 0
+    if h != 0:
+        nd = ldi32(h + 24)
+    if nd < 2 or nd > AXES:
+        return tw_eager_view(x, name)
+    dims = stack(128)
+    strides = stack(128)
+    i = 0
+    while i < nd:
+        st64(dims + 8 * i, ld64(ld64(h + 32) + 8 * (nd - 1 - i)))
+        st64(strides + 8 * i, ld64(ld64(h + 40) + 8 * (nd - 1 - i)))
+        i += 1
+    made = new_view(h, nd, dims, strides, ld64(h + 16), ld32(h + 64) & 1024)
+    if made == 0:
+        return tw_eager_view(x, name)
+    return made
 
 
 def tw_eager_getbuffer(x, view, flags):

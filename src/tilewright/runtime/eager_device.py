@@ -17,7 +17,7 @@ BUFFERS, WORDS = 8, 96  # of a plan and of a launch, at most
 PLAN = ("CONSTANTS", "LAUNCHES", "LAUNCHED", "ROOMS", "ROOM_COUNT", "RESULT", "FREE", "NAME")
 LAUNCH = ("FUNCTION", "CONFIG", "WORDS_AT", "WORD_COUNT", "MOVED", "MOVED_COUNT", "FAULTS")  # of a row; MOVED: rows of word, array, base
 ROOM = ("KEPT", "SIZE")  # of a row: the list of free addresses, and the size as an object
-STATE = ("NODE", "PLACED", "P_KEY", "P_ADDRESS", "P_STREAM", "P_HOME", "P_KEEP", "BLOCK", "B_ADDRESS", "B_STREAM", "B_FREE", "B_KEPT",
+STATE = ("PLACED", "P_KEY", "P_ADDRESS", "P_STREAM", "P_HOME", "P_KEEP", "BLOCK", "B_ADDRESS", "B_STREAM", "B_FREE", "B_KEPT",
          "ZERO", "CURRENT", "STREAMS", "MISSED", "KNOWN", "START", "MORE", "KEYED", "NOTED")
 CONSTANTS = {"ARGUMENTS": ARGUMENTS, "PLACES": PLACES, "WAYS": WAYS, "KEY_BYTES": KEY, "ENTRY_BYTES": ENTRY, "CONFIG_BYTES": 56,
              "LAUNCH_BYTES": 8 * len(LAUNCH), "ROOM_BYTES": 8 * len(ROOM), "BUFFER_BYTES": 8 * BUFFERS, "WORD_BYTES": 8 * WORDS}

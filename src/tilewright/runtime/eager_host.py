@@ -38,9 +38,11 @@ CONSTANTS = {"BAND": BAND, "ROW": ROW, "GATHERED": GATHERED, "AXES": AXES, "OPER
              "TABLE_COLUMNS": TABLE_COLUMNS, "SHAPE": 32, "STRIDES": 32 + 8 * AXES}
 # The words of the block `state`.
 STATE = ("ARRAY", "FLOAT", "LONG", "NDARRAY", "NEW_ARRAY", "MODE", "SLOT", "SLICE", "TUPLE", "ELLIPSIS", "NONE", "FROM_SCALAR", "AXIS",
-         "TW_RUN", "JOB", "JOB_RUN", "JOB_GRID", "SET_BASE", *eager_device.STATE)
+         "TW_RUN", "JOB", "JOB_RUN", "JOB_GRID", "SET_BASE", "SPARE", "SPARES", "WEAK", "NODE", *eager_device.STATE)
 (ARRAY, FLOAT, LONG, NDARRAY, NEW_ARRAY, MODE, SLOT, SLICE, TUPLE, ELLIPSIS, NONE, FROM_SCALAR, AXIS, TW_RUN, JOB, JOB_RUN,
- JOB_GRID, SET_BASE) = range(18)
+ JOB_GRID, SET_BASE, SPARE, SPARES, WEAK, NODE) = range(22)
+KEPT = 64  # Arrays that nobody holds, for the next ones
+CONSTANTS |= {"SPARES": KEPT}
 CONSTANTS |= eager_device.CONSTANTS | {"S_" + name: 8 * k for k, name in enumerate(STATE)}
 NUMBER_SLOTS = {"add": 0, "subtract": 8, "multiply": 16, "remainder": 24, "bitwise_and": 104, "bitwise_xor": 112, "bitwise_or": 120,
                 "floor_divide": 232, "divide": 240}  # byte offsets in PyNumberMethods
@@ -96,5 +98,5 @@ EXPORTS = (*(f"tw_{name}" for name in (
     "transpose_run", "reduce_run", "reduce_prepare", "eager_run", "eager_prepare", "eager_prepare_many", "eager_call1", "eager_call2",
     "eager_call3", "eager_call_method", "eager_call_clone", "eager_call_expand", "eager_call_flip", "eager_call_expand_dims",
     "eager_call_unfold", "eager_call_astype", "eager_call_reduce", "eager_compare", "eager_subscript", "eager_matmul", "eager_getbuffer",
-    "eager_attribute", "eager_view", "device_learn", "eager_call_other")), *(f"tw_op_{name}" for name in (*NUMBER_SLOTS, *UNARY_SLOTS)),
-    *(f"tw_in_place_{name}" for name in IN_PLACE_SLOTS), *BLOCKS)
+    "eager_attribute", "eager_view", "eager_transposed", "eager_dealloc", "device_learn", "eager_call_other")),
+    *(f"tw_op_{name}" for name in (*NUMBER_SLOTS, *UNARY_SLOTS)), *(f"tw_in_place_{name}" for name in IN_PLACE_SLOTS), *BLOCKS)

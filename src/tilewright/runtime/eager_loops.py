@@ -174,11 +174,14 @@ def tw_eager_run(args, begin, end, scratch):
     kargs = stack(128)
     buffers = stack(131072)
     direct = 1
+    most = CHUNK
     i = 0
     while i < nin:
         op = args + RUN_OPERANDS + i * OPERAND
         mode = ld64(op + 16)
         st64(kargs + 8 * i, ld64(op))
+        if ld64(op + 8) > 4:
+            most = CHUNK // 2
         if mode != 0:
             direct = 0
             if mode == 1:
@@ -203,8 +206,8 @@ def tw_eager_run(args, begin, end, scratch):
         return 0
     while pos < stop:
         count = stop - pos
-        if count > CHUNK:
-            count = CHUNK
+        if count > most:
+            count = most
         i = 0
         while i < nin:
             op = args + RUN_OPERANDS + i * OPERAND
@@ -261,24 +264,35 @@ def tw_transpose_run(args, begin, end, scratch):
     ds = ld64(args + 32)
     ss = ld64(args + 40)
     size = ld64(args + 48)
+    step = ld64(args + 56)
     r = begin * BAND
     stop = end * BAND
     if stop > rows:
         stop = rows
     whole = r + (stop - r) // 8 * 8
+    if step != size and stop == rows:  # eight elements and the seven between them, never one behind the last
+        whole = r + (stop - 1 - r) // 8 * 8
     if size != 4 and size != 8:
         whole = r
     first = r
     c = 0
     while c + 8 <= cols:
         r = first
-        if size == 4:
+        if step == 4:
             while r < whole:
                 transpose_4(dst + r * ds + c * 4, src + r * 4 + c * ss, ds, ss)
                 r += 8
-        else:
+        elif size == 4:
+            while r < whole:
+                transpose_2_4(dst + r * ds + c * 4, src + r * 8 + c * ss, ds, ss)
+                r += 8
+        elif step == 8:
             while r < whole:
                 transpose_8(dst + r * ds + c * 8, src + r * 8 + c * ss, ds, ss)
+                r += 8
+        else:
+            while r < whole:
+                transpose_2_8(dst + r * ds + c * 8, src + r * 16 + c * ss, ds, ss)
                 r += 8
         c += 8
     r = first
@@ -286,7 +300,7 @@ def tw_transpose_run(args, begin, end, scratch):
         k = 0
         if r < whole:
             k = c
-        copy_run(dst + r * ds + k * size, src + r * size + k * ss, size, ss, cols - k)
+        copy_run(dst + r * ds + k * size, src + r * step + k * ss, size, ss, cols - k)
         r += 1
     return 0
 
@@ -401,13 +415,15 @@ out:
 """
 
 
-def _transpose_ir(size: int) -> str:
+def _transpose_ir(size: int, step: int = 1) -> str:
     """transpose_<size>(to, from, to's step, from's step): eight rows of eight elements, transposed. Three rounds where rows i and i + 4 are
-    zipped into rows 2i and 2i + 1 transpose them."""
+    zipped into rows 2i and 2i + 1 transpose them. The elements of a row lie `step` apart."""
     word, lines = f"i{8 * size}", []
+    every = ", ".join(f"i32 {step * k}" for k in range(8))
     for k in range(8):
         lines += [f"  %s{k} = mul i64 %ss, {k}", f"  %p{k} = add i64 %from, %s{k}", f"  %q{k} = inttoptr i64 %p{k} to ptr",
-                  f"  %r0.{k} = load <8 x {word}>, ptr %q{k}, align 1"]
+                  f"  %w{k} = load <{8 * step} x {word}>, ptr %q{k}, align 1",
+                  f"  %r0.{k} = shufflevector <{8 * step} x {word}> %w{k}, <{8 * step} x {word}> poison, <8 x i32> <{every}>"]
     low, high = (", ".join(f"i32 {k // 2 + start + 8 * (k % 2)}" for k in range(8)) for start in (0, 4))
     for turn in range(3):
         for k in range(4):
@@ -418,7 +434,8 @@ def _transpose_ir(size: int) -> str:
         lines += [f"  %d{k} = mul i64 %ds, {k}", f"  %t{k} = add i64 %to, %d{k}", f"  %o{k} = inttoptr i64 %t{k} to ptr",
                   f"  store <8 x {word}> %r3.{k}, ptr %o{k}, align 1"]
     body = "\n".join(lines)
-    return f"define internal i64 @transpose_{size}(i64 %to, i64 %from, i64 %ds, i64 %ss) nounwind {{\n{body}\n  ret i64 0\n}}\n"
+    name = f"transpose_{size}" if step == 1 else f"transpose_{step}_{size}"
+    return f"define internal i64 @{name}(i64 %to, i64 %from, i64 %ds, i64 %ss) nounwind {{\n{body}\n  ret i64 0\n}}\n"
 
 
 STEPS = {f"copy_{'m1' if step < 0 else step}_{size}": (step, size)
@@ -427,7 +444,8 @@ STEPS = {f"copy_{'m1' if step < 0 else step}_{size}": (step, size)
 
 def vector_ir() -> str:
     """The functions among the externals of the host code that are written as LLVM text."""
-    return "".join(_step_ir(step, size) for step, size in STEPS.values()) + _transpose_ir(4) + _transpose_ir(8)
+    return "".join(_step_ir(step, size) for step, size in STEPS.values()) + "".join(
+        _transpose_ir(size, step) for size in (4, 8) for step in (1, 2))
 
 
-GIVEN = (*STEPS, "transpose_4", "transpose_8")
+GIVEN = (*STEPS, "transpose_4", "transpose_2_4", "transpose_8", "transpose_2_8")

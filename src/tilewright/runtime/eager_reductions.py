@@ -52,7 +52,7 @@ def run_reduction(fn, words, grid, nbytes):
         work = stack(65536)
         call(fn, words, 0, grid, work)
         return
-    copy(ld64(s + S_JOB_RUN), words, 64)
+    copy(ld64(s + S_JOB_RUN), words, 64 + OPERAND)
     at = ld64(s + S_JOB_GRID)
     before = ld64(at + THUNK_FN_AT)
     piece = ld64(at + THUNK_SHARE_AT)
@@ -65,6 +65,36 @@ def run_reduction(fn, words, grid, nbytes):
     st64(ld64(s + S_JOB) + 8 * JOB_LIGHT, 1)
     st64(at + THUNK_FN_AT, before)
     st64(at + THUNK_SHARE_AT, piece)
+
+
+# Rows that lie in steps: as many at once as stay in the first cache.
+def reduce_gathered(args, begin, end, scratch):
+    fn = ld64(args)
+    out = ld64(args + 8)
+    osize = ld64(args + 16)
+    row = ld64(args + 24)
+    op = args + 40
+    buffer = stack(131072)
+    work = stack(65536)
+    words = stack(64)
+    most = 16384 // (row * ld64(op + 8))
+    if most == 0:
+        most = 1
+    while begin < end:
+        count = end - begin
+        if count > most:
+            count = most
+        gather(buffer, op, begin * row, count * row)
+        st64(words, buffer)
+        st64(words + 8, row)
+        st64(words + 16, out + begin * osize)
+        st64(words + 24, count)
+        st64(words + 32, row)
+        if ld64(args + 32):
+            st64(words + 24, row)
+            st64(words + 32, count)
+        call(fn, words, 0, count, work)
+        begin += count
 
 
 def reduced_axis(table, x, axis):
@@ -111,8 +141,9 @@ def reduced_axis(table, x, axis):
     if fn == 0 or ld64(table + TABLE_KERNELS + 16 * kind + 8) == 0:
         return 0
     dense = 0
+    op = stack(512)
+    blocks = 0
     if (ld32(h + 64) & 1) == 0:
-        op = stack(512)
         buffer = stack(65536)
         src = buffer
         if set_operand(op, h, nd, dims) == 0:
@@ -125,20 +156,31 @@ def reduced_axis(table, x, axis):
                 if nbytes > 65536 and magnitude(ld64(steps + 8 * i)) < magnitude(last):
                     return 0
                 i += 1
-            if nbytes > 65536:
+            if after == 1 and row * ld64(descr + 40) <= 131072:
+                blocks = nbytes + n * magnitude(last)  # bytes that are read, and more than none
+            if nbytes > 65536 and blocks == 0:
                 dense = new_header(descr, nd, dims, 0)
                 if dense == 0:
                     return 0
                 src = ld64(dense + 16)
-            gather(src, op, 0, n)
+            if blocks == 0:
+                gather(src, op, 0, n)
     out = new_header(ld64(table + TABLE_KERNELS + 16 * kind + 8), nd - 1, kept, 0)
     if out == 0:
         if dense != 0:
             Py_DecRef(dense)
         return 0
-    words = stack(64)
+    words = stack(512)
     st64(words, src)
-    if after == 1:
+    if blocks:
+        st64(words, fn)
+        st64(words + 8, ld64(out + 16))
+        st64(words + 16, ld64(ld64(out + 56) + 40))
+        st64(words + 24, row)
+        st64(words + 32, ld64(table + 8))
+        copy(words + 40, op, OPERAND)
+        run_reduction(address(reduce_gathered), words, before, blocks)
+    elif after == 1:
         st64(words + 8, row)
         st64(words + 16, ld64(out + 16))
         st64(words + 24, before)

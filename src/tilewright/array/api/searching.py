@@ -10,7 +10,7 @@ from ...core.errors import ArgumentError, ExecutionError
 from ...transform.trace import Functions
 from ..arrays import Array, shown
 from . import rows
-from .base import FLOAT, axes_of, common, give, header
+from .base import FLOAT, axes_of, common, give, header, numbers
 
 public = FUNCTIONS = Functions()
 rows.enter(FUNCTIONS, {
@@ -71,7 +71,10 @@ def searchsorted(x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None)
     """Where x2 would go into the sorted x1."""
     if side not in ("left", "right"):
         raise ArgumentError(f"searchsorted: side is 'left' or 'right', got {side!r}")
-    a, v = header(x1, "searchsorted"), header(x2, "searchsorted")
+    try:
+        (a, v), _ = numbers(x1, x2, what="searchsorted")
+    except OverflowError:  # a Python integer that x1's dtype does not hold
+        a, v = header(x1, "searchsorted"), header(x2, "searchsorted")
     if a.dtype != v.dtype:
         a, v = (h.astype(common(a.dtype, v.dtype), copy=False) for h in (a, v))
     return give(np.asarray(np.searchsorted(a, v, side=side, sorter=None if sorter is None else header(sorter)), np.int64))  # type: ignore[call-overload]

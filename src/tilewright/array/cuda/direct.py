@@ -240,7 +240,6 @@ def begin(state: _State) -> None:
     _plans.clear()
     _objects["KNOWN"] = known
     probe = object()
-    _set("NODE", _field(object.__new__(Array), "_node", probe), word=True)
     for prefix, cls, names in (("P", P.Placed, ("_key", "_address", "stream", "_home", "keep")),
                                ("B", cuda_array.Block, ("address", "stream", "_free", "kept"))):
         for name in names:

@@ -259,7 +259,8 @@ def quantile(x: Array, q: Any, axis: Any = None, keepdims: bool = False, method:
     at = np.clip(PLACES[method](points.reshape(-1), n), 0, n - 1)
     low = np.floor(at).astype(np.int64)
     a, b = s[..., low], s[..., np.minimum(low + 1, n - 1)]
-    one = call("where", call("asarray", at > low, device="cuda"), a + (b - a) * call("asarray", (at - low).astype(x.dtype), device="cuda"), a)
+    part, between = (call("asarray", v, device="cuda") for v in ((at - low).astype(x.dtype), at > low))
+    one = call("where", between, a + (b - a) * part, a)
     one = call("where", call("isnan", s[..., -1:]), s[..., -1:], one)
     made = with_axes(call("moveaxis", one, -1, 0), axes, x.ndim, keepdims, 1)
     return made.reshape((*points.shape, *made.shape[1:]))
