@@ -103,3 +103,14 @@ def test_the_instruction(level: str, fn: str) -> None:
     np.testing.assert_array_equal(got.view("u4"), want.view("u4"))
     most = 3e-7 * float(np.abs(data).sum())  # a number is added four times at most, half a unit of what is added each time
     np.testing.assert_allclose(got, (np.cumsum if fn == "sum" else np.cumprod)(data.astype("f8")), rtol=1e-5, atol=most)
+
+
+def test_the_gradient_of_a_product_behind_a_zero_is_no_nan() -> None:
+    """What comes back to the elements behind it leaves the range of f32, and is multiplied by 0."""
+    x = np.full(60, 30.0, np.float32)
+    x[3] = 0
+    leaf = torch.from_numpy(x).requires_grad_()
+    (want,) = torch.autograd.grad(leaf.cumprod(0).sum(), leaf)
+    got = tw.grad(lambda v: tw.cumprod(v, 0).sum())(x)
+    np.testing.assert_allclose(got[4:], want.numpy()[4:])
+    np.testing.assert_allclose(got[:3], want.numpy()[:3], rtol=1e-6)

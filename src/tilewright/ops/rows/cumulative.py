@@ -84,7 +84,9 @@ class CumProd(Running):
         x, back = inputs[0], not self.reverse
         g = beside(g, self.axis, back=back) if self.exclusive else g
         rest = LinearRecurrence(axis=self.axis, reverse=back)(beside(x, self.axis, back=back), g)
-        return (F.mul(replace(self, exclusive=True)(x), rest),)
+        before: Value = replace(self, exclusive=True)(x)
+        lost = F.logical_and(F.equal(before, 0), F.one("is_inf", rest))  # nothing comes back through a zero, however much it was
+        return (F.mul(before, F.where(lost, 0, rest)),)
 
     def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
         x, t = inputs[0], tangents[0]
