@@ -87,9 +87,9 @@ coverage: $(VENV)/.stamp-dev
 campaign: $(VENV)/.stamp-dev
 	@$(BIN)/python -m tests.campaigns $(WORDS) --budget $(BUDGET) --jobs $(JOBS) $(if $(SEED),--base $(SEED))
 
-# The generated parts of the documentation.
+# The generated parts of the documentation, the stubs, and the list of public names.
 tables: $(VENV)/.stamp-dev
-	@$(BIN)/python -m pytest -q tests/docs --update-goldens
+	@$(BIN)/python -m pytest -q tests/docs tests/meta/test_api.py --update-goldens
 
 $(VENV)/.stamp-docs: $(VENV)/.stamp-venv pyproject.toml
 	@echo "Installing tilewright and mkdocs into $(VENV); pip says how far it is."

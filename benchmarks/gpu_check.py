@@ -97,7 +97,7 @@ def linalg() -> Iterator[Case]:
                     yield Case(f"linalg triangular {n}x{k} upper={upper} left={left} unit={unit} {dtype}", solve, make,
                                "cg" if k in (5, 200) else "t")
         for n in (20, 65, 260, 520):
-            make = lambda n=n, d=dtype: (symmetric(2, n, n, dtype=d) + rand(2, n, n, dtype=d) * 0.1, rand(2, n, 9, dtype=d))
+            make = lambda n=n, d=dtype: (symmetric(2, n, n, dtype=d) + rand(2, n, n, dtype=d) * 0.1 / math.sqrt(n), rand(2, n, 9, dtype=d))
             yield Case(f"linalg solve {n} {dtype}", torch.linalg.solve, make, "ctg")
             yield Case(f"linalg inv, slogdet {n} {dtype}", lambda a, b: (torch.linalg.inv(a), torch.linalg.slogdet(a)[1]), make, "ctg")
 

@@ -20,9 +20,11 @@ from __future__ import annotations
 import argparse
 import copy
 import gc
+import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 import warnings

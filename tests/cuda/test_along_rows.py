@@ -102,6 +102,15 @@ def test_indices_that_are_equal_along_rows_scatter_rows(rng: np.random.Generator
     np.testing.assert_allclose(emulated(x, ids, u)[0], want, rtol=1e-5, atol=1e-5)
 
 
+def test_indices_that_are_a_row_of_others(rng: np.random.Generator) -> None:
+    """Targets of edges, the second row of [2, edges]: contiguous, but not at the start of their memory."""
+    g = graph(lambda x, e, u: o.ScatterAdd()(x, F.reshape(F.slice_(e, 0, 1, 1), (40,)), u), (f32, (7, 6)), (i64, (2, 40)), (f32, (40, 6)))
+    x, u = (rng.standard_normal(shape).astype(np.float32) for shape in ((7, 6), (40, 6)))
+    edges = rng.integers(0, 7, (2, 40))
+    want = torch.index_add(torch.tensor(x), 0, torch.tensor(edges[1]), torch.tensor(u)).numpy()
+    np.testing.assert_allclose(Emulated(g)(x, edges, u)[0], want, rtol=1e-5, atol=1e-5)
+
+
 def test_an_index_outside_is_reported() -> None:
     with fake_gpu():
         session: Any = tw.compile(scattered(f32, (2, 20), (2, 18), 1, "add"), target="cuda")

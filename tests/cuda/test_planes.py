@@ -164,3 +164,18 @@ def test_sorted_searches_are_one_launch(dtype: DType, rows: tuple[int, ...], val
         assert len(emulated.program.launches) == 1
         want = torch.searchsorted(torch.from_numpy(edges), torch.from_numpy(x), right=right)
         np.testing.assert_array_equal(emulated(edges, x)[0], want.numpy())
+
+
+@pytest.mark.parametrize("mode", ["reflect", "edge", "wrap"])
+@pytest.mark.parametrize(("shape", "lo", "hi"), [
+    ((2, 5, 7), (0, 2, 3), (0, 1, 4)), ((70, 9), (3, 0), (0, 2)), ((4, 3), (0, 0), (2, 0))], ids=str)  # fmt: skip
+def test_pads_and_their_gradients_are_one_launch(mode: str, shape: tuple[int, ...], lo: tuple[int, ...], hi: tuple[int, ...]) -> None:
+    rng = fresh_rng()
+    full = tuple(a + d + b for a, d, b in zip(lo, shape, hi, strict=True))
+    for dtype in (f32, bf16):
+        for back in (False, True):
+            op = o.PadEdges(lo=lo, hi=hi, mode=mode, back=back)
+            x = rng.normal(size=full if back else shape).astype(dtype.np)
+            emulated = Emulated(graph(op, (dtype, x.shape)))
+            assert len(emulated.program.launches) == 1
+            assert_close(emulated(x)[0].astype(np.float32), wide(op.ref(x.astype(np.float64))), dtype)

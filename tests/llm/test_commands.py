@@ -283,6 +283,25 @@ def test_a_sentence_ends_a_long_answer(capsys: Capture) -> None:
     assert show(Told(), enough=2) == "One. Two three. "  # type: ignore[arg-type]
 
 
+def test_what_was_said_stands_before_the_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The word that waits for its end is shown before [stopped], not behind it."""
+
+    class Cut:
+        ids: list[int] = []
+
+        def __iter__(self) -> Any:
+            yield "Once upon a ti"
+            raise KeyboardInterrupt
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr("sys.stdout", out := Terminal())
+    assert show(Cut()) == "Once upon a ti"  # type: ignore[arg-type]
+    assert out.getvalue() == "Once upon a ti [stopped]\n"
+
+
 def test_generate_asks_through_the_template(tiny: str, capsys: Capture) -> None:
     assert main(["generate", tiny, "Hi", "--max-tokens", "3"]) == 0
     plain = capsys.readouterr()

@@ -414,8 +414,15 @@ GENERAL: dict[str, Oracle] = {
     "dim_value": lambda a: torch.tensor(a["dim"], dtype=DTYPES[a["dtype"].name]),
 }
 
-ORACLES: dict[str, Oracle] = {**NAMED, **PLAIN, **ACTIVATIONS, **VIEWS, **REDUCTIONS, **COMPOSITES, **GENERAL, **TRAINING,
-                              **CONTROL, **CATALOGUE}
+
+class Oracles(dict[str, Oracle]):
+    def __missing__(self, name: str) -> Oracle:
+        raise LookupError(f"{name}: no oracle; the class names its `aten` op, or tests/ops/oracle*.py has a function of (attributes, "
+                          "tensors)")
+
+
+ORACLES: dict[str, Oracle] = Oracles({**NAMED, **PLAIN, **ACTIVATIONS, **VIEWS, **REDUCTIONS, **COMPOSITES, **GENERAL, **TRAINING,
+                                      **CONTROL, **CATALOGUE})
 NO_ORACLE = {
     "input": "is given, not computed",
     "constant": "is given, not computed",

@@ -77,7 +77,12 @@ def gather_sum(a: dict[str, Any], x: Any, index: Any, weight: Any) -> Any:
 
 
 def pad_edges(a: dict[str, Any], x: Any) -> Any:
-    """One axis at a time, in f64, as rows of images."""
+    """One axis at a time, in f64, as rows of images; back: the gradient of that."""
+    if a["back"]:
+        inner = [d - lo - hi for d, lo, hi in zip(x.shape, a["lo"], a["hi"], strict=True)]
+        leaf = torch.zeros(inner, dtype=torch.float64, requires_grad=True)
+        padded = pad_edges({**a, "back": False}, leaf)
+        return torch.autograd.grad(padded, leaf, x.double(), create_graph=x.requires_grad)[0].to(x.dtype)
     mode, out = {"reflect": "reflect", "edge": "replicate", "wrap": "circular"}[a["mode"]], x.double()
     for axis, (before, after) in enumerate(zip(a["lo"], a["hi"], strict=True)):
         if before or after:

@@ -15,7 +15,7 @@ from ..kernels.cuda.tiled import TiledKernel
 from ..kernels.launch import Argument, Buffer, ErrorWord, Launch, Program, Word, roots
 from .cuda_late import late_arguments
 
-WORDS = 500  # of 8 bytes: parameters have room for 4096 bytes
+WORDS = 500  # words of 8 bytes: parameters have room for 4096 bytes
 MOST = 10 << 20  # bytes of a launch: a larger one fills the chip for longer than it takes to start
 ALIVE = 256 << 20  # bytes of all, whose results are alive together
 IDLE = 1024  # blocks that may end at once, where launches differ in size

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 LENGTHS = (1, 37, 300)
 LONGEST = 512
 WIDTH, LENGTH = 256, 128
-TOLERANCE = 1e-4  # of the largest value, against float64
+TOLERANCE = 1e-4  # the error against float64, as a share of the largest value
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -60,7 +60,7 @@ def show(stream: Stream, enough: int | None = None) -> str:
     """Print a stream as it comes, broken between words where a person reads it; Ctrl-C ends it early, and what was said stays. Behind
     `enough` tokens it ends with the sentence."""
     said: list[str] = []
-    out = Wrapped(sys.stdout) if sys.stdout.isatty() else None
+    out, stopped = Wrapped(sys.stdout) if sys.stdout.isatty() else None, ""
     try:
         for piece in stream:
             said.append(piece)
@@ -71,10 +71,11 @@ def show(stream: Stream, enough: int | None = None) -> str:
             if enough is not None and len(stream.ids) >= enough and "".join(said).rstrip().endswith((".", "!", "?")):
                 break
     except KeyboardInterrupt:
-        print(" [stopped]", end="")
+        stopped = " [stopped]"
     finally:
         if out is not None:
             out.end()
+        print(stopped, end="")
         print(flush=True)  # whatever comes next, an error perhaps, begins on a line of its own
     return "".join(said)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from hashlib import sha256
 
 PIECE = 1 << 20
-DIGITS = 64  # of one digest
+DIGITS = 64  # hexadecimal digits of a digest
 THREADS = 8
 ALONE = 4 * PIECE  # less than that is not worth a thread
 

@@ -72,7 +72,7 @@ def _folder() -> tuple[str, Callable[[str], str]]:
         if "\0" in text or not text.strip():
             raise ValueError(text)
         found = os.path.expanduser(text)
-        if found.startswith("~"):  # of a user without a home folder
+        if found.startswith("~"):  # the user has no home folder
             raise ValueError(text)
         return os.path.abspath(found)
 

@@ -23,7 +23,7 @@ from .files import open_file, write_file
 
 Array = np.ndarray[Any, Any]
 HEADER_LIMIT = 100_000_000  # bytes; the package has the same limit
-ALIGN, RANK = 8, 64  # of NumPy's arrays: the most axes
+ALIGN, RANK = 8, 64  # the alignment of data, and the most axes that NumPy has
 DTYPES: dict[str, np.dtype[Any]] = {
     "BOOL": np.dtype(np.bool_), "U8": np.dtype("<u1"), "U16": np.dtype("<u2"), "U32": np.dtype("<u4"), "U64": np.dtype("<u8"),
     "I8": np.dtype("<i1"), "I16": np.dtype("<i2"), "I32": np.dtype("<i4"), "I64": np.dtype("<i8"),
@@ -121,7 +121,7 @@ def _is_whole(entry: dict[str, Any], start: int) -> bool:
     shape, dtype = entry.get("shape"), DTYPES.get(str(entry.get("dtype")))
     if dtype is None or not isinstance(shape, list) or len(shape) > RANK or not all(type(n) is int and n >= 0 for n in shape):
         return False
-    if prod(max(n, 1) for n in shape) * dtype.itemsize >= 1 << 62:  # of an empty array, too: NumPy multiplies its sizes
+    if prod(max(n, 1) for n in shape) * dtype.itemsize >= 1 << 62:  # also where the array is empty: NumPy multiplies its sizes
         return False
     return bool(entry["data_offsets"] == [start, start + prod(shape) * dtype.itemsize])
 

@@ -80,7 +80,7 @@ class Graph:
         self.outputs: list[Value] = []
         self.donated: dict[int, int] = {}  # input -> output that is its next value and lives in the same memory
         self.call_symbols: tuple[Symbol, ...] = ()  # symbols that no shape shows: the call gives their values
-        self.place = ""  # of nodes that are added without one: whoever adds many for one line of the user's code sets it
+        self.place = ""  # the place of nodes that are added without one: whoever adds many for one line of the user's code sets it
         self._names: dict[str, int] = {}
 
     def add(self, op: Op, *operands: Value, name: str | None = None, place: str = "") -> Node:

@@ -126,7 +126,7 @@ class _Printer:
             return f"({', '.join(self.value(v, indent) for v in value)}{',' if len(value) == 1 else ''})"
         if isinstance(value, Graph):
             return self.graph(value, indent)
-        if hasattr(type(value), "digest"):  # of the class: an instance would compute it
+        if hasattr(type(value), "digest"):  # the class is asked: an instance would compute it
             if value in self.names:
                 return quoted("@", self.names[value])
             small = value.type.dtype in (f16, bf16) and value.array.size == 1

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from .chat_budget import ELEMENT, Budget, Exceeded
 
-BITS = 1 << 14  # of an integer
+BITS = 1 << 14  # the most bits of an integer
 LAZY = frozenset({"map", "select", "selectattr", "reject", "rejectattr"})  # filters that give generators
 TEXTUAL = frozenset(
     [

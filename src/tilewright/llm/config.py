@@ -21,7 +21,7 @@ class RopeConfig:
     scale: float = 1.0  # positions are multiplied by this
     factors: tuple[float, ...] = ()
     magnitude: float = 1.0  # cos and sin are multiplied by this
-    long_factors: tuple[float, ...] = ()  # of contexts longer than `original`
+    long_factors: tuple[float, ...] = ()  # the factors of contexts longer than `original`
     original: int = 0
 
     def at(self, context: int) -> RopeConfig:
@@ -40,7 +40,7 @@ class Recurrence:
     kind: Literal["mamba", "mamba2", "delta"]
     inner: int  # channels of the scan: the values of all heads
     state: int  # numbers that a channel keeps: the size of a key
-    taps: int  # of the convolution
+    taps: int  # length of the convolution
     rank: int = 0  # mamba: columns of the matrix that makes time steps
     heads: int = 1  # mamba2, delta: that share a decay
     groups: int = 1  # mamba2, delta: of heads that share their queries and keys
@@ -79,7 +79,7 @@ class ModelConfig:
     activation: Activation = "silu"
     gated: bool = True
     rope: RopeConfig | None = RopeConfig()  # None: learned positions, or no attention
-    local_rope: RopeConfig | None = None  # of layers with a window, where it differs
+    local_rope: RopeConfig | None = None  # rope of layers with a window, where it differs
     attention_scale: float = 0.0
     inverse_layer_scale: bool = False  # the attention of layer i is scaled by 1 / (i + 1), too
     windows: tuple[int | None, ...] = ()  # per layer, how far back it sees; () when every layer sees everything
@@ -92,7 +92,7 @@ class ModelConfig:
     interleaved_rows: bool = False  # rows of q and k are stored in the order of interleaved pairs
     hidden: int | None = None  # rows of the feed-forward matrices (of an expert's); None: the tensors say
     tied: bool | None = None  # the embedding is the output matrix; None: where there is no other
-    biases: tuple[bool | None, bool | None, bool | None] = (None, None, None)  # of q, k and v, of the output, of the feed-forward
+    biases: tuple[bool | None, bool | None, bool | None] = (None, None, None)  # whether q, k and v, the output, the feed-forward have one
 
     recurrence: Recurrence | None = None
     mixers: tuple[Mixer, ...] = ()  # per layer, what mixes tokens; () when every layer is attention alone

@@ -235,7 +235,7 @@ def cuda_programs(config: Any, weights: Any, capacity: int, cache: str, spec: Ta
         return program(f"{count} sequences", several, Stages(f"{count} sequences", False))
 
     def adapted(inputs: LoraInputs) -> tuple[CudaSession, CudaSession]:
-        same = LoraInputs(inputs.kinds)  # of which the matrices come in the same order
+        same = LoraInputs(inputs.kinds)  # its matrices come in the same order
         return compiled(graph(1, inputs)), compiled(graph(None, same))
 
     one, many = program("one token", lambda: graph(1), stages), program("prompts", lambda: graph(None), stages)

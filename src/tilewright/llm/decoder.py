@@ -45,7 +45,7 @@ def rope_tables(rope: RopeConfig, positions: int) -> tuple[Array, Array]:
 
 
 Cache = tuple[Value, ...]
-Caches = tuple[Cache, ...]  # of a layer
+Caches = tuple[Cache, ...]  # the caches of a layer
 CHUNK = 256  # most new tokens of one call: bounds the memory of intermediate values
 
 
@@ -220,7 +220,7 @@ class Decoder:
         else:
             q = self.linear(name + "attn_q", o.slice_(h, 0, self.new - 1, 1) if only_last else h, wide * (2 if c.gated_attention else 1))
             k, v = self.linear(name + "attn_k", h, narrow), self.linear(name + "attn_v", h, narrow)
-        if c.gated_attention:  # of every head its query, then its gate
+        if c.gated_attention:  # every head has its query, then its gate
             both = o.split(o.reshape(q, (q.shape[0], c.heads, 2 * c.head_dim)), 2, (c.head_dim, c.head_dim))
             q, gate = (o.reshape(part, (q.shape[0], wide)) for part in both)
         q, k, v = self.split_heads(q, c.heads), self.split_heads(k, c.kv_heads), self.split_heads(v, c.kv_heads)

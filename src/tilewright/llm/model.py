@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 CACHES = ("f16", "f32", "bf16", "q8_0")
 LANES = (2, 4, 8)  # sequences of one batch call
-AXIS = 2  # of the caches, along which they fill up
+AXIS = 2  # the caches fill up along it
 
 
 def load_llm(path: str | os.PathLike[str], *, context_length: int | None = None, threads: int | None = None, cache_dtype: str = "f16",
@@ -117,7 +117,7 @@ class LLM:
     def __init__(self, config: ModelConfig, tokenizer: Tokenizer, call: HostCall | CudaCall, *, context_length: int, name: str = "",
                  weight_bytes: int = 0) -> None:
         self.config, self.tokenizer = config, tokenizer
-        self.session: Any = call.session  # of one sequence
+        self.session: Any = call.session  # the session for one sequence
         self.context_length, self.name, self.weight_bytes = context_length, name or config.architecture, weight_bytes
         self.vocab = config.vocab
         self._call: Any = call

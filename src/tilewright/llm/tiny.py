@@ -23,7 +23,7 @@ U32, F32, STRING, ARRAY, I32 = 4, 6, 8, 9, 5
 MERGES = ("t h", "Ġ th", "Ġth e")
 SPECIALS = ("<|im_start|>", "<|im_end|>")
 HEAD = 32  # the block of a q8_0 cache
-STATE, TAPS = 16, 4  # of a mamba
+STATE, TAPS = 16, 4  # sizes of a mamba layer
 PLAIN = by_name("F32")
 Tensor = tuple[tuple[int, ...], int, Any]
 

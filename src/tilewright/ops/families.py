@@ -177,12 +177,20 @@ class Formula(Unary):
         return type(self).formula(t, *tiles)
 
 
+def enter_ops(base: type[Op], module: str, table: dict[str, tuple[str, dict[str, Any]]]) -> None:
+    """Register ops that differ in facts alone. A row: class name -> what it computes, and its class attributes. An op with attributes or
+    rules of its own is a class."""
+    for name, (what, facts) in table.items():
+        register(type(name, (base,), {"__doc__": what, "__module__": module, **facts}))
+
+
 def enter_formulas(base: type[Formula], module: str, table: dict[str, tuple[str, Any, Any, list[Sample], dict[str, Any]]]) -> None:
-    """Register ops that differ in facts alone. A row: class name -> what it computes, its formula in tile operations, dy/dx, samples, and
-    further class attributes. An op with attributes or rules of its own is a class."""
-    for name, (what, formula, dydx, samples, facts) in table.items():
-        register(type(name, (base,), {"__doc__": what, "__module__": module, "formula": staticmethod(formula), "dydx": dydx,
-                                      "samples": samples, **facts}))
+    """The same for formulas. A row: class name -> what it computes, its formula in tile operations, dy/dx, samples, further attributes."""
+    enter_ops(base, module, {name: (what, {"formula": staticmethod(formula), "dydx": dydx, "samples": samples, **facts})
+                             for name, (what, formula, dydx, samples, facts) in table.items()})
+
+
+BOTH = Traits(elementwise=True, commutative=True)
 
 
 def binary_samples(low: float | Sequence[float] = -3.0, high: float | Sequence[float] = 3.0, *more: TensorType) -> list[Sample]:

@@ -137,7 +137,7 @@ def _drawable(arrays: list[Any]) -> list[Any]:
         if count:
             ids[c_], slots[c_] = np.tile(order, tiles), (order[None, :] * tiles + np.arange(tiles)[:, None]).reshape(-1)
         spans[c_] = np.stack([np.arange(count) * tiles, np.full(count, tiles)], -1)
-    if len(arrays) > 9:  # of the backward pass: what the forward pass left
+    if len(arrays) > 9:  # the backward pass has what the forward pass left
         arrays[9][...], arrays[10][...] = 0.2 + 0.3 * np.abs(arrays[9]), count * np.arange(1, 2)
     return arrays
 

@@ -22,7 +22,7 @@ from .forms import Choice, Form, Linear, Number, conjunction, normal, number, wh
 Array = np.ndarray[Any, Any]
 MAX_INTEGERS = 1 << 16
 MAX_MASK = 1 << 24
-LARGEST = 1 << 62  # of what a form's numbers reach: forms compute in i64
+LARGEST = 1 << 62  # the most that a form's numbers reach: forms compute in i64
 
 
 # Recognises constants that follow their indices: aranges, triangular and banded masks, 0/-inf biases, one number everywhere. Weights must
@@ -412,7 +412,7 @@ def gather(node: Node, _: int, forms: list[Form | None]) -> Form | None:
 
 def reduce(node: Node, _: int, forms: list[Form | None]) -> Form | None:
     value, x = number(forms[0]), node.operands[0]
-    if value is None or not all(at_least(x.shape[k], 1) for k in node.op.attrs()["axes"]):  # of nothing, they are something else
+    if value is None or not all(at_least(x.shape[k], 1) for k in node.op.attrs()["axes"]):  # extremes of nothing are something else
         return None
     return uniform(value, node.types[0].dtype, node.types[0].ndim)
 

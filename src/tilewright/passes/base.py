@@ -18,7 +18,7 @@ from ..ir.graph import Graph, Value
 from ..ir.rewrite import Rule, rewrite
 from ..ops.structure import Number
 
-DIGITS = {"f8e4m3": 4, "f8e5m2": 3, "f16": 11, "bf16": 8, "f32": 24, "f64": 53}  # of a significand in bits
+DIGITS = {"f8e4m3": 4, "f8e5m2": 3, "f16": 11, "bf16": 8, "f32": 24, "f64": 53}  # bits of a significand
 
 
 @dataclass

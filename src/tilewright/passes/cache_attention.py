@@ -62,7 +62,7 @@ class CacheAttention(Pass):
         return new
 
     def appends(self, graph: Graph, n: Node, users: dict[Value, list[Node]]) -> list[Append] | None:
-        """Of keys and values; of a cache in eight bits their quantized values, then their scales."""
+        """The rows appended to keys and values; for a cache in eight bits their quantized values, then their scales."""
         attention = attention_of(n)
         if attention is None or not isinstance(attention.op, o.Attention) or attention.op.has_mask or attention.op.has_bias:
             return None

@@ -50,7 +50,7 @@ class _Rewriter:
     known: dict[Value, Quantized] = field(default_factory=dict)  # old value -> quantized values in the new graph
     done: set[Node] = field(default_factory=set)  # nodes that became part of another one
     unsigned: dict[Value, Value] = field(default_factory=dict)  # signed quantized values of the new graph -> unsigned ones
-    parts: dict[Value, tuple[Value, Any, Any, tuple[int, ...], str]] = field(default_factory=dict)  # of what `scaled` made
+    parts: dict[Value, tuple[Value, Any, Any, tuple[int, ...], str]] = field(default_factory=dict)  # what `scaled` made
 
     def __post_init__(self) -> None:
         self.new, self.users, self.outputs = Graph(self.graph.name), self.graph.users(), set(self.graph.outputs)

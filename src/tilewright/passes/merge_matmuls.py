@@ -127,7 +127,7 @@ class SplitLongProducts(Pass):
         return new
 
     def parts(self, n: Node) -> int:
-        """Of the rows; 1: the product stays."""
+        """How many parts the rows are cut into; 1: the product stays."""
         op = n.op
         if type(op) is not Matmul or op.dtype is not None or n.value.dtype not in (bf16, f16, f32):
             return 1

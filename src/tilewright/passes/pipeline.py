@@ -46,7 +46,7 @@ def pipeline(target: TargetSpec | None = None) -> tuple[Pass, ...]:
         FoldConstants(),
         AbsorbIntoConv(),
         FoldIndex(),
-        AbsorbMasks(),  # of attention that came as one op
+        AbsorbMasks(),  # those of attention that came as one op
         Recognise(),
         AbsorbMasks(),  # again, for attention that was spelled out
         *([SaveLogSumExp(target)] if gpu else []),  # while attention and its backward pass are both whole
@@ -62,7 +62,7 @@ def pipeline(target: TargetSpec | None = None) -> tuple[Pass, ...]:
         LowerQuantized(gpu=gpu),  # may make matmuls
         *([MergePacked()] if gpu else []),
         MergeMatmuls(),
-        *([SplitLongProducts(target.cores)] if gpu and target is not None else []),  # of what is one product now
+        *([SplitLongProducts(target.cores)] if gpu and target is not None else []),  # now that products are merged
         *([Winograd(target.has("amx-tile", "amx-bf16"), target.multiplies_pairs)] if target is not None and winograd else []),
         Fuse(quantizes=not gpu, sweeps=not gpu, rotated_rows=1 if gpu else None),
         Dce(),

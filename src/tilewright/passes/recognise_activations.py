@@ -14,7 +14,7 @@ ONE = Such("one", lambda v: is_number(v, 1.0))
 K = math.sqrt(2 / math.pi)
 
 
-NUMBERS = (2.0**-16, 2.0**16)  # of a polynomial: positive, so that nothing cancels, and no step overflows that the whole does not
+NUMBERS = (2.0**-16, 2.0**16)  # coefficients: positive, so that nothing cancels, and no step overflows that the whole does not
 
 
 def polynomial(v: Value, x: Value, depth: int = 8) -> dict[int, float] | None:

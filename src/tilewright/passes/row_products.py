@@ -176,7 +176,7 @@ class GateProducts(Pass):
 
     name: ClassVar[str] = "gate-products"
     rows: int = 64
-    bytes: int = 8 << 20  # of the matrix: larger ones have kernels that stream them better
+    bytes: int = 8 << 20  # the largest matrix: kernels for larger ones stream them better
 
     def run(self, graph: Graph, log: Log) -> Graph:
         users, outputs = graph.users(), set(graph.outputs)

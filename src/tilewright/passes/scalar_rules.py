@@ -98,7 +98,7 @@ def constant_on_the_right(root: Any) -> Value | None:
     a, b = root.operands
     if not isinstance(a.op, o.Constant) or isinstance(b.op, o.Constant):
         return None
-    if isinstance(root.op, (o.Maximum, o.Minimum)) and scalar(a) in (None, 0.0):  # of 0.0 and -0.0 they take the second
+    if isinstance(root.op, (o.Maximum, o.Minimum)) and scalar(a) in (None, 0.0):  # they take the second of 0.0 and -0.0
         return None
     return o.emit(root.op, b, a)
 

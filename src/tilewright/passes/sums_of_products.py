@@ -27,7 +27,7 @@ def matrix(v: Value, axes: list[list[int]]) -> Value:
     """v with its axes in this order, the last groups of axes as one each."""
     batch, *groups = axes
     order = [*batch, *(a for g in groups for a in g)]
-    rest = [a for a in range(len(v.shape)) if a not in order]  # of size 1
+    rest = [a for a in range(len(v.shape)) if a not in order]  # axes of size 1
     turned: Value = v if [*order, *rest] == list(range(len(v.shape))) else o.Transpose(perm=(*order, *rest))(v)
     shape = (*(v.shape[a] for a in batch), *(product(tuple(v.shape[a] for a in g)) for g in groups))
     out: Value = o.Reshape(shape=shape)(turned)

@@ -36,7 +36,7 @@ class Schedule:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.rows: list[Row] = []
-        self.row_of: list[int] = []  # of each launch
+        self.row_of: list[int] = []  # the row of each launch
         self.times: list[Dim] = []  # how often each launch runs, at most
         self.heads: dict[Loop | Branch, int] = {}
         self.ends: dict[Loop | Branch, int] = {}

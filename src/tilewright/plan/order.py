@@ -16,7 +16,7 @@ from .lifetimes import lifetimes, share_inplace
 from .pack import Item as Piece
 from .pack import lower_bound
 
-CLEARLY = 0.97  # of the memory of the graph's own order
+CLEARLY = 0.97  # the share of the graph's own order's memory that another order must reach
 LEAST = 1 << 16  # bytes worth the trouble
 MOST = 4000  # items of one block: beyond that the order stays
 TYPICAL = 512  # the value of a symbol with a wide range, for comparing orders
@@ -91,7 +91,7 @@ def dependencies(items: Sequence[Item]) -> list[Step]:
 
 
 def greedy(steps: Sequence[Step], sizes: Mapping[Buffer, int]) -> list[int]:
-    """Of the steps that could run, always the one after which the least is alive; of equals the one that the graph has first."""
+    """Always the step, among those that could run, after which the least is alive; among equals the graph's first."""
     users: dict[Buffer, int] = {}
     for s in steps:
         for b in s.reads | s.writes:

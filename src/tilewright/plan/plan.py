@@ -27,7 +27,7 @@ class Placement:
 
     size: int
     offsets: dict[Buffer, int]
-    sizes: dict[Buffer, int]  # of all buffers, inputs and outputs too
+    sizes: dict[Buffer, int]  # bytes of all buffers, inputs and outputs too
     strategy: str
     inplace: bool
     vector: list[int]  # the offsets again, in the order of the plan's temps

@@ -214,7 +214,7 @@ def ranges(graph: Graph, signature: Signature, layers: Sequence[Layer], batches:
 
 def errors(graph: Graph, signature: Signature, layers: Sequence[Layer], quantized: Callable[[Probe, Layer], Value],
            batches: Sequence[Batch], target: TargetSpec, threads: int | None) -> dict[Layer, tuple[float, Array]]:
-    """Of every layer, fed with the float model's own activations: the relative error of its results, and their mean error by channel
+    """For every layer, fed with the float model's own activations: the relative error of its results, and their mean error by channel
     (float less quantized)."""
     probe = Probe(graph, signature, target, threads)
     for layer in layers:
@@ -291,7 +291,7 @@ def _eight(quantized: Array, scale: Array) -> Array:
 
 
 PEAK = 127.0
-CENTRE = 128  # of unsigned quantized values of rows
+CENTRE = 128  # the zero point of rows as unsigned quantized values
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any
 from ..core.dtypes import DType, bf16, f8e4m3, f8e5m2, f16, f32, f64, i8, u8
 from ..tile.ir import Kernel, ViewType
 
-MATTERS = 0.03  # of a call's time
+MATTERS = 0.03  # the least share of a call's time that is worth a line
 LIMITS = {"cpu": 0.4, "cuda": 0.25}  # a launch whose share of the roofline is lower is a finding
 
 
@@ -34,7 +34,7 @@ class Cost:
         return min(1.0, self.roofline_us / us) if us > 0 else 1.0
 
     def times(self, count: int) -> Cost:
-        """Of that many launches."""
+        """The cost of that many launches."""
         return Cost(self.us * count, self.roofline_us * count, self.bound, self.reason)
 
     def columns(self, us: float | None = None) -> dict[str, Any]:
@@ -49,9 +49,9 @@ class Finding:
 
     names: tuple[str, ...]
     us: float
-    part: float  # of the call
-    share: float  # of the roofline
-    cost: Cost  # of one
+    part: float  # share of the call's time
+    share: float  # share of the roofline
+    cost: Cost  # the cost of one launch
     measured: bool
 
     def __str__(self) -> str:

@@ -23,7 +23,7 @@ from .cost import numbers as numbers_of
 from .executable import CpuExecutable, Instance
 from .machine import Peaks
 
-COLD_NS = 500.0  # of a launch that meets its code and its arguments for the first time in a call
+COLD_NS = 500.0  # added to a launch whose code and arguments are used for the first time in a call
 COLLISION = 10.0  # multiply-adds in the time that an access to a crowded set of a cache takes
 GATHER = 2.0  # multiply-adds in the time of one element that is loaded or stored by itself
 WIDE = 2.5  # multiply-adds in the time of which as many instructions of all kinds are issued
@@ -33,13 +33,13 @@ PACK = ".pack"  # how launches are called that pack an operand
 
 @dataclass(frozen=True)
 class Facts:
-    """Of a launch at one shape, beside its kernel: argument words (None for pointers), programs, the work that its ops ask for."""
+    """A launch at one shape, beside its kernel: argument words (None for pointers), programs, the work that its ops ask for."""
 
     words: tuple[int | None, ...]
     grid: int
     flops: int
     bytes: int
-    constants: int = 0  # of the bytes: weights, which wait in memory from call to call ...
+    constants: int = 0  # bytes of weights, which wait in memory from call to call ...
     resident: int = 0  # ... among this many bytes that the whole call touches
     packs: bool = False  # it packs an operand of the call
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 SIGNALS = {11: "SIGSEGV", 7: "SIGBUS", 8: "SIGFPE", 4: "SIGILL"}  # the module signal, which takes half a millisecond, says the same
 SLOTS, SLOT = 256, 64  # slots of SLOT bytes: the thread's pointer · the job · the thunk
-MASK_BYTES = 128  # of libc's struct sigaction: handler · mask · flags · restorer
+MASK_BYTES = 128  # the size of the mask in libc's struct sigaction: handler · mask · flags · restorer
 SA_SIGINFO, SA_ONSTACK = 4, 0x08000000
 EXPORTS = ("tw_crash", "tw_crash_actions", "tw_crash_file")
 UNNAMED = b" in native code, in a schedule without names\n"

@@ -82,7 +82,7 @@ def _shape(shape: Sequence[Dim], names: dict[str, str]) -> str:
 
 
 def _strides(type_: TensorType) -> tuple[Dim, ...]:
-    """Of a contiguous tensor. (Those of an empty one may be 0 here, which is as good as any.)"""
+    """The strides of a contiguous tensor. (Those of an empty one may be 0 here, which is as good as any.)"""
     return tuple(prod(type_.shape[i + 1 :], start=1) for i in range(type_.ndim))
 
 

@@ -28,14 +28,14 @@ from .memory import Allocation
 from .native.job import Job, thunks
 from .native.layout import BARRIER, THUNK_ARGS, THUNK_FLAGS, THUNK_FN, THUNK_GRID
 
-VERSION = 1  # of what is stored
+VERSION = 1  # the version of what is stored
 CHAINS = 12
 STEPS = 20_000
 TILE_WORDS = 512  # along K of a product of matrix tiles
 READS = 8  # independent vectors a step
 BANDWIDTH_BYTES = 128 << 20
 PIECE = 4096
-FILL = 0.75  # of a cache that a kernel's data may take and still count as held by it
+FILL = 0.75  # the share of a cache that a kernel's data may take and still count as held by it
 L3_BYTES = 32 << 20  # at most: what a virtual machine reports is often the whole socket's
 MOVED = 32 << 20  # bytes that one measurement of a cache moves
 LAUNCHES = 64  # empty launches behind barriers

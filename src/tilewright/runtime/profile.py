@@ -36,7 +36,7 @@ class Profile:
     events: list[dict[str, Any]] = field(repr=False)
     total_us: float = 0.0
     findings: list[Finding] = field(default_factory=list)
-    threads: int = 0  # of the host; 0 on a GPU
+    threads: int = 0  # threads of the host; 0 on a GPU
     preempted: float = 0.0  # times a run that other processes took a CPU from it
 
     def save(self, path: str | PathLike[str]) -> None:

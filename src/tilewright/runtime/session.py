@@ -62,7 +62,7 @@ class Model:
     stages: dict[str, float] = field(default_factory=dict)  # seconds
     notes: list[str] = field(default_factory=list)
     passes: dict[str, dict[str, int]] = field(default_factory=dict)  # pass -> named rule -> times applied
-    framework: str = "torch"  # of the outputs where no input says it
+    framework: str = "torch"  # the framework of the outputs where no input says it
     needs: tuple[Need, ...] = ()  # what the type rules of the model, as it was written, ask of the symbols
     stored_interface: Interface | None = None
 
@@ -89,7 +89,7 @@ class Compiled:
     """What sessions on every device have: a model, its interface, inputs that are bound to it, and an end."""
 
     executable: Any
-    threads = 0  # of the host that a call runs on; 0 on a GPU
+    threads = 0  # threads of the host that a call runs on; 0 on a GPU
     inputs_must_be = "contiguous"  # or a call copies them
 
     def __init__(self, model: Model) -> None:
@@ -168,7 +168,7 @@ class Session(Compiled):
         self.executable = executable
         self._free: list[Workspace] = []
         self.quantization: Any = None  # what `tw.quantize` did to every layer
-        self.arguments: Any = None  # of an ONNX file: its inputs and outputs as it declares them
+        self.arguments: Any = None  # an ONNX file's inputs and outputs as it declares them
         self.otherwise: Callable[..., Any] | None = None  # takes calls at sizes that the program does not
         self._checked = False
         self._pool: Pool | None = None

@@ -22,7 +22,7 @@ from .scene import Scene
 TYPES = {"char": "i1", "uchar": "u1", "short": "i2", "ushort": "u2", "int": "i4", "uint": "u4", "float": "f4", "double": "f8",
          "int8": "i1", "uint8": "u1", "int16": "i2", "uint16": "u2", "int32": "i4", "uint32": "u4", "float32": "f4", "float64": "f8"}
 SPLAT = np.dtype([("position", "<f4", 3), ("scale", "<f4", 3), ("color", "u1", 4), ("rotation", "u1", 4)])
-MAGIC = 0x5053474E  # of .spz
+MAGIC = 0x5053474E  # the first word of a .spz file
 TERMS = {0: 0, 1: 3, 2: 8, 3: 15}  # harmonics beyond the first, by degree
 MOST = 10_000_000  # Gaussians of an .spz file, as in the reference reader: a short file can unpack to anything
 

@@ -17,9 +17,9 @@ from ..core.files import read_file, write_file
 from .cameras import Array
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
-CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # of a PNG's colour types
+CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # channels by a PNG's colour type
 MOST, SIDE = 1 << 28, 1 << 16  # bytes of a picture, and pixels along a side: a short file can unpack to anything
-LEVELS = (6, 7, 6)  # of red, green and blue in the palette of a GIF
+LEVELS = (6, 7, 6)  # levels of red, green and blue in a GIF's palette
 BAYER = np.array([[0, 8, 2, 10], [12, 4, 14, 6], [3, 11, 1, 9], [15, 7, 13, 5]]) / 16 - 15 / 32
 
 
@@ -58,7 +58,7 @@ def read_image(path: str | PathLike[str]) -> Array:
         raise FormatError(f"image: {path} is no PNG file; install Pillow to read other formats") from None
     try:
         with warnings.catch_warnings(), Image.open(io.BytesIO(data)) as opened:
-            warnings.simplefilter("ignore")  # of pictures beyond 89 million pixels; twice as many are an error
+            warnings.simplefilter("ignore")  # it warns of pictures beyond 89 million pixels; twice as many are an error
             return np.asarray(opened.convert("RGBA" if opened.mode in ("RGBA", "LA", "P") else "RGB"), np.float32) / 255
     except (*STRANGE, OSError, SyntaxError, EOFError, struct.error, zlib.error, Image.DecompressionBombError) as e:
         raise FormatError(f"image: {path} could not be read ({type(e).__name__}: {e!s:.200})") from e

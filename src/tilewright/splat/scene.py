@@ -41,7 +41,7 @@ class Scene:
 
     @property
     def degree(self) -> int:
-        """Of the spherical harmonics."""
+        """The degree of the spherical harmonics."""
         return int(self.sh.shape[1] ** 0.5) - 1
 
     def arrays(self) -> tuple[Array, ...]:

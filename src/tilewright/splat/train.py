@@ -45,10 +45,10 @@ class Options:
     densify_from: int = 500
     densify_until: int = 3500
     densify_every: int = 100
-    densify_gradient: float = 2e-4  # of the position on a screen that is 2 wide
-    split_size: float = 0.01  # of the extent: larger Gaussians are split, others cloned
+    densify_gradient: float = 2e-4  # least gradient of the position on a screen that is 2 wide
+    split_size: float = 0.01  # a share of the extent: larger Gaussians are split, others cloned
     prune_opacity: float = 0.005
-    prune_size: float = 0.1  # of the extent
+    prune_size: float = 0.1  # a share of the extent
     reset_every: int = 3000
     most: int = 1_000_000
     antialias: bool = False

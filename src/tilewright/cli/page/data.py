@@ -93,6 +93,6 @@ class Inspection:
     compile_stages: list[tuple[str, float]] = field(default_factory=list)
     findings: list[str] = field(default_factory=list)  # launches that matter and are far from their roofline
     lines: dict[str, str] = field(default_factory=dict)  # the source text of places that were found
-    peak_flops: float | None = None  # of the machine, flops per second
-    peak_bandwidth: float | None = None  # of the memory, bytes per second
+    peak_flops: float | None = None  # the machine's flops per second
+    peak_bandwidth: float | None = None  # the memory's bytes per second
     caches: list[tuple[str, float]] = field(default_factory=list)  # name and bytes per second of the levels before the memory

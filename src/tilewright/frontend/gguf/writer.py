@@ -25,7 +25,7 @@ LOW = ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S")
 # What a format becomes where rows are no multiple of its block, and in turn; the last one takes any row.
 SHORTER = {**dict.fromkeys(("Q2_K", "Q3_K", "TQ1_0", "TQ2_0", *LOW), "Q4_0"),
            "IQ4_XS": "IQ4_NL", "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}
-FINER = dict.fromkeys(("Q2_K", "Q3_K", "Q4_K", "Q5_K", "IQ4_XS", "IQ4_NL", *LOW), "Q6_K")  # of the embedding and the output layer
+FINER = dict.fromkeys(("Q2_K", "Q3_K", "Q4_K", "Q5_K", "IQ4_XS", "IQ4_NL", *LOW), "Q6_K")  # for the embedding and the output layer
 # llama.cpp's number for a file "mostly" in a format; others are told by the tensors alone
 FILE_TYPES = {"F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q8_0": 7, "Q5_0": 8, "Q5_1": 9, "Q2_K": 10, "Q3_K": 12, "Q4_K": 15, "Q5_K": 17,
               "Q6_K": 18, "IQ4_NL": 25, "IQ4_XS": 30, "IQ2_XXS": 19, "IQ2_XS": 20, "IQ3_XXS": 23, "IQ1_S": 24, "IQ3_S": 26, "IQ2_S": 28,

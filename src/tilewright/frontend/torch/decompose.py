@@ -172,7 +172,7 @@ def _fake_quantize_channels(x: Any, scale: Any, zero: Any, axis: int, low: int, 
 
 
 def _weight_norm_backward(g: Any, v: Any, scale: Any, norms: Any, axis: int) -> Any:
-    """Of w = v * scale / norms, where norms are those of v over all axes but one."""
+    """The gradients of w = v * scale / norms, where norms are those of v over all axes but one."""
     along = (g * v).sum([a for a in range(v.ndim) if a != axis], keepdim=True) / norms
     return scale / norms * (g - v * (along / norms)), along.to(scale.dtype)
 
@@ -184,7 +184,7 @@ def _fractional_max_pool(x: Any, window: Any, sizes: Any, samples: Any) -> Any:
     n, outer = len(sizes), x.ndim - len(sizes)
     places: Any = 0
     for axis, (k, out, size) in enumerate(zip(window, sizes, x.shape[outer:], strict=True)):
-        draw = samples[..., axis if n == 3 else 1 - axis].reshape(*x.shape[:outer], 1)  # of images the first is for the width
+        draw = samples[..., axis if n == 3 else 1 - axis].reshape(*x.shape[:outer], 1)  # the first is for the width of images
         steps, alpha = torch.arange(out - 1, dtype=x.dtype, device=x.device), (size - k) / max(out - 1, 1)
         starts = ((steps + draw) * alpha).to(torch.int64) - (draw * alpha).to(torch.int64)
         along = torch.cat([starts, torch.full_like(draw, size - k, dtype=torch.int64)], -1)[..., None] + torch.arange(k, device=x.device)
@@ -201,7 +201,7 @@ def _fractional_max_pool_backward(g: Any, x: Any, window: Any, sizes: Any, place
     return g.new_zeros(x.shape).flatten(outer).scatter_add(outer, places.flatten(outer), g.flatten(outer)).reshape(x.shape)
 
 
-OWN: dict[str, Callable[..., Any]] = {  # of ops for which torch has none
+OWN: dict[str, Callable[..., Any]] = {  # decompositions that torch does not have
     "masked_scatter_backward.default": _masked_scatter_backward,
     "_weight_norm_interface_backward.default": _weight_norm_backward,
     **{f"{kind}{n}d_backward.default": _nearest_backward(f"{kind}{n}d") for n in (1, 2, 3)

@@ -96,7 +96,7 @@ def read_program(path: Any) -> Any:
             return torch.export.load(file)
     except CompileError:
         raise
-    except Exception as e:  # of many classes, by what the file holds
+    except Exception as e:  # any class, by what the file holds
         raise CompileError(f"import_torch: {os.fspath(path)!r} is no program that torch.export.save wrote ({type(e).__name__})") from e
 
 

@@ -27,9 +27,9 @@ from ..custom.own import Own
 from ..fft.cuda.blocks import CudaDftColumns, CudaDftRows
 from ..index.cuda.bags import CudaBagSum
 from ..index.cuda.gather import CudaGather, CudaIndex
+from ..index.cuda.pad_edges import CudaPadEdges
 from ..index.cuda.scatter import CudaIndexOrder, CudaScatterOrdered
 from ..index.cuda.scatter_set import CudaScatterSet
-from ..index.cuda.pad_edges import CudaPadEdges
 from ..index.cuda.weighted import CudaWeightedGather
 from ..index.gather import GatherTemplate
 from ..linalg import lapack

@@ -239,7 +239,7 @@ class AttentionSaved(Composite):
             s = s if seen is None else F.where(seen, s, -np.inf)
         top = F.max_(s, (3,), keepdims=True)
         e = F.exp(F.sub(s, F.where(F.equal(top, -np.inf), 0.0, top)))
-        total = F.sum_(e, (3,))  # of a row that sees nothing it is 0: the −inf comes from the maximum, and the derivative is 0, not 0/0
+        total = F.sum_(e, (3,))  # 0 where a row sees nothing: the −inf comes from the maximum, and the derivative is 0, not 0/0
         return op.decompose(q, k, v, *rest), F.add(F.log(F.where(F.equal(total, 0.0), 1.0, total)), F.max_(s, (3,)))
 
     def flops(self, q: TensorType, k: TensorType, v: TensorType, *rest: TensorType) -> Dim:

@@ -15,8 +15,8 @@ from .. import functions as F
 from ..base import E, MaybeValues, Pulled, S, Values, register
 from ..families import Composite, M, N, bf16, boolean, f16, f32, f64, i32, require_broadcasts_to, require_kind, require_one_dtype
 
-WIDEST_HEAD = 256  # of an attention with a block program
-MOST_SCORES = 1 << 31  # of an attention that are written to memory
+WIDEST_HEAD = 256  # the largest head size of a block program
+MOST_SCORES = 1 << 31  # the most scores that are written to memory
 RULES = "q[B,H,Sq,D] k[B,Hkv,Sk,D] v[B,Hkv,Sk,Dv]"
 
 

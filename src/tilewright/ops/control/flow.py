@@ -179,7 +179,7 @@ class Cond(General):
         return out[0] if len(out) == 1 else tuple(out)
 
     def flops(self, *types: TensorType) -> Dim:
-        """Of the branch that has more, as far as that is known."""
+        """Those of the branch that has more, as far as that is known."""
         a, b = body_flops(self.then), body_flops(self.other)
         return max(a, b) if isinstance(a, int) and isinstance(b, int) else a
 
@@ -251,7 +251,7 @@ class While(General):
         return carries[0] if len(carries) == 1 else tuple(carries)
 
     def flops(self, *types: TensorType) -> Dim:
-        """Of one iteration where nothing bounds their number."""
+        """Those of one iteration where nothing bounds their number."""
         return (body_flops(self.test) + body_flops(self.body)) * (1 if self.max_iterations is None else self.max_iterations)
 
     def expands(self, rule: str, active: tuple[bool, ...]) -> bool:

@@ -284,7 +284,7 @@ class TopK(General):
     k: int
     axis: int
     largest: bool = True
-    dtype: DType = dt.i64  # of the indices
+    dtype: DType = dt.i64  # the dtype of the indices
     cases = True
     samples = [S(f32(3, 90), k=2, axis=1, dtype=dt.i32), S(f64(200), k=70, axis=0), S(f32(3, 5), k=2, axis=1),
                S(f32(4, 3), k=4, axis=0, largest=False), S(i32(7), k=3, axis=0), S(f32(N, 4), k=1, axis=1),

@@ -46,7 +46,7 @@ class Sort(General):
 
     axis: int
     descending: bool = False
-    dtype: DType = dt.i64  # of the indices
+    dtype: DType = dt.i64  # the dtype of the indices
     work = 0
     cases = True
     samples = sort_samples()

@@ -79,7 +79,7 @@ def triangular_solve(op: Any, a: Value, b: Value) -> Value:
 
 @rule
 def cholesky(op: Any, a: Value) -> Value:
-    """Of the Hermitian part."""
+    """The factor of the Hermitian part."""
     re, im = parts(a)
     half = F.mul(F.add(re, X.mt(re)), 0.5), F.mul(F.sub(im, X.mt(im)), 0.5)
     return from_blocks(Cholesky(check=op.check)(blocks(half)))

@@ -139,7 +139,7 @@ class Pinv(Composite):
         return (F.sub(F.add(rows, columns), F.matmul(F.matmul(p, t), p)),)
 
 
-SQUARINGS = 24  # of matrix_exp: norms up to 2 ** 24
+SQUARINGS = 24  # matrix_exp squares this often at most: norms up to 2 ** 24
 
 
 def solve(a: Value, b: Value) -> Value:

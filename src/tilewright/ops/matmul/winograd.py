@@ -114,7 +114,7 @@ class WinogradConv(Contraction):
         return y[..., :h, :w].astype(x.dtype)
 
     def flops(self, x: TensorType, u: TensorType) -> Dim:
-        """Of the products alone."""
+        """Those of the products alone."""
         n, o, *outer, h, w = self.infer(x, u).shape
         return 2 * n * product(outer) * ceildiv(h, self.tile) * ceildiv(w, self.tile) * u.shape[0] * o
 

@@ -105,7 +105,7 @@ class QMatmul(Contraction):
         return 2 * x.numel * self.n
 
     def pull(self, inputs: Values, output: Value, g: Value, wanted: tuple[bool, ...]) -> Pulled:
-        """Of x alone: a product with the matrix as it is packed. Quantized values have no derivative."""
+        """The cotangent of x alone: a product with the matrix as it is packed. Quantized values have no derivative."""
         return F.one("qmatmul_back", g, *inputs[1:], format=self.format, n=self.n, k=self.k)
 
 
@@ -180,7 +180,7 @@ class QExperts(Contraction):
         return 2 * ids.numel * self.n * self.k
 
     def pull(self, inputs: Values, output: Value, g: Value, wanted: tuple[bool, ...]) -> Pulled:
-        """Of x alone; where all products of a token read one row, the transform sums over them."""
+        """The cotangent of x alone; where all products of a token read one row, the transform sums over them."""
         return F.one("qexperts_back", g, *inputs[1:], **self.attrs())
 
 

@@ -11,8 +11,23 @@ from ...core.errors import ExecutionError, require
 from ...ir.graph import Value
 from ...ir.types import TensorType
 from .. import functions as F
-from ..base import E, S, Traits, Values, register
-from ..families import Binary, Elementwise, N, binary_samples, boolean, broadcast_shapes, f32, f64, i32, i64, require_one_dtype, u8
+from ..base import E, S, Values, register
+from ..families import (
+    BOTH,
+    Binary,
+    Elementwise,
+    N,
+    binary_samples,
+    boolean,
+    broadcast_shapes,
+    enter_ops,
+    f32,
+    f64,
+    i32,
+    i64,
+    require_one_dtype,
+    u8,
+)
 from ..structure import Constant
 from ..tiles import TileBuilder
 
@@ -61,7 +76,6 @@ class BitwiseRightShift(Shift):
 MIXED = [E(f32(3), f64(3), match="operands must have one dtype; cast first, got dtypes=f32, f64")]
 APART = [E(f32(3), f32(4), match=r"shapes do not broadcast, got shapes=\[3\] \[4\]"),
          E(f32(N), f32(4), match=r"shapes do not broadcast, got shapes=\[N\] \[4\]")]
-BOTH = Traits(elementwise=True, commutative=True)
 
 
 @register
@@ -129,7 +143,7 @@ class Extreme(Binary):
     kinds = "fiub"
     samples = binary_samples(-3, 3, i32(4), boolean(5), u8(3))
     errors = [*MIXED, *APART]
-    spelled: ClassVar[tuple[str, str]]  # of bools, of numbers
+    spelled: ClassVar[tuple[str, str]]  # the instruction for bools, and for numbers
     wins: ClassVar[str]
 
     def lower(self, t: TileBuilder, x: Any, y: Any) -> Any:
@@ -291,28 +305,11 @@ class Bits(Binary):
               E(i32(3), i64(3), match="operands must have one dtype")]
 
 
-@register
-class BitwiseAnd(Bits):
-    """Bits set in both."""
-
-    public, numpy = "bitwise_and", "bitwise_and"
-    tile = "and"
-
-
-@register
-class BitwiseOr(Bits):
-    """Bits set in either."""
-
-    public, numpy = "bitwise_or", "bitwise_or"
-    tile = "or"
-
-
-@register
-class BitwiseXor(Bits):
-    """Bits set in exactly one."""
-
-    public, numpy = "bitwise_xor", "bitwise_xor"
-    tile = "xor"
+enter_ops(Bits, __name__, {
+    "BitwiseAnd": ("Bits set in both.", {"public": "bitwise_and", "numpy": "bitwise_and", "tile": "and"}),
+    "BitwiseOr": ("Bits set in either.", {"public": "bitwise_or", "numpy": "bitwise_or", "tile": "or"}),
+    "BitwiseXor": ("Bits set in exactly one.", {"public": "bitwise_xor", "numpy": "bitwise_xor", "tile": "xor"}),
+})
 
 
 @register

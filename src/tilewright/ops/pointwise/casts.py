@@ -16,7 +16,7 @@ from ...ir.graph import Value
 from ...ir.types import TensorType
 from .. import functions as F
 from ..base import E, S, Traits, Values, register
-from ..families import Binary, Unary, bf16, boolean, f16, f32, f64, i32, i64, u8
+from ..families import Binary, Unary, bf16, boolean, enter_ops, f16, f32, f64, i32, i64, u8
 from ..special import vector_math as vm
 from ..tiles import TileBuilder
 
@@ -47,20 +47,11 @@ class BitwiseNot(Unary):
         return t.binary("xor", x, t.full((), (1 << 8 * x.dtype.itemsize) - 1 if x.dtype.kind == "u" else -1, x.dtype))
 
 
-@register
-class IsNan(Unary):
-    """True where x is NaN."""
-
-    public, complex, numpy, tile = "isnan", "rule", "isnan", "isnan"
-    to_bool = True
-
-
-@register
-class IsInf(Unary):
-    """True where x is an infinity of either sign."""
-
-    public, complex, numpy, tile = "isinf", "rule", "isinf", "isinf"
-    to_bool = True
+enter_ops(Unary, __name__, {
+    "IsNan": ("True where x is NaN.", {"public": "isnan", "complex": "rule", "numpy": "isnan", "tile": "isnan", "to_bool": True}),
+    "IsInf": ("True where x is an infinity of either sign.", {"public": "isinf", "complex": "rule", "numpy": "isinf", "tile": "isinf",
+                                                              "to_bool": True}),
+})
 
 
 @register

@@ -4,8 +4,8 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from ...core import dtypes as dt
-from ..base import E, S, Traits, register
-from ..families import Binary, N, binary_samples, boolean, f32, f64, i32, i64
+from ..base import E, S
+from ..families import BOTH, Binary, N, binary_samples, boolean, enter_ops, f32, f64, i32, i64
 from ..tiles import TileBuilder
 
 
@@ -24,82 +24,29 @@ class Compare(Binary):
         return t.cmp(type(self).tile, x, y)
 
 
-@register
-class Equal(Compare):
-    """x == y."""
-
-    public, aten, complex, numpy = "equal", "eq.Tensor|Scalar", "rule", "equal"
-    tile = "eq"
-    traits = Traits(elementwise=True, commutative=True)
-
-
-@register
-class NotEqual(Compare):
-    """x != y; True for NaN."""
-
-    public, aten, complex, numpy = "not_equal", "ne.Tensor|Scalar not_equal.Tensor|Scalar", "rule", "not_equal"
-    tile = "ne"
-    traits = Traits(elementwise=True, commutative=True)
-
-
-@register
-class Less(Compare):
-    """x < y."""
-
-    public, aten, numpy = "less", "lt.Tensor|Scalar less.Tensor|Scalar", "less"
-    tile = "lt"
-
-
-@register
-class LessEqual(Compare):
-    """x <= y."""
-
-    public, aten, numpy = "less_equal", "le.Tensor|Scalar less_equal.Tensor|Scalar", "less_equal"
-    tile = "le"
-
-
-@register
-class Greater(Compare):
-    """x > y."""
-
-    public, aten, numpy = "greater", "gt.Tensor|Scalar greater.Tensor|Scalar", "greater"
-    tile = "gt"
-
-
-@register
-class GreaterEqual(Compare):
-    """x >= y."""
-
-    public, aten, numpy = "greater_equal", "ge.Tensor|Scalar greater_equal.Tensor|Scalar", "greater_equal"
-    tile = "ge"
+enter_ops(Compare, __name__, {
+    "Equal": ("x == y.", {"public": "equal", "aten": "eq.Tensor|Scalar", "complex": "rule", "numpy": "equal", "tile": "eq",
+                          "traits": BOTH}),
+    "NotEqual": ("x != y; True for NaN.", {"public": "not_equal", "aten": "ne.Tensor|Scalar not_equal.Tensor|Scalar", "complex": "rule",
+                 "numpy": "not_equal", "tile": "ne", "traits": BOTH}),
+    "Less": ("x < y.", {"public": "less", "aten": "lt.Tensor|Scalar less.Tensor|Scalar", "numpy": "less", "tile": "lt"}),
+    "LessEqual": ("x <= y.", {"public": "less_equal", "aten": "le.Tensor|Scalar less_equal.Tensor|Scalar", "numpy": "less_equal",
+                  "tile": "le"}),
+    "Greater": ("x > y.", {"public": "greater", "aten": "gt.Tensor|Scalar greater.Tensor|Scalar", "numpy": "greater", "tile": "gt"}),
+    "GreaterEqual": ("x >= y.", {"public": "greater_equal", "aten": "ge.Tensor|Scalar greater_equal.Tensor|Scalar",
+                     "numpy": "greater_equal", "tile": "ge"}),
+})
 
 
 class Logic(Binary):
     kinds = "b"
-    traits = Traits(elementwise=True, commutative=True)
+    traits = BOTH
     samples = [S(boolean(3, 5), boolean(5)), S(boolean(), boolean(4)), S(boolean(N, 2), boolean(2))]
     errors = [E(i32(3), i32(3), match="needs bool operands; cast first, got dtype=i32")]
 
 
-@register
-class LogicalAnd(Logic):
-    """Both."""
-
-    public, numpy = "logical_and", "logical_and"
-    tile = "and"
-
-
-@register
-class LogicalOr(Logic):
-    """Either."""
-
-    public, numpy = "logical_or", "logical_or"
-    tile = "or"
-
-
-@register
-class LogicalXor(Logic):
-    """Exactly one."""
-
-    public, numpy = "logical_xor", "logical_xor"
-    tile = "xor"
+enter_ops(Logic, __name__, {
+    "LogicalAnd": ("Both.", {"public": "logical_and", "numpy": "logical_and", "tile": "and"}),
+    "LogicalOr": ("Either.", {"public": "logical_or", "numpy": "logical_or", "tile": "or"}),
+    "LogicalXor": ("Exactly one.", {"public": "logical_xor", "numpy": "logical_xor", "tile": "xor"}),
+})

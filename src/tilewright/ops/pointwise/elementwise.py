@@ -17,7 +17,7 @@ from ...ir.graph import Value
 from ...ir.types import TensorType
 from .. import functions as F
 from ..base import E, register
-from ..families import Unary, boolean, i32, i64, u8, unary_samples
+from ..families import Unary, boolean, enter_ops, i32, i64, u8, unary_samples
 from ..special import erf as special
 from ..tiles import TileBuilder
 
@@ -82,54 +82,6 @@ class Sign(Unary):
 
 
 @register
-class Exp(Unary):
-    """e**x."""
-
-    public, aten, complex, numpy = "exp", "exp", "rule", "exp"
-    tile = "exp"
-    dydx = lambda x, y: y
-
-
-@register
-class Log(Unary):
-    """Natural logarithm."""
-
-    public, aten, complex, numpy = "log", "log", "rule", "log"
-    tile = "log"
-    samples = unary_samples(0.01, 9)
-    dydx = lambda x, y: F.one("reciprocal", x)
-
-
-@register
-class Log1p(Unary):
-    """log(1 + x), accurate near 0."""
-
-    public, aten, numpy = "log1p", "log1p special_log1p", "log1p"
-    tile = "log1p"
-    samples = unary_samples(-0.9, 4)
-    dydx = lambda x, y: F.one("reciprocal", F.add(x, 1))
-
-
-@register
-class Expm1(Unary):
-    """exp(x) - 1, accurate near 0."""
-
-    public, aten, numpy = "expm1", "expm1 special_expm1", "expm1"
-    tile = "expm1"
-    dydx = lambda x, y: F.add(y, 1)
-
-
-@register
-class Sqrt(Unary):
-    """Square root, correctly rounded."""
-
-    public, aten, complex, numpy = "sqrt", "sqrt", "rule", "sqrt"
-    tile = "sqrt"
-    samples = unary_samples(0, 9)
-    dydx = lambda x, y: F.div(0.5, y)
-
-
-@register
 class Rsqrt(Unary):
     """1 / sqrt(x)."""
 
@@ -142,47 +94,7 @@ class Rsqrt(Unary):
         return np.reciprocal(np.sqrt(x))
 
     def decompose(self, x: Value) -> Value:
-        root: Value = Sqrt()(x)
-        return F.emit(Reciprocal(), root)
-
-
-@register
-class Sin(Unary):
-    """Sine of radians."""
-
-    public, aten, complex, numpy = "sin", "sin", "rule", "sin"
-    tile = "sin"
-    samples = unary_samples(-9, 9)
-    dydx = lambda x, y: F.one("cos", x)
-
-
-@register
-class Cos(Unary):
-    """Cosine of radians."""
-
-    public, aten, complex, numpy = "cos", "cos", "rule", "cos"
-    tile = "cos"
-    samples = unary_samples(-9, 9)
-    dydx = lambda x, y: F.neg(F.one("sin", x))
-
-
-@register
-class Tan(Unary):
-    """Tangent of radians."""
-
-    public, aten, complex, numpy = "tan", "tan", "rule", "tan"
-    tile = "tan"
-    samples = unary_samples(-1.4, 1.4)
-    dydx = lambda x, y: F.add(F.square(y), 1)
-
-
-@register
-class Tanh(Unary):
-    """Hyperbolic tangent."""
-
-    public, aten, complex, numpy = "tanh", "tanh", "rule", "tanh"
-    tile = "tanh"
-    dydx = lambda x, y: F.sub(1, F.square(y))
+        return F.one("reciprocal", F.one("sqrt", x))
 
 
 @register
@@ -211,16 +123,6 @@ class Sigmoid(Unary):
 
 
 @register
-class Reciprocal(Unary):
-    """1 / x."""
-
-    public, aten, complex, numpy = "reciprocal", "reciprocal", "rule", "reciprocal"
-    tile = "reciprocal"
-    samples = unary_samples(0.2, 5)
-    dydx = lambda x, y: F.neg(F.square(y))
-
-
-@register
 class Square(Unary):
     """x * x."""
 
@@ -242,29 +144,30 @@ class Rounding(Unary):
     dydx = lambda x, y: None
 
 
-@register
-class Floor(Rounding):
-    """Largest integer not above x."""
-
-    public, numpy, tile = "floor", "floor", "floor"
-
-
-@register
-class Ceil(Rounding):
-    """Smallest integer not below x."""
-
-    public, numpy, tile = "ceil", "ceil", "ceil"
-
-
-@register
-class Round(Rounding):
-    """Nearest integer, halves to even."""
-
-    public, numpy, tile = "round", "rint", "round"
-
-
-@register
-class Trunc(Rounding):
-    """x without its fraction."""
-
-    public, numpy, tile = "trunc", "trunc", "trunc"
+enter_ops(Unary, __name__, {
+    "Exp": ("e**x.", {"public": "exp", "aten": "exp", "complex": "rule", "numpy": "exp", "tile": "exp", "dydx": lambda x, y: y}),
+    "Log": ("Natural logarithm.", {"public": "log", "aten": "log", "complex": "rule", "numpy": "log", "tile": "log",
+                                   "samples": unary_samples(0.01, 9), "dydx": lambda x, y: F.one("reciprocal", x)}),
+    "Log1p": ("log(1 + x), accurate near 0.", {"public": "log1p", "aten": "log1p special_log1p", "numpy": "log1p", "tile": "log1p",
+              "samples": unary_samples(-0.9, 4), "dydx": lambda x, y: F.one("reciprocal", F.add(x, 1))}),
+    "Expm1": ("exp(x) - 1, accurate near 0.", {"public": "expm1", "aten": "expm1 special_expm1", "numpy": "expm1", "tile": "expm1",
+              "dydx": lambda x, y: F.add(y, 1)}),
+    "Sqrt": ("Square root, correctly rounded.", {"public": "sqrt", "aten": "sqrt", "complex": "rule", "numpy": "sqrt", "tile": "sqrt",
+             "samples": unary_samples(0, 9), "dydx": lambda x, y: F.div(0.5, y)}),
+    "Sin": ("Sine of radians.", {"public": "sin", "aten": "sin", "complex": "rule", "numpy": "sin", "tile": "sin",
+            "samples": unary_samples(-9, 9), "dydx": lambda x, y: F.one("cos", x)}),
+    "Cos": ("Cosine of radians.", {"public": "cos", "aten": "cos", "complex": "rule", "numpy": "cos", "tile": "cos",
+            "samples": unary_samples(-9, 9), "dydx": lambda x, y: F.neg(F.one("sin", x))}),
+    "Tan": ("Tangent of radians.", {"public": "tan", "aten": "tan", "complex": "rule", "numpy": "tan", "tile": "tan",
+            "samples": unary_samples(-1.4, 1.4), "dydx": lambda x, y: F.add(F.square(y), 1)}),
+    "Tanh": ("Hyperbolic tangent.", {"public": "tanh", "aten": "tanh", "complex": "rule", "numpy": "tanh", "tile": "tanh",
+             "dydx": lambda x, y: F.sub(1, F.square(y))}),
+    "Reciprocal": ("1 / x.", {"public": "reciprocal", "aten": "reciprocal", "complex": "rule", "numpy": "reciprocal", "tile": "reciprocal",
+                   "samples": unary_samples(0.2, 5), "dydx": lambda x, y: F.neg(F.square(y))}),
+})
+enter_ops(Rounding, __name__, {
+    "Floor": ("Largest integer not above x.", {"public": "floor", "numpy": "floor", "tile": "floor"}),
+    "Ceil": ("Smallest integer not below x.", {"public": "ceil", "numpy": "ceil", "tile": "ceil"}),
+    "Round": ("Nearest integer, halves to even.", {"public": "round", "numpy": "rint", "tile": "round"}),
+    "Trunc": ("x without its fraction.", {"public": "trunc", "numpy": "trunc", "tile": "trunc"}),
+})

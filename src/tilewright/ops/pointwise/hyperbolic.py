@@ -6,7 +6,7 @@ from typing import Any
 from ...ir.graph import Value
 from .. import functions as F
 from ..base import E, S, Values, register
-from ..families import Binary, Formula, Unary, bf16, enter_formulas, f32, f64, few, i32
+from ..families import Binary, Formula, Unary, bf16, enter_formulas, enter_ops, f32, f64, few, i32
 from ..special import vector_math as vm
 from ..tiles import TileBuilder
 
@@ -29,26 +29,12 @@ class Atan2(Binary):
         return F.mul(g, part)
 
 
-@register
-class Exp2(Unary):
-    """2**x."""
-
-    public, aten, numpy = "exp2", "exp2 special_exp2", "exp2"
-    tile = "exp2"
-    samples = few(-5, 5)[:2]
-    dydx = lambda x, y: F.mul(y, vm.LN2)
-
-
-@register
-class Log2(Unary):
-    """Logarithm of base 2."""
-
-    public, aten, numpy = "log2", "log2", "log2"
-    tile = "log2"
-    samples = few(0.1, 9)[:2]
-    dydx = lambda x, y: F.div(1 / vm.LN2, x)
-
-
+enter_ops(Unary, __name__, {
+    "Exp2": ("2**x.", {"public": "exp2", "aten": "exp2 special_exp2", "numpy": "exp2", "tile": "exp2", "samples": few(-5, 5)[:2],
+                       "dydx": lambda x, y: F.mul(y, vm.LN2)}),
+    "Log2": ("Logarithm of base 2.", {"public": "log2", "aten": "log2", "numpy": "log2", "tile": "log2", "samples": few(0.1, 9)[:2],
+                                      "dydx": lambda x, y: F.div(1 / vm.LN2, x)}),
+})
 enter_formulas(Formula, __name__, {
     "Asin": ("Arc sine, in -pi/2 .. pi/2.", vm.asin, lambda x, y: F.rsqrt(F.sub(1, F.square(x))), few(-0.95, 0.95),
              {"public": "asin arcsin", "aten": "asin arcsin", "numpy": "arcsin"}),

@@ -165,7 +165,7 @@ def _points(f: BlockFormat, x: F32) -> U8:
     assert f.scale is not None and f.scale.by is not None and isinstance(f.table, Book)
     book, by, table, n = f.table, f.scale.by, grid(f.table.name), len(x)
     minus = x < 0 if book.signs is not None else np.zeros_like(x, bool)
-    if book.patterns:  # of eight signs an even number is minus: else the smallest element takes the wrong one
+    if book.patterns:  # an even number of eight signs is minus: else the smallest element takes the wrong one
         eights, size = minus.reshape(n, 32, 8), np.abs(x).reshape(n, 32, 8)
         eights ^= (np.arange(8) == size.argmin(-1)[..., None]) & (eights.sum(-1, keepdims=True) % 2 == 1)
     v = np.where(minus, -x, x).reshape(n, by.count, -1, table.shape[1])

@@ -233,7 +233,7 @@ class LogCumSumExp(Reduction):
             raise UnsupportedError(f"log_cum_sum_exp: its derivative needs a static size along the axis, got {n}")
         while step < n:
             old, new = F.slice_(x, axis, 0, n - step), F.slice_(x, axis, step, n - step)
-            gap = F.where(F.equal(old, new), 0.0, F.sub(old, new))  # of infinities of one sign no difference is taken
+            gap = F.where(F.equal(old, new), 0.0, F.sub(old, new))  # infinities of one sign have no difference
             total = F.add(F.maximum(old, new), F.one("log1p", F.exp(F.neg(F.one("abs", gap)))))
             x = F.concat([F.slice_(x, axis, 0, step), total], axis)
             step *= 2

@@ -18,7 +18,7 @@ from ..families import Composite, N, bf16, f32, f64, i32, i64, require_kind
 from ..index.indexing import GatherAlongAxis, check_indices, require_ids
 from .reductions import LogSumExp, wide
 
-MOST_CLASSES = 1 << 15  # of a row that fits in a block's registers
+MOST_CLASSES = 1 << 15  # a row of so many classes fits in a block's registers
 
 
 @register

@@ -20,7 +20,7 @@ from ..families import Composite, N, bf16, f32, f64, i32, require_kind
 Tap = tuple[Any, Any]  # the index that each output reads along an axis, and its weight
 MODES = ("nearest", "linear", "cubic")
 WHOLE = 64  # loads that a thread of a GPU may wait for, one after the other
-SLOPE = -0.75  # of the cubic convolution, as PyTorch has it without antialiasing
+SLOPE = -0.75  # the cubic convolution's parameter, as PyTorch has it without antialiasing
 
 
 def taps(size: int, out: int, mode: str, align: bool, scale: float, real: Any) -> list[Tap]:

@@ -27,7 +27,7 @@ from .vector_math import ARRAYS, STIRLING, B, Tile, alike, const, erfc, lgamma, 
 LARGE = 50.0  # `a` from which on the expansion serves the middle
 MIDDLE = 0.3  # |x - a| / a of the middle
 SERIES, FRACTION = 100, 60  # steps: 2e-15 for all that is left to them
-POWERS = (16, 14, 12, 12, 10, 8, 6, 4)  # of eta, for each power of 1/a: what is left out is below 2e-17 at a = LARGE
+POWERS = (16, 14, 12, 12, 10, 8, 6, 4)  # powers of eta for each power of 1/a: what is left out is below 2e-17 at a = LARGE
 TERMS = len(POWERS)
 BIG = 10.0  # `a` from which on Stirling's series serves the factor
 
@@ -40,7 +40,7 @@ def temme() -> tuple[tuple[float, ...], ...]:
     for n in range(2, size + 2):
         inner = sum((mu[i] * mu[n + 1 - i] * (n + 1 - i) for i in range(2, n)), Fraction(0))
         mu.append((mu[n - 1] - inner) / (n + 1))
-    inverse = [Fraction(1)]  # of mu / eta
+    inverse = [Fraction(1)]  # coefficients of mu / eta
     for n in range(1, size + 1):
         inverse.append(-sum((mu[i + 1] * inverse[n - i] for i in range(1, n + 1)), Fraction(0)))
     pole = inverse[1:]  # 1/mu - 1/eta
@@ -136,7 +136,7 @@ def density(a: Value, x: Value) -> Value:
 
 
 class IncompleteGamma(Binary):
-    """Of (a, x), a the shape."""
+    """A function of (a, x), a the shape."""
 
     part: ClassVar[int]
     errors = [E(i32(3), i32(3), match="needs float operands; cast first")]

@@ -271,7 +271,7 @@ def log10(t: TileBuilder, x: Tile) -> Tile:
 
 
 LARGE = 1e150  # beyond it erfc(a) exp(a^2) is 1 / (sqrt(pi) a)
-K = 2.0  # of the variable (a - K) / (a + K) in which the tail is smooth
+K = 2.0  # the tail is smooth in (a - K) / (a + K)
 # erfc(a) exp(a^2) (1 + 2a) in (a - K) / (a + K) for a >= 1/2
 TAIL: dict[int, tuple[float, ...]] = {
     32: (1.2769784, -0.09276382, -0.16603033, 0.16405086, -0.054222215, -0.008028145, 0.0087427115, 0.0012335543, -0.0015229029,
@@ -416,8 +416,8 @@ def bernoulli(count: int) -> list[Fraction]:
 
 
 B = bernoulli(27)
-STIRLING = tuple(float(B[2 * k] / (2 * k * (2 * k - 1))) for k in range(1, 9))  # of log-gamma, in 1/x^2 after a factor 1/x
-PSI = tuple(float(B[2 * k] / (2 * k)) for k in range(1, 9))  # of digamma, in 1/x^2 after a factor 1/x^2
+STIRLING = tuple(float(B[2 * k] / (2 * k * (2 * k - 1))) for k in range(1, 9))  # log-gamma's series in 1/x^2 after a factor 1/x
+PSI = tuple(float(B[2 * k] / (2 * k)) for k in range(1, 9))  # digamma's series in 1/x^2 after a factor 1/x^2
 UP, UP_SINGLE = 10, 8  # steps of the recurrences
 # sin(pi x) / x in x^2 for |x| <= 1/2: 2^-35
 SIN_PI = (3.141592653522933, -5.167712762023639, 2.550163237051868, -0.5992512899185278, 0.082046278437761, -0.00702181605168013)

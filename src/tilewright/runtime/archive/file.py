@@ -35,7 +35,7 @@ MAGIC = b"TILEWRT\x01"
 HEAD = 64
 PAGE, ALIGNMENT = 4096, 64
 VERSION = 6
-MAX_HEADER = 32 << 20  # of a model with a hundred layers: 2 MB. As Python objects it may take twenty times that
+MAX_HEADER = 32 << 20  # a model with a hundred layers has 2 MB. As Python objects it may take twenty times that
 KINDS: dict[type, str] = {int: "an integer", str: "a text", list: "a list", dict: "a mapping", bool: "true or false"}
 
 

@@ -40,7 +40,7 @@ from .control_data import control_data, read_block, read_windows, windows_of
 
 Data = dict[str, Any]
 
-SEED_TYPE = TensorType(u64, ())  # of a random seed
+SEED_TYPE = TensorType(u64, ())  # the type of a random seed
 
 
 @dataclass(eq=False)

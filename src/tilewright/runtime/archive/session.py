@@ -248,7 +248,7 @@ class _Entry:
     packed: Packed
     offset: int
     nbytes: int
-    shape: tuple[int, ...]  # of its storage
+    shape: tuple[int, ...]  # the shape of its storage
 
     @property
     def what(self) -> str:

@@ -13,8 +13,8 @@ CHECKS = 8  # flag of loop and next: go to the end once a kernel has reported an
 KIND_SHIFT = 8
 KINDS = {"kernel": 0, "loop": 1, "test": 2, "next": 3, "if": 4, "jump": 5, "end": 6}
 THUNK_TARGET, THUNK_DEPTH = THUNK_FN, THUNK_CHUNK
-THUNK_PIECE = THUNK_END  # of a kernel: programs that are walked forwards where the thunk is walked from its end; 0: it never is
-THUNK_SHARE = THUNK_REGION  # of a kernel: programs a thread takes at once, of its own or another's part; 0: its own part is all it runs
+THUNK_PIECE = THUNK_END  # a kernel's programs that are walked forwards where the thunk is walked from its end; 0: it never is
+THUNK_SHARE = THUNK_REGION  # a kernel's programs that a thread takes at once, of its own or another's part; 0: its own part is all it runs
 NO_LIMIT = 1 << 62
 
 # moves of a kernel's arguments: words · moves, then for each: word · depth of the loop · word for odd iterations or -1 · bytes a step
@@ -37,7 +37,7 @@ JOB_NAMES = 33  # for each thunk the address and length of a text that names it 
 JOB_WORDS = 40
 ERROR_WORDS = 4
 INDEX_OUT_OF_RANGE, BAD_LOGITS, SINGULAR, NOT_POSITIVE, DIVISION, CAPACITY = 1, 2, 3, 4, 5, 9  # codes in the first word of an error block
-OUT_OF_BOUNDS = 6  # of kernels that check their accesses (target/cpu/bounds.py)
+OUT_OF_BOUNDS = 6  # reported by kernels that check their accesses (target/cpu/bounds.py)
 RAISED, POSITION = 7, 8  # a function of the host raised; a position outside a view of a user's kernel (lang/build.py)
 
 # status of a run, bits

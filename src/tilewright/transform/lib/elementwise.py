@@ -147,7 +147,7 @@ def clip(x: Any, min: Any = None, max: Any = None) -> Any:  # noqa: A002 - NumPy
     """x, not below min and not above max; x where it equals a bound (-0.0 is no less than 0.0)."""
     x = as_tracer(x)
     if min is not None:
-        x = FUNCTIONS["maximum"](min, x)  # of zeros of both signs the second operand is the result
+        x = FUNCTIONS["maximum"](min, x)  # the second operand is the result where both are zeros
     return x if max is None else FUNCTIONS["minimum"](max, x)
 
 

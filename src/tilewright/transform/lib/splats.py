@@ -123,7 +123,7 @@ def _fisheye(x: Any, y: Any, z: Any, k: Sequence[Any], size: Sequence[Any]) -> t
     r = E["sqrt"](safe)
     distance = flat + z * z
     scale = E["where"](far, E["atan2"](r, z) / r, (1.0 - flat / (3.0 * z * z)) / z)
-    slope = E["where"](far, (z / distance - scale) / safe, -2.0 / (3.0 * z * z * z))  # of the scale, by r, over r
+    slope = E["where"](far, (z / distance - scale) / safe, -2.0 / (3.0 * z * z * z))  # the scale's derivative by r, over r
     back = -1.0 / distance
     return (fx * x * scale + cx, fy * y * scale + cy,
             [fx * (scale + x * x * slope), fx * x * y * slope, fx * x * back],

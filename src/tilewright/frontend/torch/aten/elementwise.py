@@ -141,7 +141,7 @@ aten("fmin.default")(_one_of(O.LessEqual))
 @exact
 def div_mode(c: Context, a: Any, b: Any, *, rounding_mode: str | None = None) -> Value:
     dtype = c.dtype
-    if rounding_mode == "trunc" and dtype.is_float:  # of the quotient before it is rounded to a small float
+    if rounding_mode == "trunc" and dtype.is_float:  # the quotient is cut before it is rounded to a small float
         wide = f64 if dtype is f64 else f32
         return c.cast(c.emit(O.Trunc(), c.emit(O.Div(), c.value(a, wide), c.value(b, wide))), dtype)
     x, y = c.value(a, dtype), c.value(b, dtype)

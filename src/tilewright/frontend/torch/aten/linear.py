@@ -358,7 +358,7 @@ def _rank4(c: Context, x: Value, q: Value) -> Value:
 
 
 def one_attention(mask: Value | None, causal: bool, scale: float) -> O.Attention:
-    """Of operands that are [B, H, S, D]."""
+    """Attention over operands [B, H, S, D]."""
     boolean = mask is not None and mask.dtype.is_bool
     return O.Attention(scale=scale, causal=causal, has_mask=boolean, has_bias=mask is not None and not boolean)
 

@@ -58,7 +58,7 @@ def isinf(c: Context, x: Value) -> Value:
 
 @aten("clamp.default", "clamp.Tensor", "clip.default", "clip.Tensor")
 def clamp(c: Context, x: Value, min: Any = None, max: Any = None) -> Value:  # noqa: A002
-    """Of zeros of both signs the second operand is the result: as in torch x, but for bounds that are tensors."""
+    """The second operand is the result where both are zeros: as in torch x, but for bounds that are tensors."""
     out = c.cast(x, c.dtype)
     for op, bound in ((O.Maximum(), min), (O.Minimum(), max)):
         if bound is not None:

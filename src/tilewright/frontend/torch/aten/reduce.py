@@ -119,7 +119,7 @@ def cumprod(c: Context, x: Value, dim: int, *, dtype: Any = None) -> Value:
 
 
 def _running_product(c: Context, x: Value, axis: int) -> Value:
-    """Of complex numbers: in log2(n) steps, each of which doubles the number of factors."""
+    """The product of complex numbers, in log2(n) steps, each of which doubles the number of factors."""
     n = x.shape[axis] if x.shape else 1
     if not isinstance(n, int):
         raise UnsupportedError(f"cumprod of complex numbers needs a static size, got {x.type}")

@@ -58,8 +58,8 @@ def _source(planes: Planes, mode: str, q: Tile, n: Tile | int) -> Tile:
 
 
 def _copies(planes: Planes, mode: str, p: Tile, before: Tile | int, after: Tile | int, n: Tile | int, lo: int, hi: int) -> list[Tap]:
-    """The elements of a padded axis that come back to p: its own, and those of the ends, if there are any; with `edge` from the first one on,
-    as long as there are."""
+    """The elements of a padded axis that come back to p: its own, and those of the ends, if there are any; with `edge` from the first one
+    on, as long as there are."""
     b = planes.b
     if mode == "edge":
         begin = b.select(b.cmp("eq", p, 0), 0, p + before)

@@ -62,7 +62,7 @@ class CudaIndexOrder(Template):
             words.now = result.buffer
         call = Call("scatter_words", f"{region.name}.words")
         b = call.b
-        source = call.view("ids", ids.type.dtype, ids.buffer, Layout.contiguous((count,)))
+        source = call.view("ids", ids.type.dtype, ids.buffer, Layout((count,), (1,), ids.layout.offset))
         goal = call.view("words", u64, words.now, Layout.contiguous((count,)), write=True)
         error, size = call.error(), call.word("size", op.rows)
         wanted = b.to_index(b.load(source, (b.pid,), ()))
