@@ -315,7 +315,7 @@ def test_more_of_numpy_refuses() -> None:
 def test_matrices_with_steps(dtype: str, step: int) -> None:
     """Copied and reduced in blocks that fill whole vectors, and in those that do not."""
     for rows, columns in ((16, 300), (257, 65), (90, 1000), (300, 400), (3, 40000)):
-        a = fresh_rng().integers(-50, 50, (rows, columns * abs(step))).astype(dt.dtype(dtype).np)[:, ::step]
+        a: Any = fresh_rng().integers(-50, 50, (rows, columns * abs(step))).astype(dt.dtype(dtype).np)[:, ::step]
         x = tw.asarray(a)
         for got, want in ((x.T.copy(), a.T), (x.T + x.T, (a + a).T), (tw.max(x, axis=1), a.max(1)), (tw.sum(x, axis=0), a.sum(0)),
                           (tw.sum(x, axis=1), a.sum(1)), (tw.argmax(x, axis=1), a.argmax(1)), (x + x, a + a), (x * x[:1], a * a[:1])):

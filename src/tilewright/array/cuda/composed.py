@@ -330,7 +330,7 @@ def trapezoid(y: Array, x: Any = None, dx: float = 1.0, axis: int = -1) -> Array
 def gradient(x: Array, *spacing: Any, axis: Any = None) -> Any:
     x = as_float(x)
     axes = axes_of(axis, x.ndim, "gradient")
-    given = [h if isinstance(h, (int, float)) else there(h) for h in spacing] or [1.0]
+    given: list[Any] = [h if isinstance(h, (int, float)) else there(h) for h in spacing] or [1.0]
     steps = given * len(axes) if len(given) == 1 and not getattr(given[0], "ndim", 0) else given
     if len(steps) != len(axes):
         raise ArgumentError(f"gradient: needs one spacing, or one for each axis, got {len(steps)} for {len(axes)} axes")
