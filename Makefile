@@ -1,6 +1,6 @@
 # Every target makes what it needs: a virtual environment in .venv, filled by pip. Only python3 (>= 3.11) is required.
 #   make demo       compile a language model (SmolLM2, 98 MB) and stream an answer with its speed
-#   make test       the test suite (about 8 minutes on 2 cores; of many alike cases every fourth)   make test-all   with the slow tests (an hour)
+#   make test       the test suite (about 11 minutes on 2 cores; of many alike cases every sixth)   make test-all   with the slow tests (an hour)
 #   make smoke      a minute of it: one test of every part
 #   make lint       ruff and mypy             make coverage   the suite with line coverage (at least 90 %)
 #   make campaign   random programs and files until something breaks; BUDGET=60 (minutes) WORDS="exact smooth" SEED=1 JOBS=2
@@ -67,7 +67,7 @@ demo: $(VENV)/.stamp-llm $(VENV)/.stamp-model
 	@$(BIN)/tilewright demo
 
 test: $(VENV)/.stamp-dev
-	@echo "The test suite: about 8 minutes on 2 cores. 'make smoke' takes one."
+	@echo "The test suite: about 11 minutes on 2 cores. 'make smoke' takes one."
 	@$(BIN)/python -m pytest -q -n 2 --dist worksteal $(PYTEST_FLAGS)
 
 smoke: $(VENV)/.stamp-dev

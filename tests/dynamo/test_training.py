@@ -180,6 +180,9 @@ class Tally(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.layer, self.factor = nn.Linear(4, 4), nn.Parameter(torch.ones(()))
+        self.count: torch.Tensor
+        self.rows: torch.Tensor
+        self.last: torch.Tensor
         self.register_buffer("count", torch.zeros(()))
         self.register_buffer("rows", torch.zeros(2, 8, 4))
         self.register_buffer("last", self.rows[1])

@@ -150,11 +150,11 @@ def growing() -> tuple[Any, list[dict[str, Any]]]:
              n("Less", ["sum", "limit"], ["more"]), n("Identity", ["new"], ["each"])]
     body = helper.make_graph(steps, "b", [info("i", np.array(0), []), info("go", np.array(True), []), info("state", X, [None])],
                              [info("more", np.array(True), []), info("longer", X, [None]), info("each", X, [1])],
-                             [numpy_helper.from_array(np.float32([0.9]), "w1")])
+                             [numpy_helper.from_array(np.array([0.9], np.float32), "w1")])
     nodes = [n("Loop", ["", "yes", "x"], ["last", "every"], body=body), n("Mul", ["last", "two"], ["y"])]
     proto = model(nodes, [info("x", X, [3]), info("limit", X, [])], [info("y", X, [None]), info("every", X, [None, 1])],
                   {"yes": np.array(True), "two": np.float32(2)})
-    return proto, [{"x": np.float32([1, 2, 1]), "limit": np.array(limit, np.float32)} for limit in (9, 13, 5)]
+    return proto, [{"x": np.array([1, 2, 1], np.float32), "limit": np.array(limit, np.float32)} for limit in (9, 13, 5)]
 
 
 @pytest.mark.parametrize("make", [strings, counted, growing])

@@ -565,51 +565,6 @@ def forced(x):
     return header_of(x)
 
 
-def python_attribute(x, name):
-    args = stack(16)
-    st64(args, x)
-    st64(args + 8, name)
-    return PyObject_Vectorcall(ld64(address(slots) + 8 * 50), args, 2, 0)
-
-
-def tw_eager_attribute(x, name):
-    h = header_of(x)
-    if h == 0:
-        return python_attribute(x, name)
-    return PyObject_GetAttr(h, name)
-
-
-def tw_eager_view(x, name):
-    h = header_of(x)
-    if h == 0:
-        return python_attribute(x, name)
-    found = PyObject_GetAttr(h, name)
-    if found == 0:
-        PyErr_Clear()
-        return python_attribute(x, name)
-    return wrap(found)
-
-
-def tw_eager_transposed(x, name):
-    h = header_of(x)
-    nd = 0
-    if h != 0:
-        nd = ldi32(h + 24)
-    if nd < 2 or nd > AXES:
-        return tw_eager_view(x, name)
-    dims = stack(128)
-    strides = stack(128)
-    i = 0
-    while i < nd:
-        st64(dims + 8 * i, ld64(ld64(h + 32) + 8 * (nd - 1 - i)))
-        st64(strides + 8 * i, ld64(ld64(h + 40) + 8 * (nd - 1 - i)))
-        i += 1
-    made = new_view(h, nd, dims, strides, ld64(h + 16), ld32(h + 64) & 1024)
-    if made == 0:
-        return tw_eager_view(x, name)
-    return made
-
-
 def tw_eager_getbuffer(x, view, flags):
     st64(view + 8, 0)
     h = forced(x)

@@ -341,7 +341,7 @@ def gradient(x: Array, *spacing: Any, axis: Any = None) -> Any:
         if n < 2:
             raise ArgumentError("gradient: needs two elements or more along an axis")
         first = last = before = after = h
-        if getattr(h, "ndim", 0):
+        if isinstance(h, Array) and h.ndim:
             if h.shape != (n,):
                 raise ArgumentError(f"gradient: coordinates have the length of their axis, got {shown(h)} for {n} elements")
             h = diff(h).astype(x.dtype)
