@@ -98,7 +98,7 @@ def _eigh(r: Routine, n: int) -> None:
 
 
 def _triangular(r: Routine, n: int) -> None:
-    """Of a with itself as the right side."""
+    """Solves with a, and a itself as the right side."""
     a, _ = r.copied(n, n)
     x, _ = r.copied(n, n)
     one = r.memory(1)

@@ -35,7 +35,7 @@ class Draw:
 
     @property
     def side(self) -> int:
-        """Of the square matrices that most ops are given."""
+        """The side of the square matrices that most ops are given."""
         found: int = self.pick(128, 1024, 2048)
         return found
 

@@ -238,7 +238,7 @@ def _centered(x: Any, y: Any) -> Any:
 
 @pytest.mark.parametrize(("program", "more"), [(_chain, 0), (_sum_of_many, 4), (_diamond, 0), (_repeated, 0), (_centered, 0)])
 def test_lazy_peaks_are_not_above_eager_ones(program: Any, more: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of twelve temporaries that are added up an expression holds one more than eager operators, which write into them."""
+    """An expression holds one temporary more of twelve that are added up than eager operators, which write into them."""
     live, peaks = [0, 0], []
 
     def new_array(shape: Any, dtype: Any) -> Any:

@@ -39,7 +39,7 @@ def test_every_shrunk_program_means_something(campaign: Any) -> None:
 
 
 def test_programs_use_their_ops() -> None:
-    """Of each op's draws some apply: a program of ops that are all left out tests nothing."""
+    """Some of each op's draws apply: a program of ops that are all left out tests nothing."""
     rng = fresh_rng()
     for campaign, least in ((exact, 3.0), (loops, 3.0), (smooth, 3.0)):
         counts = []

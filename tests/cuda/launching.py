@@ -154,7 +154,7 @@ class Emulated:
 
 
 def address(buffer: Buffer, memory: dict[Buffer, int], env: dict[str, int], turns: dict[Loop, int]) -> int:
-    """Of a buffer, or of a window in a step of its loop."""
+    """The address of a buffer, or of a window in a step of its loop."""
     if isinstance(buffer, Sliding):
         moved = evaluate(buffer.offset, env) + evaluate(buffer.step, env) * turns[buffer.loop]
         return address(buffer.base, memory, env, turns) + moved

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.skipif(bool(cuda_driver.available()), reason=f"no GPU: 
 
 @pytest.mark.parametrize("name", GPU_FORMATS)
 def test_products_with_packed_matrices(name: str, rng: np.random.Generator) -> None:
-    """Of one row activations are rounded to eight bits and nothing else is; of more, and where the number is not known, all is bf16."""
+    """Activations of one row are rounded to eight bits and nothing else is; of more, and where the number is not known, all is bf16."""
     n, k = 520, 1536
     raw, numbers = matrix(rng, name, n, k)
 

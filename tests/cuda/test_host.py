@@ -22,7 +22,7 @@ from tilewright.runtime.cuda.walk import Flow
 
 
 def test_singular_values_between_kernels(rng: np.random.Generator) -> None:
-    """Of a transposed operand, between two kernels of the device."""
+    """The operand is transposed and lies between two kernels of the device."""
     def fn(x: Any) -> Any:
         s, u, vt = o.Svd()(F.transpose(F.mul(x, 2.0), (0, 2, 1)))
         return F.mul(s, 0.5), u, vt

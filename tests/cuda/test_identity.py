@@ -61,7 +61,7 @@ def test_every_field_is_in_the_name(name: str) -> None:
 
 
 def test_one_name_is_one_text() -> None:
-    """Of two scales of attention: another constant in the code, another name."""
+    """Two scales of attention are two constants in the code, and two names."""
     made: list[dict[str, Any]] = []
     for scale in (0.125, 0.25, 0.125):
         p = program(graph(lambda q, k, v, s=scale: o.Attention(scale=s)(q, k, v), *[(bf16, (1, 4, 128, 64))] * 3), "sm_90a")

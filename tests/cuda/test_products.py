@@ -150,7 +150,7 @@ def test_doubles_are_multiplied_by_tensor_cores_where_there_are_some() -> None:
 
 
 def test_no_product_runs_on_one_thread() -> None:
-    """Of the dtypes with a kernel, on every chip, whatever the sizes."""
+    """Every dtype with a kernel, on every chip, whatever the sizes."""
     for arch in ("sm_80", "sm_90a", "sm_120"):
         for dtype, out in ((bf16, None), (f16, None), (f32, None), (f64, None), (i8, i32), (f8e4m3, f32)):
             for m, n, k in ((300, 65, 33), (1024, 1024, 1024), (2, 7, 5)):

@@ -88,7 +88,7 @@ def test_one_row(name: str, k: int, n: int, rng: np.random.Generator) -> None:
 @pytest.mark.parametrize("name, k, n, m", [("Q4_K", 256, 17, 5), ("Q6_K", 256, 16, 9), ("Q8_0", 96, 20, 2), ("Q5_1", 64, 7, 16),
                                            ("NVFP4", 64, 18, 4), ("F8_E5M2", 128, 3, 10)])  # fmt: skip
 def test_several_rows(name: str, k: int, n: int, m: int, rng: np.random.Generator) -> None:
-    """Of quantized values, sizes that no tile divides; the same bits whether the number of rows is known or not, and for a row alone."""
+    """Sizes that no tile divides give the same bits whether the number of rows is known or not, and for a row alone."""
     raw, numbers = matrix(rng, name, n, k)
     x, r = rng.standard_normal((m, k)).astype(np.float32), rng.standard_normal((m, n)).astype(np.float32)
 

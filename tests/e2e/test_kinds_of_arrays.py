@@ -178,7 +178,7 @@ def test_refused_as_out(session: tw.Session, kind: str) -> None:
 
 
 def test_out() -> None:
-    """Of what stands for memory that the result can be written to, only that."""
+    """Only what stands for memory that the result can be written to is taken."""
     session = tw.compile(torch.nn.Hardtanh(-9, 9), (TENSOR,))
     for out in (torch.zeros(3), torch.zeros(3).as_subclass(Named), np.zeros(3, np.float32), np.zeros(3, np.float32).view(Rows)):
         assert session(TENSOR, out=out) is out

@@ -330,7 +330,7 @@ def test_checks_change_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_divisions_by_zero_do_not_end_the_process() -> None:
-    """Of index values: an error in the debugger, some number in a compiled kernel. Of integers in tiles: 0, as everywhere."""
+    """Index values give an error in the debugger and some number in a compiled kernel; integers in tiles give 0, as everywhere."""
 
     @tw.kernel("i32[N], i64 -> i32[N]", grid=1)
     def divided(x, by, y, *, B=16):

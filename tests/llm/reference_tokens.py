@@ -35,7 +35,7 @@ CONTEXT = 256
 
 @dataclass(frozen=True)
 class Comparison:
-    """Of one prompt."""
+    """How the tokens of one prompt compare."""
 
     errors: Array  # [steps]
     wrong: list[int]  # steps with another token where the margin forbids it

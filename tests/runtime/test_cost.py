@@ -35,7 +35,7 @@ KNOWN = {  # of the zoo, with AVX-512: what is slow and known
 
 
 def machine(threads: int, target: TargetSpec) -> Peaks:
-    """Of the host's instruction set at 3.7 GHz, two multiply-adds a cycle, with caches of a usual size."""
+    """The host's instruction set at 3.7 GHz, two multiply-adds a cycle, with caches of a usual size."""
     wide = threads * target.vector_bits / 512
     levels = Level("L1", 24e3 * threads, 235 * wide), Level("L2", 786e3 * threads, 110 * wide), Level("L3", 25e6, 65.0 * threads)
     packed = ({"bf16": 2.0} if target.has_avx512bf16 else {}) | ({"i8": 4.0} if target.has_vnni else {})
@@ -43,7 +43,7 @@ def machine(threads: int, target: TargetSpec) -> Peaks:
 
 
 def costs(session: Any) -> list[tuple[str, Cost]]:
-    """Of every launch, predicted for `machine`; nothing runs."""
+    """The cost of every launch, predicted for `machine`; nothing runs."""
     target, workspace = session.model.target, session.take()
     instance = workspace.instance(tuple(128 for _ in session.interface.symbols))
     session.give(workspace)

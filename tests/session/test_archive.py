@@ -96,7 +96,7 @@ def test_a_changed_header_loses_its_authentication(saved: Saved, tmp_path: Path)
 
 
 def test_a_lost_page_is_noticed(saved: Saved, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the code, when it would run, and of every weight, whoever the file is from."""
+    """A page of the code when it would run, and of every weight, whoever the file is from."""
     raw, header = header_of(saved[0])
     (length,) = struct.unpack("<Q", raw[8:16])
     start = -(-(64 + length) // 4096) * 4096

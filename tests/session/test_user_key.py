@@ -136,7 +136,7 @@ def owned(monkeypatch: pytest.MonkeyPatch, uid: int) -> None:
 
 
 def test_a_named_key_may_be_a_containers_secret(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of root, readable for everybody, behind a link; the user's own key by default must be none of that."""
+    """It belongs to root, is readable for everybody, behind a link; the user's own key by default must be none of that."""
     (home / "secret").write_bytes(b"k" * 32)
     (home / "link").symlink_to("secret")
     for mode, owner in ((0o444, 0), (0o640, 0), (0o600, 0), (0o600, os.getuid())):

@@ -87,7 +87,7 @@ def followed(shape: tuple[int, int, int], limits: TileLimits, message: str) -> t
 
 @pytest.mark.parametrize("limits", [AVX512, AVX2, TileLimits("gpu")], ids=["avx512", "avx2", "gpu"])
 def test_whoever_does_what_the_messages_say_gets_a_kernel(limits: TileLimits) -> None:
-    """Of every tile that is refused: after three messages at most nothing is left to say."""
+    """Every tile that is refused has nothing left to be told after three messages at most."""
     refused = 0
     for rows, cols in itertools.product((1, 3, 6, 8, 24, 100, 256), (8, 24, 64, 100, 256, 512)):
         shape, now = (rows, cols, 1 if limits.kind == "cpu" else 16), limits

@@ -337,6 +337,6 @@ __getattr__ = public  # not as globals: `any` and `abs` are Python's in this mod
 
 
 def names() -> set[str]:
-    """Of all functions of `tw.`."""
+    """The names of all functions of `tw.`."""
     function("")  # enters ops that were registered since
     return {name for name in (*OFFERED, *FUNCTIONS, *ALIASES) if not name.startswith("_")}

@@ -239,7 +239,7 @@ FEW = 8  # channels of a group below which the taps of a convolution, not its ch
 
 
 def filter_sizes(shape: Sequence[Dim], packed: Packed) -> tuple[Dim, Dim, tuple[int, ...]]:
-    """Of weights in the form `filters`: channels and results of a group, and the axes of [channels, taps…] in the order of K."""
+    """Sizes of weights in the form `filters`: channels and results of a group, and the axes of [channels, taps…] in the order of K."""
     first, second, *taps = shape
     channels, results = (first // packed.groups, second) if packed.transposed else (second, first // packed.groups)
     return channels, results, window_order(channels, len(taps), packed.words)

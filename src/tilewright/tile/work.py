@@ -34,7 +34,7 @@ COMPARE = {"eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operat
 
 @dataclass
 class Work:
-    """Of one program, on registers of `lanes` 32-bit elements; half a register counts as one operation, a single element too."""
+    """What one program does, on registers of `lanes` 32-bit elements; half a register counts as one operation, a single element too."""
 
     arithmetic: float = 0.0  # operations, functions and packed products not included
     elements: float = 0.0  # elements that they compute

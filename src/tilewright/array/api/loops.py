@@ -44,7 +44,7 @@ def _reciprocal(a: Header) -> Header:
 
 
 def _floor_divide(a: Header, b: Header) -> Header:
-    """Of floats: the infinities, NaNs and zeros of a true division; a finite number by an infinity is a zero of the quotient's sign."""
+    """Quotients of floats have the infinities, NaNs and zeros of a true division; a finite number by an infinity is a zero of its sign."""
     if a.dtype.kind in "iu":
         _refuse_zero("floor_divide", b)
         return np.floor_divide(a, b)
@@ -54,7 +54,7 @@ def _floor_divide(a: Header, b: Header) -> Header:
 
 
 def _expm1(a: Header) -> Header:
-    """Of complex numbers: exp(x) - 1 with C's special values (+0 of -0 + 0j), and without cancellation near 0."""
+    """For complex numbers exp(x) - 1 with C's special values (+0 of -0 + 0j), and without cancellation near 0."""
     if a.dtype.kind != "c":
         return np.expm1(a)
     plain, e = np.expm1(a), np.exp(a)
@@ -68,7 +68,7 @@ def _expm1(a: Header) -> Header:
 
 
 def _tanh(a: Header) -> Header:
-    """Of complex numbers: 1 and a zero of the sign of the imaginary part far to the right."""
+    """For complex numbers far to the right: 1 and a zero of the sign of the imaginary part."""
     made = np.tanh(a)
     if a.dtype.kind == "c":
         made = np.array(made)

@@ -58,7 +58,7 @@ Class = tuple[int | None, ...]  # strides of an array that are part of the kerne
 
 @dataclass(frozen=True, eq=False)
 class Form:
-    """Of a kernel's arrays: the number of axes, and the last one: 0 any size, -1 a multiple of WIDE, else so many elements."""
+    """What a kernel's arrays are: the number of axes, and the last one: 0 any size, -1 a multiple of WIDE, else so many elements."""
 
     rank: int
     last: int
@@ -69,7 +69,7 @@ class Form:
         return *(sym(f"n{i}", 1, STEP) for i in range(self.rank - 1)), n if not self.last else WIDE * n if self.last < 0 else self.last
 
     def layout(self, k: int, known: Class) -> Layout:
-        """Of array k. Rows of a wide form begin at multiples of WIDE."""
+        """The layout of array k. Rows of a wide form begin at multiples of WIDE."""
         unit = WIDE if self.last < 0 and known[-1] == 1 else 1
         return Layout(self.shape, tuple(unit * sym(f"s{k}_{i}", 0, STEP) if s is None else s for i, s in enumerate(known)))
 

@@ -46,8 +46,9 @@ Axis = tuple[int, int]  # size, stride in elements
 
 @dataclass(frozen=True)
 class Form:
-    """Of a kernel: the number of kept axes, the row's length where that is known (of columns: what it is at most), whether the stride along
-    which memory runs is 1, and whether what lies along it begins and ends at multiples of 16 elements; whether rows are columns."""
+    """What a kernel serves: the number of kept axes, the row's length where that is known (of columns: what it is at most),
+    whether the stride along which memory runs is 1, whether what lies along it begins and ends at multiples of 16 elements; whether rows
+    are columns."""
 
     outer: int
     length: int
@@ -63,7 +64,7 @@ class Form:
         return *kept, self.length or (E.WIDE if self.wide else 1) * sym("n", 1, LONGEST)
 
     def layouts(self) -> tuple[Layout, Layout]:
-        """Of the operand and of the result."""
+        """Layouts of the operand and of the result."""
         shape, unit = self.shape(), E.WIDE if self.wide else 1
         steps: list[Dim] = [unit * sym(f"s{i}", 0, E.STEP) for i in range(len(shape))]
         if self.near:

@@ -72,7 +72,7 @@ class Winograd(Template):
 
 
 def _channels(region: Region) -> int:
-    """Of a group."""
+    """Channels of a group."""
     return int_of(region.node.operands[0].shape[1]) // region.op(WinogradConv).groups
 
 

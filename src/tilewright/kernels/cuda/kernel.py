@@ -366,7 +366,7 @@ class QDotKernel(SimtKernel):
 
     @property
     def spread(self) -> bool:
-        """Of one row, where units are whole: their eight blocks of 32 columns are the eight columns of a product."""
+        """Whether the units of a single row are whole: their eight blocks of 32 columns are the eight columns of a product."""
         return self.x is not None and self.k % 256 == 0 and not self.format.startswith("F8")
 
     @property

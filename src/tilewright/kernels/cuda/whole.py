@@ -232,7 +232,7 @@ def _fits(items: Sequence[Item]) -> bool:
 
 
 def _threads(launches: Sequence[Launch]) -> int:
-    """Of the block: as many as a program takes, or as the most programs of a warp or less keep busy."""
+    """Threads of the block: as many as a program takes, or as the most programs of a warp or less keep busy."""
     busy = WARP
     for x in launches:
         assert isinstance(x.kernel, BlockKernel) and isinstance(x.grid, int)

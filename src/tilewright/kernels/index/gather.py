@@ -117,7 +117,7 @@ class GatherTemplate(Template):
 
 
 def _registers(n: Dim, lanes: int) -> int:
-    """Of one step along a row: a short row is one masked step that is no longer than it must be."""
+    """Registers of one step along a row: a short row is one masked step that is no longer than it must be."""
     return min(4, max(1, -(-n // lanes))) if isinstance(n, int) else 4
 
 

@@ -99,7 +99,7 @@ class _Work:
         return call.finish(self.cameras * self.blocks, bytes_=self.splats * self.cameras * 20, note="counting sort over tiles")
 
     def lengths(self) -> Launch:
-        """Of every tile the counts of its blocks as places in its list; `starts` gets the length of the list."""
+        """Turns each tile's counts of its blocks into places in its list; `starts` gets the length of the list."""
         call = Call("splat_lengths", f"{self.region.name}.lengths")
         b = call.b
         table = call.view("counts", i32, self.table, self.table_layout, write=True)

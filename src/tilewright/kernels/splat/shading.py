@@ -81,7 +81,7 @@ class Shading:
             index = b.binary("min", b.binary("max", index, 0), b.from_index(self.splats - 1, i32))
             qa, qb, qc = (self.splat(v["conics"], (i,), index) * s for i, s in enumerate((-0.5 * LOG2E, -LOG2E, -0.5 * LOG2E)))
             opacity = b.unary("log2", self.splat(v["opacities"], (), index))
-            # of a splat past the end of the chunk every test fails
+            # a splat past the end of the chunk fails every test
             least = b.select(b.cmp("lt", b.iota((LANES,), 0, i32), b.from_index(left, i32)),
                              math.log2(self.op.alpha_min) - SLACK - opacity, math.inf)
             rows = {MX: self.splat(v["means"], (0,), index), MY: self.splat(v["means"], (1,), index), QA: qa, QB: qb, QC: qc,

@@ -29,7 +29,7 @@ PRODUCTS = ("gemm", "matmul", "grouped_matmul", "conv", "attention", "flash", "g
 
 @dataclass(frozen=True)
 class Rates:
-    """Of a chip: TB/s of memory, TFLOP/s of the tensor cores by the bits of an element, of multiply-adds in f32 and f64."""
+    """What a chip does: TB/s of memory, TFLOP/s of the tensor cores by the bits of an element, of multiply-adds in f32 and f64."""
 
     memory: float
     tensor: dict[int, float]
@@ -67,7 +67,7 @@ LOAD = re.compile(r"^\s*(?:@!?%\w+ )?(?:(ld)\.global\S*?(?:\.(v2|v4))?\.[a-z]+(8
 
 @lru_cache(maxsize=512)
 def bytes_in_flight(text: str) -> int:
-    """Of a thread, at most: what it asks memory for between two labels or branches of its code. 0: TMA copies what the kernel reads."""
+    """Bytes that a thread asks for, at most, between two labels or branches of its code. 0: TMA copies what the kernel reads."""
     if "cp.async.bulk" in text:
         return 0
     most = here = 0

@@ -311,7 +311,7 @@ class Schedule:
 
     @property
     def addresses(self) -> list[int]:
-        """Of inputs and outputs, as they are bound."""
+        """Addresses of inputs and outputs, as they are bound."""
         return self.bound[:]
 
     def bind(self, addresses: Sequence[int]) -> None:

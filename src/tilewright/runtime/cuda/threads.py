@@ -85,7 +85,7 @@ def _quotient(by: object, costs: tuple[int, int, int]) -> int:
 
 @lru_cache(maxsize=4096)
 def per_thread(kernel: Kernel, words: tuple[int | None, ...], grid: int) -> Threads | None:
-    """Of a program in the middle of the grid; None: a kernel whose body is not all of it."""
+    """What a thread of a program in the middle of the grid does; None: a kernel whose body is not all of it."""
     if type(kernel) not in (BlockKernel, TiledKernel) or not grid:
         return None
     assert isinstance(kernel, (BlockKernel, TiledKernel))

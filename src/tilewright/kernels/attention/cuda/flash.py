@@ -43,8 +43,8 @@ def lengths(sq: int, sk: int, rows: int, keys: int, offset: int, window: int | N
 
 
 def heads_together(tiles: Sequence[int], lines: int, most: int, cores: int, per_sm: int) -> int:
-    """Of how many heads the long rows come before the short ones: `tiles` of a head's blocks of rows from its first row on, `lines` heads
-    in all, `most` of which fit.
+    """How many heads have their long rows before their short ones: `tiles` of a head's blocks of rows from its first row on, `lines`
+    heads in all, `most` of which fit.
 
     Blocks of the grid take every n-th piece (`flash._position`), heads come in groups, and in a group longer rows come first. As many heads
     as keep their keys and values in L2 is one rule; but a group whose pieces are nearly a multiple of the grid gives one block all the long

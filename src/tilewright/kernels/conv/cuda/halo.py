@@ -128,7 +128,7 @@ def pitch_of(channels: int) -> int:
 
 
 def line_bytes(wide: int) -> int:
-    """Of a warp's results of one pixel on their way out, and room that moves the next pixel's to other banks."""
+    """Bytes of a warp's results of one pixel on their way out, and room that moves the next pixel's to other banks."""
     return 2 * wide + 16
 
 

@@ -38,7 +38,7 @@ def box_of(at: Windowed) -> tuple[int, int, int]:
 
 
 def stages_of(at: Windowed) -> int:
-    """Of weights, beside two boxes of pixels."""
+    """Stages of weights that fit beside two boxes of pixels."""
     box = -(-prod(box_of(at)) * BK * 2 // 1024) * 1024
     return min(8, (SHARED - 2 * box - RESULTS) // (BN * BK * 2))
 

@@ -107,8 +107,8 @@ class Planes:
 
     def reached(self, place: Tile, step: int, tap: Offset, dilation: int, before: int, kernel: int,
                 size: Tile | int) -> tuple[Tile, Tile, Tile]:
-        """Of a transposed window: where tap number `tap` of those that reach a place reads, which tap of the kernel that is, and whether
-        there is one. Of steps without dilation only every `step`th tap reaches a place."""
+        """Where a transposed window reads: the place of tap number `tap` of those that reach a place, which tap of the kernel
+        that is, and whether there is one. With steps and no dilation only every `step`th tap reaches a place."""
         b, shifted = self.b, place + before
         if dilation == 1:
             first, most = self.divided(shifted, step)

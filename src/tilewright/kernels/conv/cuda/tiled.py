@@ -270,8 +270,8 @@ class ConvKernel:
         return out
 
     def _rows(self, item: Tile, at: list[Tile], phases: list[Ix | int], image: list[Ix | int], inside: Tile) -> tuple[Tile, Tile]:
-        """Of every row, before the walk over its taps: the offset of its first tap (counted so that none is negative), and one bit for each
-        tap of each axis that is inside the image."""
+        """What every row knows before the walk over its taps: the offset of its first tap (counted so that none is
+        negative), and one bit for each tap of each axis that is inside the image."""
         b, op = self.call.b, self.op
         firsts: list[Tile] = []
         bits, place = b.full((self.config.rows, 1), 0, i32), 0
@@ -298,7 +298,7 @@ class ConvKernel:
         return (phases[axis] + low % stride) % stride
 
     def _tap(self, tap: Ix | int, phases: list[Ix | int], first: Tile, bits: Tile) -> tuple[Tile, Ix | int, Ix | int]:
-        """Of one tap: the rows' offsets (negative outside), how far the tap is from the first, and its number among all weights."""
+        """What one tap reads: the rows' offsets (negative outside), how far it is from the first tap, and its number among all weights."""
         b, op, layout = self.call.b, self.op, self.x.layout
         numbers: list[Ix | int] = []
         for r in reversed(self.reach):

@@ -191,7 +191,7 @@ class Gradient(Summed):
         return launch
 
     def _finished(self, sums: Buffer) -> list[Launch]:
-        """Of packed pixels, the lines of taps of each fold apart."""
+        """The launches that add the parts; of packed pixels, the lines of taps of each fold apart."""
         if self.first is None:
             return [self._added_taps(sums)]
         f = self.first

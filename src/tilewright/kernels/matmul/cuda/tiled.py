@@ -171,7 +171,7 @@ class Summed:
 
     @property
     def nbytes(self) -> Dim:
-        """Of the operands."""
+        """Bytes of the operands."""
         first, second = (v.type.nbytes for v in self.node.operands)
         return first + second
 

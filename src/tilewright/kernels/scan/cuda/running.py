@@ -204,7 +204,7 @@ class _Scan:
         return launch
 
     def _states(self, loaded: list[list[Tile]], start: Ix | int, threads: Threads) -> list[State]:
-        """Of single elements, neutral beyond the last."""
+        """States of single elements, neutral beyond the last."""
         b, fold, out = self.b, self.fold, []
         for e, here in enumerate(threads.here):
             state = [x[e] for x in loaded]

@@ -169,7 +169,7 @@ class Words:
         return launch
 
     def _placed(self) -> Launch:
-        """Of every digit: how many words of it the blocks before each have, and how many there are. A warp for each digit."""
+        """Counts every digit's words: those of the blocks before each block, and all. A warp for each digit."""
         call = Call("radix_places", f"{self.name}.places")
         b = call.b
         row, digit = b.pid // THREADS, b.pid % THREADS

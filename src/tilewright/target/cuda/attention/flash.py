@@ -71,7 +71,7 @@ class Flash:
 
     @property
     def registers(self) -> tuple[int, int]:
-        """Of threads that copy and of those that multiply."""
+        """Registers of threads that copy and of those that multiply."""
         if self.kernel.plan.per_sm > 1:
             return 24, 136
         return (24, 240) if self.changed else (40, 232)  # 2 % faster where it is enough
@@ -368,7 +368,7 @@ class Flash:
         return x
 
     def _first_weights(self, weights: Sequence[str]) -> None:
-        """Of the first tile, whose maximum is looked for."""
+        """Weights of the first tile, whose maximum is looked for."""
         k, v = self.k, self.k.value
         self._masked()
         for h in range(2):
@@ -378,7 +378,7 @@ class Flash:
             k.emit(f"mov.f32 {self.total[h]}, {total};")
 
     def _next_weights(self, weights: Sequence[str]) -> tuple[list[str], str]:
-        """Of a later tile: the sums of the thread's parts of its rows, and whether what was summed before must be multiplied by `fade`."""
+        """Weights of a later tile: the sums of the thread's parts of its rows, and whether earlier sums must be multiplied by `fade`."""
         k, v = self.k, self.k.value
         self._masked()
         grew, again, quick, done = k.reg("i1"), k.label("again"), k.label("quick"), k.label("weights_done")

@@ -28,7 +28,7 @@ def emit_patch(kernel: PatchKernel, target: TargetSpec) -> str:
 
 
 def box_bytes(kernel: PatchKernel) -> int:
-    """Of a box of pixels, which begin at multiples of 1024."""
+    """Bytes of a box of pixels; boxes begin at multiples of 1024."""
     return -(-prod(kernel.box) * BK // 1024) * 1024
 
 

@@ -19,7 +19,7 @@ EXCHANGED = {128: (0, 3), 64: (1, 2), 32: (2, 1)}  # bytes of a row -> the bits 
 
 
 def slice_bytes(kernel: GemmKernel) -> int:
-    """Of 64 rows of one run of the epilogue."""
+    """Bytes of 64 rows of one run of the epilogue."""
     stored = next((p.type for p in kernel.params if p in kernel.stored), None)
     return 64 * kernel.slice * (stored.dtype.itemsize if isinstance(stored, ViewType) else 0)
 

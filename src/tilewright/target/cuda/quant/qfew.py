@@ -254,7 +254,7 @@ class QFew:
         return row, v("i32", f"shr.u32 {{}}, {number}, {self.rows.bit_length() - 1};"), self.k.label("line")
 
     def _place(self, here: str, panel: str, row: str, parts: int) -> str:
-        """Of a panel's row, where a panel has so many parts."""
+        """Where a panel's row lies, where a panel has so many parts."""
         v = self.k.value
         return v("i32", f"mad.lo.u32 {{}}, {row}, {PITCH}, {v('i32', f'mad.lo.u32 {{}}, {panel}, {parts * self.part}, {here};')};")
 

@@ -325,7 +325,7 @@ class SampleEmitter:
 
     # --- pieces -------------------------------------------------------------------------------------------------------
     def pointer(self, view: Var | None) -> str:
-        """Of the part of a view that belongs to the block's row."""
+        """The address of the part of a view that belongs to the block's row."""
         found = self.e.env[view]  # type: ignore[index]
         assert isinstance(found, Address)
         kernel = self.kernel

@@ -87,7 +87,7 @@ class _Pass:
         return self.v("i64", f"mad.lo.s64 {{}}, {place}, 4, {self.pointer(self.kernel.counts)};")
 
     def before(self, *values: str) -> list[str]:
-        """Of a number of every thread the sum of those of the threads before it."""
+        """For each value, the sum of those that the threads before this one have."""
         k, v = self.k, self.v
         upto = list(values)
         for reach in (1, 2, 4, 8, 16):

@@ -52,7 +52,7 @@ class Control:
         self._words = [self._parameter(name) for name in extra]
 
     def block_number(self) -> str:
-        """Of this block among those of its launch: launches side by side take turns."""
+        """The number of this block among those of its launch: launches side by side take turns."""
         block = self.k.value("i32", "mov.u32 {}, %ctaid.x;")
         return block if self.k.beside == 1 else self.k.value("i32", f"div.u32 {{}}, {block}, {self.k.beside};")
 

@@ -58,7 +58,7 @@ class Layout:
         return self if big == small else self.renamed(_narrowed(big, small))
 
     def transposed(self, shape: Shape) -> Layout:
-        """Of a matrix of this shape, after its axes are swapped."""
+        """The layout of a matrix of this shape after its axes are swapped."""
         rows, columns = map(log2, shape)
         return self.renamed({b: b + rows if b < columns else b - columns for b in range(rows + columns)})
 
