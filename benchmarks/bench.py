@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from tilewright.runtime.session import Session
 
-CLOSE = 5e-4  # of the largest value, against PyTorch eager
+CLOSE = 5e-4  # how close results are, as a share of the largest value, against PyTorch eager
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -12,7 +12,7 @@ import tilewright.ops as o
 from tilewright.core.dtypes import bf16, i32
 
 FP8 = torch.float8_e4m3fn
-ROWS = 256  # of a result that are checked: float64 products of all rows would take longer than the measurement
+ROWS = 256  # rows of a result that are checked: float64 products of all rows would take longer than the measurement
 
 
 def products(table: Table) -> None:

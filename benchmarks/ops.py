@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from benchmarks.op_cases import Case
 
-CLOSE = {"f32": 1e-4, "f64": 1e-9, "bf16": 3e-2, "i32": 1e-12, "i64": 1e-12}  # of the largest value, against PyTorch
+CLOSE = {"f32": 1e-4, "f64": 1e-9, "bf16": 3e-2, "i32": 1e-12, "i64": 1e-12}  # error beside PyTorch, of the largest value
 BEHIND = 0.8  # ratios below it are counted at the end of a wide run
 
 

@@ -27,7 +27,7 @@ settings.load_profile("suite")
 core.global_force_seed = fresh.SEED  # type: ignore[assignment]  # as --hypothesis-seed does: one seed repeats the whole run
 
 
-SHARE = 6  # of the many alike cases of a test in these modules one in six (at least one), chosen by the run's seed, is in the fast suite
+SHARE = 6  # among the many alike cases of a test in these modules one in six (at least one), chosen by the run's seed, is in the fast suite
 LONG = {
     "array": "eager",
     "control": "random",

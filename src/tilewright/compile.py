@@ -173,7 +173,7 @@ def _compile_onnx(module: Any, *, dynamic: Any, dynamic_shapes: Any, dtype: DTyp
     source = module if isinstance(module, Source) else Source(module)
     key = store.key_of(source, spec, dtype, disabled(passes), name) if level != "strict" else None
 
-    stages = Stages("tilewright", False)  # of compiles that calls ask for
+    stages = Stages("tilewright", False)  # the stages of compiles that calls ask for
 
     def build_segment(graph: Graph, signature: Signature | None = None) -> Session:
         from .ir import verify as _checks  # noqa: F401  registers the checks of graphs

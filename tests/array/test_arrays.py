@@ -256,7 +256,7 @@ def test_lazy_peaks_are_not_above_eager_ones(program: Any, more: int, monkeypatc
         live[:] = 0, 0
         with tw.lazy() if mode == "lazy" else contextlib.nullcontext():
             results.append(np.array(program(x, y)))
-        peaks.append(live[1] >> 20)  # of numbers beside arrays nobody speaks
+        peaks.append(live[1] >> 20)  # nobody speaks of numbers beside arrays
     np.testing.assert_allclose(results[1], results[0], rtol=1e-5, atol=1e-6)
     assert 0 < peaks[1] <= peaks[0] + more, peaks
 

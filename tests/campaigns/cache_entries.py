@@ -24,7 +24,7 @@ TEXTS = [f"define i64 @f(i64 %x) {{\n  %y = add i64 %x, {k}\n  ret i64 %y\n}}\n"
 
 @dataclass(frozen=True)
 class Case:
-    program: bool  # of a whole language model, or object code
+    program: bool  # whether it is a whole language model, or object code
     entry: int
     changes: tuple[Change, ...]
 

@@ -27,7 +27,7 @@ Pair = namedtuple("Pair", "left right")
 
 @dataclass(frozen=True)
 class Case:
-    bytes: bool  # of the file, or values of its header
+    bytes: bool  # whether bytes of the file change, or values of its header
     like: bool  # read into the structure of the model at hand
     changes: tuple[Change, ...]
 

@@ -46,7 +46,7 @@ def check(program: Program) -> None:
         raise
     try:
         got = emulated(*exact.arguments(program, builder.env), env=builder.env)
-    except NotImplementedError:  # of the emulator: products by wgmma in some layouts
+    except NotImplementedError:  # the emulator lacks products by wgmma in some layouts
         raise Invalid from None
     for name, text in emulated.texts.items():
         assert not missed(text), f"{name}: a barrier can be missed"

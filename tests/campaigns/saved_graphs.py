@@ -13,8 +13,8 @@ from .files.sessions import LOOPS, NAMES, OPS, check, file_bytes, fitted, forged
 
 @dataclass(frozen=True)
 class Case:
-    name: str  # of a saved session, or of an op
-    sample: int  # of the op
+    name: str  # the name of a saved session, or of an op
+    sample: int  # the sample of the op
     fit: bool  # types and interface are made to fit the graph
     changes: tuple[Change, ...]
 

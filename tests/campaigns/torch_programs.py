@@ -20,7 +20,7 @@ from .programs.torch_ops import DTYPES, OPS, Run
 WAYS = ("dynamo", "dynamo", "dynamic", "session")
 ODD = (float("nan"), float("inf"), float("-inf"), -0.0, 0.0, 1e30, 1e-30)
 REFUSED = ("torch.export", "needs float operands", "needs float or integer operands")
-UNITS = 64  # of the last place, beside what inputs moved by one unit do
+UNITS = 64  # units of the last place, beside what inputs moved by one unit do
 Plan = list[tuple[int, int, Run]]
 
 
@@ -185,7 +185,7 @@ def _check(f: Function) -> None:
     module = Wired(plan, outs)
     try:
         want, *moved = (results(f, module, k, unit) for k in range(4))
-    except RuntimeError:  # of PyTorch's: what backward needs was written to
+    except RuntimeError:  # PyTorch says that what backward needs was written to
         raise Invalid from None
     if way == "session":
         try:

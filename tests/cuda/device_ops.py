@@ -20,7 +20,7 @@ from tilewright.ops import Op
 FACTORS = (29, 13, 7, 3)  # odd, so that sizes are no multiples of a tile's
 # Smallest factor only: the more eigenvalues, the smaller their gaps; kernels of one long program take the driver long to assemble.
 SMALL = ("eig", "eigh", "svd", "pinv", "selective_scan", "selective_scan_backward")
-ELEMENTS = 60_000  # of all operands and results of a grown sample
+ELEMENTS = 60_000  # elements of all operands and results of a grown sample
 # Norm of the difference over the norm of the reference, and as much of the largest element anywhere.
 TOLERANCE = {"c128": 1e-12, "c64": 1e-5, "f64": 1e-12, "f32": 1e-5, "f16": 2e-3, "bf16": 1.2e-2}
 

@@ -31,7 +31,7 @@ _TYPES: dict[str, Any] = {
 _CLASSES = {"%f": np.float32, "%fd": np.float64, "%r": np.uint32, "%rd": np.uint64, "%h": np.uint16, "%p": np.bool_}
 _LOCAL = 1 << 16  # bytes of thread-private memory
 _STEPS = 2_000_000
-_ROUNDS = 50  # of all blocks in which nothing was written: they wait for something that does not come
+_ROUNDS = 50  # rounds of all blocks in which nothing was written: they wait for something that does not come
 
 _ENDED: Any = object()
 

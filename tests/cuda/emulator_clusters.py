@@ -43,7 +43,7 @@ class Member:
 
     def __init__(self, block: _Block, rank: int, peers: list[Member]) -> None:
         self.block, self.peers = block, peers
-        self.arrivals = np.zeros(block.n, np.int64)  # of every thread at the cluster's barrier
+        self.arrivals = np.zeros(block.n, np.int64)  # arrivals of every thread at the cluster's barrier
         self.mbarriers: dict[int, Barrier] = {}
         self.held = False  # what the last instruction waits for has not come
         block.special["%cluster_ctarank"] = np.full(block.n, rank, np.uint32)

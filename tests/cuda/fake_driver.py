@@ -47,7 +47,7 @@ class FakeDriver:
         self.entered = 0  # times a thread got the context
         self._here = threading.local()  # `inside`: this thread has it
         self.pinned: set[int] = set()  # addresses on the host that the driver knows
-        self.streams: list[int] = []  # of each launch
+        self.streams: list[int] = []  # the stream of each launch
         self.native = 0  # calls by machine code
         self._arriving: list[tuple[int, bytes]] = []  # copies on the default stream that are on their way
         self._changing = threading.Lock()  # as the driver, it serves several threads

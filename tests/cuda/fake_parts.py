@@ -71,7 +71,7 @@ class Kernel:
         self.allowed = (48 << 10) - self.declared  # dynamic shared memory, until the host asks for more
 
     def words(self, pointers: int) -> list[int]:
-        if " words[" in self.text:  # of several launches
+        if " words[" in self.text:  # the text of several launches
             count = int(self.params[0][1].strip("[]")) // 8
             return list((ctypes.c_int64 * count).from_address(ctypes.c_void_p.from_address(pointers).value or 0))
         if any(kind != "u64" for kind, _ in self.params):

@@ -42,7 +42,7 @@ from tilewright.tile.ir import Kernel
 
 LARGEST, MOST = 1 << 29, 1 << 31  # bytes of a call with the constants, and of all calls of a test: beyond, the test is named instead
 ALIGNED = 256  # what addresses of allocations are multiples of
-STEPS = 32  # of a loop of the host that are made again, at each end
+STEPS = 32  # steps of a loop of the host that are made again, at each end
 PROTOCOL = pickle.HIGHEST_PROTOCOL
 Array = np.ndarray[Any, Any]
 
@@ -86,7 +86,7 @@ class Entry:
     test: str
     calls: int
     seconds: float  # that they took
-    nbytes: int  # of inputs and results
+    nbytes: int  # bytes of inputs and results
     kernels: dict[str, dict[str, bool]]  # digest of the text -> what is in it
 
     def has(self, what: str) -> bool:

@@ -44,7 +44,7 @@ ASKED = re.compile(
 UNFIT = {"test_calls_by_machine_code": "it wants the short way into a session, which is closed while calls are written down"}
 CALLS, CLAIMS, CHOSEN, UNTIL = (f"TILEWRIGHT_SANITIZE_{x}" for x in ("CALLS", "CLAIMS", "CHOSEN", "UNTIL"))
 MARK = "@@sanitize"
-TESTS = 0.4  # of the time, at most
+TESTS = 0.4  # the share of the time, at most
 WORKERS = 4  # threads that look for hazards, in each process of racecheck
 
 
@@ -266,7 +266,7 @@ def check(tools: dict[str, int], seconds: float, logs: Path, env: dict[str, str]
             words = ["--planted", tool] if i == processes else ["--again", tool, "--number", str(i)]
             running.append(started([*command(tool, base + 20 * i), "tests/cuda/sanitize.py", *words], log, env))
     ended(running, start + seconds)
-    clean = [summary(tool, logs, files[tool], env, time.monotonic() - start) for tool in tools]  # of every tool
+    clean = [summary(tool, logs, files[tool], env, time.monotonic() - start) for tool in tools]  # the summary of every tool
     return all(clean)
 
 

@@ -15,7 +15,7 @@ REGISTERS, PREDICATES = [f"%r{i}" for i in range(1, 6)], [f"%p{i}" for i in rang
 COMPARE: dict[str, Any] = {"lt": int.__lt__, "ge": int.__ge__, "eq": int.__eq__, "ne": int.__ne__}
 SAID = {"mov": "mov.u32 {}, {};", "setp": "setp.{1}.u32 {0}, {2}, {3};", "bar": "bar.sync 0;", "bra": "bra L{};", "exit": "exit;",
         "add": "add.u32 {}, {}, {};", "and": "and.b32 {}, {}, {};"}  # fmt: skip
-STEPS = 400  # of a thread; programs that take more are left out
+STEPS = 400  # steps of a thread; programs that take more are left out
 
 
 class Program:

@@ -17,7 +17,7 @@ from tilewright.runtime.cuda import driver as cuda_driver
 
 MODEL = Path(os.environ.get("TILEWRIGHT_CUT_MODEL", Path(__file__).parents[2] / "build" / "llm" / "cut.gguf"))
 WHY = cuda_driver.available()
-FAR = 0.06  # of the logits: the CPU target is at 0.008 to 0.013 on average and at most at 0.025
+FAR = 0.06  # how far logits may be: the CPU target is at 0.008 to 0.013 on average and at most at 0.025
 
 
 @pytest.mark.skipif(bool(WHY), reason=f"no GPU: {WHY}")

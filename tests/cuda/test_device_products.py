@@ -21,7 +21,7 @@ TORCH = {
     f8e5m2: torch.float8_e5m2, i8: torch.int8, u8: torch.uint8,
 }  # fmt: skip
 TOLERANCE = {bf16: 6e-3, f16: 1e-3, f32: 4e-6, f64: 1e-14, i32: 0.0}
-PROMOTED = 3e-4  # of f32 results of eight-bit floats: the tensor core adds up two steps of K by itself
+PROMOTED = 3e-4  # the error of f32 results of eight-bit floats: the tensor core adds up two steps of K by itself
 
 SHAPES = [(64, 64, 64), (1, 520, 2056), (129, 263, 81), (300, 528, 208), (1000, 144, 2064), (128, 768, 4096)]
 KINDS = [  # operands, result, target, precision

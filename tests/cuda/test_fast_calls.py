@@ -225,7 +225,7 @@ def test_tensor_maps_follow_their_tensors(layers: int, native: bool, rng: np.ran
     """Products on the tensor cores read through maps of inputs and results, in one launch and in a graph; weights keep theirs."""
     if not native:
         monkeypatch.setattr(torch_calls, "exchange", lambda: None)
-    seen: dict[int, list[int]] = {}  # of the last launch with every block of parameters, the addresses of its maps
+    seen: dict[int, list[int]] = {}  # the addresses of the last launch's maps, by its block of parameters
 
     def look(gpu: FakeDriver, function: int, grid: int, block: int, shared: int, pointers: int) -> tuple[Any, ...]:
         kernel = gpu._of(function)

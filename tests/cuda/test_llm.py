@@ -28,7 +28,7 @@ from tilewright.llm.tiny import write_tiny_model
 from tilewright.target.cpu.cache import CodeCache
 
 Array = Any
-FAR = 0.05  # of the logits: a prompt's activations are bf16 beside packed matrices here and int8 on the CPU (0.01 to 0.02 at this size)
+FAR = 0.05  # how far logits may be: a prompt's activations are bf16 beside packed matrices and int8 on the CPU (0.01 to 0.02)
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from tilewright.target.cuda.safety.barrier_safety import check
 # Products with packed integers want constants that only `lower_quantized` makes; docs/internals/cuda.md names all of these.
 NO_KERNEL = {"qdot", "qexperts_dot"}
 NEEDS_UNITS = {"int_matmul"}  # `wgmma` is not emulated: the kernel of the other chips
-SUMS = {"splat_rasterize_backward"}  # of terms that cancel: errors are relative to the largest result
+SUMS = {"splat_rasterize_backward"}  # sums of terms that cancel: errors are relative to the largest result
 
 
 def first_cases() -> list[Any]:

@@ -21,8 +21,8 @@ from tilewright.target.cuda.ptx.ptxas import assemble, find_ptxas
 from tilewright.target.cuda.safety.barrier_safety import check
 
 Array = Any
-NEAR = 1e-4  # of the mass: a few units of the last place for each of thousands of probabilities
-EDGE = 1e-5  # of a probability: tens of such units; that two tokens at a threshold are that close and a draw falls between is one in 10^5
+NEAR = 1e-4  # how near masses must be: a few units of the last place for each of thousands of probabilities
+EDGE = 1e-5  # probabilities, tens of such units: that two tokens at a threshold are so close and a draw falls between is one in 10^5
 
 
 def sampler(vocab: int, arch: str = "sm_90a", rows: tuple[int, ...] = ()) -> Emulated:

@@ -41,7 +41,7 @@ ONCE = {"neg", "abs", "add", "sub", "mul", "div", "sqrt", "reciprocal", "square"
 # approximate gelu still has a tail.
 LOOSE = {"airy_ai": (2e-3, 0.0), "bessel_j1": (1e-11, 0.0), "bessel_y0": (1e-10, 0.0), "ndtri": (1e-6, 0.0), "gelu": (0.0, 1e-30),
          "lgamma": (0.0, 1e-14), "igamma": (1e-8, 1e-14), "igammac": (1e-8, 1e-14), "zeta": (1e-10, 0.0)}
-INSIDE = ("igamma", "igammac", "remainder", "zeta", "hardswish")  # of the ends of the range they are NaN or infinite in torch
+INSIDE = ("igamma", "igammac", "remainder", "zeta", "hardswish")  # functions that are NaN or infinite in torch at the ends of the range
 OWN = ("nextafter",)  # depends on the dtype: torch's own
 HEAVY = ("igamma", "igammac", "zeta")  # compile for ten seconds in each dtype
 
@@ -137,7 +137,7 @@ def test_casts(to: str) -> None:
         x = grid(source, 1)[0]
         if target.is_float:
             most, least = float(SIZES[target].max), float(SIZES[target].smallest_subnormal)
-            half = 2.0 ** -(SIZES[target].nmant + 2)  # of the last place
+            half = 2.0 ** -(SIZES[target].nmant + 2)  # half a unit of the last place
             steps = [most, most * (1 + half), most * 1.001, most * 2, least, least / 2, least * 0.51, least * 1.5]
             x = np.concatenate([x, rounded([*steps, *(-v for v in steps)], source)])
         elif not target.is_bool:
@@ -263,7 +263,7 @@ def test_reductions(dtype: DType, name: str) -> None:
     rng = np.random.default_rng(6)
     info = SIZES[dtype]
     top, low = float(info.max), float(info.smallest_subnormal)
-    step = 2.0 ** int(math.log2(top) - 7)  # of sums that pass the end
+    step = 2.0 ** int(math.log2(top) - 7)  # the step of sums that pass the end
     small = rounded([2.0, 0.5, 1.0, -1.0, 4.0, 0.25], dtype)
     rows = {"overflow": rounded(rng.integers(1, 16, (9, 21)) * step, dtype),
             "subnormal": rounded(rng.integers(-9, 10, (9, 21)) * low, dtype),

@@ -39,7 +39,7 @@ class Kit:
     plain: int | None = None
     ones: int | None = None
     graph: Graph = field(default_factory=Graph)
-    tame: list[bool] = field(default_factory=list)  # of each input: no infinities, NaN or numbers at the ends of the range
+    tame: list[bool] = field(default_factory=list)  # whether each input is tame: no infinities, NaN or numbers at the ends of the range
 
     def x(self, *shape: Any, dtype: DType | None = None, tame: bool = False) -> Value:
         """A new input; [b, d] where no shape is given."""
@@ -208,7 +208,7 @@ def differences(before: Graph, after: Graph, inputs: Sequence[Array], changes: C
             right = [same_bits(a, b) for a, b in zip(got, want, strict=True)]
         else:
             exact = in_doubles(before, inputs)
-            for count in (3, 40):  # of few ways none may move what cancels
+            for count in (3, 40):  # few ways: none may move what cancels
                 slack, right = slack_of(before, inputs, rng, count), []
                 for k, (a, b) in enumerate(zip(got, want, strict=True)):
                     if b.dtype.kind in "biu":

@@ -24,7 +24,7 @@ from tilewright.tile.builder import KernelBuilder
 from tilewright.tile.ir import Kernel
 
 THREADS = 2
-KNOWN = {  # of the zoo, with AVX-512: what is slow and known
+KNOWN = {  # models of the zoo, with AVX-512: what is slow and known
     "mamba2": {"gated_delta_rule"},  # steps of a recurrence; it reaches 45 %
     "densenet": {"conv2d_28_1"},  # four tiles of a 7x7 image by 24 channels
     "diffusion": {"conv2d_18_region"},  # four result channels in a register of 16

@@ -11,7 +11,7 @@ from torch import nn
 
 import tilewright as tw
 
-ROWS = 1400  # of a table that is shared: 1400 x 50 x 4 bytes
+ROWS = 1400  # rows of a table that is shared: 1400 x 50 x 4 bytes
 
 
 class Net(nn.Module):

@@ -30,7 +30,7 @@ def registry() -> Iterator[None]:
 
 
 def new_op(name: str, **rules: Any) -> Any:
-    REGISTRY.pop(name, None)  # of an earlier round (--rounds)
+    REGISTRY.pop(name, None)  # an op of an earlier round (--rounds)
     return tw.custom_op(name, **rules)
 
 

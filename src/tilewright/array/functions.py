@@ -27,7 +27,7 @@ from .trees import check_devices, rewrapped, unwrapped
 __all__ = ["written"]
 Fn = Callable[..., Any]
 REPORTED = (ArgumentError, ParseError, ValueError, MemoryError, RecursionError)
-_EAGER = Programs()  # of all library functions together
+_EAGER = Programs()  # the programs of all library functions together
 API: dict[str, Fn] = {}
 for _module in (creation, elementwise, shapes, reductions, searching, contractions, info, protocols, more):
     API |= _module.FUNCTIONS

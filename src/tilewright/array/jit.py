@@ -115,7 +115,7 @@ def called_as(fn: Fn, spec: Spec, leaves: Sequence[Any], traced: Traced) -> Sign
 def is_hashable(x: Any) -> bool:
     try:
         hash(x)
-    except Exception:  # of the user's class
+    except Exception:  # an exception of the user's class
         return False
     return True
 

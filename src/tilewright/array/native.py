@@ -35,7 +35,7 @@ METHODS: dict[str, tuple[str, str | int]] = {
     "expand": ("_expand", H.AXES), "unfold": ("_unfold", 0), "copy": ("_other", 0)}
 _BYTES = bytes.__basicsize__ - 1  # where the contents of a bytes object begin
 _AS_NUMBER, _AS_MAPPING, _COMPARE, _AS_BUFFER, _DEALLOC = 96, 112, 200, 160, 48  # fields of a type
-_MATMUL = 272  # of PyNumberMethods
+_MATMUL = 272  # the offset of PyNumberMethods' matrix product
 _AXIS = sys.intern("axis")
 _tables: dict[str, bytes] = {}
 _known: set[tuple[Any, int]] = set()

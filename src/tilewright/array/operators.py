@@ -118,7 +118,7 @@ def placed(fn: Fn, *args: Any) -> Any:
         raise told(fn.__name__, e) from None
 
 
-RANK = {"b": 0, "u": 1, "i": 1, "f": 2, "c": 3}  # of kinds of dtypes
+RANK = {"b": 0, "u": 1, "i": 1, "f": 2, "c": 3}  # the order of kinds of dtypes
 REUSED = 1 << 20  # bytes from which the memory of a temporary is used again
 _BINARY_OP = opcode.opmap.get("BINARY_OP", -1) if sys.version_info < (3, 14) else -1  # 3.14 borrows references to locals
 

@@ -16,7 +16,7 @@ _OTHERS = {"resize"}  # whose names are those of other functions here
 def text(x: Array) -> str:
     """`repr(x)`."""
     a, where = (ready(x), "") if x.device == "cpu" else (device_calls().summary(x), f", device={x.device!r}")
-    limit = 0 if a.size < x.size else None  # of a large Array on a GPU only what is shown was copied
+    limit = 0 if a.size < x.size else None  # a large Array on a GPU: only what is shown was copied
     body = np.array2string(a, separator=", ", prefix="Array(", suffix=")", threshold=limit)
     plain = a.size and (a.dtype in (np.float32, np.int64, np.bool_, np.complex64))
     tail = "" if plain else f", dtype={a.dtype.name}"

@@ -41,7 +41,7 @@ class Step:
     run: Call
     ours: bool
     nodes: list[Any]
-    refusals: dict[Any, Refusal] = field(default_factory=dict)  # of the nodes: why they are not ours
+    refusals: dict[Any, Refusal] = field(default_factory=dict)  # why nodes are not ours
     session: Any = None
     fragment: Fragment | None = None
 

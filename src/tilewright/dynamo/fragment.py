@@ -528,7 +528,7 @@ def apart(fake: Any) -> bool:
     """Whether the elements of a tensor of known strides all lie at places of their own."""
     if not all(type(d) is int for d in (*fake.shape, *fake.stride())):
         return False
-    reach = 0  # of the axes with smaller steps
+    reach = 0  # the reach of the axes with smaller steps
     for step, n in sorted((s, n) for s, n in zip(fake.stride(), fake.shape, strict=True) if n > 1):
         if step <= reach:
             return False

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 # A state is an input and an output at once: it may be written. A window is another buffer's memory, seen from inside a loop.
 BufferKind = Literal["input", "output", "const", "temp", "state", "window"]
 CARRIED = "copy: a loop overwrites its carries"  # the note of a launch that fills a loop's first carry
-CLAIMED = 1 << 62  # of an error block's first word: somebody fills it
+CLAIMED = 1 << 62  # in an error block's first word: somebody fills it
 Form = Literal["plain", "panels", "quantized panels", "fragments", "taps", "folded", "filters", "words"]
 
 
@@ -136,7 +136,7 @@ class Launch:
     streams: bool = False  # programs share nothing and lie along memory in order: may be walked from the end (runtime/native/walker.py)
     shared: bool = False  # programs are long: a thread that is done takes over some of another's (runtime/native/walker.py)
     variants: tuple[Variant, ...] = ()  # the first that fits the shape runs instead; chosen when the plan is instantiated
-    sites: tuple[Site, ...] = ()  # of a kernel that reports errors: word 1 of the block is the number of one of them
+    sites: tuple[Site, ...] = ()  # places of a kernel that reports errors: word 1 of the block is the number of one of them
     apart: bool = False  # no other launch writes what it writes of a buffer: parts of a concatenation
     on_host: bool = False  # it has no code: the host computes it for a GPU (kernels/cuda/host.py)
 
@@ -230,8 +230,8 @@ class Packed:
     form: Form = "plain"
     width: int = 0
     transposed: bool = False
-    format: str = ""  # of the packed matrix behind `panels`
-    groups: int = 1  # of the convolution behind `filters`
+    format: str = ""  # the format of the packed matrix behind `panels`
+    groups: int = 1  # groups of the convolution behind `filters`
     words: int = 1  # elements of K that stand side by side
 
 

@@ -206,7 +206,7 @@ class Selector:
         self.packing: dict[ConstantData, Packed] = {} if around is None else around.packing
         self.users = graph.users()
         self.channels_last = channels_last_layouts(graph, target)
-        self.preferred = padded_rows_of(graph, target) | self.channels_last  # of values that do not lie contiguous
+        self.preferred = padded_rows_of(graph, target) | self.channels_last  # values that do not lie contiguous
         self.direct = self._direct_outputs()
         self.in_place = in_place_updates(graph)
         self.windows = computed_in_window(graph, self.in_place)

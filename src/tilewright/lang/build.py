@@ -129,7 +129,7 @@ class Definition:
     fn: types.FunctionType
     name: str
     signature: Signature
-    names: tuple[str, ...]  # of the arguments, then of the results
+    names: tuple[str, ...]  # names of the arguments, then of the results
     constants: dict[str, Any]  # defaults; inspect.Parameter.empty: must be given
     grid: Callable[..., Any] | Sequence[Any] | int
     warps: int | None = None

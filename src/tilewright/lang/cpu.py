@@ -111,7 +111,7 @@ class CpuKernel:
                 used[s.name] = s
         table = DimTable(list(used.values()))
         self.fixed = [table.add(x) for x in (launch.grid, launch.flops, launch.bytes)]
-        self.sources: list[tuple[str, int]] = []  # of each argument word
+        self.sources: list[tuple[str, int]] = []  # the source of each argument word
         self.views: list[int] = []
         for w in launch.arguments:
             if isinstance(w, Pointer):

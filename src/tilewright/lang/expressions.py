@@ -26,7 +26,7 @@ from .values import Partition, TileRef, View, as_tuple, shown
 # Arithmetic of the kernel language: which dtype an operation has, and the instructions it becomes.
 # Small floats are widened to f32 by arithmetic. Of two dtypes the wider wins, a float wins over integers, and Python numbers take the dtype
 # of the tile they meet. Index values stay index values among themselves.
-CPU_ELEMENTS = 1 << 14  # of a tile that is held in registers and written out instruction by instruction
+CPU_ELEMENTS = 1 << 14  # elements of a tile that is held in registers and written out instruction by instruction
 _INDEX = {"add", "sub", "mul", "floordiv", "rem", "max", "min", "shl", "shr", "and"}
 _BITS = {"and", "or", "xor", "shl", "shr"}
 

@@ -15,7 +15,7 @@ from ..kernels.launch import Launch
 from ..tile.ir import Block, Instr, Kernel, Operand, TileType, Var, ViewType
 from ..tile.passes import KeepInRegisters, ReuseValues, UnrollLoops, copy_kernel, optimise
 
-SUMS = 64  # of a product that a thread holds
+SUMS = 64  # sums of a product that a thread holds
 RUN = 8  # elements of a tile that a thread should have: 16 bytes of 16-bit floats
 KEPT = 32  # elements of a short loop's tiles that a thread may hold
 CROWDED = 128  # elements that a thread loads and carries: more warps share more of them

@@ -193,7 +193,7 @@ class LLM:
                     sampler.numbers[2] = state.length + len(part)
                     env = {"P": state.length, "S": len(part), **more}
                     inputs = (part, sampler.seen, sampler.settings, sampler.numbers, *adapted)
-                    between = self._call.keeps_logits and first + len(part) < len(ids)  # of no use to anybody: a GPU does not choose there
+                    between = self._call.keeps_logits and first + len(part) < len(ids)  # nobody uses those: a GPU does not choose there
                     call((state,), env, inputs, (None, None) if between else (logits, token))
                     state.fill(state.length + len(part))
             except BaseException:

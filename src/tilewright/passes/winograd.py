@@ -31,7 +31,7 @@ FAR = 16  # tiles that are multiplied while the weights come from L3
 NEAR = 1 << 20  # bytes of transformed weights that stay in L2
 PIXELS = 196  # results of an image from which a transform of weights in every call pays, whatever the batch: it must not change a bit
 FULL = 64  # channels and results whose products in bf16 pay for transforms of 2×2 tiles
-FEWEST = 4  # of these tiles, for which weights are read
+FEWEST = 4  # the fewest of these tiles for which weights are read
 SIDE = 7  # pixels along an axis from which the tiles of a gradient of weights pay
 
 

@@ -8,15 +8,15 @@ default stream; operands of other streams, and everything else that is not known
 """
 from __future__ import annotations
 
-ARGUMENTS = 6  # of a call, at most
-PLACES, WAYS = 1 << 12, 4  # of `known`, and of a hash
+ARGUMENTS = 6  # arguments of a call, at most
+PLACES, WAYS = 1 << 12, 4  # places of `known`, ways of a hash
 KEY = 8 * (4 + ARGUMENTS)  # bytes: table, names, arguments given by position, their kinds, a word each
 ENTRY = KEY + 16  # and the plan
-BUFFERS, WORDS = 8, 96  # of a plan and of a launch, at most
+BUFFERS, WORDS = 8, 96  # buffers of a plan and words of a launch, at most
 # Words of a plan: constants of number arguments, launches and buffers as addresses of rows and their counts.
 PLAN = ("CONSTANTS", "LAUNCHES", "LAUNCHED", "ROOMS", "ROOM_COUNT", "RESULT", "FREE", "NAME")
-LAUNCH = ("FUNCTION", "CONFIG", "WORDS_AT", "WORD_COUNT", "MOVED", "MOVED_COUNT", "FAULTS")  # of a row; MOVED: rows of word, array, base
-ROOM = ("KEPT", "SIZE")  # of a row: the list of free addresses, and the size as an object
+LAUNCH = ("FUNCTION", "CONFIG", "WORDS_AT", "WORD_COUNT", "MOVED", "MOVED_COUNT", "FAULTS")  # a row; MOVED: rows of word, array, base
+ROOM = ("KEPT", "SIZE")  # fields of a row: the list of free addresses, and the size as an object
 STATE = ("PLACED", "P_KEY", "P_ADDRESS", "P_STREAM", "P_HOME", "P_KEEP", "BLOCK", "B_ADDRESS", "B_STREAM", "B_FREE", "B_KEPT",
          "ZERO", "CURRENT", "STREAMS", "MISSED", "KNOWN", "START", "MORE", "KEYED", "NOTED")
 CONSTANTS = {"ARGUMENTS": ARGUMENTS, "PLACES": PLACES, "WAYS": WAYS, "KEY_BYTES": KEY, "ENTRY_BYTES": ENTRY, "CONFIG_BYTES": 56,

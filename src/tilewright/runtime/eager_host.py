@@ -23,12 +23,12 @@ HEAVY = 2 << 20  # bytes that take longer than waking a worker
 REDUCE_SHARED, REDUCE_BYTES = 1 << 19, 4 << 20  # bytes of a contiguous operand that threads reduce along an axis, at least and at most
 ARG_ROW = 4096  # longer rows are searched faster by NumPy
 TYPES = 24  # NumPy's own dtypes by number
-TABLE_COLUMNS = 64 + 16 * TYPES  # of a reduction's table: one word a dtype, the kernel that reduces a middle axis
+TABLE_COLUMNS = 64 + 16 * TYPES  # a reduction's table: one word a dtype, the kernel that reduces a middle axis
 TABLE = TABLE_COLUMNS + 8 * TYPES  # bytes
-TABLE_KERNELS = 64  # of a function's table: its Python form, then from here on two words a dtype: kernel and descr of the result
+TABLE_KERNELS = 64  # a function's table: its Python form, then from here on two words a dtype: kernel and descr of the result
 BAND = 64  # rows of a transposed copy that a program fills
 ROW = 16384  # elements that a kernel of a reduction takes at once
-GATHERED = 2048  # of those, strided ones that are gathered at once: they stay in the first cache, and memory is never idle for long
+GATHERED = 2048  # strided ones of them that are gathered at once: they stay in the first cache, and memory is never idle for long
 REDUCE = 56 + OPERAND
 CONSTANTS = {"BAND": BAND, "ROW": ROW, "GATHERED": GATHERED, "AXES": AXES, "OPERAND": OPERAND, "RUN_OPERANDS": RUN_OPERANDS, "RUN": RUN,
              "CHUNK": CHUNK, "PROGRAM": PROGRAM,

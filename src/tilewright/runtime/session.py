@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from .profile import Profile
     from .report import Report
 
-PLACES = ("threading", "queue", "select", "socket", "concurrent")  # of the standard library: threads wait there
+PLACES = ("threading", "queue", "select", "socket", "concurrent")  # modules of the standard library: threads wait there
 WAITING = tuple(os.path.join(os.path.dirname(os.__file__), name) for name in PLACES)
 FREE = 16  # workspaces kept for the next callers
 PATIENCE, GRACE = 10.0, 0.05  # seconds when Python ends: for other threads that call or run, and for those that sleep

@@ -108,7 +108,7 @@ class _Derive:
             if i not in ordered or i.attrs.get("order") in ("release", "acq_rel"):
                 continue
             for t in i.tokens:
-                made = makers.get(t, i)  # of a join or a loop it may be any
+                made = makers.get(t, i)  # a join or a loop may have any
                 if made is i or not (made.attrs.get("order") in ("acquire", "acq_rel") or {made.op, i.op} <= {"load", "gather"}):
                     self.barriers[i] = Barrier(block, position, i, made)
 

@@ -14,7 +14,7 @@ from ..core.errors import CompileError
 from ..core.target_spec import TargetSpec
 from .ir import Block, Instr, Kernel, Operand, TileType, Var, ViewType, alloc_bytes
 
-LOCAL_BYTES = 512 << 10  # of a GPU's thread
+LOCAL_BYTES = 512 << 10  # local memory of a GPU's thread
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class TileLimits:
     vector_registers: int = 16
     local_bytes: int = 256 << 10
     threads: int = 128  # gpu: threads of a block
-    thread_registers: int = 255  # of 4 bytes
+    thread_registers: int = 255  # registers of 4 bytes
     shared_bytes: int = 227 << 10
     strict: bool = True  # gpu: False: sides of any size, and registers that spill are a warning
 

@@ -17,7 +17,7 @@ from .program import Unfit
 
 Array = Any
 GRID = 16.0
-BITS = {"f64": 53}  # of sums; smaller floats are summed in f32
+BITS = {"f64": 53}  # bits of sums; smaller floats are summed in f32
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
 
 

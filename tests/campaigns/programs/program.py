@@ -40,14 +40,14 @@ class Step:
     op: str
     args: tuple[int, ...]
     picks: tuple[int, ...]
-    body: tuple[Step, ...] = ()  # of a loop or a branch
+    body: tuple[Step, ...] = ()  # the body of a loop or a branch
 
 
 @dataclass(frozen=True)
 class Program:
     inputs: tuple[Input, ...]
     steps: tuple[Step, ...]
-    sizes: tuple[tuple[str, int], ...]  # of the dims that vary
+    sizes: tuple[tuple[str, int], ...]  # sizes of the dims that vary
     data: int  # what the elements are
     way: int  # how it runs: see the campaign
     threads: int
@@ -147,7 +147,7 @@ class Reference(Protocol):
 class Val:
     number: int
     tracer: Tracer
-    known: Any  # of the reference
+    known: Any  # what is known of the reference
 
     @property
     def shape(self) -> tuple[Any, ...]:

@@ -128,7 +128,7 @@ def prod(x: Any, axis: int, keepdims: bool = False) -> Any:
 
 @known
 def var(x: Any, axis: Any = None, correction: float = 0.0, keepdims: bool = False) -> Any:
-    with warnings.catch_warnings(action="ignore", category=UserWarning):  # of no elements
+    with warnings.catch_warnings(action="ignore", category=UserWarning):  # means of no elements warn
         return torch.var(x, dim=_axes(x, axis), correction=correction, keepdim=keepdims)
 
 

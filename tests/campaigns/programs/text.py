@@ -11,7 +11,7 @@ import numpy as np
 from .program import DYNAMIC, EAGER, JIT, Body, Builder, Call, Program, Val, needed
 
 SPELLED = {"scan_carry": ("scan", "[0]"), "scan_stack": ("scan", "[1]"), "while_array": ("while_loop", "[1]"),
-           "wild_take": ("take", ""), "wild_floor_divide": ("floor_divide", "")}  # of run.py
+           "wild_take": ("take", ""), "wild_floor_divide": ("floor_divide", "")}  # names of run.py
 
 
 def literal(array: Any) -> str:

@@ -184,7 +184,7 @@ def run(name: str, fn: Fn, traced: Fn | None, args: Sequence[Any], kwargs: dict[
 
 
 EXTREMES = frozenset({"max", "min", "amax", "amin", "argmax", "argmin"})
-FLOATS = frozenset({"deg2rad", "rad2deg", "cbrt"})  # of integers, functions of floats
+FLOATS = frozenset({"deg2rad", "rad2deg", "cbrt"})  # functions of floats, which integers are cast for
 
 
 def _prepared(name: str, given: list[Any], kwargs: dict[str, Any]) -> list[Any]:
@@ -438,7 +438,7 @@ def _assign(target: Placed, v: Placed) -> None:
     kernels.copy_into(target, v)
 
 
-MODES = {"add": "add", "subtract": "add", "multiply": "mul", "minimum": "min", "maximum": "max"}  # of scatters
+MODES = {"add": "add", "subtract": "add", "multiply": "mul", "minimum": "min", "maximum": "max"}  # modes of scatters
 
 
 class DeviceAt(At):

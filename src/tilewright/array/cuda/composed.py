@@ -16,7 +16,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
 # Computed by the host, from a copy: files, a function of the user's, and rare ones whose algorithms branch on every element.
 HOSTED = frozenset({"save", "i0", "lexsort", "apply_along_axis", "float_power", "polyfit"})
-WHOLE = frozenset({"floor", "ceil", "trunc", "round", "rint"})  # of integers they copy
+WHOLE = frozenset({"floor", "ceil", "trunc", "round", "rint"})  # functions that copy integers
 CLOSE = ("logical_or(equal(i0,i1),logical_and(logical_and(isfinite(i0),isfinite(i1)),"
          "less_equal(abs(subtract(i0,i1)),add(i2,multiply(i3,abs(i1))))))")
 EXPRESSIONS = {  # functions of floats without a traced form

@@ -80,7 +80,7 @@ class DeviceKernel:
 
     def __init__(self, name: str, entry: str, ptx: str, block: int, shared: int, call: str, launch: Launch | None = None) -> None:
         self.name, self.entry, self.ptx, self.block, self.shared, self.call = name, entry, ptx, block, shared, call
-        self.launch = launch  # of a kernel that may fail: where it names its errors
+        self.launch = launch  # the launch of a kernel that may fail: where it names its errors
         scope: dict[str, Any] = {}
         exec(call, scope)
         self.words: Callable[..., tuple[int, list[int]]] = scope["call"]
@@ -129,7 +129,7 @@ class Bound:
 
     def __init__(self, kernel: DeviceKernel, values: Sequence[int]) -> None:
         self.kernel, self.values = kernel, values
-        self.state: Any = None  # of the driver that the rest belongs to
+        self.state: Any = None  # the state of the driver that the rest belongs to
 
     def _load(self, state: Any, count: int) -> None:
         _, self.function, self.errors = self.kernel.loaded(state)

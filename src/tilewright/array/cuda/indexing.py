@@ -21,7 +21,7 @@ from . import placed as P
 from .placed import Placed
 
 Fn = Callable[..., Any]
-POSITION = "where(less(i0,i2),add(i0,i1),i0)"  # of indices i0 of an axis of i1 elements; negative ones count from the end
+POSITION = "where(less(i0,i2),add(i0,i1),i0)"  # the position of indices i0 of an axis of i1 elements; negative ones count from the end
 BOUNDED = "where(logical_or(less(i0,negative(i1)),greater_equal(i0,i1)),i3,POSITION)"
 
 
@@ -116,7 +116,7 @@ class Index:
         for a, n in zip(arrays, sizes, strict=True):
             at = _position(a, n, prod(sizes) if len(axes) > 1 else None)
             ids = at if ids is None else ids * n + at
-        self.shape = shape  # of the indices
+        self.shape = shape  # the shape of the indices
         self.ids: Array = (ids if ids.shape == shape else ids.expand(*shape)).reshape(-1)
         rest = [i for i in range(self.basic.ndim) if i not in axes]
         self.order, self.sizes = [*axes, *rest], sizes

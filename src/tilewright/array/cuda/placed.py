@@ -99,7 +99,7 @@ class Placed(Node):
     _header: Header
     _home: int
     _key: Key
-    keep: Block  # of a result that has no header yet
+    keep: Block  # the memory of a result that has no header yet
 
     def __init__(self, header: Header, stream: int, address: int | None = None) -> None:
         self._header, self.stream = header, stream
@@ -177,7 +177,7 @@ class _State:
         self.target: TargetSpec = target_spec("cuda")
         self.strict = load_config().validation == "strict"  # wait for each kernel, so that a fault names its function
         self.functions: dict[str, Any] = {}  # loaded kernels by name
-        self.plans: dict[Any, Any] = {}  # of launches, by function and layouts
+        self.plans: dict[Any, Any] = {}  # plans of launches, by function and layouts
         self.calls: dict[Any, Any] = {}  # plans of elementwise functions, by their arguments
         self.copies: dict[Any, Any] = {}  # kernels of copies, by the keys of target and source
         self.created: dict[Any, Any] = {}  # keys and numbers of new arrays, by their arguments
@@ -189,7 +189,7 @@ class _State:
 
 class _Here(threading.local):
     driver: Any = None  # whose context the thread has
-    stream: int | None = None  # of `with tw.stream(...)`
+    stream: int | None = None  # the stream of `with tw.stream(...)`
 
 
 _state: _State | None = None

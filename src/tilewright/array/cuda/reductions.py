@@ -39,7 +39,7 @@ from .placed import Placed
 NAMES = {"sum": "sum", "prod": "prod", "mean": "sum", "max": "max", "min": "min", "any": "any", "all": "all"}  # -> what joins parts
 LONG, CHUNK, CHUNKS = 1 << 14, 1 << 12, 1 << 10  # a row: elements from which it is cut, of a chunk, chunks at most
 LONGEST = 1 << 34  # elements that a kernel reduces to one
-TALL = {8: 4, 64: 4, 512: 4, 1 << 16: 4, LONGEST: 32}  # of columns: rows up to which a kernel serves, and the steps of its blocks
+TALL = {8: 4, 64: 4, 512: 4, 1 << 16: 4, LONGEST: 32}  # steps of the blocks that reduce columns, by the rows up to which a kernel serves
 NARROW, FOLDED, FEW = 32, 256, 512  # columns of a matrix that is folded, those that it has then, and rows that it has at least
 Axis = tuple[int, int]  # size, stride in elements
 
@@ -132,12 +132,12 @@ class Plan:
     """The launches of a reduction, for all operands that lie alike."""
 
     def __init__(self, aligned: bool) -> None:
-        self.order: tuple[int, ...] | None = None  # of the axes of a copy of the operand that is reduced instead
+        self.order: tuple[int, ...] | None = None  # the order of the axes of a copy of the operand that is reduced instead
         self.aligned = aligned  # the operand begins at a multiple of what buffers do
         self.buffers: list[tuple[Sequence[int], DType]] = []
         self.steps: list[Step] = []
         self.divisor = 0
-        self.dtype: DType | None = None  # of the result, where the last step has another one
+        self.dtype: DType | None = None  # the dtype of the result, where the last step has another one
         self.shape: tuple[int, ...] = ()
 
     def buffer(self, shape: Sequence[int], dtype: DType) -> tuple[int, list[int]]:

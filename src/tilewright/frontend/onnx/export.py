@@ -16,7 +16,7 @@ from ...ops import functions as F
 from .elements import OF_DTYPE
 from .load import onnx_library
 
-Writer = Callable[["Export", Any, list[str]], Any]  # of a node, whose op has attributes of its own
+Writer = Callable[["Export", Any, list[str]], Any]  # writes a node whose op has attributes of its own
 TABLE: dict[str, Writer] = {}
 PLAIN = {"add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "pow": "Pow", "neg": "Neg", "abs": "Abs", "exp": "Exp", "log": "Log",
          "sqrt": "Sqrt", "sin": "Sin", "cos": "Cos", "tan": "Tan", "tanh": "Tanh", "sinh": "Sinh", "cosh": "Cosh", "asin": "Asin",

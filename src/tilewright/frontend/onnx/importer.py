@@ -59,7 +59,7 @@ class Blocked:
     item: Item
     why: str
     needs: tuple[str, ...] = ()
-    run: Callable[..., Any] | None = None  # of its inputs, once it has run
+    run: Callable[..., Any] | None = None  # the result for its inputs, once it has run
 
 
 Binding = Any  # Value | list | Nothing | Pending | Strings

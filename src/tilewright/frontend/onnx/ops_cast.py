@@ -221,7 +221,7 @@ def dynamic_quantize(c: Context, x: Value) -> Any:
     axes = tuple(range(len(x.shape)))
     top, low = F.maximum(F.max_(x, axes), 0.0), F.minimum(F.one("min", x, axes=axes), 0.0)
     scale = F.div(F.sub(top, low), 255.0)
-    scale = F.where(F.equal(scale, 0.0), 1.0, scale)  # of zeros alone, as ONNX Runtime has it
+    scale = F.where(F.equal(scale, 0.0), 1.0, scale)  # zeros alone have scale 1, as ONNX Runtime has it
     zero = F.minimum(F.maximum(F.one("round", F.div(F.neg(low), scale)), 0.0), 255.0)
     quantized = F.minimum(F.maximum(F.add(F.one("round", F.div(x, scale)), zero), 0.0), 255.0)
     return F.cast(quantized, dt.u8), scale, F.cast(zero, dt.u8)

@@ -112,7 +112,7 @@ class Stage:
     seen: dict[str, tuple[Any, ...]] = field(default_factory=dict)  # shapes of earlier calls; None where they differed
     known: dict[str, Any] = field(default_factory=dict)  # values that this plan makes constants
     reads: list[str] | None = None  # names that the nodes of `rest` and the outputs need
-    names: list[str] = field(default_factory=list)  # of them, those that the keys of `next` speak of
+    names: list[str] = field(default_factory=list)  # those of the names that the keys of `next` speak of
     why: list[str] = field(default_factory=list)  # the program is cut here
     alike: bool = False  # sizes that are equal in a call are one symbol; symbols of their own did not work out here
     exact: bool = False  # symbols did not work out here: every set of sizes has its own plan
@@ -137,7 +137,7 @@ class Program:
         self.notes: list[str] = [] if notes is None else notes
         self.bodies: dict[int, Program] = {}
         self.start = Stage(None, [], self.items, set(), {})
-        self.stuck: tuple[int, list[Pair]] = (0, [])  # of the last plan
+        self.stuck: tuple[int, list[Pair]] = (0, [])  # the state of the last plan
         self._symbols = 0
         self._begun: dict[Any, tuple[list[Stage], dict[str, Any]]] = {}  # stages of calls, and values they give, that scalars alone decide
 

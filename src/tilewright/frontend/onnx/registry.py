@@ -59,9 +59,9 @@ class Context:
         self.graph = graph
         self.contents = Contents()
         self.coded: dict[Value, Elem] = {}  # element types that are not the dtype of their values
-        self.scope: Scope | None = None  # of the node: names around it, for subgraphs
+        self.scope: Scope | None = None  # the scope of the node: names around it, for subgraphs
         self.node: Any = None
-        self.version = 0  # of the opset of the node's domain
+        self.version = 0  # the version of the opset of the node's domain
         self.outputs: tuple[str, ...] = ()  # names of the node's results, "" where nobody wants one
         self.seed: Value | None = None  # the hidden input that random ops draw from
         self.seeds = 0

@@ -25,8 +25,8 @@ class Entry:
 
 TABLE: dict[tuple[str, str], list[Entry]] = {}
 HOST: dict[tuple[str, str], list[Entry]] = {}
-PREPARED: set[Handler] = set()  # of HOST, those that `prepared` registered
-IMPORTING: set[Handler] = set()  # of HOST, those that build graphs while they run
+PREPARED: set[Handler] = set()  # the handlers of HOST that `prepared` registered
+IMPORTING: set[Handler] = set()  # the handlers of HOST that build graphs while they run
 
 
 def _enter(table: dict[tuple[str, str], list[Entry]], names: Sequence[str], since: int, until: int, domain: str) -> Callable[[H], H]:

@@ -175,7 +175,7 @@ def panels_of(name: str, op: AnyConv, w: Operand, width: int, per: int, target: 
     source = call.view("w", kind, w.buffer, raw)
     out = call.view("panels", made, buffer, panels, write=True)
     taken, line = _product_of(window[1:]), channels * _product_of(window[1:])
-    run = Layout((channels, *window[1:]), raw.strides[2:]).is_contiguous  # of all channels and taps of a result
+    run = Layout((channels, *window[1:]), raw.strides[2:]).is_contiguous  # memory of all channels and taps of a result
     run = run and target.kind == "cpu" and kind.itemsize in MOVED and 0 < per * taken <= LONGEST_LINE
     side = target.vector_bits // (8 * max(kind.itemsize, 4))  # results and elements of their windows that are transposed at once
     at_once = max(1, min(PACKED, window[0], PACKED_LINE // (per * taken))) if run else 1  # words of channels that a program packs

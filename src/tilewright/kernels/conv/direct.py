@@ -44,7 +44,7 @@ SPELLED = 8  # steps of the innermost axis up to which all are spelled out
 UNROLL = 4
 MOST = 16  # tiles of a program
 WINDOWS = 1 << 19  # bytes of windows that are copied for matrix tiles: half of L2
-MOST_RESULTS = 10  # of windows whose channels run along registers
+MOST_RESULTS = 10  # the most results of windows whose channels run along registers
 
 
 def tile_rows(width: int, target: TargetSpec, dtype: DType) -> int:
@@ -324,7 +324,7 @@ def direct_launch(region: Region, part: Plain, weights: tuple[DType, Buffer, Lay
         steps_of_k = prod(kernel)
         flat = call.view("k", dtype, buffer, Layout((g, count, steps_of_k, width), (*panels.strides[:2], width, 1), panels.offset))
         windows, sums = b.scratch(dtype, (ROWS, steps_of_k + SIDE)), b.scratch(words.sums, (ROWS, width))
-        most_rows = max(tile_heights(m, block, ROWS))  # of every product: tiles of a second shape would not stay in registers
+        most_rows = max(tile_heights(m, block, ROWS))  # every product has one height: tiles of a second shape would not stay in registers
         run = 2 * SIDE if kernel[-1] % (2 * SIDE) == 0 else SIDE
 
         def copy(to: Ix | int, at: Ix | int, axis: int, k: list[Ix | int], place: Ix | int) -> None:

@@ -26,7 +26,7 @@ ABREAST = 8  # results that share pixels
 STRETCH = 64  # results of a program at most
 LEAST = 64  # channels of a program
 
-State = list[Tile]  # of one result
+State = list[Tile]  # the state of one result
 Limit = tuple[Ix | int] | None
 
 

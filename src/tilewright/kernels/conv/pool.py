@@ -44,7 +44,7 @@ def kind_of(op: Any) -> str:
 class PoolTemplate(Template):
     key = "pool"
     serves = (MaxPoolOp, AvgPoolOp, MaxPoolIndicesOp, PoolOp)
-    rows: ClassVar[int] = 64  # of results a program computes at most
+    rows: ClassVar[int] = 64  # the most rows of results a program computes at most
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         op: Any = region.node.op

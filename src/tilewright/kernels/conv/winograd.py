@@ -37,7 +37,7 @@ from .parts import int_of, spread
 
 ROWS = 6  # tiles that are multiplied at once
 MOST = 48  # tiles of a program
-TILES = 8  # of a program that transforms them alone
+TILES = 8  # tiles of a program that transforms them alone
 LINE, STEPS = 64, 4  # bytes of a cache line, unrolled steps of a chain
 MOST_LINES = 8  # that a step may ask for
 FEW = 8  # programs of a core that another core does not even out

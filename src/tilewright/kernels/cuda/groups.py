@@ -19,7 +19,7 @@ from .kernel import BlockKernel, identified
 
 PRIVATE = frozenset(("mma", "transpose", "extract", "shuffle", "alloc", "reshape", "scan"))  # need a program's whole tile in one thread
 ONE_THREAD = 128  # programs of one thread in a block
-OWN_BYTES = 16 << 10  # of a thread's own memory: the driver sets it aside for every thread that the chip could run, 4 GB with so many
+OWN_BYTES = 16 << 10  # bytes of a thread's own memory: the driver sets it aside for every thread that the chip could run, 4 GB with so many
 WORKSPACE = 8 << 30  # bytes of memory for all programs of a launch
 SPLITTING = (ReuseValues(), HoistInvariants(), SplitLoops(), ReuseValues(), FuseMultiplyAdd())
 

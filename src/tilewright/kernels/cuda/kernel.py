@@ -16,7 +16,7 @@ from ...tile.text import to_text
 class FlashPlan:
     consumers: int = 2  # warpgroups of 64 query rows in a block
     per_sm: int = 1  # blocks of an SM
-    keys: int = 128  # of a tile
+    keys: int = 128  # keys of a tile
     stages: int = 2  # tiles of keys, and of values, on their way
     kept: int = 24 << 20  # bytes of keys and values that blocks work on at a time
 
@@ -153,7 +153,7 @@ class GemmKernel(Kernel):
     cluster: int = 1  # neighbouring blocks that share B
     splits: int = 1  # neighbouring blocks that share K: a cluster that adds its sums in order
     per_sm: int = 1  # blocks that share an SM
-    rows: int = 0  # of A that are read, where fewer than bm: what stands in the others' place is multiplied and thrown away
+    rows: int = 0  # rows of A that are read, where fewer than bm: what stands in the others' place is multiplied and thrown away
     dtype: str = "bf16"
     dtype_b: str = "bf16"
     run: int = 2  # neighbours in a row that are loaded and stored at once
@@ -161,7 +161,7 @@ class GemmKernel(Kernel):
     promote: int = 0  # steps of K after which the tensor cores' sums are added to others in registers; 0: at the end only
     alpha: float = 1.0
     group: int = 8  # tiles of rows that share columns of B in L2
-    maps: tuple[TensorMap, ...] = ()  # of A and B, then of the results that are stored through shared memory
+    maps: tuple[TensorMap, ...] = ()  # tensor maps of A and B, then of the results that are stored through shared memory
     stored: tuple[Var, ...] = ()  # views of those results
     kept: int = 0  # steps of K whose part of B all stay in shared memory: one tile of columns, not too deep
     added: Var | None = None  # a matrix of 16-bit floats that the epilogue reads: it comes through the ring, by the last map
@@ -198,7 +198,7 @@ class ThinKernel(SimtKernel):
     column: Var | None = None
     a: Var | None = None
     b: Var | None = None
-    rows: int = 8  # of A, a multiple of 8
+    rows: int = 8  # rows of A, a multiple of 8
     panel: int = 16  # rows of B in a block
     warps: int = 8
     unroll: int = 4
@@ -267,7 +267,7 @@ class MmaAttentionKernel(Kernel):
     logsumexps: Var | None = None  # one number per query row, for the backward pass
     own: int = 64
     d: int = 64
-    keys: int = 64  # of a stage
+    keys: int = 64  # keys of a stage
     causal: bool = False
     windowed: bool = False
     softcap: float = 0.0
@@ -320,7 +320,7 @@ class QGemmKernel(SimtKernel):
     x: Var | None = None
     format: str = "Q4_K"
     k: int = 256
-    panels: int = 8  # of a block
+    panels: int = 8  # panels of a block
     rows: int = 128
     tall: int = 2  # panels of a warp
     wide: int = 8  # times eight rows of a warp
@@ -389,7 +389,7 @@ class QFewKernel(SimtKernel):
     tiles: int = 2  # times eight rows
     per: int = 8  # panels of a block
     warps: int = 8  # that share the columns of a panel
-    groups: int = 2  # of warps
+    groups: int = 2  # groups of warps
     cluster: int = 1  # blocks that share the columns
     sets: int = 1  # units of a warp that are on their way, or used
 

@@ -151,4 +151,4 @@ CUDA_TEMPLATES: list[Template] = [
         t, (ArgReduce, ComplexTemplate, GatherTemplate, Own, Pointwise, PoolTemplate, RopeTemplate, RowMapTemplate, Rows, SplatBinTemplate,
             SplatRasterizeTemplate, SplatRasterizeBackwardTemplate, lapack.EigTemplate, lapack.SvdTemplate))),
 ]
-INSIDE: list[Template] = [SmallMatmul(), *CUDA_TEMPLATES]  # of loops and branches, which are one kernel where all of it is small
+INSIDE: list[Template] = [SmallMatmul(), *CUDA_TEMPLATES]  # inside loops and branches, which are one kernel where all is small

@@ -30,7 +30,7 @@ class TiledKernel(SimtKernel):
     early: tuple[str, ...] = ()  # views of constants: their first tiles are copied before the wait for the previous kernel
     producers: int = 0  # further warps that do nothing but copy operands of products to shared memory
     maps: tuple[TensorMap, ...] = ()
-    mapped: tuple[tuple[str, tuple[int, ...]], ...] = ()  # of every map: its view, and the view's axes that it has, innermost first
+    mapped: tuple[tuple[str, tuple[int, ...]], ...] = ()  # every map: its view, and the view's axes that it has, innermost first
 
     @property
     def threads(self) -> int:

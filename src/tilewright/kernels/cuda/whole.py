@@ -31,12 +31,12 @@ from ..launch import (
 )
 from .kernel import WARP, BlockKernel
 
-BYTES, FLOPS = 96 << 10, 128 << 10  # of one launch
+BYTES, FLOPS = 96 << 10, 128 << 10  # bytes and flops of one launch
 WAITED = 4  # times as much where a predicate would be read by the host
-THREADS = 512  # of the block, at most
-WORDS = 512  # of arguments: 4 KB are what a kernel may have
+THREADS = 512  # threads of the block, at most
+WORDS = 512  # words of arguments: 4 KB are what a kernel may have
 SHARED = 48 << 10  # bytes of shared memory that a kernel may declare
-REDUCED = 4 << 10  # of them, for sums over the warps of a program
+REDUCED = 4 << 10  # those of the bytes that sums over the warps of a program take
 
 
 @dataclass(frozen=True)

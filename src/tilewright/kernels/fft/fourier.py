@@ -239,7 +239,7 @@ class _Kernel:
         assert table is not None
         far = -(-self.n // NEAR)
         rows = b.scratch(self.dtype, (2 * (NEAR + far), self.width))
-        lanes = b.minimum(self.count - 1, self.first)  # of masked lanes any place will do
+        lanes = b.minimum(self.count - 1, self.first)  # masked lanes may be at any place
         places = b.binary("min", b.iota((self.width,), 0) + b.from_index(lanes), b.from_index(self.count - 1))
 
         def fill(start: int, count: int, step: int) -> None:

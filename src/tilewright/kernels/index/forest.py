@@ -20,7 +20,7 @@ from ..template import Template, region_bytes, region_flops
 
 WALKS = 8
 LEVELS = 4  # that are walked between two looks at the places
-COLUMNS = 8  # of sums in a register
+COLUMNS = 8  # columns of sums in a register
 ROWS, SUMS = 64, 2048  # rows of a program, and sums that it keeps, at most
 SPAN = 64  # targets of a program: the walks are made again for further ones
 

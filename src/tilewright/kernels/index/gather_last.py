@@ -30,7 +30,7 @@ from ..region import Evaluator, Operand, Region, collapse, narrow, widen
 from ..template import Foreign, Reason, Template, alone, region_bytes, region_flops
 from .gather import along_memory, report_index
 
-REPEATS = 16  # of an element, at most, that are spelled out
+REPEATS = 16  # the most repeats of an element, at most, that are spelled out
 ROWS = 16  # rows a program reads with one set of indices
 EACH = 8  # elements that a loop copies in one step
 AHEAD = 1024  # indices between what is copied and what is asked for

@@ -22,7 +22,7 @@ from ..region import Evaluator, Operand, Region, narrow, widen
 from ..template import Foreign, Reason, Template, region_bytes, region_flops
 from .gather import along_memory
 
-ELEMENTS = 4096  # of a program, where sizes are known
+ELEMENTS = 4096  # elements of a program, where sizes are known
 
 
 class GatherSumTemplate(Template):

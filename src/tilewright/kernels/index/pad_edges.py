@@ -13,7 +13,7 @@ from ..pointwise.pointwise import unravel
 from ..region import Region
 from ..template import Template, region_bytes
 
-ELEMENTS = 16384  # of a program
+ELEMENTS = 16384  # elements of a program
 WIDE = 4  # registers of a copy's inner loop
 
 

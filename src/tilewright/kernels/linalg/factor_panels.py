@@ -10,7 +10,7 @@ from .matrices import Columns, Matrices, nothing, tile_width, vector
 
 PANEL = 32
 ALONE = 48  # matrices with up to so many columns are one panel
-ROWS = 6  # of a register tile
+ROWS = 6  # rows of a register tile
 
 
 class Blocked:

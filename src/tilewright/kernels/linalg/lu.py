@@ -110,7 +110,7 @@ class Cholesky(Blocked):
 # of the grid's first half count from the first item on, the others from the last one back: on two threads each keeps to its end of the
 # items, where its caches are warm, and only the middle changes hands.
 GRID = 32  # programs, hence threads that can take part
-WORDS = 3  # of a counter: numbers drawn, and those from either end
+WORDS = 3  # words of a counter: numbers drawn, and those from either end
 
 
 def clear(b: KernelBuilder, counters: View, count: Ix | int) -> None:
@@ -214,7 +214,7 @@ class _Lu(Blocked):
     def __init__(self, region: Region, target: TargetSpec, m: int, n: int, panel: int) -> None:
         super().__init__(region, target, m, n, panel)
         self.panels = -(-self.k // self.panel) if self.k else 0
-        self.near = self._temp("rows", TensorType(self.dtype, (*self.lead, 2, m, self.panel)))  # of this panel and of the next
+        self.near = self._temp("rows", TensorType(self.dtype, (*self.lead, 2, m, self.panel)))  # rows of this panel and of the next
         self.counters = self._temp("drawn", TensorType(i64, (max(self.panels, 1), WORDS)))
 
     def _temp(self, name: str, type_: TensorType) -> Operand:

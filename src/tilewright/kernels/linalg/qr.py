@@ -27,7 +27,7 @@ from .matrices import Columns, Matrices, nothing, reflection, temp_like, vector
 # is products in register tiles.
 
 PANEL = 32
-ROWS = 8  # of a register tile
+ROWS = 8  # rows of a register tile
 
 Part = Callable[[Ix | int, Ix | int, int], Tile]
 
@@ -45,7 +45,7 @@ class BlockedQr:
         self.panels = -(-self.k // PANEL)
         self.work = temp_like(self.a, f"{region.name}.work")
         self.v = self._temp("v", (m, self.panels * PANEL))
-        self.t = self._temp("t", (self.panels * PANEL, PANEL))  # of each panel, transposed
+        self.t = self._temp("t", (self.panels * PANEL, PANEL))  # the triangle of each panel, transposed
 
     def _temp(self, name: str, shape: tuple[int, int]) -> Operand:
         type_ = TensorType(self.dtype, (*self.lead, *shape))

@@ -37,7 +37,7 @@ from .product import Config, Frame, Problem, even_blocks
 from .right import Right
 from .tiling import for_each_tile, tile_heights, write_tile
 
-LEAST_ROWS = 64  # of a program that pay for a widened copy of a panel of B that is read in place
+LEAST_ROWS = 64  # the fewest rows of a program that pay for a widened copy of a panel of B that is read in place
 IN_PLACE_ROWS = 256  # up to which a transposed B is read in place: each block of rows transposes it again
 FEWEST_PAIRS = 8  # steps of K that are worth pairs
 MAX_BLOCK = 22  # tiles of rows in one program: more rows cost L2, fewer cost another pass over B

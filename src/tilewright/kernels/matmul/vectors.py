@@ -19,7 +19,7 @@ from ..rows.reduce import Reduce
 from ..rows.rows import Rows
 from ..template import Foreign, Reason, Template
 
-FEWEST_ROWS, SHORTEST = 64, 16  # of a product of two columns
+FEWEST_ROWS, SHORTEST = 64, 16  # the fewest rows and the shortest K of a product of two columns
 
 
 class VectorProducts(Template):

@@ -51,7 +51,7 @@ class ComplexTemplate(Template):
     serves = (ComplexOp,)
 
     def __init__(self, pointwise: Pointwise | None = None) -> None:
-        self.pointwise = pointwise or Pointwise()  # of the target
+        self.pointwise = pointwise or Pointwise()  # the pointwise template of the target
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         body = Graph("complex")

@@ -26,7 +26,7 @@ from .quantize import QuantizedViews, quantize_row, store_block
 
 ROWS = 6  # activation rows of a register tile
 PANELS_AT_ONCE, MORE_PANELS = 2, 4  # the latter for one row: what is done with activations serves more weights
-PROGRAMS = 8  # of a thread, at least, for that
+PROGRAMS = 8  # programs of a thread, at least, for that
 MAX_ROWS = 512  # activation rows of one program
 
 
@@ -90,7 +90,7 @@ class _Kernel(PanelKernel):
         region, call, b = self.region, self.call, self.call.b
         quantized, scales, sums, w = (o for v in region.node.operands if (o := region.operand(v)) is not None)
         out_shape = self.value.shape
-        leaves = leaves_of_epilogue(region, self.value)  # of a tail, too: it reads the epilogue's result
+        leaves = leaves_of_epilogue(region, self.value)  # leaves of a tail, too: it reads the epilogue's result
         operands = [o for v in leaves if (o := region.operand(v)) is not None]
         others = [o.layout.expand(out_shape) for o in operands]
         rows = [

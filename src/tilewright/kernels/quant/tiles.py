@@ -16,7 +16,7 @@ from ..region import Region
 from ..template import region_bytes, region_flops
 
 ROWS, COLUMNS, SIDE = 32, 32, 16
-BLOCKS = 4  # of rows in one program
+BLOCKS = 4  # blocks of rows in one program
 AT_ONCE = 4  # rows of the epilogue
 
 

@@ -22,8 +22,8 @@ from ..matmul.chains import CHAIN
 from ..region import Operand, Region
 from ..template import Template, region_bytes, region_flops
 
-REGISTERS = 4  # of a step along a row, and of a strip
-ROWS = 16  # of a block
+REGISTERS = 4  # registers of a step along a row, and of a strip
+ROWS = 16  # rows of a block
 
 
 class NormBackwardTemplate(Template):
@@ -61,7 +61,7 @@ def _blocks(region: Region, op: NormBackwardOp, parts: list[Operand], target: Ta
     count = b.from_index(n, dtype)
     start = b.pid * ROWS
     stop = b.minimum(start + ROWS, m)
-    stats = b.scratch(dtype, (ROWS, 4))  # of each row: mean, scale, mean of the cotangent, mean of its products with the normalised row
+    stats = b.scratch(dtype, (ROWS, 4))  # a row's mean and scale, means of its cotangent and of that times the normalised row
 
     def at(view: View, place: tuple[Ix | int, ...], left: Ix | int | None) -> Tile:
         return b.cast(b.load(view, place, (tile,), limit=None if left is None else (left,)), dtype)

@@ -46,7 +46,7 @@ class SweepKernel(RowKernel):
 
     def __init__(self, region: Region, target: TargetSpec) -> None:
         super().__init__(region, target)
-        self.known: dict[Value, Tile] = {}  # of one element a row
+        self.known: dict[Value, Tile] = {}  # tiles of one element a row
         self.level: dict[Value, int] = {}
         for n in region.body.nodes:
             above = max((self.level[v] for v in n.operands), default=0)

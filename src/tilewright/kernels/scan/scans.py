@@ -89,7 +89,7 @@ class LogSums(Fold):
 
     def join(self, first: State, second: State) -> State:
         b, (x, some), (y, more) = self.b, first, second
-        gap = b.select(b.cmp("eq", x, y), 0.0, b.binary("sub", x, y))  # of infinities of one sign no difference is taken
+        gap = b.select(b.cmp("eq", x, y), 0.0, b.binary("sub", x, y))  # infinities of one sign have no difference
         e = b.unary("exp", b.unary("neg", b.unary("abs", gap)))
         second_larger = b.cmp("gt", y, x)
         low, high = b.select(second_larger, some, more), b.select(second_larger, more, some)

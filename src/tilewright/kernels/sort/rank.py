@@ -21,7 +21,7 @@ from ..template import Template
 from .keys import digits, is_wide, sort_key
 from .sorting import axis_last
 
-ROWS = 4  # of a program
+ROWS = 4  # rows of a program
 TILE = 64
 UNROLLED = 4  # tiles of a row up to which a sweep has no loop
 

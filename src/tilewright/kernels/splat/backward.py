@@ -115,7 +115,7 @@ class _Tiles:
             dx, dys, raw, drawn = s.alphas(number, row)
             paint = [s.each(q, number) for q in (RED, RED + 1, RED + 2, DEPTH)]
             entry = b.broadcast(b.from_index(before + number + 1, i32), (LANES,))
-            moments: list[Tile | None] = [None] * 3  # of dy, over rows
+            moments: list[Tile | None] = [None] * 3  # moments of dy, over rows
             painted: list[Tile | None] = [None] * GRADS
             new_left, new_behind = [], []
             for r in range(n):

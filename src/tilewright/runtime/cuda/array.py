@@ -239,7 +239,7 @@ def upload(array: np.ndarray[Any, Any], dtype: DType, stream: int) -> DeviceArra
         lib, kind = cuda_launch.library(), ctypes.c_uint()
         status = lib.cuMemcpyHtoDAsync_v2(new.address, plain.ctypes.data, plain.nbytes, stream)
         cuda_launch.check(status, "cuMemcpyHtoDAsync", f"{plain.nbytes} bytes")
-        if not lib.cuPointerGetAttribute(ctypes.byref(kind), MEMORY_TYPE, plain.ctypes.data):  # of ordinary memory it has none
+        if not lib.cuPointerGetAttribute(ctypes.byref(kind), MEMORY_TYPE, plain.ctypes.data):  # ordinary memory has none
             cuda_launch.check(lib.cuStreamSynchronize(stream), "cuStreamSynchronize", f"{plain.nbytes} bytes")
     return new
 

@@ -19,11 +19,11 @@ from ..cost import Cost, numbers
 from .threads import Threads
 
 SIDE_BY_SIDE = 64  # bytes of a program of one thread, at most, whose neighbours touch the memory beside it
-LATENCY_US = 0.7  # of an access of memory under load: bytes that are on their way bound the bandwidth
+LATENCY_US = 0.7  # latency of an access of memory under load: bytes that are on their way bound the bandwidth
 RESIDENT = 2048  # threads of an SM
-WAIT_US = 0.4  # of a loop's step that reads memory
+WAIT_US = 0.4  # the wait in a loop's step that reads memory
 CLOCK, ISSUE = 1700.0, 3.0  # instructions of a warp in a microsecond, and warps of an SM that issue one at a time (four at best)
-LAUNCH_US = 2.0  # of a kernel in a graph that does next to nothing
+LAUNCH_US = 2.0  # the time of a kernel in a graph that does next to nothing
 PRODUCTS = ("gemm", "matmul", "grouped_matmul", "conv", "attention", "flash", "gates")  # what kernels of products are called
 
 

@@ -63,7 +63,7 @@ class Step:
     words: np.ndarray[Any, Any]
     cells: memoryview  # the same words, which take single numbers faster
     base: int  # the address of `params`
-    arguments: tuple[Argument, ...] = ()  # of which the words were made
+    arguments: tuple[Argument, ...] = ()  # the arguments of which the words were made
     waits: bool = False  # by itself for the previous kernel: it may start while that one ends
     moving: list[tuple[int, int, int]] = field(default_factory=list)  # (word, number of the input or output, byte offset)
     maps: list[tuple[int, int, tuple[Any, ...]]] = field(default_factory=list)  # (byte offset, word, arguments of the map)
@@ -251,7 +251,7 @@ class CudaExecutable(Executable):
         for i, a in enumerate(step.arguments):
             d: Dim = a.offset if isinstance(a, Pointer) else a.value if isinstance(a, Word) else 0
             if follows(d, called):
-                base = int(step.words[i]) - evaluate(d, env)  # of inputs and outputs only the offset is there
+                base = int(step.words[i]) - evaluate(d, env)  # inputs and outputs have only the offset there
                 step.following.append((i, base, self.slots.get(a.buffer, -1) if isinstance(a, Pointer) else -1, d))
         late = {w for w, *_ in step.following}
         step.moving = [m for m in step.moving if m[0] not in late]
@@ -301,7 +301,7 @@ class Schedule:
         self._following = [s for s in steps if s.following or s.map_dims]
         self.early = gpu.compute_capability() >= (9, 0)
         self._graph: gpu.Graph | None = None
-        self.handle = 0  # of the instantiated graph
+        self.handle = 0  # the handle of the instantiated graph
         self._launch = cuda_launch.library().cuGraphLaunch
 
     @property

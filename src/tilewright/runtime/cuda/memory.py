@@ -19,7 +19,7 @@ from . import launch as cuda_launch
 from .array import CUDA, LEGACY, DeviceArray, copy, upload
 from .fastcall import OwnPlace, TorchPlace, torch_place
 
-ALIGNMENT = 16  # of inputs: kernels read 16 bytes at a time
+ALIGNMENT = 16  # alignment of inputs: kernels read 16 bytes at a time
 
 
 def _shown(shown: str, shape: Sequence[int]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from .. import torch_calls
 
 MOST_ARRAYS, MOST_NODES = 1024, 4096
-ERROR_BYTES = 32  # of a kernel's error block
+ERROR_BYTES = 32  # bytes of a kernel's error block
 FIELDS = (
     *torch_calls.FIELDS, "launch", "set_params", "replace", "graph", "stream_of", "error_blocks", "acquire", "release", "bound", "moving",
     "mapping", "updates", "capturing", "kind_of_device", "errors", "stream", "moves", "maps", "nodes", "nothing",

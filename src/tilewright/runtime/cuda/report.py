@@ -45,7 +45,7 @@ SHARED = re.compile(
 )
 
 
-HOST = Cost(0.0, 0.0, "", "")  # of a launch that has no code
+HOST = Cost(0.0, 0.0, "", "")  # the cost of a launch that has no code
 
 
 def describe(session: CudaSession, env: Mapping[str, int]) -> dict[str, Any]:

@@ -42,8 +42,8 @@ class CudaSession(Compiled):
         self.executable = executable
         self._schedules: dict[tuple[int, ...], Schedule | Flow] = {}
         self._lock = threading.Lock()
-        self.stream = 0  # of calls without torch's tensors: the default one
-        self._stream: int | None = None  # of the last run: another one waits for it
+        self.stream = 0  # the stream of calls without torch's tensors: the default one
+        self._stream: int | None = None  # the stream of the last run: another one waits for it
         self.seen_streams: list[Any] = []  # the same where machine code reads it
         self._ways: dict[str, Any] = {}  # fast paths of a call, by whose arrays they take
         self._fast: Any = None  # the one that fits the last call

@@ -13,10 +13,10 @@ from ...tile.work import Walk
 # instructions, of 32 bits a lane
 INDEX = {"index.add": 2, "index.sub": 2, "index.mul": 4, "index.min": 3, "index.max": 3, "index.cmp": 2}
 DIVIDE = (2, 6, 30)  # a 64-bit quotient by a power of two, by another number that is known, by one that is not
-WHOLE = (1, 5, 20)  # of 32 bits
-FUNCTION = {"f64": 60}  # of one element; else:
+WHOLE = (1, 5, 20)  # a 32-bit quotient by such numbers
+FUNCTION = {"f64": 60}  # instructions of one element; else:
 SHORT = 8
-ADDRESS = 2  # of an access
+ADDRESS = 2  # instructions of an access' address
 
 
 class Threads(Walk):

@@ -166,7 +166,7 @@ class Flow:
         places = [self._address(a, part.turns, live) + low for a, (low, _) in zip(part.launch.arguments, spans, strict=True)]
         memory = [np.zeros(size, np.uint8) for _, size in spans]
         for address, raw in zip(places, memory, strict=True):
-            if raw.size:  # of results too: what lies between their elements stays
+            if raw.size:  # results too: what lies between their elements stays
                 cuda_launch.check(lib.cuMemcpyDtoHAsync_v2(raw.ctypes.data, address, raw.size, stream), "cuMemcpyDtoHAsync", what)
         cuda_launch.check(lib.cuStreamSynchronize(stream), "cuStreamSynchronize", what)
         kernel.compute(memory, self.env)

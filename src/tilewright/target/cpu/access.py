@@ -26,7 +26,7 @@ class Address:
     pointer: str
     strides: tuple[str, ...]
     dtype: DType
-    bounds: Bounds | None = None  # of the memory behind it, where accesses are checked
+    bounds: Bounds | None = None  # bounds of the memory behind it, where accesses are checked
 
 
 @dataclass(frozen=True)

@@ -170,7 +170,7 @@ def transpose_tile(f: FunctionText, x: Registers) -> list[list[str]]:
     raise CompileError(f"cpu: transpose takes square power-of-two tiles of one register a row, or a column, got {x.type}")
 
 
-DTYPES = {"f32": f32, "f64": f64}  # of numbers that functions of the host take
+DTYPES = {"f32": f32, "f64": f64}  # dtypes of numbers that functions of the host take
 
 
 def emit_kernel(kernel: Kernel, target: TargetSpec) -> str:

@@ -57,7 +57,7 @@ def _cpu_key() -> str | None:
 
     try:
         with open("/proc/cpuinfo", "rb") as file:
-            lines = [line.decode(errors="replace") for line in itertools.takewhile(bytes.strip, file)]  # of the first core
+            lines = [line.decode(errors="replace") for line in itertools.takewhile(bytes.strip, file)]  # lines of the first core
     except OSError:
         return None
     wanted = ("vendor_id", "cpu family", "model", "stepping", "flags", "CPU ", "Features")

@@ -72,12 +72,12 @@ def appended(region: Region) -> list[Appended]:
     return found
 
 
-KEYS = 8  # of one step
+KEYS = 8  # keys of one step
 SHORTEST = 16  # keys of a part
 PARTS = 32  # at most
 VECTOR = 4  # elements of a thread: more threads a row, since there are few rows
 BLOCK = 128  # threads
-THREADS = 512  # of a block that has all keys of a head
+THREADS = 512  # threads of a block that has all keys of a head
 SHORT = 4096  # keys
 CLUSTER = 4  # blocks of a head at most, where the chip has one for each
 NEVER = float("-inf")
@@ -135,7 +135,7 @@ def fitting(region: Region) -> tuple[Operand, Operand, Operand] | None:
 
 
 class Decode:
-    at_once = KEYS  # of one step
+    at_once = KEYS  # keys of one step
 
     def __init__(self, region: Region, target: TargetSpec) -> None:
         node, places = region.anchor, fitting(region)
@@ -147,7 +147,7 @@ class Decode:
         self.d, self.keys = d, self.k.type.shape[2]
         self.caches = appended(region)
         others = node.operands[3:] if isinstance(node.op, Q8AttentionOp) else ()
-        self.scales = [c.cache for c in self.caches[2:]] or [o for x in others if (o := region.operand(x)) is not None]  # of a q8_0 cache
+        self.scales = [c.cache for c in self.caches[2:]] or [o for x in others if (o := region.operand(x)) is not None]  # q8_0's scales
         if self.scales and d > 64:  # a thread holds the scales of all blocks of a half
             self.at_once = KEYS * 64 // d
         self.vector = vector_of([*places, *(c.row for c in self.caches)])

@@ -71,7 +71,7 @@ def heads_together(tiles: Sequence[int], lines: int, most: int, cores: int, per_
     return next(size for load, size in found if load <= 1.01 * best)
 
 
-HEAD_SIZES = tuple(PLANS)  # of the kernels
+HEAD_SIZES = tuple(PLANS)  # head sizes of the kernels
 
 
 def padded(d: Dim) -> int:

@@ -60,7 +60,7 @@ class FlashGradKernel(Kernel):
     softcap: float | None = None
     own: int = 128  # the head size that is in memory; `d` is computed
     d: int = 128
-    queries: int = 64  # of a tile
+    queries: int = 64  # queries of a tile
     stages: int = 3
     causal: bool = False
     windowed: bool = False

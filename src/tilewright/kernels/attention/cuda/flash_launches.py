@@ -23,10 +23,10 @@ from .flash import padded as width_of
 from .flash_kernels import FlashGradKernel
 
 KEYS = 128
-QUERIES = {64: 128, 128: 64}  # of a tile, by head size
+QUERIES = {64: 128, 128: 64}  # queries of a tile, by head size
 STAGES = {64: 2, 128: 3}
 LOG2E, NEVER = 1.0 / math.log(2.0), float('-inf')
-TILE_BYTES = 64 * 128 * 4  # of dQ in f32
+TILE_BYTES = 64 * 128 * 4  # bytes of a tile of dQ in f32
 
 
 class Sweep:
@@ -42,7 +42,7 @@ class Sweep:
         self.queries = QUERIES[self.d]
         self.q_tiles, self.k_tiles = ceildiv(self.sq, self.queries), ceildiv(self.sk, KEYS)
         self.split = parts_of(op, heads // kv, self.batch * kv * self.k_tiles, cores)
-        self.lines = kv * self.split  # of a batch: key heads, each for a part of its query heads
+        self.lines = kv * self.split  # lines of a batch: key heads, each for a part of its query heads
         self.tiles: Dim = self.batch * heads * self.q_tiles
         self.sums = Buffer(f"{name}.dq_sums", "temp", self.tiles * TILE_BYTES)
         self.turns = Buffer(f"{name}.turns", "temp", (self.tiles + 1) * 4)

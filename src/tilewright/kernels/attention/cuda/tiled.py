@@ -97,7 +97,7 @@ class AttentionKernel:
         self.depth, self.dv = depth, dv
         self.wide = compute_dtype(q.type.dtype)
         mixed = k.type.dtype is not q.type.dtype
-        self.dtype = self.wide if mixed else q.type.dtype  # of the products
+        self.dtype = self.wide if mixed else q.type.dtype  # the dtype of the products
         item = self.dtype.itemsize
         self.d, self.dp = padded(depth), padded(dv)
         self.config = choose(self.sq, self.sk, product([self.batch, self.heads]), max(self.d, self.dp), item, target.cores)

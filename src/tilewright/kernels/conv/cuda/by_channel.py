@@ -21,7 +21,7 @@ from ...pointwise.pointwise import unravel
 from ...region import Operand, Region, widen
 from ...template import region_bytes, region_flops
 
-PIXELS = (8, 7)  # of a program, along the innermost axis: the first that divides it where windows overlap, else 4 (measured) …
+PIXELS = (8, 7)  # pixels of a program, along the innermost axis: the first that divides it where windows overlap, else 4 (measured) …
 FULL = 1 << 14  # … and 2 or 1 where there would be fewer threads
 MANY = 16  # pixels of a row that are loaded before the first is used
 BLOCK = 128  # threads

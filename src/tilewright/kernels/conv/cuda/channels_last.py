@@ -14,7 +14,7 @@ from ..channels_last import FOLLOWS
 from .weight_gradient import is_weight_gradient
 
 LEAST = 8  # channels of a group: fewer leave the tensor cores idle
-MOST_TAPS = 64  # of a channel by itself: they are spelled out
+MOST_TAPS = 64  # the most taps of a channel by itself: they are spelled out
 
 
 def wants(node: Node) -> bool:

@@ -120,7 +120,7 @@ def depthwise_launch(region: Region, node: Node, x: Operand, w: Operand, results
             lay = leaves[v]
             size = 1 if lay.strides[-1] == 0 else tile
             if any(s != 0 for s in lay.strides[:-1]):
-                return b.load(ins[v], (at.image, *spot, at.start), (size,), limit=limit)  # of one number, too: pixels may be past the edge
+                return b.load(ins[v], (at.image, *spot, at.start), (size,), limit=limit)  # one number, too: pixels may be past the edge
             if v not in shared:
                 shared[v] = b.load(ins[v], (*(0,) * (n + 1), at.start), (size,), limit=None if size == 1 else at.edge)
             return shared[v]

@@ -84,7 +84,7 @@ def _as_volume(x: Operand) -> Operand:
 MOST = 56  # channels of a group
 HELD = 64  # channels of a block
 WARPS = 8
-REGISTERS = 76  # of a warp's weights
+REGISTERS = 76  # registers of a warp's weights
 SHARED = 100 << 10  # bytes of a block, so that two share an SM
 
 

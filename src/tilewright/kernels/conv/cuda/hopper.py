@@ -148,7 +148,7 @@ BK = 64  # ... of 16 bits, and results of a tile with groups
 PIECE = 8  # elements of 16 bytes, of 16 bits
 TAPS = Packed("taps", PIECE)
 SHARED = 224 << 10  # bytes of shared memory for a block
-KEPT_BYTES = 80 << 10  # of weights that stay there
+KEPT_BYTES = 80 << 10  # bytes of weights that stay there
 
 
 @dataclass(frozen=True)

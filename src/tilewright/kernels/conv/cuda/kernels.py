@@ -15,8 +15,8 @@ class ConvKernel(GemmKernel):
     """A convolution as a product: A is windows of an image [batch, height, width, channels], B the weights [O, taps, channels]; see the
     target's `conv_gemm`. Sizes are (height, width), or (depth, height, width)."""
 
-    image: tuple[int, ...] = (1, 1)  # of the result
-    channels: int = 64  # of a group
+    image: tuple[int, ...] = (1, 1)  # the image of the result
+    channels: int = 64  # channels of a group
     taps: tuple[int, ...] = (1, 1)
     stride: tuple[int, ...] = (1, 1)
     before: tuple[int, ...] = (0, 0)  # padding
@@ -64,12 +64,12 @@ class HaloKernel(Kernel):
     before: tuple[int, ...] = (0, 0)  # padding
     dilation: tuple[int, ...] = (1, 1)
     reach: tuple[int, int] = (1, 1)  # lines and columns of pixels that a block reads
-    lines: int = 1  # of results of a block
-    channels: int = 8  # of a group
+    lines: int = 1  # lines of results of a block
+    channels: int = 8  # channels of a group
     each: int = 8  # results of a group
     held: int = 8  # channels of a block
     pitch: int = 16  # bytes from pixel to pixel in shared memory
-    results: int = 8  # of a block
+    results: int = 8  # results of a block
     parts: int = 1  # blocks that share the groups
     wide: int = 8  # results of a warp
     paired: bool = False  # a group is two of four channels and four results each, whose weights lie behind one another

@@ -26,7 +26,7 @@ from .kernels import PATCH, PLANES, PatchKernel
 from .windows import Windowed
 
 BN = 64
-LEAST_FULL = 0.8  # of a tile's pixels inside the image, on average
+LEAST_FULL = 0.8  # the least share of a tile's pixels inside the image, on average
 SHARED = 226 << 10
 RESULTS = 32 << 10  # bytes of shared memory for results on their way out
 

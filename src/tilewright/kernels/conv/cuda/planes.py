@@ -40,7 +40,7 @@ WRITTEN = 32  # taps that are written out
 FEW = 4  # channels of a group, and results
 EACH = 4  # results of a thread: what the program computes once is for all of them
 
-Offset = Ix | int  # of a tap
+Offset = Ix | int  # the offset of a tap
 States = list[Tile]
 
 

@@ -21,7 +21,7 @@ from .by_channel import Windows
 from .planes import plane_pool
 from .tiled import LARGEST
 
-TAPS = 64  # of the innermost axis, which are unrolled
+TAPS = 64  # the most taps of the innermost axis, which are unrolled
 
 
 class CudaPool(PoolTemplate):

@@ -31,7 +31,7 @@ BLOCK = 128  # threads
 HELD = 64  # sums of a thread, at most
 RUN = 4  # channels of a thread
 PIXELS = (8, 7, 6, 5)  # columns: the first that divides a row, or leaves few of the first size
-THREADS = 512  # of an SM
+THREADS = 512  # threads of an SM
 MOST_PARTS = 1024
 LEAST = 64  # pixels of a part
 

@@ -111,7 +111,7 @@ class ConvKernel:
         self.few = few_channels(region)
         self.phased = op.transposed and all(d == 1 for d in op.dilation)
         self.steps = op.stride if self.phased else (1,) * len(out)  # output pixels of a program are so far apart
-        self.pixels = [ceildiv(d, s) for d, s in zip(out, self.steps, strict=True)]  # of a phase
+        self.pixels = [ceildiv(d, s) for d, s in zip(out, self.steps, strict=True)]  # pixels of a phase
         self.reach = [-(-t // s) for t, s in zip(taps, self.steps, strict=True)]  # taps of a phase
         self.dtype, self.wide = self.x.type.dtype, compute_dtype(self.x.type.dtype)
         self.m = self.batch * product(self.pixels)
@@ -247,7 +247,7 @@ class ConvKernel:
             return stride if isinstance(stride, int) else b.from_index(self.call.word(name, stride), self.offsets)
 
         lows = [low for low, _ in op.padding if isinstance(low, int)]
-        firsts = [p * s - low for p, s, low in zip(at, op.stride, lows, strict=True)]  # of each row's window
+        firsts = [p * s - low for p, s, low in zip(at, op.stride, lows, strict=True)]  # the first place of each row's window
         start = self._flat(lay, item, firsts, "xs")
         steps = [step(f"xt{a}", s) for a, s in enumerate(strides[2:])]
         plane = step("xc", strides[1])

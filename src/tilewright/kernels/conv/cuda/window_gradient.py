@@ -47,7 +47,7 @@ COPIES = 100e3  # bytes a microsecond that TMA brings an SM from L2
 SUMS = 3e6  # bytes a microsecond of sums that are written and read again
 MOST_PARTS = 132
 TERMS = 3  # products of two halves: those of the smaller halves are less than is rounded off
-MOST_ROWS = 128  # of several groups
+MOST_ROWS = 128  # the most rows of several groups
 
 
 class WindowGradient(Template):
@@ -107,7 +107,7 @@ def windows_of(region: Region) -> Windowed:
     taps, stride, dilation, before = pair(op.kernel, 1), pair(op.stride, 1), pair(op.dilation, 1), pair([lo for lo, _ in op.padding], 0)
     out, whole = pair(g.shape[2:], 1), pair(x.shape[2:], 1)
     each = zip(out, stride, dilation, taps, before, strict=True)
-    ends = [(o - 1) * s + 1 + d * (t - 1) - lo for o, s, d, t, lo in each]  # of what is seen
+    ends = [(o - 1) * s + 1 + d * (t - 1) - lo for o, s, d, t, lo in each]  # the ends of what is seen
     image = tuple(max(1, min(size, end)) for size, end in zip(whole, ends, strict=True))
     after = tuple(end - size for end, size in zip(ends, image, strict=True))
     return Windowed(image, out, taps, stride, before, after, dilation)

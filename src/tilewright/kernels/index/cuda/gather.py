@@ -22,7 +22,7 @@ from ...template import Reason, Template, region_bytes, region_flops
 from ..gather import GatherTemplate, along_memory
 
 BLOCK = 128  # threads
-COLUMNS, ELEMENTS = 128, 2048  # of a program that picks elements, at most
+COLUMNS, ELEMENTS = 128, 2048  # columns and elements of a program that picks elements, at most
 
 
 class CudaGather(GatherTemplate):
@@ -79,7 +79,7 @@ def picked(region: Region, table: Operand, ids: list[Operand], axes: tuple[int, 
     """Elements at known places along adjacent axes as a block program: some rows and columns of the result at a time. None where indices
     are not known, or the operand is not plain memory."""
     node, first = region.node, axes[0]
-    shape, rank = node.values[0].shape, len(node.values[0].shape) - len(table.type.shape) + len(axes)  # of the indices, broadcast
+    shape, rank = node.values[0].shape, len(node.values[0].shape) - len(table.type.shape) + len(axes)  # the shape of the indices, broadcast
     if len(ids) != len(axes) or not shape or table.packed.form != "plain" or bounds(table.type.numel)[1] >= 1 << 31:
         return None
     if any(not isinstance(s, int) or s < 0 for s in table.layout.strides):

@@ -31,7 +31,7 @@ from ...template import Template
 from ..gather import report_index
 
 AT_ONCE = (8, 4)  # rows whose loads are in flight together: of few threads, and of more (measured)
-CHUNK = 32  # of the order; twice as many where there is so much to add that all SMs are busy
+CHUNK = 32  # elements of the order in a chunk; twice as many where there is so much to add that all SMs are busy
 MUCH = 1 << 25
 LAST = 1024  # rows that chunks may leave: one program for each segment takes them
 NEUTRAL = {"add": -0.0, "mul": 1}  # the other modes may take a row twice

@@ -17,7 +17,7 @@ from ..product import Problem
 if TYPE_CHECKING:
     from .places import Places
 
-SIDE = 64  # of a block's square
+SIDE = 64  # the side of a block's square
 
 
 def contiguous_rows(

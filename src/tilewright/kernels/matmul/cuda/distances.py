@@ -38,7 +38,7 @@ class CudaPairSums(Template):
         at = unravel(b, b.pid // (across * down), dims) if dims else []
         panels = [b.scratch(dtype, (SIDE * (DEPTH + 1),), space="shared") for _ in sources]
         place = b.iota((THREADS,), 0, i32)
-        mine = [b.binary("shr", place, 4), b.binary("and", place, SIDE // EACH - 1)]  # of 16 threads down and 16 across
+        mine = [b.binary("shr", place, 4), b.binary("and", place, SIDE // EACH - 1)]  # places of 16 threads down and 16 across
         left_over = [b.from_index(size - start, i32) for size, start in zip((m, n), starts, strict=True)]
 
         def join(acc: Tile, gap: Tile) -> Tile:

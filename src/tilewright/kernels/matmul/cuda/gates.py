@@ -22,7 +22,7 @@ from ...template import Foreign, Reason, Template, region_bytes, region_flops
 from ..tiling import leaves_of_epilogue
 from .tiled import rounds
 
-COLUMNS = 8  # of a gate that a program computes; twice as many where there are more programs than SMs
+COLUMNS = 8  # columns of a gate that a program computes; twice as many where there are more programs than SMs
 STAGES = 2
 DEPTH = 128
 

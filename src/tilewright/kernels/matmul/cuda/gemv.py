@@ -28,7 +28,7 @@ from ..matmul import MatmulTemplate
 from ..product import Problem
 from .places import Places, suitable
 
-MOST_ROWS = 1  # of the left operand: more go to the tensor cores
+MOST_ROWS = 1  # the most rows of the left operand: more go to the tensor cores
 MOST_ROWS_F32 = 8  # ... which take no f32
 BLOCK = 256  # threads at most
 FEW, TOGETHER = 128, 8  # threads where all programs are there at once then, so many an SM (a decode step: 693 us against 708)

@@ -29,7 +29,7 @@ from .places import Places, places_of
 from .tiled import rounds
 
 BK = 128  # bytes of K in a step
-STAGES_BYTES = 160 << 10  # of a ring beside the sums of a split product
+STAGES_BYTES = 160 << 10  # bytes of a ring beside the sums of a split product
 SLICE = 128  # bytes of the epilogue's columns at a time: a swizzled row of shared memory
 FEW_ROWS = 16
 PROMOTE = 2  # steps of 128 eight-bit floats whose sum the tensor core keeps by itself
@@ -46,7 +46,7 @@ class Config:
     cluster: int = 1
     group: int = 16
     splits: int = 1
-    rows: int = 0  # of A that are read
+    rows: int = 0  # rows of A that are read
     per_sm: int = 1  # blocks that share an SM
     promote: int = 0  # steps of K after which sums of eight-bit floats are added up in f32
 

@@ -30,10 +30,10 @@ from ..product import Problem
 from ..tiling import leaves_of_epilogue
 
 SUMS = 3e6  # bytes a microsecond of sums that are written and read again, most of them in L2
-MUCH = 256  # of K that a part must have
+MUCH = 256  # how much of K a part must have
 GROUP = 8  # tiles of rows that share columns of B in L2
 ABREAST = 16  # parts whose sums a thread asks for at once
-MOST_PARTS = 64  # of K whose sums a thread adds one by one
+MOST_PARTS = 64  # the most parts of K, whose sums a thread adds one by one
 LONG = 1 << 14  # rows of an operand whose copy into aligned rows costs more than unaligned loads
 
 Edges = tuple[Ix | int | None, Ix | int | None]  # rows and columns that are left, where a tile may be cut
@@ -48,7 +48,7 @@ class Config:
     stages: int
     producers: int = 0  # warps that only copy
     per_sm: int = 1  # blocks that share an SM
-    parts: int = 1  # of K, each a block's
+    parts: int = 1  # the parts of K, each a block's
 
 
 # f32 by multiply-adds: (configuration, TFLOP/s of an H200 where one, two, … blocks share an SM), measured
@@ -194,7 +194,7 @@ class Summed:
         self._begin("matmul_sums", name or f"{self.region.name}.add")
         call, b = self.call, self.call.b
         parts, many = self.config.parts, self.config.parts > MOST_PARTS and tile is None
-        height = 1 << (parts - 1).bit_length()  # of a tile that has all parts of some results
+        height = 1 << (parts - 1).bit_length()  # the height of a tile that has all parts of some results
         rows, columns = tile or (1 if many else 8 if parts <= 8 else 2, max(8, 4096 // height) if many else 128)
         self.config = replace(self.config, rows=rows, columns=columns, warps=4 if many or rows * columns >= 512 else 1)
         c = self.config

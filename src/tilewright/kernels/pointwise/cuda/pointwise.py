@@ -72,8 +72,8 @@ def evaluator(region: Region) -> type[Evaluator]:
 
 BLOCK = 256  # threads
 PIECES = 1  # accesses of 16 bytes of a thread and operand: two were 2 to 3 % slower, four 2 % (GELU and SiLU of bf16)
-FULL = 0.75  # of a group's threads have a piece of the row; else groups are smaller
-SINGLE = 4  # of single elements: what a program computes to find its place is as much as what it does for one
+FULL = 0.75  # the least share of a group's threads that have a piece of the row; else groups are smaller
+SINGLE = 4  # single elements of a program: what it computes to find its place is as much as what it does for one
 
 
 class CudaPointwise(Pointwise):

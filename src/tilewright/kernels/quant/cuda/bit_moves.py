@@ -31,7 +31,7 @@ class Moves:
     the file on; then which bits there are, and which are turned over."""
 
     table: Array
-    units: int  # of a panel
+    units: int  # units of a panel
     source: int  # bytes of a row that belong to a unit
 
     @property

@@ -28,9 +28,9 @@ from .small_floats import blocks_at_once
 
 LONGEST = 16384  # columns of a row that a block rounds by itself: its quantized values are in shared memory
 FIXED = ("const", "input")  # kinds of buffers that nothing in the program writes
-MOST_PANELS = 16  # of a block
-TILES = (1, 2)  # of eight rows, in a block: their quantized values are in shared memory
-MANY_UNITS = 32  # of a row, from which on more warps share it
+MOST_PANELS = 16  # the most panels of a block
+TILES = (1, 2)  # tiles of eight rows, in a block: their quantized values are in shared memory
+MANY_UNITS = 32  # units of a row, from which on more warps share it
 
 
 class CudaQDot(Template):

@@ -21,8 +21,8 @@ from .fragments import ROWS, Fragments
 from .qdot import matrices
 
 FEW = 16  # rows
-WARPS = 16  # of a block, at most
-ALONG, GROUPS = 8, 4  # of them share a panel's columns; take panels side by side
+WARPS = 16  # warps of a block, at most
+ALONG, GROUPS = 8, 4  # lanes that share a panel's columns; groups that take panels side by side
 PAD = 16  # bytes between rows of activations: eight rows fall on different banks
 PITCH = 80  # bytes from one row of a warp's sums to the next: its stores fall on different banks
 MOST = 8  # panels of a block
@@ -44,7 +44,7 @@ def shared_bytes(k: int, tiles: int, per: int, warps: int, cluster: int) -> int:
 def plan(f: Fragments, n: int, tiles: int, target: TargetSpec) -> Plan | None:
     """What keeps the busiest SM shortest, with as many warps as there may be. None: a row's columns do not fit."""
     panels, found = -(-n // ROWS), list[tuple[int, int, int, Plan]]()
-    for cluster in (1, 2) if target.cpu == "sm_90a" else (1,):  # of four: not all are there at once, 16 us where two take 11
+    for cluster in (1, 2) if target.cpu == "sm_90a" else (1,):  # clusters of four are not all there at once: 16 us where two take 11
         if f.units % cluster:
             continue
         units, at_once = f.units // cluster, max(1, target.cores // cluster)

@@ -31,7 +31,7 @@ from .qfew import FEW, few_launch, plan
 
 
 class Shape(NamedTuple):
-    panels: int  # of a block
+    panels: int  # panels of a block
     rows: int
     wgmma: bool = False
     splits: int = 1  # blocks that share K
@@ -54,7 +54,7 @@ COST = {
 MEET = {(64, 2): 1500, (64, 4): 5500, (64, 8): 6500, (128, 2): 3500}
 AT_ONCE = {64: 4, 128: 2}  # such blocks of an SM: all of them are there at once
 PIECE = 32  # rows that the epilogue has in hand at a time, beside the sums of `wgmma`
-STAGES, HOPPER_STAGES = 3, 4  # of activations, by `mma.sync` and by `wgmma`
+STAGES, HOPPER_STAGES = 3, 4  # stages of activations, by `mma.sync` and by `wgmma`
 PAD = 16  # bytes between rows of activations: eight rows fall on different banks
 STEP, NEVER = 64, 1 << 62  # columns; no time
 MANY = 256  # rows of a prompt's part, where nothing is known

@@ -32,9 +32,9 @@ from ..reduce import _leaves
 
 WARP = 32
 STRIP = 8  # columns of a block that adds the sums of chunks
-WARPS = 8  # of a block
-ELEMENTS = 32  # of all sums' tiles in a thread
-CHUNKS = 512  # of what a result sums, at most
+WARPS = 8  # warps of a block
+ELEMENTS = 32  # elements of all sums' tiles in a thread
+CHUNKS = 512  # chunks of what a result sums, at most
 BLOCKS = 512  # that keep a large chip busy
 PER_SM = 3
 KNOWN = 1 << 18  # rows, where their number is known no better
@@ -143,7 +143,7 @@ class Columns:
                 totals.append(b.broadcast(b.reshape(b.cast(b.from_index(many), f32), (1, 1)), totals[0].shape))
             s1, s2, n = totals
             shift = s1 / n
-            totals = [pivot + shift, b.binary("max", s2 - s1 * shift, 0.0 * s1), n]  # of a constant s2 may be rounded below s1² / n
+            totals = [pivot + shift, b.binary("max", s2 - s1 * shift, 0.0 * s1), n]  # s2 of a constant may be rounded below s1² / n
             if store is not None:
                 totals = [totals[0], totals[1] / n]
         lines = [b.reshape(t, (t.shape[1],)) for t in totals]
@@ -311,8 +311,8 @@ class Parts:
 
     full: list[Value]
     late: list[Value]
-    wide: list[Layout]  # of the operands' shape
-    thin: list[Layout]  # of the results' shape
+    wide: list[Layout]  # layouts of the operands' shape
+    thin: list[Layout]  # layouts of the results' shape
 
     def lines(self, width: Dim) -> tuple[dict[Value, Layout], list[Layout]]:
         """What is read of the results' shape, and the results."""

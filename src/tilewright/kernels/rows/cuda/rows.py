@@ -21,7 +21,7 @@ MOST_THREADS = 1024
 PER_THREAD = 32  # elements of a resident row in one thread's registers
 WANTED = 32  # ... where there are enough threads: fewer threads a row, more rows in flight (measured)
 SEVERAL = 8  # ... of the sum of several rows and its RMS norm
-LONG_THREADS, LONG_EACH = 512, 100  # of longer resident rows: most of the registers that a thread of so many may have
+LONG_THREADS, LONG_EACH = 512, 100  # threads and elements of longer resident rows: most of the registers that a thread of so many may have
 SWEEP_THREADS = 256
 BLOCK = 256  # threads of a block of short rows
 

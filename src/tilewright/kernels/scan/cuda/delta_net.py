@@ -17,7 +17,7 @@ from ...region import Region
 from ...template import Reason, Template, region_bytes, region_flops
 from ..delta_net import NAMES, working
 
-ELEMENTS = 1024  # of the memory that a warp keeps
+ELEMENTS = 1024  # elements of the memory that a warp keeps
 
 
 class CudaDeltaRule(Template):

@@ -17,7 +17,7 @@ from ...region import Region
 from ...template import Reason, Template, region_bytes, region_flops
 from ..delta_net import working
 
-ELEMENTS = 128  # of the states that a warp keeps, where a channel has fewer
+ELEMENTS = 128  # elements of the states that a warp keeps, where a channel has fewer
 
 
 class CudaSelectiveScan(Template):

@@ -32,7 +32,7 @@ from ...template import Reason, Template, alone
 from ..keys import RADIX
 from ..sorting import RANKED, TILE, Job, Sorter, rounds_of, sort_launches
 
-THREADS = 256  # of a block, and buckets of a pass
+THREADS = 256  # threads of a block, and buckets of a pass
 ITEMS = 4096  # words of a block
 STEP = 512  # elements of a program that makes words or puts results
 MOST = 1 << 30  # elements of a row

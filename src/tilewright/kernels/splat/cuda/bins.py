@@ -29,9 +29,9 @@ from ..bins import CAPACITY
 CHUNK = 2048  # splats of a warp
 STEP = 1024  # entries of a warp
 AT_ONCE = 4  # tiles of them in a step
-HALVINGS = 31  # of lists of fewer than 2^31 entries
+HALVINGS = 31  # steps of a search in lists of fewer than 2^31 entries
 PROGRAMS = 8  # warps of a block
-FIELDS = 4  # of a splat in depth order: its first tile, columns of tiles, first entry, the splat
+FIELDS = 4  # fields of a splat in depth order: its first tile, columns of tiles, first entry, the splat
 FIRST = 2
 
 

@@ -25,7 +25,7 @@ def _comparison(fpred: str, ipred: str) -> Callable[[V, V | float], V]:
 @dataclass(frozen=True, eq=False)
 class V:
     f: FunctionText
-    ty: str  # of one part
+    ty: str  # the type of one part
     parts: tuple[str, ...]
 
     # -- making -------------------------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ _AVX512 = {**vmath_avx512.FUNCTIONS, **vmath_circle.FUNCTIONS, **vmath_roots.FUN
 _EXACT = ("reciprocal", "sqrt")  # the same bits in either form: few lanes and CPUs with a fast divider take the plain instruction
 UNARY = tuple(sorted(_F32))
 BINARY = ("pow",)
-DIVISION = 12  # of a register, in multiply-adds
+DIVISION = 12  # the cost of dividing a register, in multiply-adds
 _GROUP = 4  # parts interleaved at a time: more would spill registers
 
 

@@ -67,7 +67,7 @@ class Flash:
         self.k = KernelText(kernel.name, [], maps=3)
         self.e = Emitter(kernel, Fragment(), self.k)
         self.q_bytes, self.tile_bytes = kernel.rows * kernel.d * 2, kernel.keys * kernel.d * 2
-        self.k_start = QUERIES * self.q_bytes  # of the ring of keys
+        self.k_start = QUERIES * self.q_bytes  # the start of the ring of keys
 
     @property
     def registers(self) -> tuple[int, int]:

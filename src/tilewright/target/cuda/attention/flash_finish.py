@@ -89,7 +89,7 @@ class Finish(Common):
         k, g, v, w = self.k, self.kernel, self.k.value, self.word
         assert g.out is not None
         address = self.e.env[g.out]
-        group = v("i32", f"and.b32 {{}}, {self.tid}, 7;")  # of eight columns
+        group = v("i32", f"and.b32 {{}}, {self.tid}, 7;")  # the group of eight columns
         column = v("i32", f"mad.lo.u32 {{}}, {group}, 8, {column};")
         strides = [str(x) for x in address.strides]
         base = v("i64", f"mad.lo.s64 {{}}, {v('i64', f'cvt.u64.u32 {{}}, {batch};')}, {strides[0]}, 0;")

@@ -122,7 +122,7 @@ AT_ONCE = 8  # scores whose mask and bias are in flight together
 LINE = 512  # bytes of 16 for every thread of a warp
 
 
-KEYS = 128  # of a block, 64 for each of two warpgroups
+KEYS = 128  # keys of a block, 64 for each of two warpgroups
 PRODUCER_REGISTERS, CONSUMER_REGISTERS = 24, 240
 ADDERS = 3  # warps that take turns in adding dQ to memory: one waits for its write while the next asks for its turn
 EXCHANGE, EMPTY, FULL = 1, 2, 3  # named barriers: dS is there; dQ has left shared memory; dQ is there (one for each adder)

@@ -26,7 +26,7 @@ class MmaFragments:
     kernel: MmaAttentionKernel | MmaGradKernel
     k: KernelText
     e: Emitter
-    name: str  # of the instruction
+    name: str  # the name of the instruction
     batch: str
     pitch: int  # bytes of a row in shared memory
 

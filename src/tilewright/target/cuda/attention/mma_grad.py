@@ -94,7 +94,7 @@ class MmaGrad(GradScores):
         elif g.causal:
             stop = v("i32", f"min.s32 {{}}, {stop}, {v('i32', f'add.s32 {{}}, {shifted}, {OWN};')};")
         if g.windowed and self.of_keys:
-            last = v("i32", f"add.s32 {{}}, {shifted}, {w.window};")  # of the queries that see the first key, one past
+            last = v("i32", f"add.s32 {{}}, {shifted}, {w.window};")  # one past the last of the queries that see the first key
             stop = v("i32", f"min.s32 {{}}, {stop}, {v('i32', f'add.s32 {{}}, {last}, {OWN - 1};')};")
         elif g.windowed:
             least = v("i32", f"sub.s32 {{}}, {shifted}, {w.window};")

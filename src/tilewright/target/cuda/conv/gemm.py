@@ -37,7 +37,7 @@ class ConvGemm(Gemm):
         k, g, v = self.k, self.windows, self.k.value
         self.pixel = self._pixel(row)
         self.channel, self.tap = k.reg("i32"), k.reg("i32")
-        self.reach = [k.reg("half") for _ in g.taps]  # of the tap, innermost axis first
+        self.reach = [k.reg("half") for _ in g.taps]  # the reach of the tap, innermost axis first
         for r in (self.channel, self.tap):
             k.emit(f"mov.u32 {r}, 0;")
         for r in self.reach:

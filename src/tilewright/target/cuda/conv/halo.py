@@ -98,7 +98,7 @@ class Halo:
     def __init__(self, kernel: HaloKernel) -> None:
         self.kernel = kernel
         self.k = KernelText(kernel.name, [])
-        self.columns = kernel.wide // 8  # of eight results each, of a warp
+        self.columns = kernel.wide // 8  # columns of eight results each, of a warp
         self.e = Out(kernel, Spots((0, 8), tuple((8 * j, 8 * j + 1) for j in range(self.columns)), kernel.block), self.k)
 
     def module(self, target: TargetSpec) -> str:

@@ -18,7 +18,7 @@ from ..matmul.groups import PRODUCTS, Groups
 from ..matmul.stages import Consumer, Producer, Stages
 from ..threads.layout import Key, Regs
 
-BOXES = 2  # of pixels
+BOXES = 2  # boxes of pixels
 FULL = 8 * 8  # bytes to the barriers of the boxes, behind those of eight stages of weights
 OWN = PLANES // 2  # planes of a warpgroup
 

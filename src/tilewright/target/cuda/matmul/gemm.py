@@ -76,7 +76,7 @@ class Gemm:
         self.cluster = kernel.cluster
         self.uneven = kernel.splits == 1 and kernel.per_sm == 1  # else registers are few, or all threads meet again
         self.item = dtype(kernel.dtype).itemsize
-        self.number = "i32" if kernel.dtype in ("i8", "u8") else "float"  # of the sums
+        self.number = "i32" if kernel.dtype in ("i8", "u8") else "float"  # the type of the sums
         self.a_bytes, self.b_bytes = (kernel.rows or kernel.bm) * BK, kernel.bn * BK
 
     def module(self, target: TargetSpec) -> str:

@@ -14,7 +14,7 @@ from ..threads.emit import Emitter
 from ..threads.layout import Fragment, Key, Regs
 from .groups import COPIES, Groups
 
-SLICES = 2  # of every warpgroup: one is written while another is copied out
+SLICES = 2  # slices of every warpgroup: one is written while another is copied out
 EXCHANGED = {128: (0, 3), 64: (1, 2), 32: (2, 1)}  # bytes of a row -> the bits of its number that its 16-byte pieces are moved by
 
 

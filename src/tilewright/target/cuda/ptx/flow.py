@@ -86,7 +86,7 @@ class Function:
     ops: list[Op]
     labels: dict[str, int]
     entry: bool = True  # a kernel: its parameters are the same for all threads
-    threads: int = 0  # of a block, where the kernel says `.reqntid`
+    threads: int = 0  # threads of a block, where the kernel says `.reqntid`
     takes: tuple[str, ...] = ()  # a function's parameters, as registers
     gives: tuple[str, ...] = ()  # its results
     cluster: tuple[int, ...] = ()  # blocks of a cluster on each axis, where the kernel says `.reqnctapercluster`

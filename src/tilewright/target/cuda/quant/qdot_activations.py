@@ -210,7 +210,7 @@ class StoredActivations(Activations):
     def __init__(self, q: QDot, first_row: str) -> None:
         self.q, self.k = q, q.k
         g, k, v, blocks = q.kernel, q.k, q.k.value, q.f.blocks
-        self.pitch = blocks * COLUMNS + COLUMNS  # of a row's quantized values: four rows fall on different banks
+        self.pitch = blocks * COLUMNS + COLUMNS  # the pitch of a row's quantized values: four rows fall on different banks
         self.tile_size, self.tile_meta = 8 * self.pitch, 8 * blocks * 8
         own = g.tiles * self.tile_bytes(blocks)
         self.mine = v("i32", f"mad.lo.u32 {{}}, {q.warp}, {own}, {v('i32', f'add.u32 {{}}, {q.base}, {q.sums_at};')};")

@@ -51,7 +51,7 @@ class QFew:
         self.k = self.e.k
         self.rows = 8 * g.tiles
         self.columns = g.k // g.cluster
-        self.units = self.f.units // g.cluster  # of a panel, in this block
+        self.units = self.f.units // g.cluster  # units of a panel, in this block
         self.pitch = 2 * self.columns + PAD
         self.part = self.rows * PITCH  # bytes of a warp's sums of a panel
 

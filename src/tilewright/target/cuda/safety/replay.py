@@ -77,7 +77,7 @@ class Segment:
     step: Step
     op: Op  # its last instruction
     event: bool = False
-    index: int = -1  # of the event
+    index: int = -1  # the index of the event
     result: int = -1  # register that the event sets, when somebody needs it
     width: int = 0  # bytes of a plain access
     touched: int = 0
@@ -216,7 +216,7 @@ class _Compiler:
         parts = op.opcode.split(".")
         stem, kind = parts[0], parts[-1]
         xs = [x.strip() for x in op.operands.split(",")]
-        if stem == "vote":  # of data that are not computed: now one way, now the other
+        if stem == "vote":  # the vote of data that are not computed: now one way, now the other
             return f"R[{self.numbers[xs[0]]}] = T.vote()"
         bits = 1 if kind == "pred" else int(re.findall(r"\d*$", kind)[0] or 0)
         signed = kind.startswith("s")

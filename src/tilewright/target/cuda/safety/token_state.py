@@ -21,7 +21,7 @@ class Launch:
     blocks: int = 1  # that run together
     cluster: int = 1
     grid: int = 1
-    rows: int = 64  # of the left operand of a product that matter
+    rows: int = 64  # rows of the left operand of a product that matter
     # rings that all threads fill and read together, piece by piece: first byte, bytes of a stage. An access stands for its whole stage
     cells: tuple[tuple[int, int], ...] = ()
 
@@ -34,7 +34,7 @@ class MBarrier:
     bytes: int = 0
     reach: int = 0
     seen: int = 0
-    done: list[tuple[int, int, int]] = field(default_factory=list)  # of every phase: its token, and what who waits for it follows
+    done: list[tuple[int, int, int]] = field(default_factory=list)  # every phase that is done: its token, and what who waits for it follows
     watched: dict[int, int] = field(default_factory=dict)  # phase -> tokens of the waits that saw it end
 
 

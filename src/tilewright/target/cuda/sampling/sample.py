@@ -23,11 +23,11 @@ from ..threads.layout import Group
 # What the kernel that chooses a token is made of: sweeps over a row, values over a block, and 1,024 counters of 64 bits with their running
 # sums. Everything that the block decides by is read from one place in shared memory, so that all threads go the same way.
 UNROLL = 12  # most elements that a thread asks for at a time: 48 KB of the block are in flight
-UNIT = 2.0**40  # of masses
+UNIT = 2.0**40  # the unit of masses
 ADD = "atom.relaxed.cta.shared.add.u32"
 
 
-DIGITS = 10  # of a round: 1,024 counters
+DIGITS = 10  # digits of a round: 1,024 counters
 NEVER = "0fFF800000"
 ZERO, ONE = "0f00000000", "0f3F800000"
 
@@ -203,7 +203,7 @@ class SampleEmitter:
     def _draw(self, least: str) -> str:
         """The first token at which the running mass of the kept ones exceeds u times their sum."""
         k, v, size = self.k, self.v, self.kernel.size
-        digits = max(5, (-(-size // THREADS) - 1).bit_length())  # of an id inside a range
+        digits = max(5, (-(-size // THREADS) - 1).bit_length())  # digits of an id inside a range
         is_list = v("i1", f"setp.eq.u32 {{}}, {self.short}, 1;")
         ids = self.pointer(self.kernel.ids)
 

@@ -26,7 +26,7 @@ class Address:
     strides: tuple[str, ...]
     dtype: DType
     space: str = "global"
-    hint: str = ""  # of loads
+    hint: str = ""  # the cache hint of loads
     order: str = ""  # ordering and scope of accesses that are more than weak
     runs: bool = False  # a thread's elements along the first axis of a tile are neighbours, and one access where there are four
     early: bool = False  # in memory from the start: loads need not wait for the previous kernel

@@ -205,7 +205,7 @@ def pipelined(e: TiledEmitter, instr: Instr) -> None:
     for i in staged:
         if i not in there:
             stores += copy(e, i, Area(e.plan.staged[i], slot, ring + offsets[i], ring=True))
-    if there:  # of the first rounds these are there already
+    if there:  # operands of the first rounds are there already
         done = k.label("there")
         late = k.value("i64", f"add.s64 {{}}, {first}, {(stages - 1) * step};")
         k.emit(f"@{k.value('i1', f'setp.lt.s64 {{}}, {ahead}, {late};')} bra.uni {done};")

@@ -27,7 +27,7 @@ ELEMENTWISE = frozenset((*UNARY, *BINARY, "cmp", "select", "fma", "dot4", "cast"
 class SharedTile:
     """How a matrix lies in shared memory: rows of at most 128 bytes along its contiguous axis, in panels, 16-byte chunks swizzled."""
 
-    rows: int  # of the stored matrix
+    rows: int  # rows of the stored matrix
     columns: int  # along the contiguous axis
     dtype: DType
     swapped: bool  # the tile's axis 0 is the contiguous one
@@ -71,7 +71,7 @@ class Plan:
     dots: dict[Instr, Dot] = field(default_factory=dict)
     staged: dict[Instr, SharedTile] = field(default_factory=dict)  # loads that go to shared memory only
     stored: dict[Var, SharedTile] = field(default_factory=dict)  # computed values that products read from shared memory
-    roots: dict[Var, tuple[Var, bool]] = field(default_factory=dict)  # of an operand: what it is, perhaps the transpose of
+    roots: dict[Var, tuple[Var, bool]] = field(default_factory=dict)  # what an operand is, perhaps the transpose of it
     virtual: set[Var] = field(default_factory=set)  # transposes, and boxes as matrices, that only products read, from shared memory
 
     @property
@@ -297,7 +297,7 @@ class _Planner:
         if made is not None and made.op in ("load", "gather") and self._only_products(x):
             axis = unit_axis(made)  # rows that indices name and that lie across memory have neighbouring first elements
             swapped = (axis == 0 or (axis is None and "run" in made.attrs)) and t.shape[0] > 1 if across is None else across
-            matrix = (t.numel // t.shape[-1], t.shape[-1])  # of a box: its rows
+            matrix = (t.numel // t.shape[-1], t.shape[-1])  # the rows of a box
             rows, columns = matrix[::-1] if swapped else matrix
             shared = self.out.staged.setdefault(made, SharedTile(rows, columns, t.dtype, swapped))
             self._place_indices(made, shared)

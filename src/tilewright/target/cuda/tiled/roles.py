@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .emit import TiledEmitter
 
 BARRIERS = 1024  # bytes in front of the rings
-REGISTERS = 65536  # of an SM
+REGISTERS = 65536  # registers of an SM
 LEAN, GATHERING = 40, 88  # registers of a producer thread
 
 
@@ -38,7 +38,7 @@ class Ring:
     at: int
     bars: int
     mapped: dict[Instr, int]  # loads by TMA: the number of the map
-    turns: Turns | None = None  # of the role that is being written
+    turns: Turns | None = None  # turns of the role that is being written
     previous: str = ""  # the stage whose products may be in flight
 
     @property
