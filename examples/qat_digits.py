@@ -119,7 +119,7 @@ class IntNet:
     """The exported network. Between layers only bytes are kept: sums are rescaled to the codes of the next layer."""
 
     layers: list[IntLinear]
-    scales: list[float]  # of the codes that each layer reads
+    scales: list[float]  # scales of the quantized values that each layer reads
 
     def __call__(self, x: Any) -> Any:
         codes = tw.quantize_linear(x, np.float32(self.scales[0]))

@@ -41,7 +41,7 @@ NO_REPORT = re.compile("COMPUTE-SANITIZER|.* SUMMARY:|(Error: )?Target applicati
 ASKED = re.compile(
     "API call to (cuGetProcAddress|cuPointerGetAttribute)"
 )  # where no is an answer: is there such a function, whose memory is it
-UNFIT = {"test_calls_by_machine_code": "it wants the short way into a session, which is closed while calls are written down"}
+UNFIT = {"test_calls_by_machine_code": "it wants the fast path into a session, which is closed while calls are written down"}
 CALLS, CLAIMS, CHOSEN, UNTIL = (f"TILEWRIGHT_SANITIZE_{x}" for x in ("CALLS", "CLAIMS", "CHOSEN", "UNTIL"))
 MARK = "@@sanitize"
 TESTS = 0.4  # the share of the time, at most

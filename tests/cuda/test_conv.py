@@ -194,7 +194,7 @@ def test_infinities_stay_in_their_group(each: int, rng: np.random.Generator) -> 
 
 
 def test_an_epilogue_of_pixels_stops_at_the_edges(rng: np.random.Generator) -> None:
-    """Programs of channels by themselves reach past the last line and column; what the epilogue reads there is one number a pixel."""
+    """Programs of depthwise convolutions reach past the last line and column; what the epilogue reads there is one number a pixel."""
     x, k, r = numbers(rng, f16, 1, 16, 5, 7), numbers(rng, f16, 16, 1, 3, 3), numbers(rng, f16, 1, 1, 5, 7)
     op = o.Conv(stride=(1, 1), padding=((1, 1),) * 2, dilation=(1, 1), groups=16)
     emulated = Emulated(graph(lambda v, u, m: o.Mul()(op(v, u), m), (f16, x.shape), (f16, k.shape), (f16, r.shape)), "sm_80")

@@ -40,7 +40,7 @@ def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 
 class Calls:
-    """A session whose short way takes tensors of the fake's memory; `stream` is PyTorch's current one."""
+    """A session whose fast path takes tensors of the fake's memory; `stream` is PyTorch's current one."""
 
     def __init__(self, gpu: FakeDriver, g: Graph, *first: np.ndarray[Any, Any], env: dict[str, int] | None = None) -> None:
         self.gpu, self.stream, self.device = gpu, 0, -1
@@ -113,7 +113,7 @@ def test_a_stream_that_is_captured_after_a_call_on_it(gpu: FakeDriver, rng: np.r
         gpu.captured = None
     y = c.session.on(8)(x.numpy())
     gpu.captured = 8
-    for given in (y, x.numpy()):  # the short way, and the complete one
+    for given in (y, x.numpy()):  # the fast path, and the complete one
         with pytest.raises(ExecutionError, match="session: g: the stream is being captured"):
             c.session(given)
     assert len(gpu.launches) == count + 1

@@ -90,7 +90,7 @@ def test_threads_without_the_context_wait_and_free() -> None:
 
 
 def test_first_calls_of_two_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They end with one short way: the machine code of another would not hear of new streams."""
+    """They end with one fast path: the machine code of another would not hear of new streams."""
     with fake_gpu() as gpu:
         meet, made, run = threading.Barrier(2), list[Any](), cuda_session.CudaSession._run
 

@@ -248,7 +248,7 @@ def test_a_profile(rng: np.random.Generator) -> None:
         assert varying.report(at={"S": 7}).data["shape"] == {"S": 7}
         assert varying.profile(small, repeat=1).env == {"S": 4}  # its own shape, not the newest
         here = varying(large)
-        varying.profile(small, repeat=1), varying(here)  # the short way
+        varying.profile(small, repeat=1), varying(here)  # the fast path
         assert varying.last_env() == {"S": 8}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -52,11 +53,13 @@ def page(records: dict[str, Record]) -> str:
     lines = [
         "# PyTorch's OpInfo database",
         "",
-        "Every entry of `torch.testing._internal.common_methods_invocations.op_db`, imported by the PyTorch frontend, compiled for the",
-        "CPU and compared with PyTorch: results in f32 and i64, gradients in f32 with random cotangents, and error samples, which must",
-        "raise an error of Tilewright's own; what torch.export says on the way there counts when it is PyTorch's complaint about the",
-        "call, not when it is something that export cannot do, or an accident. An op passes when all its samples do. Written by",
-        "`python tests/opinfo/score.py` (see there), never by hand.",
+        *_wrapped(
+            "Every entry of `torch.testing._internal.common_methods_invocations.op_db`, imported by the PyTorch frontend, compiled for the "
+            "CPU and compared with PyTorch: results in f32 and i64, gradients in f32 with random cotangents, and error samples, which must "
+            "raise an error of Tilewright's own; what torch.export says on the way there counts when it is PyTorch's complaint about the "
+            "call, not when it is something that export cannot do, or an accident. An op passes when all its samples do. Written by "
+            "`python tests/opinfo/score.py` (see there), never by hand."
+        ),
         "",
         "| | ops |",
         "|---|---|",
@@ -76,7 +79,7 @@ def page(records: dict[str, Record]) -> str:
         "",
         "## Not passing",
         "",
-        "The first failing sample of each. A run ends at three different failures of an op, so at least as many fail as are counted.",
+        *_wrapped("The first failing sample of each. A run ends at three different failures: at least as many fail as are counted."),
         "",
         "| op | what | failed | first reason |",
         "|---|---|---|---|",
@@ -85,8 +88,12 @@ def page(records: dict[str, Record]) -> str:
         lines += _failures(k, mapped[k])
     lines += ["", "## Passing", "", "Gradients too unless marked ¹ (gradients fail) or ² (has none).", ""]
     marks = {k: "" if k in grad else "¹" if k in with_grad else "²" for k in forward}
-    lines += [", ".join(f"`{k}`{marks[k]}" for k in sorted(forward)), ""]
+    lines += [*_wrapped(", ".join(f"`{k}`{marks[k]}" for k in sorted(forward))), ""]
     return "\n".join(lines)
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, 100, break_long_words=False, break_on_hyphens=False)
 
 
 def _failures(name: str, record: Record) -> list[str]:

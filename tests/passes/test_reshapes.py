@@ -13,7 +13,7 @@ from tilewright.passes.pipeline import run_pipeline
 
 
 def test_two_contractions_that_meet_in_a_third_shape() -> None:
-    g = Graph("meeting")
+    g = Graph("joined")
     a, b, c, d = (g.input(f64(*shape), name) for name, shape in (("a", (4, 5)), ("b", (5, 6)), ("c", (3, 7)), ("d", (7, 8))))
     left, right = F.reshape(F.matmul(a, b), (2, 12)), F.reshape(F.matmul(c, d), (2, 12))
     g.outputs = [F.exp(F.add(F.mul(left, 0.1), right))]

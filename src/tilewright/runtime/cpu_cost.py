@@ -120,7 +120,7 @@ def _reasons(work: Work, parts: dict[str, float], busy: float, facts: Facts, lan
     if parts["elements"] > 0.3 * total:
         why.append("elements are read or written one by one (strided or gathered)")
     if parts["collisions"] > 0.3 * total:
-        why.append("rows lie a whole number of pages apart and crowd into few sets of the cache")
+        why.append("rows lie a multiple of the page size apart and crowd into few sets of the cache")
     if parts["arithmetic"] > 0.3 * total and work.elements < 0.3 * lanes * work.arithmetic:
         why.append(f"scalar code: {work.elements / work.arithmetic:.1f} of {lanes} lanes do something")
     if parts["functions"] > 0.5 * total:

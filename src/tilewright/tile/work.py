@@ -44,7 +44,7 @@ class Work:
     tiles: dict[str, float] = field(default_factory=dict)  # the same in matrix tiles, as flops
     accesses: float = 0.0  # loads and stores of registers
     gathered: float = 0.0  # elements loaded or stored one by one
-    colliding: float = 0.0  # the share of accesses to rows a whole number of pages apart, which fall into few sets of a cache
+    colliding: float = 0.0  # the share of accesses to rows a multiple of the page size apart, which fall into few sets of a cache
     index: float = 0.0  # scalar operations on indices
     widened: float = 0.0  # elements cast from 16-bit floats
     chain: float = 0.0  # cycles that dependent steps of loops take at least

@@ -1,6 +1,6 @@
 """Convolution on a CPU. Pixels lie channels last (`channels_last.py`), so that channels run along registers.
 
-One tap at step 1 is a matrix product over the pixels as they lie (`matmul.py`), channels by themselves have `conv_depthwise.py`, and
+One tap at step 1 is a matrix product over the pixels as they lie (`matmul.py`), depthwise convolutions have `conv_depthwise.py`, and
 everything else is a direct convolution (`conv_direct.py`) over an input that is copied where it needs padding, wider elements or another
 order of axes. Constant weights are packed in panels before the first run, others by a launch, unless their results lie side by side.
 Bytes are multiplied four channels at a time (by constant weights) and bf16 numbers two (`quant/words.py`), where the CPU can.

@@ -24,7 +24,7 @@ class Threads(Walk):
 
     def __init__(self, kernel: Kernel, words: Sequence[int | None], pid: int, lanes: int) -> None:
         self.instructions = self.waits = self.products = 0.0
-        self.known: dict[Var, int] = {}  # whole numbers that fill a tile
+        self.known: dict[Var, int] = {}  # integers that fill a tile
         self.reads = False  # whether the open loop's body loads from memory
         super().__init__(kernel, words, pid, lanes)
         self.instructions += sum(n * FUNCTION.get(dtype, SHORT) for (_, dtype), n in self.total.math_registers.items())
