@@ -1,5 +1,5 @@
 """Quantization-aware training, end to end: scikit-learn's digits, trained in f32, then with fake-quantized weights and activations (`max`
-or learned scales, LSQ), exported to codes of 8, 4 or 2 bits, and run in integers.
+or learned scales, LSQ), exported to integers of 8, 4 or 2 bits, and run in integers.
 
     python examples/qat_digits.py            # a table of accuracies: f32, fake-quantized, integer
 """
@@ -116,17 +116,17 @@ def accuracy(logits: Any, labels: Any) -> float:
 
 @dataclass(frozen=True)
 class IntNet:
-    """The exported network. Between layers only bytes are kept: sums are rescaled to the codes of the next layer."""
+    """The exported network. Between layers only bytes are kept: sums are rescaled to the quantized values of the next layer."""
 
     layers: list[IntLinear]
     scales: list[float]  # scales of the quantized values that each layer reads
 
     def __call__(self, x: Any) -> Any:
-        codes = tw.quantize_linear(x, np.float32(self.scales[0]))
+        quantized = tw.quantize_linear(x, np.float32(self.scales[0]))
         *hidden, last = self.layers
         for layer, scale in zip(hidden, self.scales[1:], strict=True):
-            codes = tw.maximum(tw.requantize(layer(codes), layer.worth / np.float32(scale), axis=1), 0)
-        return tw.astype(last(codes), "f32") * last.worth
+            quantized = tw.maximum(tw.requantize(layer(quantized), layer.worth / np.float32(scale), axis=1), 0)
+        return tw.astype(last(quantized), "f32") * last.worth
 
     @property
     def nbytes(self) -> int:

@@ -164,7 +164,7 @@ def _in_words(p: Problem, name: str, target: TargetSpec) -> tuple[list[Launch], 
 
 
 def _collides(p: Problem) -> bool:
-    """Rows of B a multiple of the page size apart fall into the same few cache sets: a copy in panels costs less than reading them in place."""
+    """Rows of B a multiple of the page size apart fall into the same few cache sets: a copy in panels costs less than reading in place."""
     step = p.b_view.strides[-2]
     return isinstance(step, int) and step * p.b.type.dtype.itemsize % 4096 == 0 and at_least(p.k, 128) and at_least(p.m, 64)
 
