@@ -29,7 +29,7 @@ def test_all_is_well_here(capsys: pytest.CaptureFixture[str], tmp_path: Path, mo
         "runs",
         str(tmp_path / "c"),
         "torch",
-        "(pip install 'tilewright[cuda]')",
+        "; pip install 'tilewright[cuda]'",
         "Everything needed is here.",
     ):
         assert word in out, word
@@ -86,7 +86,7 @@ def test_missing_packages_are_notes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_installed", lambda _: True)
     missing, here = doctor.optional()
     assert missing.status == "note"
-    assert missing.value == "not installed: the extra flying (pip install 'tilewright[flying]')"
+    assert missing.value == "not installed: the extra flying; pip install 'tilewright[flying]'"
     assert here.status == "ok"
 
 

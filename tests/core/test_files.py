@@ -100,7 +100,7 @@ def test_what_cannot_be_a_file(tmp_path: Path) -> None:
             write_file(path, b"", subject="test")
         with pytest.raises(FileError, match=f"test: could not read .*: it is {what}; check the path"):
             open_file(path, subject="test")
-    with pytest.raises(FileError, match=r"could not write .*: No such file or directory; there is no file of that name; check the path"):
+    with pytest.raises(FileError, match=r"could not write .*: No such file or directory; there is no folder .*none; check the path"):
         write_file(tmp_path / "none" / "a", b"", subject="test")
     with pytest.raises(MissingFileError, match=r"could not read .*: No such file or directory; check the path"):
         open_file(tmp_path / "none", subject="test")

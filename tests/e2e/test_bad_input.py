@@ -73,7 +73,7 @@ def test_shape_dtype_and_rank(block: tw.Session, frame: Callable[[Any], Any], sh
     ((torch.zeros(2, 7, 24),), {"y": 1}, r"session: unexpected argument 'y'; takes \(x\)"),
     ((torch.zeros(2, 7, 24),), {"x": torch.zeros(2, 7, 24)}, r"session: "),
     (([[1.0]],), {}, X + r"a list; pass a torch tensor or a NumPy array"),
-    ((None,), {}, X + r"a NoneType; pass a torch tensor or a NumPy array"),
+    ((None,), {}, X + r"None; pass a torch tensor or a NumPy array"),
     (("text",), {}, X + r"a str; pass a torch tensor or a NumPy array"),
 ])
 def test_number_and_names(block: tw.Session, args: tuple[Any, ...], kwargs: dict[str, Any], message: str) -> None:
@@ -147,7 +147,7 @@ def test_models_that_cannot_be_compiled() -> None:
     assert "test_bad_input.py" in text
     with pytest.raises(UnsupportedError, match=r"^torch: the model writes to .*count"):
         tw.compile(Writes(), (x,))
-    with pytest.raises(CompileError, match=r"needs a torch.nn.Module, a callable or an ExportedProgram, got a int"):
+    with pytest.raises(CompileError, match=r"compile: takes a torch.nn.Module, a function, an ExportedProgram or an ONNX file, got a int"):
         tw.compile(5, (x,))
     with pytest.raises(CompileError, match=r"^torch\.export: "):
         tw.compile(module_of("block"), (torch.randn(3),))

@@ -102,6 +102,7 @@ def test_size_arithmetic() -> None:
 BAD_DYNAMIC: dict[str, tuple[Any, type[Exception], str]] = {
     "name": ({"z": {0: sym("B")}}, ConfigError, "there is no argument 'z'; the arguments are x"),
     "axis": ({"x": {5: sym("B")}}, ConfigError, "x has 2 axes, got axis 5"),
+    "list": ({"x": [0]}, ConfigError, "x has 2 axes, got a list of 1; {axis: Dim} names some"),
     "range": ({"x": {0: sym("B", 4, 9)}}, ConfigError, "the example has B=2, outside 4..9"),
     "form": ({"x": {0: sym("B") * sym("B")}}, ConfigError, "must be a symbol or a"),
     "twice": ({"x": {0: sym("B"), 1: sym("B")}}, ConfigError, "does not fit B with B=2"),
@@ -164,7 +165,7 @@ def test_result_of_an_unknown_class() -> None:
 
 
 def test_not_a_model() -> None:
-    with pytest.raises(CompileError, match=r"needs a torch.nn.Module, a callable or an ExportedProgram, got a int"):
+    with pytest.raises(CompileError, match=r"compile: takes a torch.nn.Module, a function, an ExportedProgram or an ONNX file, got a int"):
         import_torch(3, ())
 
 

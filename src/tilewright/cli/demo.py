@@ -86,10 +86,9 @@ def block(width: int, length: int) -> int:
 
 
 def compiled(out: Console, session: Session, ready: float) -> None:
-    from .console import seconds
+    from .console import seconds, stages
 
-    stages = ", ".join(f"{name} {seconds(s)}" for name, s in session.model.stages.items())
-    out.print(f"[bold]Compiled[/] in {seconds(ready)} ({stages}). One compile for every length:")
+    out.print(f"[bold]Compiled[/] in {seconds(ready)} ({stages(session.model.stages)}). One compile for every length:")
 
 
 def interpreted(out: Console, session: Session, graph: Graph, x: Any) -> None:

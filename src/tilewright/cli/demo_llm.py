@@ -2,6 +2,7 @@
 
 Compiles it, asks one question, shows the answer as it is generated and says how fast that was.
 """
+
 from __future__ import annotations
 
 import time
@@ -38,7 +39,7 @@ def model_path() -> Path:
 
 def run(question: str, max_tokens: int) -> int:
     from ..llm.model import load_llm
-    from .console import console, progress, seconds
+    from .console import console, progress, seconds, stages
 
     out = console()
     path = model_path()
@@ -50,9 +51,9 @@ def run(question: str, max_tokens: int) -> int:
         c = llm.config
         size = f"{llm.weight_bytes / 1e6:.0f} MB of packed weights"
         out.print(f"[bold]{path.stem}[/]: {c.architecture}, {c.layers} layers of width {c.width}, {size}")
-        stages = ", ".join(f"{name} {seconds(s)}" for name, s in llm.session.model.stages.items())
+        where = stages(llm.session.model.stages)
         launches = len(llm.session.executable.launches) if llm.session.executable is not None else 0
-        out.print(f"[bold]Ready[/] in {seconds(ready)} ({stages}): {launches} kernel launches a token in one native call", soft_wrap=True)
+        out.print(f"[bold]Ready[/] in {seconds(ready)} ({where}): {launches} kernel launches a token in one native call", soft_wrap=True)
         answer(out, llm, question, max_tokens)
     out.print(f"\nNext: [bold]tilewright chat {NAME}[/] talks to it.", soft_wrap=True)
     out.print("      `tilewright bench-llm` measures this file; `tilewright demo --block` compiles a small block and explains it.")

@@ -195,7 +195,7 @@ def optional() -> list[Finding]:
         except metadata.PackageNotFoundError:
             version = ""
         enables = ENABLES.get(name, f"the extra {', '.join(users)}")
-        how = f" (pip install 'tilewright[{users[0]}]')" if users else ""
+        how = f"; pip install 'tilewright[{users[0]}]'" if users else ""
         value = f"{version}: {enables}" if version else f"not installed: {enables}{how}"
         found.append(Finding("optional", name, value, "ok" if version else "note"))
     return found

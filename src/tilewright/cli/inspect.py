@@ -2,10 +2,9 @@
 With `--target cuda`: a report, and every kernel as tile IR and PTX with registers, shared memory, occupancy and its barriers and why.
 
 MODEL is a saved session (`model.tw`), an ONNX file (`model.onnx`), a language model (`model.gguf`, or a folder with config.json and
-safetensors), or
-`module:factory`: a function without arguments that returns (PyTorch module, example inputs), perhaps with a dict of keywords of
-tw.compile as third, or returns a graph, or a session. Of PTX, anybody's (`kernel.ptx`), every way is printed on which threads can miss a
-barrier.
+safetensors), or `module:factory`: a function without arguments that returns (PyTorch module, example inputs), perhaps with a dict of
+keywords of tw.compile as third, or returns a graph, or a session. For a PTX file (`kernel.ptx`), whoever wrote it, every way is printed
+on which threads can miss a barrier.
 """
 
 from __future__ import annotations

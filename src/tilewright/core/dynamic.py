@@ -56,6 +56,8 @@ def declared(tree: Any, values: Any, path: str) -> Iterator[Axis]:
         if not isinstance(tree, (Mapping, tuple, list)):
             raise ConfigError(f"dynamic: {path} needs {{axis: Dim}}, got {tree!r}")
         rank = len(values.shape)
+        if isinstance(tree, (tuple, list)) and len(tree) != rank:
+            raise ConfigError(f"dynamic: {path} has {rank} axes, got a {type(tree).__name__} of {len(tree)}; {{axis: Dim}} names some")
         for axis, dim in tree.items() if isinstance(tree, Mapping) else enumerate(tree):
             if dim is None:
                 continue

@@ -76,8 +76,8 @@ def _admit(name: str, type_: TensorType, value: Any, bound: Bound) -> Sequence[i
         return _admit_array(name, type_, np.asarray(value), bound)
     if type_.shape == () and type(value) in (bool, int, float, complex) and "biufc".index(type_.dtype.kind) >= _KINDS[type(value)]:
         return _admit_array(name, type_, _number(name, type_, value), bound)
-    raise InputError(f"session: input {name!r} must be {describe(type_)}, got a {type(value).__name__}; "
-                     f"pass a torch tensor or a NumPy array")
+    what = "None" if value is None else f"a {type(value).__name__}"
+    raise InputError(f"session: input {name!r} must be {describe(type_)}, got {what}; pass a torch tensor or a NumPy array")
 
 
 _KINDS = {bool: 0, int: 1, float: 3, complex: 4}  # the first kind of dtype that holds such numbers

@@ -105,7 +105,8 @@ def _check_grad(called: Called, leaves: Sequence[int], has_aux: bool) -> None:
                          f"({user_place()})")
     loss = called.graph.outputs[0]
     if loss.shape != () or not loss.dtype.is_float:
-        raise ShapeError(f"grad: the loss must be a float scalar, got {loss.type}; reduce it with .sum() or .mean() ({user_place()})")
+        what = "reduce it with .sum() or .mean()" if loss.shape else "compute it from floats"
+        raise ShapeError(f"grad: the loss must be a float scalar, got {loss.type}; {what} ({user_place()})")
     for i in leaves:
         if i not in called.arrays:
             raise ShapeError(f"grad: cannot differentiate with respect to {called.leaves[i]!r}; pass arrays ({user_place()})")

@@ -40,7 +40,8 @@ def as_module(target: Any) -> Any:
     if isinstance(target, torch.nn.Module):
         return target
     if not callable(target):
-        raise CompileError(f"import_torch: needs a torch.nn.Module, a callable or an ExportedProgram, got a {type(target).__name__}")
+        raise CompileError("compile: takes a torch.nn.Module, a function, an ExportedProgram or an ONNX file, "
+                           f"got a {type(target).__name__}")
 
     body = target
     if isinstance(target, types.FunctionType):
