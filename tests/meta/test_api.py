@@ -6,6 +6,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 import tilewright as tw
 
 
@@ -36,3 +38,9 @@ def test_every_public_thing_has_a_docstring() -> None:
 def test_dir_and_unknown_names() -> None:
     assert set(tw.__all__) <= set(dir(tw))
     assert not hasattr(tw, "no_such_name")
+
+
+@pytest.mark.parametrize("name", ["sum", "round", "max", "all", "divmod", "exp", "complex", "linspace"])
+def test_messages_about_arguments_say_the_public_name(name: str) -> None:
+    with pytest.raises(TypeError, match=rf"^{name}\(\) got an unexpected keyword argument 'nothing'"):
+        getattr(tw, name)(nothing=0)

@@ -184,6 +184,9 @@ def compiled_only(traced: Fn) -> Fn:
 
 def offer(api: dict[str, Fn], traced: Mapping[str, Fn], aliases: Mapping[str, str]) -> dict[str, Fn]:
     """The functions of a namespace by name. Those of `api` become functions of Arrays on any device."""
+    for name, fn in (*api.items(), *traced.items()):
+        if getattr(fn, "__name__", "") in (f"{name}_", name) and hasattr(fn, "__globals__"):
+            fn.__name__ = fn.__qualname__ = name  # Python's own messages about arguments say it
     forms = {**traced, **{name: traced[other] for name, other in aliases.items()}}
     for name, other in elementwise.ALIASES.items():
         if other in forms:
