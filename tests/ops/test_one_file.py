@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
 import sys
 from collections.abc import Iterator
 from math import pi
@@ -94,3 +95,10 @@ def test_it_is_found_everywhere(op: type[Op]) -> None:
         oracle = from_aten(op)({}, *map(to_torch, arrays))
         assert_close(run(case.graph(), arrays, case.env)[0].astype(np.float64), oracle.double().numpy(), "bf16")
     assert any(str(p.id).startswith("to_radians-") for p in wide_cases("vjp", float_only=True))
+
+
+def test_a_public_name_is_taken_once() -> None:
+    code = ("from tilewright.ops.base import register; from tilewright.ops.families import Unary\n"
+            "@register\nclass OtherEntropy(Unary):\n    public = 'entr'\nimport tilewright.transform.lib")  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "tw.entr is made twice" in done.stderr and "RecursionError" not in done.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ...core.errors import ParseError
 from . import (
     complex,  # noqa: A004
     contractions,
@@ -21,7 +22,11 @@ from . import (
 
 MODULES = (elementwise, reductions, shapes, indexing, contractions, creation, special, complex, quantized, ordering, windows, splats)
 ALIASES = elementwise.ALIASES
-FUNCTIONS: dict[str, Callable[..., Any]] = {name: fn for m in MODULES for name, fn in m.FUNCTIONS.items()}
+FUNCTIONS: dict[str, Callable[..., Any]] = {}
+for _module in MODULES:
+    if _twice := FUNCTIONS.keys() & _module.FUNCTIONS.keys():
+        raise ParseError(f"tw.{min(_twice)} is made twice, by an op or a module and by {_module.__name__}; choose another public name")
+    FUNCTIONS |= _module.FUNCTIONS
 
 
 def function(name: str) -> Callable[..., Any] | None:
