@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import Any
 
-from ....core.dtypes import i64
+from ....core.dtypes import DType, i64
 from ....core.errors import CompileError
 from ....kernels.cuda.kernel import WARP
 from ....tile.ir import BINARY, UNARY, Block, Instr, Kernel, Operand, TileType, Type, Var, ViewType
+from ...cpu import arithmetic
+from ..arithmetic import math
 from ..arithmetic.convert import convert
 from ..arithmetic.scalar import Scalars
-from ..ptx.text import KernelText
-from .access import Address
-from .layout import Group, Layout, Regs
+from ..ptx.text import KernelText, literal
+from .access import Address, _raw
+from .layout import Group, Layout, Regs, elem_type
 
 _INDEX = {"add": "add.s64", "sub": "sub.s64", "mul": "mul.lo.s64", "min": "min.s64", "max": "max.s64", "and": "and.b64"}
 STREAMED = ".nc.L1::no_allocate.L2::256B"
@@ -156,14 +159,14 @@ class Control:
             raise CompileError(f"cuda: kernel {self.kernel.name} uses {instr.op!r}, which this target does not have")
         handler(instr)
 
-    def do_unary(self, instr: Instr) -> None:
-        raise NotImplementedError
-
-    def do_binary(self, instr: Instr) -> None:
-        raise NotImplementedError
-
     def carried(self, type_: Type, value: Any) -> tuple[Any, list[tuple[str, str, str]]]:
-        raise NotImplementedError
+        """Fresh registers that hold a value across iterations, and the moves (bits, register, source) that fill them."""
+        if not isinstance(type_, TileType):
+            reg = self.k.reg("i64")
+            return reg, [("b64", reg, value)]
+        ty, held = elem_type(type_.dtype), copy(value)
+        held.type, held.values = type_, {key: self.k.reg(ty) for key in value.values}
+        return held, [(self.move_kind(ty), held.values[key], v) for key, v in value.values.items()]
 
     @staticmethod
     def move_kind(ty: str) -> str:
@@ -284,6 +287,46 @@ class Control:
         out = instr.results[0].type
         assert isinstance(out, TileType)
         self._scalar(instr, convert(self.f, i64, out.dtype, self.index_register(instr.operands[0])))
+
+    # --- elements -----------------------------------------------------------------------------------------------------
+    def elementwise(self, instr: Instr, emit: Callable[..., str]) -> None:
+        """emit(dtype of the operands, *operands) for every element a thread holds."""
+        raise NotImplementedError
+
+    def do_unary(self, instr: Instr) -> None:
+        fn = math.short if instr.attrs.get("short") else math.unary
+        self.elementwise(instr, lambda dt, x: fn(self.f, instr.op, dt, x))
+
+    def do_binary(self, instr: Instr) -> None:
+        self.elementwise(instr, lambda dt, a, b: math.binary(self.f, instr.op, dt, a, b))
+
+    def do_cmp(self, instr: Instr) -> None:
+        self.elementwise(instr, lambda dt, a, b: arithmetic.compare(self.f, instr.attrs["fn"], dt, elem_type(dt), a, b))
+
+    def do_select(self, instr: Instr) -> None:
+        self.elementwise(instr, lambda dt, c, a, b: self.f.select(elem_type(dt), c, a, b))
+
+    def do_fma(self, instr: Instr) -> None:
+        self.elementwise(instr, lambda dt, a, b, c: self.f.fma(elem_type(dt), a, b, c))
+
+    def do_broadcast(self, instr: Instr) -> None:
+        self.elementwise(instr, lambda dt, x: x)
+
+    def do_bitcast(self, instr: Instr) -> None:
+        out = instr.results[0].type
+        assert isinstance(out, TileType)
+        target = elem_type(out.dtype)
+        self.elementwise(instr, lambda dt, x: self.f.cast("bitcast", elem_type(dt), x, target))
+
+    def constant(self, dtype: DType, value: Any) -> str:
+        """The text of a number as an operand."""
+        ty = elem_type(dtype)
+        if dtype.kind == "u" and ty == "i64":
+            return str(int(value)) + ("U" if value >= 1 << 63 else "")
+        return self.k.value("half", f"mov.b16 {{}}, {_raw(dtype, value)};") if ty in ("half", "bf16") else literal(ty, value)
+
+    def do_prefetch(self, instr: Instr) -> None:
+        """A hint for CPUs; the GPU hides latency with other warps."""
 
     def _scalar(self, instr: Instr, value: str) -> None:
         type_ = instr.results[0].type

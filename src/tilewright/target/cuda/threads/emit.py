@@ -6,15 +6,13 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
 
 from ....core.dtypes import DType, f32, i32, i64
 from ....core.errors import CompileError
 from ....core.target_spec import TargetSpec
 from ....kernels.cuda.kernel import WARP, BlockKernel
 from ....tile.constraints import TileLimits, check
-from ....tile.ir import INDEX, Instr, TileType, Type, Var, ViewType, alloc_bytes
-from ...cpu import arithmetic
+from ....tile.ir import Instr, TileType, Var, ViewType, alloc_bytes
 from ..arithmetic import math
 from ..arithmetic.convert import convert, narrow_pair
 from ..arithmetic.math import combine
@@ -212,36 +210,15 @@ class Emitter(Control):
         return [key for piece in self.layout.pieces(shape) for key in piece]
 
     def elementwise(self, instr: Instr, emit: Callable[..., str]) -> None:
-        """emit(dtype of the operands, *operands) for every element a thread holds."""
         out = instr.results[0]
         assert isinstance(out.type, TileType)
         xs = [self.tile(x) for x in instr.operands]
         dtype = xs[-1].type.dtype
         self.env[out] = Regs(out.type, {key: emit(dtype, *(x.pick(key) for x in xs)) for key in self.keys(out.type.shape)})
 
-    def do_unary(self, instr: Instr) -> None:
-        fn = math.short if instr.attrs.get("short") else math.unary
-        self.elementwise(instr, lambda dt, x: fn(self.f, instr.op, dt, x))
-
-    def do_binary(self, instr: Instr) -> None:
-        self.elementwise(instr, lambda dt, a, b: math.binary(self.f, instr.op, dt, a, b))
-
-    def do_cmp(self, instr: Instr) -> None:
-        fn = instr.attrs["fn"]
-        self.elementwise(instr, lambda dt, a, b: arithmetic.compare(self.f, fn, dt, elem_type(dt), a, b))
-
-    def do_select(self, instr: Instr) -> None:
-        self.elementwise(instr, lambda dt, c, a, b: self.f.select(elem_type(dt), c, a, b))
-
-    def do_fma(self, instr: Instr) -> None:
-        self.elementwise(instr, lambda dt, a, b, c: self.f.fma(elem_type(dt), a, b, c))
-
     def do_dot4(self, instr: Instr) -> None:
         """Unsigned bytes of a, signed bytes of b."""
         self.elementwise(instr, lambda dt, a, b, c: self.k.value("i32", f"dp4a.u32.s32 {{}}, {a}, {b}, {c};"))
-
-    def do_broadcast(self, instr: Instr) -> None:
-        self.elementwise(instr, lambda dt, x: x)
 
     def do_cast(self, instr: Instr) -> None:
         out, x = instr.results[0], self.tile(instr.operands[0])
@@ -260,19 +237,10 @@ class Emitter(Control):
                 values[piece[-1]] = convert(self.f, f32, target, wide[-1])
         self.env[out] = Regs(out.type, values)
 
-    def do_bitcast(self, instr: Instr) -> None:
-        out = instr.results[0].type
-        assert isinstance(out, TileType)
-        self.elementwise(instr, lambda dt, x: self.f.cast("bitcast", elem_type(dt), x, elem_type(out.dtype)))
-
     def do_full(self, instr: Instr) -> None:
-        type_, value = instr.results[0].type, instr.attrs["value"]
+        type_ = instr.results[0].type
         assert isinstance(type_, TileType)
-        ty = elem_type(type_.dtype)
-        text = self.k.value("half", f"mov.b16 {{}}, {access._raw(type_.dtype, value)};") if ty in ("half", "bf16") else literal(ty, value)
-        if type_.dtype.kind == "u" and ty == "i64":
-            text = str(int(value)) + ("U" if value >= 1 << 63 else "")
-        self.env[instr.results[0]] = Regs(type_, dict.fromkeys(self.keys(type_.shape), text))
+        self.env[instr.results[0]] = Regs(type_, dict.fromkeys(self.keys(type_.shape), self.constant(type_.dtype, instr.attrs["value"])))
 
     def do_iota(self, instr: Instr) -> None:
         type_, axis = instr.results[0].type, instr.attrs["axis"]
@@ -504,17 +472,3 @@ class Emitter(Control):
 
     def do_join(self, instr: Instr) -> None:
         """Tokens became barriers and qualifiers of accesses (`ordering.py`)."""
-
-    def do_prefetch(self, instr: Instr) -> None:
-        """A hint for CPUs; the GPU hides latency with other warps."""
-
-    # --- what loops carry ---------------------------------------------------------------------------------------------
-    def carried(self, type_: Type, value: Any) -> tuple[Any, list[tuple[str, str, str]]]:
-        """Fresh registers that hold a value across iterations, and the moves (bits, register, source) that fill them."""
-        if type_ == INDEX:
-            reg = self.k.reg("i64")
-            return reg, [("b64", reg, value)]
-        assert isinstance(type_, TileType) and isinstance(value, Regs)
-        ty = elem_type(type_.dtype)
-        regs = {key: self.k.reg(ty) for key in value.values}
-        return Regs(type_, regs), [(self.move_kind(ty), regs[key], v) for key, v in value.values.items()]

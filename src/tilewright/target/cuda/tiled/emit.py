@@ -9,12 +9,11 @@ from ....core.dtypes import f32, i32
 from ....core.errors import CompileError
 from ....core.target_spec import TargetSpec
 from ....kernels.cuda.tiled import TiledKernel
-from ....tile.ir import INDEX, Block, Instr, Operand, TileType, Type, Var
-from ...cpu import arithmetic
+from ....tile.ir import Block, Instr, Operand, TileType, Type, Var
 from ..arithmetic import math
 from ..arithmetic.convert import convert, narrow_pair
 from ..ptx.text import arch_number, literal, module_text
-from ..threads.access import Address, _raw, plus, times
+from ..threads.access import Address, plus, times
 from ..threads.control import Control
 from ..threads.layout import elem_type
 from .dots import Area, multiply, store_operand
@@ -257,29 +256,6 @@ class TiledEmitter(Control):
             instr, lambda lay, s: {r: emit(dtype, *(x.values[p[r]] for x, p in zip(xs, picks, strict=True))) for r in range(lay.count)}
         )
 
-    def do_unary(self, instr: Instr) -> None:
-        fn = math.short if instr.attrs.get("short") else math.unary
-        self.elementwise(instr, lambda dt, x: fn(self.f, instr.op, dt, x))
-
-    def do_binary(self, instr: Instr) -> None:
-        self.elementwise(instr, lambda dt, a, b: math.binary(self.f, instr.op, dt, a, b))
-
-    def do_cmp(self, instr: Instr) -> None:
-        self.elementwise(instr, lambda dt, a, b: arithmetic.compare(self.f, instr.attrs["fn"], dt, elem_type(dt), a, b))
-
-    def do_select(self, instr: Instr) -> None:
-        self.elementwise(instr, lambda dt, c, a, b: self.f.select(elem_type(dt), c, a, b))
-
-    def do_fma(self, instr: Instr) -> None:
-        self.elementwise(instr, lambda dt, a, b, c: self.f.fma(elem_type(dt), a, b, c))
-
-    def do_broadcast(self, instr: Instr) -> None:
-        self.elementwise(instr, lambda dt, x: x)
-
-    def do_bitcast(self, instr: Instr) -> None:
-        target = elem_type(tile(instr.results[0]).dtype)
-        self.elementwise(instr, lambda dt, x: self.f.cast("bitcast", elem_type(dt), x, target))
-
     def do_cast(self, instr: Instr) -> None:
         target, source = tile(instr.results[0]).dtype, tile(instr.operands[0]).dtype
         if target.name not in ("bf16", "f16"):
@@ -297,9 +273,7 @@ class TiledEmitter(Control):
         self.result(instr, make)
 
     def do_full(self, instr: Instr) -> None:
-        dtype, value = tile(instr.results[0]).dtype, instr.attrs["value"]
-        ty = elem_type(dtype)
-        text = self.k.value("half", f"mov.b16 {{}}, {_raw(dtype, value)};") if ty in ("half", "bf16") else literal(ty, value)
+        text = self.constant(tile(instr.results[0]).dtype, instr.attrs["value"])
         self.result(instr, lambda layout, shape: dict.fromkeys(range(layout.count), text))
 
     def do_iota(self, instr: Instr) -> None:
@@ -453,9 +427,6 @@ class TiledEmitter(Control):
         """Accesses of global memory in one program are ordered by the barriers of shared memory only: tokens have no part here."""
         raise CompileError(f"cuda: kernel {self.kernel.name}: tokens between accesses of global memory are not supported in block programs")
 
-    def do_prefetch(self, instr: Instr) -> None:
-        """A hint for CPUs."""
-
     # --- control ------------------------------------------------------------------------------------------------------
     def do_for(self, instr: Instr) -> None:
         if instr in self.rings:
@@ -501,12 +472,3 @@ class TiledEmitter(Control):
         before = list(self.memory.touched)
         super().do_if(instr)
         self.memory.touched += before
-
-    def carried(self, type_: Type, value: Any) -> tuple[Any, list[tuple[str, str, str]]]:
-        if type_ == INDEX:
-            reg = self.k.reg("i64")
-            return reg, [("b64", reg, value)]
-        assert isinstance(type_, TileType) and isinstance(value, Spread)
-        ty = elem_type(type_.dtype)
-        regs = {r: self.k.reg(ty) for r in value.values}
-        return Spread(type_, value.layout, regs), [(self.move_kind(ty), regs[r], v) for r, v in value.values.items()]
