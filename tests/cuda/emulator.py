@@ -1,6 +1,6 @@
 """Runs the SIMT part of PTX in NumPy: the oracle for the emitter where there is no GPU.
 
-All threads of a block step together; of those that are at different places, the ones furthest behind go first, so threads meet again
+All threads of a block step together; of those that are at different places, the ones furthest behind go first, so threads join again
 after a branch. A barrier releases when every thread that has not left (or as many as it names) waits at it. Every access is checked against
 the buffers given, and accesses to shared memory against those of other threads since the last barrier. Blocks follow one another, unless
 they wait for one another: a block that reads the same word by acquire again lets the others go on first.

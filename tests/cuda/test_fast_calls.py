@@ -1,4 +1,4 @@
-"""The fast path into a session on a GPU, with PyTorch's CPU tensors as if they lay there: what it takes, hands back and launches."""
+"""The fast path into a session on a GPU, with PyTorch's CPU tensors as if they lay there: what it takes, leaves to others and launches."""
 
 from __future__ import annotations
 

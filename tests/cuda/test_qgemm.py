@@ -88,7 +88,7 @@ def test_few_rows(name: str, k: int, n: int, m: int, plan: Any, rng: np.random.G
 
 
 SHAPES = [qgemm.Shape(*s) for s in ((8, 128), (4, 64), (4, 64, True), (8, 256, True), (4, 64, True, 2))]
-MORE = [s for s in (*(qgemm.Shape(*x) for x in qgemm.COST), *(qgemm.Shape(4, m, True, n) for m, n in qgemm.MEET)) if s not in SHAPES]
+MORE = [s for s in (*(qgemm.Shape(*x) for x in qgemm.COST), *(qgemm.Shape(4, m, True, n) for m, n in qgemm.JOIN)) if s not in SHAPES]
 
 
 @pytest.mark.parametrize("shape", [*SHAPES, *(pytest.param(s, marks=SLOW) for s in MORE)], ids=lambda s: "-".join(map(str, s)))

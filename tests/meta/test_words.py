@@ -13,7 +13,7 @@ from tests.meta.source import ROOT, python_files, tracked
 OTHERWISE = {
     "meeting": "barrier", "copy engine": "TMA", "matrix units?": "tensor cores", "multiprocessors?": "SM", "reverse pass": "backward pass",
     "log-sums": "logsumexp", "whole numbers?": "integers", "straighten(?:ed|s)?": "contiguous", "channels by themselves": "depthwise",
-    "short way": "fast path", "under way": "in flight",
+    "short way": "fast path", "under way": "in flight", "threads (?:meet|have met)": "barrier", "hands back": "release",
 }  # fmt: skip
 WORD = re.compile(rf"\b(?:{'|'.join(OTHERWISE)})\b", re.IGNORECASE)
 FRAGMENT = re.compile(r'(?:"""|\S  # )of ', re.IGNORECASE)

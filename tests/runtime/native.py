@@ -33,7 +33,7 @@ out:
 }}
 """
 # The first program ends when all others have (or after a very long time).
-MEET = """
+JOIN = """
 define internal i64 @meet(ptr %counter, i64 %i, i64 %n) {
 entry:
   %first = icmp eq i64 %i, 0
@@ -132,7 +132,7 @@ pool.process_pool()._configure()
 
 @functools.cache
 def library() -> Library:
-    text = MEET + LINGER + "\n".join(LOOP.format(name=name, body=body) for name, body in BODIES.items())
+    text = JOIN + LINGER + "\n".join(LOOP.format(name=name, body=body) for name, body in BODIES.items())
     return Library([compile_ir(text, host_target())], list(BODIES))
 
 

@@ -1,7 +1,7 @@
 """Loops and branches in a schedule: the rows of the thunk table, what lives across iterations, and where barriers stand.
 
 A loop is the rows  loop · its test · test · its body · next · end,  a branch  if · then · jump · other · end.  Every thread goes the same
-way, so a barrier inside is met by all. A loop or branch whose kernels all run on one thread is that thread's alone: the others go on at
+way, so all reach a barrier inside. A loop or branch whose kernels all run on one thread is that thread's alone: the others go on at
 its `end`.
 """
 from __future__ import annotations

@@ -17,7 +17,7 @@ class FlashPlan:
     consumers: int = 2  # warpgroups of 64 query rows in a block
     per_sm: int = 1  # blocks of an SM
     keys: int = 128  # keys of a tile
-    stages: int = 2  # tiles of keys, and of values, on their way
+    stages: int = 2  # tiles of keys, and of values, in flight
     kept: int = 24 << 20  # bytes of keys and values that blocks work on at a time
 
 
@@ -304,7 +304,7 @@ class DecodeKernel(SimtKernel):
 
     @property
     def warp_parts(self) -> int:
-        """Groups of a warp: their results meet in registers."""
+        """Groups of a warp: their results are joined in registers."""
         return max(1, WARP // self.threads)
 
 
@@ -391,7 +391,7 @@ class QFewKernel(SimtKernel):
     warps: int = 8  # that share the columns of a panel
     groups: int = 2  # groups of warps
     cluster: int = 1  # blocks that share the columns
-    sets: int = 1  # units of a warp that are on their way, or used
+    sets: int = 1  # units of a warp in flight or in use
 
     @property
     def block(self) -> int:

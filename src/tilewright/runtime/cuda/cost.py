@@ -19,7 +19,7 @@ from ..cost import Cost, numbers
 from .threads import Threads
 
 SIDE_BY_SIDE = 64  # bytes of a program of one thread, at most, whose neighbours touch the memory beside it
-LATENCY_US = 0.7  # latency of an access of memory under load: bytes that are on their way bound the bandwidth
+LATENCY_US = 0.7  # latency of an access of memory under load: bytes in flight bound the bandwidth
 RESIDENT = 2048  # threads of an SM
 WAIT_US = 0.4  # the wait in a loop's step that reads memory
 CLOCK, ISSUE = 1700.0, 3.0  # instructions of a warp in a microsecond, and warps of an SM that issue one at a time (four at best)

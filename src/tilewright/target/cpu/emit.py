@@ -425,7 +425,7 @@ class Emitter(Skeleton):
         self._tile(instr, rows)
 
     def do_atomic(self, instr: Instr) -> None:
-        """Integers, one element at a time. Threads meet at barriers, which order everything else: no ordering is needed here."""
+        """Integers, one element at a time. Barriers between threads order everything else: no ordering is needed here."""
         view, at, limits, used = self._access(instr)
         x, fn = self.tile(instr.operands[used]), instr.attrs["fn"]
         if x.type.shape or limits or not view.dtype.is_int:

@@ -124,7 +124,7 @@ class GatesKernel:
         edges = (rows, across)
         leaves = [self._leaf(gate * self.part + column, edges) for gate in range(self.gates)]
         last = self._leaf(column, edges)
-        for v in self.before:  # what the gates need beside the product is on its way while that is computed
+        for v in self.before:  # what the gates need beside the product is in flight while that is computed
             for leaf in leaves:
                 leaf(v, self._operand(v))
         for v in self.after:

@@ -107,7 +107,7 @@ def launch_of(region: Region, target: TargetSpec) -> Launch:
         sums = loop.results
     if k > whole:
         sums = add(whole, -(-(k - whole) // step), sums, k - whole)
-    *totals, squares = [b.reduce("sum", x, 1) for x in sums]  # one after another: the threads meet once
+    *totals, squares = [b.reduce("sum", x, 1) for x in sums]  # one after another: one barrier
     factor = 1.0 / b.unary("sqrt", squares * (1.0 / k) + norm.op.eps)
     known: dict[Value, Tile] = {}
     for node, total in zip(products, totals, strict=True):

@@ -51,7 +51,7 @@ COST = {
 }  # fmt: skip
 # (rows, blocks that share K, four panels each) -> nanoseconds for their sums. Clusters of four blocks or more find no place for all of the
 # chip's SMs at once where a block has one alone: not tried by default
-MEET = {(64, 2): 1500, (64, 4): 5500, (64, 8): 6500, (128, 2): 3500}
+JOIN = {(64, 2): 1500, (64, 4): 5500, (64, 8): 6500, (128, 2): 3500}
 AT_ONCE = {64: 4, 128: 2}  # such blocks of an SM: all of them are there at once
 PIECE = 32  # rows that the epilogue has in hand at a time, beside the sums of `wgmma`
 STAGES, HOPPER_STAGES = 3, 4  # stages of activations, by `mma.sync` and by `wgmma`
@@ -120,7 +120,7 @@ def shapes(f: Fragments, target: TargetSpec) -> list[Shape]:
     """What a block may have. Hopper's tensor cores want units of 256 columns, whose registers two steps do not share."""
     hopper = target.cpu == "sm_90a" and f.blocks == 8
     found = [Shape(*s, hopper) for s in (HOPPER if hopper else SHAPES)]
-    found += [Shape(4, m, True, n) for m, n in MEET if hopper and f.units % n == 0]
+    found += [Shape(4, m, True, n) for m, n in JOIN if hopper and f.units % n == 0]
     return [s for s in found if shared_bytes(f, *s[:3]) <= target.l1d - 1024]
 
 
@@ -132,7 +132,7 @@ def chosen(shapes: Sequence[Shape], rows: int, n: int, k: int, cores: int) -> Sh
         blocks = -(-n // (ROWS * s.panels)) * -(-rows // s.rows) * s.splits
         if s.splits > 1 and blocks > cores * AT_ONCE[s.rows]:
             return NEVER
-        return k // STEP // s.splits * max(alone, more * -(-blocks // cores)) + (MEET[s.rows, s.splits] if s.splits > 1 else 0)
+        return k // STEP // s.splits * max(alone, more * -(-blocks // cores)) + (JOIN[s.rows, s.splits] if s.splits > 1 else 0)
 
     return min(shapes, key=time)
 

@@ -186,7 +186,7 @@ class FlashGrad(Scores):
         self.base = v("i32", "mov.u32 {}, ring;")  # at a multiple of 1024, as declared (`stages`)
         self.bars = v("i32", "mov.u32 {}, bars;")
         self.maps = [v("i64", f"cvta.param.u64 {{}}, {v('i64', f'mov.b64 {{}}, map{i};')};") for i in range(4)]
-        self.stages = Stages(k, self.bars, g.stages, 16, 64, 256)  # every thread reads statistics, so every thread hands back
+        self.stages = Stages(k, self.bars, g.stages, 16, 64, 256)  # every thread reads statistics, so every thread releases
         ready = k.label("ready")
         k.emit(f"@{v('i1', f'setp.ne.u32 {{}}, {self.tid}, 0;')} bra {ready};")
         k.emit(f"mbarrier.init.shared::cta.b64 [{self.bars}], 1;")

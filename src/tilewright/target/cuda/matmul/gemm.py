@@ -74,7 +74,7 @@ class Gemm:
         self.k = KernelText(kernel.name, [], maps=len(kernel.maps))
         self.e = Results(kernel, self.k)
         self.cluster = kernel.cluster
-        self.uneven = kernel.splits == 1 and kernel.per_sm == 1  # else registers are few, or all threads meet again
+        self.uneven = kernel.splits == 1 and kernel.per_sm == 1  # else registers are few, or all threads sync again
         self.item = dtype(kernel.dtype).itemsize
         self.number = "i32" if kernel.dtype in ("i8", "u8") else "float"  # the type of the sums
         self.a_bytes, self.b_bytes = (kernel.rows or kernel.bm) * BK, kernel.bn * BK
@@ -87,14 +87,14 @@ class Gemm:
         k.prologue.insert(0, "  .shared .align 8 .b64 bars[32];")
         self._setup()
         producer, end = k.label("producer"), k.label("end")
-        meet = k.label("meet") if g.splits > 1 else end
+        joined = k.label("meet") if g.splits > 1 else end
         is_producer = k.value("i1", f"setp.lt.u32 {{}}, {self.tid}, 128;")
         k.emit(f"@{is_producer} bra {producer};")
         self._consume()
-        k.emit(f"bra {meet};")
+        k.emit(f"bra {joined};")
         k.place(producer)
-        self._produce(meet)
-        k.place(meet)
+        self._produce(joined)
+        k.place(joined)
         if g.splits > 1:
             self._sync()
             k.emit(f"@{is_producer} bra {end};")

@@ -4,7 +4,7 @@ A block owns some panels of 16 rows of the matrix; its warps share K in units, u
 `mma.m16n8k32` (two of k16 where 16 columns have a scale of their own) gives exact integer sums, which are scaled into f32; of one row a
 unit's blocks are columns of one product (`Unit.multiply_row`). The warps'
 sums are added in order through shared memory, and the epilogue (tile IR) runs on 16 threads per row. The values of one row of activations
-are made in every block: that is cheaper than a launch of its own. The first unit of the matrix is on its way before the kernel waits for
+are made in every block: that is cheaper than a launch of its own. The first unit of the matrix is in flight before the kernel waits for
 the one before.
 """
 
@@ -86,7 +86,7 @@ class QDot:
         some = v("i1", f"setp.ne.u32 {{}}, {self.own}, 0;")
         unit.load(pointers[0], some, STREAMED)
         self.second: Unit | None = None
-        if two_units(g, self.f):  # both on their way before the wait: there are registers for them, and the second one's trip is hidden
+        if two_units(g, self.f):  # both in flight before the wait: there are registers for them, and the second one's trip is hidden
             self.second = unit_of(k, self.f, self.lane, self.line, self.spread)
             self.second.load(v("i64", f"add.s64 {{}}, {pointers[0]}, {g.warps * self.f.bytes};"), some, STREAMED)
         self.starts = starts_of(self) if g.x is not None else []

@@ -56,7 +56,7 @@ def places(kernel: QGemmKernel) -> tuple[tuple[int, int], ...]:
 
 class QGemm:
     ring = ".extern .shared .align 128 .b8 ring[];\n\n"
-    stages, asked = STAGES, STAGES - 1  # stages of activations: in the ring, and on their way ahead of the one that is read
+    stages, asked = STAGES, STAGES - 1  # stages of activations: in the ring, and in flight ahead of the one that is read
     shown: tuple[str, ...] = ("bar.sync 0;",)  # what makes a stage that has arrived readable for all
 
     def __init__(self, kernel: QGemmKernel) -> None:
@@ -187,7 +187,7 @@ class QGemm:
     def _loop(self) -> None:
         """Step s: wait for its stage, ask for stage s + `asked` in the place of the last that nobody reads any more, multiply."""
         k, v, f = self.k, self.k.value, self.f
-        steps, ahead = f.blocks // self.per, self.units - 1  # steps of a unit; units that are on their way when the loop begins
+        steps, ahead = f.blocks // self.per, self.units - 1  # steps of a unit; units in flight when the loop begins
         total = self.count * steps
         copies, flying = Groups(k, *PIECES), []
         for i in range(self.asked):
@@ -227,7 +227,7 @@ class QGemm:
         self._end()
 
     def _begin(self) -> None:
-        """Before the loop, while the first stages are on their way."""
+        """Before the loop, while the first stages are in flight."""
 
     def _end(self) -> None:
         """Behind the loop."""

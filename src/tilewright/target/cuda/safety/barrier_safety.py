@@ -2,7 +2,7 @@ r"""Barrier safety of PTX text: can a thread leave, or go another way, before a 
 
 A branch is harmless when all threads of a block take it together: its predicate comes from block-wide values only (parameters, block
 numbers, constants, loads at such addresses), or the author says so with `.uni`. For every other branch, and every exit
-under a predicate, the instructions that only a part of the threads may be executing are those between it and the point where the ways meet
+under a predicate, the instructions that only a part of the threads may be executing are those between it and the point where the ways join
 again (its immediate post-dominator). A block-wide barrier in there is a finding: a loop whose trip count differs between threads around a
 barrier, a barrier under an `if`, an early exit. Exits and branches after the last barrier are not, and neither is `trap`, which ends the
 whole launch.
@@ -53,7 +53,7 @@ class Numbers:
     # Which registers of a PTX function may differ between threads that run it together: of a block, of a warp, or of a cluster's blocks.
     # They come from thread numbers, from what the hardware gives to a thread or a warp alone, from memory that is a thread's own or that
     # other blocks write meanwhile, from what such registers decide or address, and from being set where only a part of the threads runs and
-    # read where they have met again. Within a warp, integers of warps are the same: `%tid.x >> 5`, `%tid.x < 128`, a shuffle from one lane,
+    # read where all run again. Within a warp, integers of warps are the same: `%tid.x >> 5`, `%tid.x < 128`, a shuffle from one lane,
     # a vote (blocks of one axis, as everywhere where warps have numbers). Within a cluster integers of clusters are, where the kernel says
     # how many blocks one has: `%ctaid.x >> 1`.
     def __init__(self, f: Function, among: str) -> None:
@@ -272,7 +272,7 @@ class _Module:
         return [found[line] for line in sorted(found)]
 
     def barrier(self, op: Op, f: Function, among: str) -> bool:
-        """Whether these threads meet here, or in the function that is called (an unknown one may be any)."""
+        """Whether this is a barrier of these threads, or in the function that is called (an unknown one may be any)."""
         if op.stem != "call":
             return _barrier(op, f) == among
         return op.callee in self.waits[among] or (op.callee.startswith("%") and bool(self.waits[among] - {f.name}))

@@ -232,14 +232,14 @@ class SampleEmitter:
             self.sweep(self.source, self.left, one)
 
         def either(range_: str | None, whole: Callable[[], None]) -> str:
-            other, met = k.label("row"), k.label("counted")
+            other, done = k.label("row"), k.label("counted")
             self.clear()
             self.go(other, v("i1", f"not.pred {{}}, {is_list};"))
             listed(range_)
-            self.go(met)
+            self.go(done)
             k.place(other)
             whole()
-            k.place(met)
+            k.place(done)
             return self.scan()
 
         total = either(None, lambda: self._ranges(digits, kept))

@@ -79,7 +79,7 @@ class _Walk:
         e = _Inlined(kernel, k, [self.place(w) for w in c.words], self.kernel.block)
         e.private = self.private
         e.parameters()
-        k.shared = 0  # all threads have met since the call before: its shared memory is free
+        k.shared = 0  # a barrier followed the call before: its shared memory is free
         grid, pid = self.word(c.grid), k.reg("i64")
         tid = k.value("i32", "mov.u32 {}, %tid.x;")
         top, done = k.label("programs"), k.label("programs_done")
