@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from tests.meta.source import modules
 from tilewright.core import dtypes
 from tilewright.ir.types import TensorType
 from tilewright.kernels.select import templates_of
@@ -69,3 +72,10 @@ def test_names_belong_to_one_op() -> None:
     for fact in ("public", "aten"):
         words = [w for op in REGISTRY.values() for w in getattr(op, fact).split()]
         assert len(words) == len(set(words)), fact
+
+
+def test_no_kernel_class_has_the_name_of_an_op() -> None:
+    ops = {op.__name__ for op in REGISTRY.values()}
+    named = re.compile(r"^class (\w+)", re.MULTILINE)
+    found = [f"{p.name}: {name}" for p, text in modules() if "kernels" in p.parts for name in named.findall(text) if name in ops]
+    assert not found

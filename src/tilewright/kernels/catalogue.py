@@ -30,7 +30,7 @@ from .rows.reduce import ArgReduce
 from .scan.causal_conv import CausalConvTemplate
 from .scan.delta_net import GatedDeltaRuleTemplate
 from .scan.delta_net_backward import GatedDeltaRuleBackwardTemplate
-from .scan.scans import Running
+from .scan.scans import RunningTemplate
 from .scan.selective_scan import SelectiveScanBackwardTemplate, SelectiveScanTemplate
 from .sort.rank import ArgRankTemplate
 from .sort.sorting import SortTemplate
@@ -73,7 +73,7 @@ CATALOGUE: list[Template] = [
     QMatmulBackTemplate(),
     QrTemplate(),
     RowMapTemplate(),
-    Running(),
+    RunningTemplate(),
     ScatterAlongTemplate(),
     SelectiveScanTemplate(),
     SelectiveScanBackwardTemplate(),

@@ -22,8 +22,8 @@ from ...core.dtypes import i32, i64
 from ...core.target_spec import TargetSpec
 from ...ir.layout import Layout
 from ...ir.types import TensorType
-from ...ops.linalg.factors import Cholesky as CholeskyOp
-from ...ops.linalg.systems import Lu as LuOp
+from ...ops.linalg.factors import Cholesky
+from ...ops.linalg.systems import Lu
 from ...tile.builder import Ix, KernelBuilder, Tile, View
 from ..call import report
 from ..launch import Buffer, Launch
@@ -34,7 +34,7 @@ from .factor_panels import Blocked
 from .matrices import NOT_POSITIVE, SINGULAR, Columns, Matrices, padded, swap
 
 
-class Cholesky(Blocked):
+class _Cholesky(Blocked):
     def steps(self) -> list[Launch]:
         out = [self._symmetric()]
         for k0 in range(0, self.k, self.panel):
@@ -63,7 +63,7 @@ class Cholesky(Blocked):
         w = Matrices("cholesky", self.region.name if k0 == 0 else f"{self.region.name}.panel{k0}", self.lead)
         b = w.b
         a, out = w.read("a", source), w.write("l", self.out)
-        error = w.call.error() if self.region.op(CholeskyOp).check else None
+        error = w.call.error() if self.region.op(Cholesky).check else None
         first, rows, count = w.call.word("first", k0), w.call.word("rows", self.n - k0), w.call.word("count", min(self.panel, self.n - k0))
         at = w.at(b.pid)
         width = self.width
@@ -201,12 +201,12 @@ PANEL = 64
 
 class Factor(Template):
     key = "factor"
-    serves = (LuOp, CholeskyOp)
+    serves = (Lu, Cholesky)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         m, n = region.operands[0].type.shape[-2:]
         assert isinstance(m, int) and isinstance(n, int)
-        job = _Lu(region, target, m, n, PANEL) if isinstance(region.node.op, LuOp) else Cholesky(region, target, m, n)
+        job = _Lu(region, target, m, n, PANEL) if isinstance(region.node.op, Lu) else _Cholesky(region, target, m, n)
         return job.launches()
 
 
@@ -262,7 +262,7 @@ class _Lu(Blocked):
 
     @property
     def _checks(self) -> bool:
-        return self.region.op(LuOp).check
+        return self.region.op(Lu).check
 
     def _step(self, k0: int) -> Launch | None:
         """What is left after a panel. Item 0 of a matrix: the columns of the next panel, and that panel; then blocks of columns behind

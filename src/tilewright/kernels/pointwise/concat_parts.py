@@ -27,7 +27,7 @@ from ..conv.channels_last import behind_views, seen_through
 
 
 @dataclass(frozen=True)
-class Part:
+class Piece:
     """A value that lies in a concatenation's result, from a place of its axis on, as channels, one run, or rows."""
 
     node: Node  # the concatenation
@@ -35,11 +35,11 @@ class Part:
     kind: str = "channels"
 
 
-def computed_in_concat(graph: Graph, target: TargetSpec, others: Mapping[Value, Layout]) -> dict[Value, Part]:
+def computed_in_concat(graph: Graph, target: TargetSpec, others: Mapping[Value, Layout]) -> dict[Value, Piece]:
     """value -> its place. `others`: values that do not lie contiguous."""
     if target.kind != "cuda":
         return _channels(graph, others) | _columns(graph, others)
-    found: dict[Value, Part] = {}
+    found: dict[Value, Piece] = {}
     users = graph.users()
     for n in graph.nodes:
         if not isinstance(n.op, Concat):
@@ -56,12 +56,12 @@ def computed_in_concat(graph: Graph, target: TargetSpec, others: Mapping[Value, 
         start = 0
         for r, v in zip(roots, n.operands, strict=True):
             assert r is not None
-            found[r] = Part(n, start)
+            found[r] = Piece(n, start)
             start += int(v.shape[1])
     return found
 
 
-def _pieces(n: Node, graph: Graph, users: dict[Value, list[Node]], others: Mapping[Value, Layout], found: dict[Value, Part]) -> None:
+def _pieces(n: Node, graph: Graph, users: dict[Value, list[Node]], others: Mapping[Value, Layout], found: dict[Value, Piece]) -> None:
     """Enter what is computed contiguous, at multiples of 16 bytes of the concatenation; columns of an elementwise kernel anywhere."""
     assert isinstance(n.op, Concat)
     axis, start = n.op.axis, cast(Dim, 0)
@@ -86,11 +86,11 @@ def _pieces(n: Node, graph: Graph, users: dict[Value, list[Node]], others: Mappi
         placed = placed and _plain(root.node)
         if placed and whole and (one or rows) and not any(behind_views(x)[0] is root for x in graph.outputs):
             assert isinstance(start, int)
-            found[root] = Part(n, start, "run" if one else "rows")
+            found[root] = Piece(n, start, "run" if one else "rows")
         start = start + v.shape[axis]
 
 
-def _stacked(n: Node, graph: Graph, users: dict[Value, list[Node]], others: Mapping[Value, Layout], found: dict[Value, Part]) -> None:
+def _stacked(n: Node, graph: Graph, users: dict[Value, list[Node]], others: Mapping[Value, Layout], found: dict[Value, Piece]) -> None:
     """Enter channels of a concatenation that lies channels last: what convolutions compute for it alone, and other concatenations, which
     elementwise regions and convolutions read as well as their copies. Pixels and parts begin at multiples of 16 bytes."""
     start, item = 0, n.value.dtype.itemsize
@@ -105,7 +105,7 @@ def _stacked(n: Node, graph: Graph, users: dict[Value, list[Node]], others: Mapp
         alone = v not in found and v not in graph.outputs and n.operands.count(v) == 1
         even = all(_aligned(d, item) for d in (start, size, n.value.shape[1]))
         if alone and even and v in others and others[v].strides[1] == 1 and (joined or (_convolution(v.node) and not readers)):
-            found[v] = Part(n, start)
+            found[v] = Piece(n, start)
         start += size
 
 
@@ -126,8 +126,8 @@ def _plain(n: Node) -> bool:
     return known and all(v.dtype.kind != "c" for v in n.values) and not n.op.traits.source and not n.op.traits.view
 
 
-def _channels(graph: Graph, channels_last: Mapping[Value, Layout]) -> dict[Value, Part]:
-    found: dict[Value, Part] = {}
+def _channels(graph: Graph, channels_last: Mapping[Value, Layout]) -> dict[Value, Piece]:
+    found: dict[Value, Piece] = {}
     for n in graph.nodes:
         if not isinstance(n.op, Concat) or n.op.axis != 1 or n.value not in channels_last:
             continue
@@ -145,13 +145,13 @@ def _channels(graph: Graph, channels_last: Mapping[Value, Layout]) -> dict[Value
         for root, places in pieces.items():
             begin, whole = places[0][0], sum(size for _, size in places) == root.shape[1]
             if whole and all(at == begin for at, _ in places) and root not in found and root not in graph.outputs:
-                found[root] = Part(n, begin)
+                found[root] = Piece(n, begin)
     return found
 
 
-def _columns(graph: Graph, channels_last: Mapping[Value, Layout]) -> dict[Value, Part]:
+def _columns(graph: Graph, channels_last: Mapping[Value, Layout]) -> dict[Value, Piece]:
     """Parts of a last axis whose kernels store rows at any distance, and whose other readers are elementwise."""
-    found: dict[Value, Part] = {}
+    found: dict[Value, Piece] = {}
     users = graph.users()
     for n in graph.nodes:
         rank = len(n.values[0].shape)
@@ -162,7 +162,7 @@ def _columns(graph: Graph, channels_last: Mapping[Value, Layout]) -> dict[Value,
         for v, size in zip(n.operands, sizes if all(isinstance(s, int) for s in sizes) else (), strict=False):
             alone = v not in found and v not in graph.outputs and n.operands.count(v) == 1
             if alone and _stores_rows(v.node) and all(u is n or _elementwise(u) for u in users[v]):
-                found[v] = Part(n, start)
+                found[v] = Piece(n, start)
             start += int(size)
     return found
 
@@ -199,7 +199,7 @@ def _root(v: Value, users: dict[Value, list[Node]], graph: Graph) -> Value | Non
     return v if chain[0].shape == (b * s, h * d) else None
 
 
-def layout_in(part: Part, v: Value, whole: Layout) -> Layout:
+def layout_in(part: Piece, v: Value, whole: Layout) -> Layout:
     """One run of elements, what lies along the concatenation's axis, or [B, H, S, D] in its rows."""
     op, shape = part.node.op, part.node.value.shape
     assert isinstance(op, Concat)

@@ -121,7 +121,7 @@ FOLDS: dict[type, type[Fold]] = {CumSum: Fold, CumProd: Fold, CumMax: Extremes, 
                                  LinearRecurrence: Lines}
 
 
-class Running(Template):
+class RunningTemplate(Template):
     key = "running"
     serves = tuple(FOLDS)
 
@@ -129,12 +129,12 @@ class Running(Template):
         op: Any = region.node.op
         length = region.node.operands[0].shape[op.axis]
         if bounds(length)[1] <= CHUNK:
-            return [Scan(region, target, "").launch()]
-        totals = Scan(region, target, "totals")
-        return [totals.launch(), _add_up(region, target, totals), Scan(region, target, "chunks", totals.temps).launch()]
+            return [ScanKernel(region, target, "").launch()]
+        totals = ScanKernel(region, target, "totals")
+        return [totals.launch(), _add_up(region, target, totals), ScanKernel(region, target, "chunks", totals.temps).launch()]
 
 
-class Scan:
+class ScanKernel:
     """One kernel under construction: the whole axis (""), the totals of chunks, or chunks with what stands before them."""
 
     def __init__(self, region: Region, target: TargetSpec, part: str, temps: list[Buffer] | None = None) -> None:
@@ -281,11 +281,11 @@ class Scan:
             self._store(i, state, self._lanes(), self.limit)
 
 
-def _totals(scan: Scan) -> Layout:
+def _totals(scan: ScanKernel) -> Layout:
     return Layout((product(scan.lead), scan.chunks, scan.wide), (scan.chunks * scan.wide, scan.wide, 1))
 
 
-def _add_up(region: Region, target: TargetSpec, totals: Scan) -> Launch:
+def _add_up(region: Region, target: TargetSpec, totals: ScanKernel) -> Launch:
     """Totals of chunks become what stands before each."""
     call = Call(totals.op.name, f"{region.name}.before")
     b, dtypes = call.b, totals.fold.dtypes

@@ -72,7 +72,7 @@ class ConvWeightGradient(Template):
         if not few_channels(region.node) or not forward(*data.layout.strides):
             data, copied = innermost(f"{region.name}.pixels", data, target)
         cotangent, more = innermost(f"{region.name}.cotangent", cotangent, target, merged=True)
-        return [*copied, *more, *WeightGradient(region, data, cotangent, target).launches()]
+        return [*copied, *more, *GradientProduct(region, data, cotangent, target).launches()]
 
 
 def few_channels(node: Node) -> bool:
@@ -92,7 +92,7 @@ def innermost(name: str, o: Operand, target: TargetSpec, *, merged: bool = False
     return there, [copy_launch(name, o, there, target, "channels last for a gradient of weights")]
 
 
-class WeightGradient(Product):
+class GradientProduct(Product):
     """One kernel under construction: rows are channels of the input, columns those of the cotangent, K walks images and their pixels."""
 
     def __init__(self, region: Region, data: Operand, cotangent: Operand, target: TargetSpec) -> None:
