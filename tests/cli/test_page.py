@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 import xml.etree.ElementTree as ET
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilewright.cli.inspection import kind_of
+from tilewright.cli.page import html
 from tilewright.cli.page.data import Block, Box, Inspection, KernelText, Stage, Step
 from tilewright.cli.page.html import HEIGHT, LEFT, TEXT_LIMIT, TOP, WIDTH, Repeat, arena_svg, folded, graph_svg, layered, page, repeated
 from tilewright.cli.page.roofline import roofline_svg
@@ -151,3 +155,27 @@ def test_layered_drawing_is_sound(parents: tuple[set[int], ...]) -> None:
 ])  # fmt: skip
 def test_kinds_follow_from_the_ops(name: str, kind: str) -> None:
     assert kind_of(SimpleNamespace(op=REGISTRY[name])) == kind  # type: ignore[arg-type]
+
+
+BROWSER = """
+const cell = v => ({dataset: {}, textContent: v});
+const table = (columns, rows) => { const t = {rows: rows.map(r => ({cells: r.map(cell)}))};
+ t.tBodies = [{get rows() { return t.rows }, append(r) { t.rows = [...t.rows.filter(x => x != r), r] }}];
+ t.heads = columns.map((c, i) => ({cellIndex: i, dataset: {}, closest: () => t, addEventListener() {}})); return t };
+const tables = [table(["name", "us"], [["a", "1"], ["b", "2"]]), table(["where", "count"], [["x", "3"], ["y", "11"], ["z", "7"]])];
+const element = () => ({dataset: {}, style: {}, addEventListener() {}});
+global.document = {documentElement: element(), getElementById: element, querySelector: () => null,
+ querySelectorAll: q => q == "table.sort th" ? tables.flatMap(t => t.heads) : []};
+global.matchMedia = () => ({matches: false}); global.addEventListener = () => {}; global.location = {hash: ""};
+require(process.argv[1]);
+tables[1].heads[1].onclick();
+console.log(tables[1].rows.map(r => r.cells[0].textContent).join(" "));
+"""
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
+def test_a_click_sorts_its_own_table_by_its_own_column() -> None:
+    """The page has several tables: a heading is the column of its number in its own."""
+    script = Path(html.__file__).with_name("page.js")
+    done = subprocess.run(["node", "-e", BROWSER, str(script)], capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["y", "z", "x"], done.stderr

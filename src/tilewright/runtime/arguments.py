@@ -19,14 +19,19 @@ from ..core.tensors import FOREIGN, Array, from_dtype, is_masked, is_tensor, num
 from ..core.torch_context import why_not
 from ..ir.types import TensorType
 
-__all__ = ["FOREIGN", "Bound", "bind", "describe", "from_dtype", "is_tensor", "numpy_to_tensor", "solve", "tensor_to_numpy",
+__all__ = ["FOREIGN", "Bound", "bind", "describe", "from_dtype", "is_tensor", "limits", "numpy_to_tensor", "solve", "tensor_to_numpy",
            "torch_dtypes"]
+
+
+def limits(s: Symbol) -> str:
+    """`1 <= S <= 1024`."""
+    return f"{s.lo} <= {s.name} <= {s.hi}" if s.hi < UNBOUNDED else f"{s.name} >= {s.lo}"
 
 
 def describe(type_: TensorType) -> str:
     """`i64[1,S] with 1 <= S <= 1024`."""
     found = sorted({s for d in type_.shape for s in symbols(d)}, key=lambda s: s.name)
-    ranges = [f"{s.lo} <= {s.name} <= {s.hi}" if s.hi < UNBOUNDED else f"{s.name} >= {s.lo}" for s in found]
+    ranges = [limits(s) for s in found]
     return str(type_) + (" with " + ", ".join(ranges) if ranges else "")
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..core import html
 from ..core.dims import evaluate
 from ..core.errors import InputError
-from .arguments import describe
+from .arguments import describe, limits
 
 if TYPE_CHECKING:
     from .session import Compiled
@@ -122,8 +122,8 @@ def make_report(session: Compiled, at: Mapping[str, int]) -> Report:
     known = {s.name: s for s in interface.symbols}
     for name, size in at.items():
         if name not in known or not known[name].lo <= size <= known[name].hi:
-            ranges = ", ".join(f"{s.name} in {s.lo}..{s.hi}" for s in known.values()) or "none"
-            raise InputError(f"report: there is no dim {name} of size {size}; the dynamic dims are {ranges}")
+            ranges = ", ".join(limits(s) for s in known.values()) or "none"
+            raise InputError(f"report: there is no dim {name} of size {size}; dynamic dims: {ranges}")
     env = {**(session.last_env() or {s.name: min(s.hi, max(s.lo, 128)) for s in known.values()}), **at}
     placement = executable.place(env)
     found = session.describe(env)

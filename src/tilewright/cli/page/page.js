@@ -9,7 +9,7 @@ document.querySelectorAll('[data-tip]').forEach(e=>{e.querySelector('title')?.re
  e.onmouseleave=()=>tip.style.display='none'});
 document.querySelectorAll('.tabs').forEach(t=>{const panes=[...t.parentNode.querySelectorAll('pre')],keys=[...t.children];
  keys.forEach((b,i)=>b.onclick=()=>{keys.forEach((k,j)=>k.classList.toggle('on',i==j));panes.forEach((p,j)=>p.hidden=i!=j)})});
-document.querySelectorAll('table.sort th').forEach((h,i)=>h.onclick=()=>{const b=h.closest('table').tBodies[0],up=h.dataset.up=h.dataset.up=='1'?'0':'1';
+document.querySelectorAll('table.sort th').forEach(h=>h.onclick=()=>{const i=h.cellIndex,b=h.closest('table').tBodies[0],up=h.dataset.up=h.dataset.up=='1'?'0':'1';
  [...b.rows].sort((p,q)=>{const v=r=>r.cells[i].dataset.v??r.cells[i].textContent,x=v(p),y=v(q),n=x-y;return (isNaN(n)?x.localeCompare(y):n)*(up=='1'?-1:1)}).forEach(r=>b.append(r))});
 const fold=document.querySelector('tr.fold button'),again=[...document.querySelectorAll('tr.again')];
 const unfold=on=>{again.forEach(r=>r.hidden=!on);if(fold)fold.textContent=(on?'▾':'▸')+fold.textContent.slice(1)};
