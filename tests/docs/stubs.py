@@ -29,7 +29,7 @@ KNOWN = {"Any", "Array", "ArrayLike", "Callable", "Mapping", "None", "Sequence",
          "str", "tuple", "dtype", "ndarray"}
 READ_AS = {"bool": "builtins.bool", "Value": "Array", "Tracer": "Array", "Fn": "Callable[..., Any]", "Argnums": "int | Sequence[int]"}
 SEVERAL = {"cond", "fori_loop", "while_loop", "scan", "gradient", "load_arrays", "unique", "fake_quantize", "fake_quantize_lsq",
-           "gated_delta_rule", "selective_scan", "where", "custom_op"}  # what they return depends on what they are given
+           "gated_delta_rule", "selective_scan", "where", "custom_op", "geqrf"}  # what they return depends on what they are given
 OPERANDS = {"x", "x1", "x2", "y", "a", "b", "q", "k", "v", "weight", "bias", "mask", "indices", "condition", "ids", "scale", "zero"}
 HEADER = '''"""Written by `make tables` from what the package offers; do not edit."""
 '''
@@ -53,7 +53,8 @@ def parameter(p: inspect.Parameter) -> str:
     return f"{star}{p.name}: {kind}{default}"
 
 
-def function(name: str, source: Callable[..., Any]) -> str:
+def function(name: str, source: Callable[..., Any], several: bool = False) -> str:
+    """A line of a stub; `several`: what it returns is no single Array."""
     shown = inspect.signature(source)
     words: list[str] = []
     before: Any = None
@@ -66,7 +67,8 @@ def function(name: str, source: Callable[..., Any]) -> str:
         before = p
     if before is not None and before.kind is before.POSITIONAL_ONLY:
         words.append("/")
-    result = annotation(shown.return_annotation, "Any" if name in SEVERAL or shown.return_annotation not in ("Any", "Value") else "Array")
+    unknown = several or name in SEVERAL or shown.return_annotation not in ("Any", "Value")
+    result = annotation(shown.return_annotation, "Any" if unknown else "Array")
     return wrapped(f"def {name}(", words, f") -> {result}: ...")
 
 
@@ -74,7 +76,8 @@ def overloads(name: str, *sources: Callable[..., Any] | None) -> str:
     """The signature of a function for Arrays, and that of its form for traces where it has further options, or more by position."""
     first, *others = [f for f in sources if f is not None]
     more = [f for f in others if not options(f) <= set(inspect.signature(first).parameters) or by_position(f) > by_position(first)]
-    return "\n".join(f"@overload\n{function(name, f)}" for f in (first, *more)) if more else function(name, first)
+    several = function(name, first).endswith("-> Any: ...")
+    return "\n".join(f"@overload\n{function(name, f, several)}" for f in (first, *more)) if more else function(name, first)
 
 
 def options(f: Callable[..., Any]) -> set[str]:

@@ -19,6 +19,12 @@ def test_the_stubs_are_up_to_date(request: pytest.FixtureRequest) -> None:
         assert path.read_text() == wanted, f"{path.relative_to(PACKAGE)} is out of date; run make tables"
 
 
+@pytest.mark.parametrize("name", ["qr", "svd", "eig", "eigh", "lu", "lu_factor", "geqrf", "slogdet", "lstsq", "top_k", "frexp", "divmod"])
+def test_functions_with_several_results_are_no_array(name: str) -> None:
+    found = [x for text in stubs().values() for x in text.replace(",\n        ", ", ").splitlines() if x.startswith(f"def {name}(")]
+    assert found and not [x for x in found if x.endswith("-> Array: ...")]
+
+
 USER = '''
 import numpy as np
 import tilewright as tw

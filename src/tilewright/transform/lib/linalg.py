@@ -68,14 +68,14 @@ def solve_triangular(a: Any, b: Any, *, lower: bool = True, transpose: bool = Fa
 
 
 @public
-def lu_factor(a: Any) -> Any:
+def lu_factor(a: Any) -> tuple[Any, Any]:
     """(packed L and U, i32 pivots: step j exchanged rows j and pivots[j])."""
     lu, pivots, _ = apply(Lu(), as_float(a))
     return lu, pivots
 
 
 @public
-def lu(a: Any) -> Any:
+def lu(a: Any) -> tuple[Any, Any, Any]:
     """(P, L, U) with a = P @ L @ U."""
     x = as_float(a)
     packed, _, order = apply(Lu(), x)

@@ -126,10 +126,11 @@ def log_softmax(x: Any, axis: int = -1) -> Any:
 
 
 @public
-def top_k(x: Any, k: int, axis: int = -1, largest: bool = True, dtype: Any = "i64") -> Any:
+def top_k(x: Any, k: int, axis: int = -1, largest: bool = True, dtype: Any = "i64") -> tuple[Any, Any]:
     """(values, indices) of the k largest (or smallest) elements along an axis, in order; ties take the smaller index first."""
     x = as_tracer(x)
-    return apply(TopK(k=k, axis=one_axis("top_k", axis, x.ndim), largest=largest, dtype=dtype_given(dtype)), x)
+    values, indices = apply(TopK(k=k, axis=one_axis("top_k", axis, x.ndim), largest=largest, dtype=dtype_given(dtype)), x)
+    return values, indices
 
 
 def _affine(x: Tracer, weight: Any, bias: Any) -> tuple[str, list[Tracer]]:
