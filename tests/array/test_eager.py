@@ -168,6 +168,10 @@ def test_small_floats(dtype: dt.DType) -> None:
     np.testing.assert_array_equal(np.asarray(x < 0), want < 0)
     assert tw.sum(x).astype(tw.float32).item() == pytest.approx(want.sum(), rel=0.1)
     assert x.astype(tw.int32).tolist() == want.astype(np.int32).tolist()
+    for name in ("any", "all"):
+        for rows in (x, tw.reshape(x[:0], (3, 0)), tw.reshape(x[:0], (0, 3))):
+            found = getattr(tw, name)(rows, axis=0)
+            assert found.dtype == np.bool_ and found.tolist() == getattr(np, name)(rows.astype(tw.float32).numpy(), axis=0).tolist()
 
 
 def test_integers_wrap_and_numbers_keep_the_dtype() -> None:

@@ -159,6 +159,11 @@ def test_gradients_of_uneven_steps(gpu: Any) -> None:
         np.testing.assert_allclose(got.numpy(), want, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(tw.gradient(x, there[1], axis=1).numpy(), np.gradient(a, at[1], axis=1), rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(tw.gradient(x, 2.0, there[1])[1].numpy(), np.gradient(a, 2.0, at[1])[1], rtol=1e-4, atol=1e-4)
+    for row in ([1.0, 1e20, 3.0, np.nan, 2.0], [np.inf, 2.0], [1.0, 2.0, np.inf, 4.0, 5.0]):  # even steps leave out the middle
+        v = np.array(row, np.float32)
+        for h in (0.5, np.arange(len(v), dtype=np.float32) * 0.5, np.arange(1, len(v) + 1, dtype=np.float32) ** 2):
+            got = tw.gradient(put(v), h if isinstance(h, float) else put(h))
+            np.testing.assert_allclose(got.numpy(), np.gradient(v, h), rtol=1e-5)
     for spacing, message in (((1.0, 2.0, 3.0), "needs one spacing, or one for each axis, got 3 for 2"),
                              ((1.0, there[0]), r"coordinates have the length of their axis, got f32\[4\] for 5")):
         with pytest.raises(ArgumentError, match=f"gradient: {message}"):

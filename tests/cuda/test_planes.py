@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,12 @@ import torch.nn.functional as nn
 import tilewright.ops as o
 from tests.cuda.launching import Emulated, graph
 from tests.fresh import fresh_rng
-from tilewright.core.dtypes import DType, bf16, f32, f64, i64
+from tilewright.core.dtypes import DType, bf16, f32, f64, i32, i64
+from tilewright.kernels.index.cuda.pad_edges import _source
 from tilewright.kernels.linalg.cuda import cholesky, lu
+from tilewright.kernels.select import select
 from tilewright.ops import functions as F
+from tilewright.target.cuda.device import cuda_target
 from tilewright.transform.vjp import pull_back
 
 
@@ -179,3 +183,20 @@ def test_pads_and_their_gradients_are_one_launch(mode: str, shape: tuple[int, ..
             emulated = Emulated(graph(op, (dtype, x.shape)))
             assert len(emulated.program.launches) == 1
             assert_close(emulated(x)[0].astype(np.float32), wide(op.ref(x.astype(np.float64))), dtype)
+
+
+def test_places_in_long_axes_have_room_in_32_bits() -> None:
+    def binary(name: str, x: Any, y: Any) -> Any:
+        return {"min": np.minimum, "max": np.maximum}[name](x, y)
+
+    planes: Any = SimpleNamespace(b=SimpleNamespace(binary=binary))
+    place: Any = _source
+    n = (1 << 31) - 5
+    at = [-3, 0, 1, n - 2, n - 1, n, n + 3]
+    with np.errstate(over="raise"):
+        found = [int(place(planes, "reflect", np.int32(q), n)) for q in at]
+    assert found == [3, 0, 1, n - 2, n - 1, n - 2, n - 5]
+    for size, kind in (((1 << 31) - 9, i32), (1 << 31, i64)):  # of a padded axis
+        op = o.PadEdges(lo=(5,), hi=(4,), mode="reflect", back=True)
+        (launch,) = select(graph(op, (f32, (size,))), cuda_target("sm_90a")).launches
+        assert {getattr(r.type, "dtype", None) for i in launch.kernel.body.body if i.op == "iota" for r in i.results} == {kind}

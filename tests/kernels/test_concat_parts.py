@@ -58,3 +58,41 @@ def test_columns(fn: Callable[..., Any], copies: int | None) -> None:
     if copies is not None:
         assert session.executable is not None
         assert sum("cat" in launch.name and "region" not in launch.name for launch in session.executable.launches) == copies
+
+
+class Beside(torch.nn.Module):
+    """A convolution's result beside a view of it, channels of pixels that lie channels last."""
+
+    def __init__(self, view: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.conv, self.view = torch.nn.Conv2d(3, 8, 3, padding=1), view
+
+    def forward(self, x: Any) -> Any:
+        y = self.conv(x)
+        return torch.cat([self.view(y), y, self.view(y)], 1)
+
+
+@pytest.mark.parametrize("view", [
+    lambda y: y.flip(3), lambda y: y.transpose(2, 3), lambda y: y.flip(1), lambda y: y[:, 2:6], lambda y: y[:, :, :1].expand(-1, -1, 6, -1),
+    lambda y: y, lambda y: y[:, :0]])
+def test_views_of_what_is_computed_in_place(view: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    module, x = Beside(view), torch.randn(2, 3, 6, 6)
+    torch.testing.assert_close(tw.compile(module, (x,))(x), module(x))
+
+
+@pytest.mark.parametrize("cut", [
+    lambda y: y[1:], lambda y: y[:1], lambda y: y[:, :, 1:], lambda y: y[..., :-1], lambda y: y[:, :, 1:5, 1:]])
+def test_some_pixels_of_what_is_computed(cut: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """A part of the images or of the pixels has no room for the whole."""
+    class Cut(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = torch.nn.Conv2d(3, 16, 3, padding=1)
+
+        def forward(self, x: Any) -> Any:
+            y = self.conv(x)
+            return torch.cat([cut(y), cut(x)], 1), y.sum((2, 3))
+
+    module, x = Cut(), torch.randn(2, 3, 6, 6)
+    for found, want in zip(tw.compile(module, (x,))(x), module(x), strict=True):
+        torch.testing.assert_close(found, want)

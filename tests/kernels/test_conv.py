@@ -17,6 +17,7 @@ from tilewright.ir.graph import Graph
 from tilewright.ops import functions as F
 from tilewright.ops.base import single
 from tilewright.ops.matmul.contractions import Conv
+from tilewright.target.cpu.host import host_target
 
 from .harness import run_graph
 from .interpreted import interpret_graph
@@ -109,6 +110,16 @@ def test_few_results_of_constant_weights_run_along_channels(transposed: bool) ->
     with torch.no_grad():
         want = torch.sigmoid(layer.double()(x.double())).numpy()
     np.testing.assert_allclose(np.asarray(session(x)), want, atol=2e-6)
+
+
+@pytest.mark.parametrize("channels", [4, 7])
+def test_few_results_of_few_channels_in_short_registers(channels: int) -> None:
+    """Registers of four lanes hold fewer channels than lie innermost."""
+    layer = torch.nn.Conv2d(channels, 3, 3, padding=1).eval()
+    x = torch.from_numpy(fresh_rng().standard_normal((2, channels, 3, 5)).astype("f4"))
+    with torch.no_grad():
+        found, want = tw.compile(layer, (x,), target=host_target(level="baseline"))(x), layer.double()(x.double())
+    np.testing.assert_allclose(np.asarray(found), want.numpy(), atol=2e-6)
 
 
 @pytest.mark.parametrize("name", ["5 taps", "3x3", "few results"])

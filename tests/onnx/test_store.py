@@ -208,6 +208,32 @@ def test_a_stored_call_serves_other_sizes(compiles: list[str], monkeypatch: pyte
     assert [list(m.items()) for m in maps] == [[(k, pytest.approx(v, rel=1e-6)) for k, v in m.items()] for m in want[1]]
 
 
+def test_what_scalars_decide_is_kept_for_the_sizes_beside_them(compiles: list[str]) -> None:
+    n, flag = helper.make_node, np.array(True)
+    then, other = (helper.make_graph([node], "branch", [], [helper.make_tensor_value_info(node.output[0], 1, None)])
+                   for node in (n("Relu", ["y"], ["t"]), n("Concat", ["y", "y"], ["e"], axis=0)))
+    nodes = [n("If", ["f"], ["z"], then_branch=then, else_branch=other), n("Shape", ["x"], ["s"], start=1, end=2),
+             n("Cast", ["s"], ["sf"], to=1), n("Add", ["z", "sf"], ["o"])]
+    proto = model(nodes, [info("x", X, ["N", "M"]), info("f", flag), info("y", X[0], ["K"])], ["o"], producer_name="columns")
+    first = tw.compile(proto)
+    for rows in (2, 3):  # the second makes the number of rows a symbol
+        first(X[:rows], flag, X[0])
+    want = [peer(proto, {"x": X[:1, :m], "f": flag, "y": X[0]})[0] for m in (8, 5)]
+    again = tw.compile(proto)
+    for m, expected in zip((8, 5), want, strict=True):
+        assert np.array_equal(again(X[:1, :m].copy(), flag, X[0]), expected)
+
+
+def test_elements_beside_scalars_choose_the_plan(compiles: list[str]) -> None:
+    y, sizes = X[0], [np.array([k, 8]) for k in (2, 4, 2, 5)]
+    n = helper.make_node
+    nodes = [n("Cast", ["k"], ["f"], to=1), n("Expand", ["y", "s"], ["z"]), n("Add", ["z", "f"], ["o"])]
+    proto = model(nodes, [info("y", y), info("k", np.array(1)), info("s", sizes[0])], ["o"], producer_name="expanded")
+    for call in (tw.compile(proto), tw.compile(proto)):  # the second finds calls of the first
+        for s in sizes:
+            assert np.array_equal(call(y, np.array(3), s), peer(proto, {"y": y, "k": np.array(3), "s": s})[0])
+
+
 def test_an_error_of_a_stored_step_names_its_node(compiles: list[str]) -> None:
     nodes = [helper.make_node("OneHotEncoder", ["s"], ["y"], name="hot", domain="ai.onnx.ml", cats_strings=["a"], zeros=0)]
     data = model(nodes, [info("s", np.array(["a"], object), [1])], [info("y", X, [1, 1])], {}, domains=["ai.onnx.ml"]).SerializeToString()

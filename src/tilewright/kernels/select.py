@@ -445,10 +445,10 @@ class Selector:
         assert isinstance(node.op, Concat)
         for i, v in enumerate(node.operands):
             size = v.shape[node.op.axis]
-            part = self.joined.get(behind_views(v)[0])
-            twice = part is not None and part.kind != "channels" and part.start != start
-            if part is None or part.node is not node or twice:
-                there = Operand(v.type, whole.buffer, whole.layout.slice(node.op.axis, start, size))
+            there = Operand(v.type, whole.buffer, whole.layout.slice(node.op.axis, start, size))
+            root, _ = behind_views(v)
+            part = self.joined.get(root)
+            if part is None or part.node is not node or not _alike(_through_views(root, self.places[root].layout, v), there.layout):
                 self.add(replace(copy_launch(f"{node.name}.{i}", self.place(v), there, self.target), apart=True))
             start += size
 
@@ -506,6 +506,11 @@ class Selector:
                 assert isinstance(last, Launch)
                 copies.append((last, place.buffer, self.outputs[i]))
         land_states(self.block, copies)
+
+
+def _alike(a: Layout | None, b: Layout) -> bool:
+    """Whether the elements lie at the same places."""
+    return a is not None and a.offset == b.offset and all(d == 1 or s == t for d, s, t in zip(b.shape, a.strides, b.strides, strict=True))
 
 
 def _root(v: Value, places: Mapping[Value, Operand] | None = None,

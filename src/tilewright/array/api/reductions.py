@@ -49,7 +49,7 @@ def reduced(name: str, a: Header, axes: tuple[int, ...], keepdims: bool) -> Head
     with np.errstate(all="ignore"):
         more = {"dtype": source.dtype} if name in ("sum", "prod") else {}
         made = np.asarray(getattr(np, name)(source, axis=axes, keepdims=keepdims, **more))
-    return made.astype(a.dtype) if small else made
+    return made.astype(a.dtype) if small and made.dtype != np.bool_ else made
 
 
 @public

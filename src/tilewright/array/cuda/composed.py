@@ -340,15 +340,19 @@ def gradient(x: Array, *spacing: Any, axis: Any = None) -> Any:
         n = y.shape[-1]
         if n < 2:
             raise ArgumentError("gradient: needs two elements or more along an axis")
-        first = last = before = after = h
+        left, here, right = y[..., :-2], y[..., 1:-1], y[..., 2:]
         if isinstance(h, Array) and h.ndim:
             if h.shape != (n,):
                 raise ArgumentError(f"gradient: coordinates have the length of their axis, got {shown(h)} for {n} elements")
             h = diff(h).astype(x.dtype)
-            first, last, before, after = h[:1], h[-1:], h[:-1], h[1:]
-        rises = y[..., 1:] - y[..., :-1]
-        inner = (rises[..., :-1] * (after / before) + rises[..., 1:] * (before / after)) / (before + after)
-        made.append(call("moveaxis", call("concat", [rises[..., :1] / first, inner, rises[..., -1:] / last], axis=-1), -1, k))
+            before, after = h[:-1], h[1:]
+            both, first, last = before + after, h[:1], h[-1:]
+            uneven = right * (before / (after * both)) - left * (after / (before * both)) + here * ((after - before) / (before * after))
+            inner = call("where", call("all", h == first), (right - left) / both, uneven)
+        else:
+            first, last, inner = h, h, (right - left) / (2.0 * h)
+        ends = (y[..., 1:2] - y[..., :1]) / first, (y[..., -1:] - y[..., -2:-1]) / last
+        made.append(call("moveaxis", call("concat", [ends[0], inner, ends[1]], axis=-1), -1, k))
     return made[0] if len(made) == 1 else made
 
 

@@ -179,6 +179,7 @@ class StoredCalls:
         self.name, self.arguments, self._names = str(header["name"]), header["arguments"], list(map(str, header["names"]))
         self._key, self._segment, self._imported = key, segment, store.Later(imported)
         self._calls: dict[Any, _Call | None] = {}
+        self._of_ranks: dict[str, _Program | None] = {}
         self._closed = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -206,7 +207,8 @@ class StoredCalls:
         call = self._calls.get(kinds)
         if call is None and kinds not in self._calls and len(self._calls) < KEPT:
             sizes = _sizes(env)
-            call = self._calls[kinds] = None if sizes is None else self._found(sizes)
+            program = None if sizes is None else self._found(sizes)
+            call = self._calls[kinds] = None if program is None else _Call(program)
         try:
             return None if call is None else call(env)
         except (_Missing, InputError):  # the imported model knows whether there is something wrong with it
@@ -214,24 +216,24 @@ class StoredCalls:
         except STRANGE as e:
             raise FormatError(f"onnx: {self.name} is not as the standard has it: {type(e).__name__}: {e}") from e
 
-    def _found(self, sizes: list[Any]) -> _Call | None:
-        call = self._read(_name(self._key, sizes))
+    def _found(self, sizes: list[Any]) -> _Program | None:
+        program = self._read(_name(self._key, sizes))
         declared = {n: shape for n, _, shape in self.arguments[0]}
-        if call is None and all(len(shape) == len(declared[n]) and all(not isinstance(d, int) or d in (m, -1) for d, m in
+        if program is None and all(len(shape) == len(declared[n]) and all(not isinstance(d, int) or d in (m, -1) for d, m in
                                                                        zip(declared[n], shape, strict=True)) for n, _, shape in sizes):
             ranks = _name(self._key, _ranks(sizes))
-            if ranks not in self._calls:
-                self._calls[ranks] = self._read(ranks)
-            call = self._calls[ranks]
-        return call
+            if ranks not in self._of_ranks:
+                self._of_ranks[ranks] = self._read(ranks)
+            program = self._of_ranks[ranks]
+        return program
 
-    def _read(self, name: str) -> _Call | None:
+    def _read(self, name: str) -> _Program | None:
         data = CodeCache().get(name)
         if data is None:
             return None
         try:
             header, groups = read_entry(memoryview(data))
-            return _Call(_Reader(header["name"], groups[0], self._segment).program(header))
+            return _Reader(header["name"], groups[0], self._segment).program(header)
         except (TilewrightError, *STRANGE, OSError):
             return None  # written by something else, or a segment has been dropped
 
@@ -262,6 +264,7 @@ class _Stage:
     known: Env
     host: list[Callable[[Env], None]]
     reads: set[str]  # names that it or one after it needs
+    needs: set[str]  # names whose elements decide which stage follows
     ends: bool
     next: list[tuple[list[tuple[str, Any, Any, Any]], list[int], _Stage]]
 
@@ -356,6 +359,7 @@ class _Reader:
         s.reads = {*s.inputs, *outputs}
         s.host = [self.step(h, s.reads) for h in d["host"]]
         s.next = [([self.asked(*a) for a in asks], equal, self.stage(after, outputs)) for (asks, equal), after in d["next"]]
+        s.needs = {n for asks, _, _ in s.next for n, _, _, elements in asks if elements is not None}
         for asks, _, after in s.next:
             s.reads |= {n for n, *_ in asks} | after.reads
         return s
@@ -396,7 +400,8 @@ class _Reader:
 
 
 class _Call:
-    """The stages of one call. Those that scalars alone decide (a choice by a sampling rate or a flag) run once for each value."""
+    """The stages of calls with arguments of the same types and sizes. Those that scalars alone decide (a choice by a sampling rate or a
+    flag) run once for each value."""
 
     def __init__(self, program: _Program) -> None:
         self._program = program
@@ -427,7 +432,7 @@ class _Call:
         """Scalar arguments, and how many of the first stages they alone decide."""
         given, at, stage = scalars(env), 0, self._program.start
         few = sorted(given)
-        while stage.next and not stage.host and given.issuperset(stage.inputs):
+        while stage.next and not stage.host and given.issuperset(stage.inputs) and given.issuperset(stage.needs):
             given |= {n for n, _ in stage.gives} | set(stage.known)
             stage, at = stage.next[0][-1], at + 1
         return few, at

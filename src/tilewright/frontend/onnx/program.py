@@ -248,7 +248,8 @@ class Program:
         key = tuple([_exact(v, n in few) for n, v in env.items()])
         if (found := self._begun.get(key)) is None:
             passed, given, stage = list[Stage](), dict[str, Any](), self.start
-            while stage.rest and not stage.host and (stage.segment is None or all(n in few for n, _, _ in stage.segment.inputs)):
+            while stage.rest and not stage.host and all(n in few for n in stage.needs if n in env) and \
+                    (stage.segment is None or all(n in few for n, _, _ in stage.segment.inputs)):
                 before = set(env)
                 self._run_stage(stage, env)
                 given.update((n, env[n]) for n in env if n not in before)

@@ -28,7 +28,7 @@ from ...ops.matmul.contractions import Conv as ConvOp
 from ...ops.matmul.int_products import IntConv as IntConvOp
 from ...tile.builder import Ix, KernelBuilder, Loop, Tile
 from ..call import Call
-from ..launch import Buffer, Launch, window_order
+from ..launch import FEW, Buffer, Launch, window_order
 from ..matmul.product import even_blocks
 from ..matmul.tiling import for_each_tile, leaves_of_epilogue, tile_heights
 from ..pointwise.pointwise import unravel
@@ -54,9 +54,10 @@ def tile_rows(width: int, target: TargetSpec, dtype: DType) -> int:
 
 
 def few_results(results: int, window: Sequence[int], target: TargetSpec) -> bool:
-    """Whether registers run along the channels of windows [channels, taps…]: sums of lanes must not cost more than they save."""
+    """Whether registers run along the channels of windows [channels, taps…], which are innermost: sums of lanes must not cost more than
+    they save."""
     lanes = target.lanes(4)
-    return 0 < results <= MOST_RESULTS and window[0] >= lanes and prod(window) >= 8 * lanes
+    return 0 < results <= MOST_RESULTS and window[0] >= max(lanes, FEW) and prod(window) >= 8 * lanes
 
 
 class Places:

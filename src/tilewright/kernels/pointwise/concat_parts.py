@@ -139,7 +139,8 @@ def _channels(graph: Graph, channels_last: Mapping[Value, Layout]) -> dict[Value
             root, chain = behind_views(v)
             plain = channels_last.get(root)
             layout, size = seen_through(chain, plain), int(v.shape[1])
-            if plain is not None and layout is not None and layout.strides == plain.strides and isinstance(layout.offset, int):
+            channels = (v.shape[0], *v.shape[2:]) == (root.shape[0], *root.shape[2:])  # not some of the pixels
+            if channels and plain is not None and layout is not None and layout.strides == plain.strides and isinstance(layout.offset, int):
                 pieces.setdefault(root, []).append((start - layout.offset, size))
             start += size
         for root, places in pieces.items():

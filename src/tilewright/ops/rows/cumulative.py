@@ -164,7 +164,7 @@ class RunningExtreme(Reduction):
     errors = Running.errors
 
     def infer(self, x: TensorType) -> tuple[TensorType, TensorType]:
-        require_kind((x,), "fiuc" if self.complex else "fiu")
+        require_kind((x,), "fiu")
         require_axis(getattr(self, "axis"), x.ndim)  # noqa: B009 - each op declares it
         return x, x.with_dtype(dt.i64)
 

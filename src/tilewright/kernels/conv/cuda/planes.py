@@ -51,7 +51,8 @@ class Planes:
     def __init__(self, name: str, region: Region, shape: Sequence[Dim], layout: Layout) -> None:
         self.region, self.call = region, Call(name, region.name)
         self.b, rank = self.call.b, len(shape)
-        self.kind = i32 if bounds(product(list(shape)))[1] < LARGEST else i64
+        shapes = [shape, *(o.type.shape for o in region.operands)]
+        self.kind = i32 if all(bounds(product(list(s)))[1] < LARGEST for s in shapes) else i64
         b, beside = self.b, [a for a in range(rank) if layout.strides[a] == 1 and shape[a] != 1]
         lane = beside[-1] if beside else rank - 1
         size = shape[lane]

@@ -53,8 +53,8 @@ def _source(planes: Planes, mode: str, q: Tile, n: Tile | int) -> Tile:
     if mode == "wrap":
         q = b.select(b.cmp("lt", q, 0), q + n, q)
         return b.select(b.cmp("ge", q, n), q - n, q)
-    q = b.binary("max", q, -q)
-    return b.binary("min", q, -q + (n - 1) * 2)
+    beyond = b.binary("max", q, -q) - (n - 1)
+    return -b.binary("max", beyond, -beyond) + (n - 1)
 
 
 def _copies(planes: Planes, mode: str, p: Tile, before: Tile | int, after: Tile | int, n: Tile | int, lo: int, hi: int) -> list[Tap]:
@@ -73,5 +73,5 @@ def _copies(planes: Planes, mode: str, p: Tile, before: Tile | int, after: Tile 
     if hi and mode == "wrap":
         taps.append((p + before + n, b.cmp("lt", p, after)))
     elif hi:
-        taps.append((-p + before + (n - 1) * 2, b.binary("and", b.cmp("le", p, n - 2), b.cmp("ge", p, n - 1 - after))))
+        taps.append((-p + (n - 1) + (n - 1 + before), b.binary("and", b.cmp("le", p, n - 2), b.cmp("ge", p, n - 1 - after))))
     return taps
