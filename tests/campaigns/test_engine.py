@@ -16,7 +16,7 @@ from tests.campaigns.engine.campaign import MB, Campaign, Seed, find, generator,
 from tests.campaigns.engine.planted import Step, Steps, draw
 from tests.campaigns.engine.runner import replay, run, table
 from tests.campaigns.engine.shrink import shrink, smaller
-from tests.campaigns.engine.worker import trial
+from tests.campaigns.engine.worker import Worker, trial
 from tests.meta.source import ROOT
 
 
@@ -37,6 +37,11 @@ def test_a_planted_bug_is_found_shrunk_and_replayed(attribute: str, kind: str, w
     assert f"replay: python -m tests.campaigns engine.planted:{attribute} --seed {failure.seeds[0]}\n" in str(failure)
     again = replay(campaign, failure.seeds, 0.0)
     assert again is not None and again.outcome.same(failure.outcome)
+
+
+def test_a_case_that_waits_for_ever_hangs() -> None:
+    with Worker(find("engine.planted:ASLEEP")) as worker:
+        assert worker.run(Steps((Step("good", 0), Step("bad", 7)))).kind == "hang"
 
 
 def pasted(test: str) -> Any:

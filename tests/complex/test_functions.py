@@ -85,6 +85,35 @@ def test_arrays_go_in_and_come_out(dtype: str) -> None:
     assert tw.jit(lambda x: x + 1j)(np.ones(3, "f8")).dtype == np.complex128
 
 
+PARTS = [0.0, -0.0, 1.0, -2.0, np.inf, -np.inf, np.nan]
+
+
+@pytest.mark.parametrize("dtype", ["c8", "c16"])
+@pytest.mark.parametrize("name", ["div", *(n for n in UNARY if n not in ("prod", "sum", "mean", "cumsum"))])
+def test_zeros_infinities_and_nan(name: str, dtype: str) -> None:
+    """As PyTorch has them. Sines and cosines of two infinite parts are not compared: PyTorch's have infinities of an unknown direction."""
+    z = np.array([complex(a, b) for a in PARTS for b in PARTS], dtype)
+    if name in ("sin", "cos", "sinh", "cosh"):
+        z = z[np.isfinite(z.real) | np.isfinite(z.imag)]
+    args = (np.repeat(z, len(z)), np.tile(z, len(z))) if name == "div" else (z,)
+    want = (UNARY | BINARY)[name](*map(torch.from_numpy, args)).resolve_conj().numpy()
+    got = np.asarray(getattr(tw, name)(*args))
+    np.testing.assert_allclose(got.view(got.real.dtype), want.view(want.real.dtype), rtol=1e-6, atol=1e-30)
+
+
+@pytest.mark.parametrize("y", [-1, 2, 0.5, -0.5, 0, 1j, -2j, 1 + 1j, -1 - 2j, complex(np.nan, 1)])
+def test_powers_of_zero_and_infinity(y: complex) -> None:
+    """As PyTorch has them, but for 0 ** 0, which is 1 as NumPy has it."""
+    z = np.array([0, complex(-0.0, 0.0), np.inf, 2, -np.inf], "c16")
+    got = np.asarray(tw.pow(z, np.full(5, y, "c16")))
+    if y == 0:
+        np.testing.assert_array_equal(got, np.ones(5))
+        return
+    want = torch.pow(torch.from_numpy(z), torch.full((5,), y, dtype=torch.complex128)).numpy()
+    same = np.isnan(got) & np.isnan(want) | np.isinf(got.real) & np.isinf(want) | np.isclose(got, want)
+    assert same.all(), (got, want)
+
+
 class Rotation(torch.nn.Module):
     def forward(self, x: torch.Tensor, turn: torch.Tensor) -> tuple[torch.Tensor, ...]:
         z = torch.view_as_complex(x.reshape(*x.shape[:-1], -1, 2)) * torch.polar(torch.ones_like(turn), turn)

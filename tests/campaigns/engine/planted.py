@@ -54,6 +54,11 @@ def crash(subject: Steps) -> None:
 
 def hang(subject: Steps) -> None:
     while _bad(subject):
+        pass
+
+
+def sleep(subject: Steps) -> None:
+    while _bad(subject):
         time.sleep(0.1)
 
 
@@ -78,7 +83,8 @@ def later(rng: np.random.Generator) -> None:
 WRONG = Campaign(draw=draw, check=wrong_number, quick=1)
 UNTYPED = Campaign(draw=draw, check=untyped, quick=1)
 CRASH = Campaign(draw=draw, check=crash, quick=1)
-HANG = Campaign(draw=draw, check=hang, quick=1, seconds=0.2)
+HANG = Campaign(draw=draw, check=hang, quick=1, seconds=0.05)
+ASLEEP = Campaign(draw=draw, check=sleep, quick=1, seconds=0.05)
 LARGE = Campaign(draw=draw, check=large, quick=1, memory=500 * MB)
 LEAK = Campaign(draw=draw, check=leak, quick=1, growth=0.1 * MB)
 LATER = Campaign(case=later, quick=1)

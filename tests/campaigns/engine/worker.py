@@ -22,6 +22,7 @@ from .campaign import DEVICE, MB, Campaign, Invalid, find
 
 ADDRESSES = 24 << 30  # bytes of address space more than at the start: a file that asks for more memory than that gets MemoryError
 START = 600  # seconds for a process to start and import
+ASLEEP = 6.0  # a case that waits for something, on a loaded machine for a processor, has so many times its seconds
 REPEATS = 60  # cases after which growth is judged
 _CONTEXT = multiprocessing.get_context("forkserver")
 
@@ -112,11 +113,11 @@ class Worker:
             raise TimeoutError(f"campaign {self.campaign.name}: its process did not start in {START} s")
 
     def run(self, item: Any, patience: float = 1.0) -> Outcome:
-        """One case; `patience` multiplies its seconds."""
+        """One case; `patience` multiplies its seconds: of the processor, or `ASLEEP` times as many of the clock where it waits."""
         if self.process is None:
             self._open()
         allowed = self.campaign.seconds * patience
-        start, peak = time.monotonic(), 0
+        start, before, peak = time.monotonic(), self._spent(), 0
         self.pipe.send(item)
         while True:
             try:
@@ -129,9 +130,18 @@ class Worker:
             if peak > self.campaign.memory:
                 self.close()
                 return Outcome("memory", detail=f"resident {peak // MB} MB, allowed {self.campaign.memory // MB} MB", peak=peak)
-            if time.monotonic() - start > allowed:
+            if self._spent() - before > allowed or time.monotonic() - start > ASLEEP * allowed:
                 self.close()
                 return Outcome("hang", detail=f"no end after {allowed:.1f} s", seconds=allowed, peak=peak)
+
+    def _spent(self) -> float:
+        """Seconds of the processor that the process has had: other processes on the machine do not count."""
+        try:
+            with open(f"/proc/{self.process.pid}/stat") as f:
+                words = f.read().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            return 0.0
+        return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
     def _resident(self) -> int:
         try:

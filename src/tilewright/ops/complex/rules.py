@@ -62,13 +62,18 @@ def times(a: Pair, b: Pair) -> Pair:
 
 
 def over(a: Pair, b: Pair) -> Pair:
-    """a / b, scaled so that squares neither overflow nor vanish."""
-    size = F.maximum(F.abs_(b[0]), F.abs_(b[1]))
-    size = F.where(F.equal(size, 0), 1, size)
-    c, d = F.div(b[0], size), F.div(b[1], size)
-    total = F.add(F.square(c), F.square(d))
-    re, im = times(a, (c, F.neg(d)))
-    return F.div(F.div(re, total), size), F.div(F.div(im, total), size)
+    """a / b by Smith's formula, as NumPy and PyTorch compute it: squares neither overflow nor vanish, zeros and infinities divide."""
+    (x, y), (c, d) = a, b
+    c_size, d_size = F.abs_(c), F.abs_(d)
+    wide = F.greater_equal(c_size, d_size)
+    large, small = F.where(wide, c, d), F.where(wide, d, c)
+    ratio = F.div(small, large)
+    scale = F.div(1, F.add(large, F.mul(small, ratio)))
+    rx, ry = F.mul(x, ratio), F.mul(y, ratio)
+    re = F.mul(F.where(wide, F.add(x, ry), F.add(rx, y)), scale)
+    im = F.mul(F.where(wide, F.sub(y, rx), F.sub(ry, x)), scale)
+    zero = F.equal(F.maximum(c_size, d_size), 0)
+    return F.where(zero, F.div(x, c_size), re), F.where(zero, F.div(y, d_size), im)
 
 
 def magnitude(z: Value) -> Value:
@@ -119,10 +124,23 @@ def sign(op: Op, x: Value) -> Value:
     return join(F.where(none, 0, F.div(re, safe)), F.where(none, 0, F.div(im, safe)))
 
 
+def odd(x: Value) -> Value:
+    """Whether x is infinite or NaN."""
+    return F.logical_not(F.equal(F.sub(x, x), 0))
+
+
+def zero_wins(a: Value, b: Value) -> Value:
+    """a b, but 0 where one is 0 and the other infinite or NaN, as C has it of complex functions."""
+    none = F.logical_or(F.logical_and(F.equal(a, 0), odd(b)), F.logical_and(F.equal(b, 0), odd(a)))
+    return F.where(none, 0, F.mul(a, b))
+
+
 @rule
 def exp(op: Op, x: Value) -> Value:
     re, im = parts(x)
-    return polar(F.exp(re), im)
+    size = F.exp(re)
+    endless = F.logical_and(F.equal(re, float("inf")), odd(im))
+    return join(F.where(endless, size, zero_wins(size, F.one("cos", im))), zero_wins(size, F.one("sin", im)))
 
 
 @rule
@@ -141,15 +159,16 @@ def sqrt(op: Op, x: Value) -> Value:
     negative = F.less(re, 0)
     a = F.where(negative, F.abs_(other), t)
     b = F.where(negative, F.one("copysign", t, im), other)
-    return join(F.where(none, 0, a), F.where(none, 0, b))
+    high = F.one("is_inf", im)
+    return join(F.where(none, 0, F.where(high, float("inf"), a)), F.where(none, 0, F.where(high, im, b)))
 
 
 @rule
 def tanh(op: Op, x: Value) -> Value:
     re, im = parts(x)
-    t, u = F.tanh(re), F.one("tan", im)
+    t, u = F.tanh(re), F.where(F.one("is_inf", re), 0, F.one("tan", im))
     below = F.add(F.square(F.mul(t, u)), 1)
-    return join(F.div(F.mul(t, F.add(F.square(u), 1)), below), F.div(F.mul(u, F.sub(1, F.square(t))), below))
+    return join(zero_wins(t, F.div(F.add(F.square(u), 1), below)), zero_wins(u, F.div(F.square(F.div(1, F.one("cosh", re))), below)))
 
 
 @rule
@@ -168,15 +187,15 @@ def sigmoid(op: Op, x: Value) -> Value:
 
 @rule
 def pow_(op: Op, x: Value, y: Value) -> Value:
-    """exp(y log x); 0 ** y is 0, 1 where y is 0, and infinite where y is negative."""
+    """exp(y log x). 0 ** y is 1 where y is 0, else 0 or infinite by the sign of its real part, and NaN without one."""
     re, im = parts(x)
     none = F.logical_and(F.equal(re, 0), F.equal(im, 0))
-    power = exp(op, join(*times(parts(y), parts(log(op, join(F.where(none, 1, re), im))))))
-    a, b = parts(y)
-    still = F.cast(F.logical_and(F.equal(a, 0), F.equal(b, 0)), re.dtype)
+    (a, b), (size, turn) = parts(y), parts(log(op, join(F.where(none, 1, re), im)))
+    power = exp(op, join(F.sub(zero_wins(a, size), zero_wins(b, turn)), F.add(zero_wins(a, turn), zero_wins(b, size))))
+    nan, none_too = float("nan"), F.logical_and(F.equal(a, 0), F.equal(b, 0))
+    at_zero = F.where(F.less(a, 0), float("inf"), F.where(F.greater(a, 0), 0, F.where(none_too, F.cast(none_too, re.dtype), nan)))
     u, v = parts(power)
-    back = F.less(a, 0)
-    return join(F.where(none, F.where(back, float("inf"), still), u), F.where(none, F.where(back, float("nan"), F.mul(still, 0)), v))
+    return join(F.where(none, at_zero, u), F.where(none, F.where(odd(at_zero), nan, F.zeros(v)), v))
 
 
 # --- comparisons, casts, sums ------------------------------------------------------------------------------------------------------
@@ -245,8 +264,8 @@ def _of_parts(first: str, second: str, third: str, fourth: str, *, sign: float =
     """first(re) second(im) + i sign third(re) fourth(im)."""
     def made(op: Op, x: Value) -> Value:
         re, im = parts(x)
-        other = F.mul(F.one(third, re), F.one(fourth, im))
-        return join(F.mul(F.one(first, re), F.one(second, im)), other if sign > 0 else F.neg(other))
+        other = zero_wins(F.one(third, re), F.one(fourth, im))
+        return join(zero_wins(F.one(first, re), F.one(second, im)), other if sign > 0 else F.neg(other))
 
     return made
 
