@@ -362,8 +362,9 @@ def select(conditions: Sequence[Any], choices: Sequence[Any], default: Any = 0) 
 
 @public
 def heaviside(x1: Array, x2: Any) -> Array:
+    x1 = as_float(x1)
     made = call("where", x1 == 0, x2, (x1 > 0).astype(x1.dtype))
-    return call("where", x1 != x1, x1, made) if dt.dtype(x1.dtype).kind == "f" else made  # type: ignore[no-any-return]
+    return call("where", x1 != x1, x1, made)  # type: ignore[no-any-return]
 
 
 # ---- parts of arrays

@@ -292,7 +292,8 @@ def _number_for_nan(x: Array, value: float) -> Array:
 
 def _nan_extreme(name: str, fill: float) -> Callable[..., Any]:
     def made(x: Array, axis: Any = None, keepdims: bool = False) -> Array:
-        x = as_float(x)
+        if dt.dtype(x.dtype).kind != "f":
+            return call(name, x, axis=axis, keepdims=keepdims)  # type: ignore[no-any-return]
         found = call(name, _number_for_nan(x, fill), axis=axis, keepdims=keepdims)
         return call("where", call("all", call("isnan", x), axis=axis, keepdims=keepdims), float("nan"), found)  # type: ignore[no-any-return]
 
@@ -300,10 +301,10 @@ def _nan_extreme(name: str, fill: float) -> Callable[..., Any]:
 
 
 FUNCTIONS |= {"nanmax": _nan_extreme("max", float("-inf")), "nanmin": _nan_extreme("min", float("inf")),
-              "nansum": lambda x, axis=None, keepdims=False: call("sum", _number_for_nan(as_float(x), 0.0), axis=axis, keepdims=keepdims),
-              "nanprod": lambda x, axis=None, keepdims=False: call("prod", _number_for_nan(as_float(x), 1.0), axis=axis, keepdims=keepdims),
+              "nansum": lambda x, axis=None, keepdims=False: call("sum", _number_for_nan(x, 0.0), axis=axis, keepdims=keepdims),
+              "nanprod": lambda x, axis=None, keepdims=False: call("prod", _number_for_nan(x, 1.0), axis=axis, keepdims=keepdims),
               "ptp": lambda x, axis=None, keepdims=False: (lambda y: y.max(axis=axis, keepdims=keepdims) - y.min(
-                  axis=axis, keepdims=keepdims))(as_float(x))}
+                  axis=axis, keepdims=keepdims))(x if dt.dtype(x.dtype).kind in "iu" else as_float(x))}
 
 
 @public
@@ -327,15 +328,15 @@ def nanstd(x: Array, axis: Any = None, keepdims: bool = False, ddof: int = 0) ->
 
 
 @public
-def average(x: Array, axis: Any = None, weights: Any = None) -> Array:
+def average(x: Array, axis: Any = None, weights: Any = None, keepdims: bool = False) -> Array:
     x = as_float(x)
     if weights is None:
-        return x.mean(axis=axis)
+        return x.mean(axis=axis, keepdims=keepdims)
     if weights.ndim < x.ndim:
         (k,) = axes_of(axis, x.ndim, "average")
         weights = weights.reshape([-1 if i == k else 1 for i in range(x.ndim)])
     wide = weights.astype(x.dtype).expand(*x.shape)
-    return (x * wide).sum(axis=axis) / wide.sum(axis=axis)  # type: ignore[no-any-return]
+    return (x * wide).sum(axis=axis, keepdims=keepdims) / wide.sum(axis=axis, keepdims=keepdims)  # type: ignore[no-any-return]
 
 
 @public
