@@ -145,10 +145,16 @@ def offered(name: str, on_arrays: Fn, traced: Fn | None) -> Fn:
         if limits and kwargs and not _LIMITS.isdisjoint(kwargs):
             return limited(name, *args, **kwargs)
         if tracing() and (traced is not None or _has(Tracer, args) or _has(Tracer, kwargs.values())):
-            if traced is None:
+            inside = traced
+            if inside is None:
+                from .composed import FUNCTIONS as BOTH
+                from .composed import TRACED
+
+                inside = TRACED.get(name) or BOTH.get(name)
+            if inside is None:
                 raise TraceError(f"trace: tw.{name} does not work on traced arrays yet; call it outside of the traced function "
                                  f"({user_place()})")
-            return traced(*args, **kwargs)
+            return inside(*args, **kwargs)
         try:
             if _has(Array, args) or _has(Array, kwargs.values()) or not (foreign(args) or foreign(kwargs.values())):
                 return on_arrays(*args, **kwargs)

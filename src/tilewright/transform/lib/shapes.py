@@ -115,11 +115,13 @@ def flip(x: Any, axis: Any = None) -> Any:
 
 
 @public
-def concat(arrays: Sequence[Any], axis: int = 0) -> Any:
-    """Arrays one after the other along an axis."""
+def concat(arrays: Sequence[Any], axis: int | None = 0) -> Any:
+    """Arrays one after the other along an axis; with axis None, all elements."""
     if not arrays:
         raise ShapeError(f"concat: needs at least one array ({user_place()})")
     values = promote(*arrays)
+    if axis is None:
+        values, axis = [ravel(v) for v in values], 0
     return apply(Concat(axis=one_axis("concat", axis, values[0].ndim)), *values)
 
 
