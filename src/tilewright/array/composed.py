@@ -38,7 +38,7 @@ def made_there(name: str, *args: Any) -> Any:
 
 
 def listed(x: Any) -> Any:
-    """Indices that have to be known, on the host."""
+    """Numbers that have to be known, on the host."""
     if isinstance(x, slice):
         return x
     return np.asarray(x.numpy() if type(x) is Array else x)
@@ -597,14 +597,21 @@ def roll(x: Any, shift: Any, axis: Any = None) -> Any:
     return x
 
 
+def values_between(given: Any, at: Any, rank: int, axis: int) -> tuple[Any, int]:
+    """What is inserted at positions along an axis, and how many. The first axis of values for one position is that axis, as in NumPy."""
+    if not at.ndim and given.ndim:
+        given = call("moveaxis", given.reshape(*[1] * (rank - given.ndim), *given.shape), 0, axis)
+    many = given.ndim == rank if not at.ndim else given.ndim == rank == 1
+    return given, max(at.size, given.shape[axis] if many else 1)
+
+
 @traced
 def insert(x: Any, where: Any, values: Any, axis: int | None = None) -> Any:
     x, axis = (x.reshape(-1), 0) if axis is None else (x, axis)
     (k,) = axes_of(axis, x.ndim, "insert")
-    n, given = x.shape[k], there(values).astype(x.dtype)
+    n = x.shape[k]
     at = listed(range(*where.indices(n)) if isinstance(where, slice) else where)
-    many = given.ndim == x.ndim if not at.ndim else given.ndim == x.ndim == 1
-    count = max(at.size, given.shape[k] if many else 1)
+    given, count = values_between(there(values).astype(x.dtype), at, x.ndim, k)
     wide = call("broadcast_to", given, (*x.shape[:k], count, *x.shape[k + 1 :]))
     return call("take", call("concat", [x, wide], axis=k), np.insert(np.arange(n), at, n + np.arange(count)), axis=k)
 

@@ -15,7 +15,7 @@ from ..transform import control, custom, derive
 from ..transform import vmap as batching
 from ..transform.lib import ALIASES, FUNCTIONS, function
 from ..transform.lib.elementwise import ON_FLOATS, answer
-from ..transform.trace import Tracer, as_array, tracing, user_place
+from ..transform.trace import Tracer, as_array, install, tracing, user_place
 from . import lazy, native, operators
 from .api import contractions, creation, elementwise, info, more, protocols, reductions, searching, shapes
 from .api.base import written
@@ -389,6 +389,16 @@ def public(name: str) -> Fn:
         raise AttributeError(f"module 'tilewright' has no attribute {name!r}") from None
 
 
+def _method(name: str) -> Fn:
+    return lambda self, *args, **options: OFFERED[name](self, *args, **options)
+
+
+def _expanded(x: Any, *shape: Any) -> Any:
+    return OFFERED["broadcast_to"](x, shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape)
+
+
+install(**{_name: _method(_name) for _name in ("round", "repeat", "take", "diagonal", "unfold")}, expand=_expanded,
+        copy=lambda self: self, view=lambda self: self)
 __getattr__ = public  # not as globals: `any` and `abs` are Python's in this module
 
 

@@ -11,7 +11,7 @@ from ...transform.trace import Functions
 from .. import composed
 from ..api.base import FLOAT, axes_of, common
 from ..arrays import Array
-from ..composed import as_float, call
+from ..composed import as_float, call, listed, there, values_between
 from . import placed as P
 
 public = FUNCTIONS = Functions(composed.FUNCTIONS)
@@ -134,10 +134,8 @@ def insert(x: Array, where: Any, values: Any, axis: int | None = None) -> Array:
     x, axis = (x.reshape(-1), 0) if axis is None else (x, axis)
     (k,) = axes_of(axis, x.ndim, "insert")
     n = x.shape[k]
-    given = values if type(values) is Array else call("asarray", values, device="cuda")
-    at = np.asarray(where.numpy() if type(where) is Array else where if not isinstance(where, slice) else range(*where.indices(n)))
-    many = given.ndim == x.ndim if not at.ndim else given.ndim == x.ndim == 1
-    count = max(at.size, given.shape[k] if many else 1)
+    at = listed(range(*where.indices(n)) if isinstance(where, slice) else where)
+    given, count = values_between(there(values), at, x.ndim, k)
     old = np.insert(np.arange(n), at, np.full(count, -1)) >= 0
     shape = (*x.shape[:k], n + count, *x.shape[k + 1 :])
     made: Array = call("empty", shape, x.dtype, device="cuda")
