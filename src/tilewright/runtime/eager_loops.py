@@ -305,7 +305,7 @@ def tw_transpose_run(args, begin, end, scratch):
     return 0
 
 
-def is_transposed(h):
+def is_transposed(h, side, least):
     if ldi32(h + 24) != 2:
         return 0
     size = ld64(ld64(h + 56) + 40)
@@ -313,7 +313,7 @@ def is_transposed(h):
     dims = ld64(h + 32)
     rows = ld64(dims)
     columns = ld64(dims + 8)
-    return ld64(strides) == size and ld64(strides + 8) > size and rows >= 16 and columns >= 16 and rows * columns >= 4096
+    return ld64(strides) == size and ld64(strides + 8) > size and rows >= side and columns >= side and rows * columns >= least
 
 
 def source_of(op, pos, count, buffer):
