@@ -147,10 +147,10 @@ def offered(name: str, on_arrays: Fn, traced: Fn | None) -> Fn:
         if tracing() and (traced is not None or _has(Tracer, args) or _has(Tracer, kwargs.values())):
             inside = traced
             if inside is None:
-                from .composed import FUNCTIONS as BOTH
-                from .composed import TRACED
+                from . import composed
+                from . import traced as inside_traces
 
-                inside = TRACED.get(name) or BOTH.get(name)
+                inside = inside_traces.FUNCTIONS.get(name) or composed.FUNCTIONS.get(name)
             if inside is None:
                 raise TraceError(f"trace: tw.{name} does not work on traced arrays yet; call it outside of the traced function "
                                  f"({user_place()})")
