@@ -51,7 +51,7 @@ def values_between(given: Any, at: Any, rank: int, axis: int) -> tuple[Any, int]
     return given, max(at.size, given.shape[axis] if many else 1)
 
 
-def as_float(x: Array) -> Array:
+def as_float(x: Any) -> Any:
     return x if dt.dtype(x.dtype).kind in "fc" else x.astype(FLOAT)
 
 
@@ -63,7 +63,7 @@ def in_one_axis(x: Array, axis: Any) -> tuple[Array, tuple[int, ...]]:
     return x.transpose((*kept, *axes)).reshape(*shape, -1 if x.size else int(np.prod([x.shape[i] for i in axes]))), axes
 
 
-def with_axes(made: Array, axes: Sequence[int], rank: int, keepdims: bool, before: int = 0) -> Array:
+def with_axes(made: Array, axes: Sequence[int], rank: int, keepdims: bool, before: int = 0) -> Any:
     """`made` with axes of size 1 again, behind `before` others."""
     for i in sorted(axes) if keepdims else ():
         made = made[(*[slice(None)] * (before + i), None)]
@@ -73,7 +73,7 @@ def with_axes(made: Array, axes: Sequence[int], rank: int, keepdims: bool, befor
 # ---- shapes
 
 @public
-def tile(x: Array, repetitions: Any) -> Array:
+def tile(x: Array, repetitions: Any) -> Any:
     times = repetitions if isinstance(repetitions, (tuple, list)) else (repetitions,)
     rank = max(len(times), x.ndim)
     times, shape = (*[1] * (rank - len(times)), *times), (*[1] * (rank - x.ndim), *x.shape)
@@ -83,7 +83,7 @@ def tile(x: Array, repetitions: Any) -> Array:
 
 
 @public
-def repeat(x: Array, repeats: Any, axis: int | None = None) -> Array:
+def repeat(x: Array, repeats: Any, axis: int | None = None) -> Any:
     if axis is None:
         return repeat(x.reshape(-1), repeats, 0)
     (k,) = axes_of(axis, x.ndim, "repeat")
@@ -114,13 +114,13 @@ for _name in ("column_stack", "dstack"):
 
 
 @public
-def append(x: Array, values: Any, axis: int | None = None) -> Array:
-    given = values if isinstance(values, (Array, Tracer)) else made_there("asarray", values, x.dtype)
-    return call("concat", [v.reshape(-1) if axis is None else v for v in (x, given)], axis=axis or 0)  # type: ignore[no-any-return]
+def append(x: Array, values: Any, axis: int | None = None) -> Any:
+    given: Any = values if isinstance(values, (Array, Tracer)) else made_there("asarray", values, x.dtype)
+    return call("concat", [v.reshape(-1) if axis is None else v for v in (x, given)], axis=axis or 0)
 
 
 @public
-def delete(x: Array, where: Any, axis: int | None = None) -> Array:
+def delete(x: Array, where: Any, axis: int | None = None) -> Any:
     x, axis = (x.reshape(-1), 0) if axis is None else (x, axis)
     (k,) = axes_of(axis, x.ndim, "delete")
     left = np.delete(np.arange(x.shape[k]), listed(where))
@@ -152,15 +152,15 @@ def divmod(x1: Any, x2: Any) -> tuple[Array, Array]:  # noqa: A001  the standard
 
 
 @public
-def select(conditions: Sequence[Any], choices: Sequence[Any], default: Any = 0) -> Array:
+def select(conditions: Sequence[Any], choices: Sequence[Any], default: Any = 0) -> Any:
     made = default
     for c, x in zip(conditions[::-1], choices[::-1], strict=True):
         made = call("where", c, x, made)
-    return made  # type: ignore[no-any-return]
+    return made
 
 
 @public
-def diff(x: Array, n: int = 1, axis: int = -1) -> Array:
+def diff(x: Array, n: int = 1, axis: int = -1) -> Any:
     (k,) = axes_of(axis, x.ndim, "diff")
     before = (slice(None),) * k
     for _ in range(n):
@@ -195,14 +195,14 @@ def gradient(x: Array, *spacing: Any, axis: Any = None) -> Any:
 
 
 @public
-def trapezoid(y: Array, x: Any = None, dx: float = 1.0, axis: int = -1) -> Array:
+def trapezoid(y: Array, x: Any = None, dx: float = 1.0, axis: int = -1) -> Any:
     y = call("moveaxis", as_float(y), axis, -1)
     steps: Any = dx if x is None else diff(call("moveaxis", x, axis, -1) if x.ndim > 1 else x)
-    return ((y[..., 1:] + y[..., :-1]) * steps * 0.5).sum(axis=-1)  # type: ignore[no-any-return]
+    return ((y[..., 1:] + y[..., :-1]) * steps * 0.5).sum(axis=-1)
 
 
 @public
-def searchsorted(x1: Array, x2: Any, side: str = "left", sorter: Any = None) -> Array:
+def searchsorted(x1: Array, x2: Any, side: str = "left", sorter: Any = None) -> Any:
     """A binary search of all elements at once: in each step one gather and one kernel."""
     if side not in ("left", "right"):
         raise ArgumentError(f"searchsorted: side is 'left' or 'right', got {side!r}")
@@ -220,11 +220,11 @@ def searchsorted(x1: Array, x2: Any, side: str = "left", sorter: Any = None) -> 
             right = right | (call("isnan", flat) & ~call("isnan", found)) if side == "left" else right | call("isnan", flat)
         right = right & (middle < high)
         low, high = call("where", right, middle + 1, low), call("where", right, high, middle)
-    return low.reshape(v.shape)  # type: ignore[no-any-return]
+    return low.reshape(v.shape)
 
 
 @public
-def digitize(x: Array, bins: Array, right: bool = False) -> Array:
+def digitize(x: Array, bins: Array, right: bool = False) -> Any:
     edges = there(bins)
     if len(edges) > 1 and (listed(bins)[0] > listed(bins)[-1] if not isinstance(bins, Tracer) else False):
         return len(edges) - searchsorted(edges[::-1], x, "right" if right else "left")
@@ -232,17 +232,17 @@ def digitize(x: Array, bins: Array, right: bool = False) -> Array:
 
 
 @public
-def isin(x1: Any, x2: Any, invert: bool = False) -> Array:
+def isin(x1: Any, x2: Any, invert: bool = False) -> Any:
     x1, values = there(x1), call("sort", there(x2).reshape(-1))
     if not len(values):
-        return made_there("full", x1.shape, invert, np.bool_)  # type: ignore[no-any-return]
+        return made_there("full", x1.shape, invert, np.bool_)
     at = call("minimum", searchsorted(values, x1), len(values) - 1)
     found: Array = values[at] == x1
     return ~found if invert else found
 
 
 @public
-def interp(x: Any, xp: Any, fp: Any) -> Array:
+def interp(x: Any, xp: Any, fp: Any) -> Any:
     x, xp, fp = (there(v) for v in (x, xp, fp))
     dtype = fp.dtype if dt.dtype(fp.dtype).kind == "f" else FLOAT
     x, xp, fp = (v.astype(np.float64) for v in (x, xp, fp))
@@ -251,18 +251,18 @@ def interp(x: Any, xp: Any, fp: Any) -> Array:
     a, b = fp[k], fp[call("minimum", k + 1, len(xp) - 1)]
     made = a + (x - low) * call("where", high == low, 0.0, (b - a) / (high - low))
     made = call("where", x <= xp[0], fp[0], call("where", x >= xp[-1], fp[-1], made))
-    return call("where", call("isnan", x), x, made).astype(dtype)  # type: ignore[no-any-return]
+    return call("where", call("isnan", x), x, made).astype(dtype)
 
 
 # ---- products and polynomials
 
 @public
-def vecdot(x1: Any, x2: Any, axis: int = -1) -> Array:
-    return (call("conj", x1) * x2 if dt.dtype(x1.dtype).kind == "c" else x1 * x2).sum(axis=axis)  # type: ignore[no-any-return]
+def vecdot(x1: Any, x2: Any, axis: int = -1) -> Any:
+    return (call("conj", x1) * x2 if dt.dtype(x1.dtype).kind == "c" else x1 * x2).sum(axis=axis)
 
 
 @public
-def tensordot(x1: Array, x2: Array, axes: Any = 2) -> Array:
+def tensordot(x1: Array, x2: Array, axes: Any = 2) -> Any:
     """As one product of matrices."""
     n = axes if isinstance(axes, int) else 0
     first, second = (range(x1.ndim - n, x1.ndim), range(n)) if isinstance(axes, int) else ((a,) if isinstance(a, int) else a for a in axes)
@@ -279,17 +279,17 @@ def tensordot(x1: Array, x2: Array, axes: Any = 2) -> Array:
 
 
 @public
-def vdot(x1: Array, x2: Array) -> Array:
+def vdot(x1: Array, x2: Array) -> Any:
     return vecdot(x1.reshape(-1), x2.reshape(-1))
 
 
 @public
-def inner(x1: Array, x2: Array) -> Array:
+def inner(x1: Array, x2: Array) -> Any:
     return x1 * x2 if not x1.ndim or not x2.ndim else call("tensordot", x1, x2, axes=((-1,), (-1,)))
 
 
 @public
-def kron(x1: Array, x2: Array) -> Array:
+def kron(x1: Array, x2: Array) -> Any:
     n = max(x1.ndim, x2.ndim)
     a, b = (x.reshape((*[1] * (n - x.ndim), *x.shape)) for x in (x1, x2))
     wide = a.reshape([m for s in a.shape for m in (s, 1)]) * b.reshape([m for s in b.shape for m in (1, s)])
@@ -297,15 +297,15 @@ def kron(x1: Array, x2: Array) -> Array:
 
 
 @public
-def cross(x1: Array, x2: Array, axis: int = -1) -> Array:
+def cross(x1: Array, x2: Array, axis: int = -1) -> Any:
     if x1.shape[axis] != 3 or x2.shape[axis] != 3:
         raise ArgumentError(f"cross: needs vectors of three elements, got {x1.shape[axis]} and {x2.shape[axis]}")
     a, b = (call("moveaxis", x, axis, 0) for x in (x1, x2))
-    return call("stack", [a[i - 2] * b[i - 1] - a[i - 1] * b[i - 2] for i in range(3)], axis=axis)  # type: ignore[no-any-return]
+    return call("stack", [a[i - 2] * b[i - 1] - a[i - 1] * b[i - 2] for i in range(3)], axis=axis)
 
 
 @public
-def convolve(x1: Array, x2: Array, mode: str = "full") -> Array:
+def convolve(x1: Array, x2: Array, mode: str = "full") -> Any:
     long, short = (x1, x2) if len(x1) >= len(x2) else (x2, x1)
     n, m = len(long), len(short)
     more = {"full": m - 1, "valid": 0, "same": m - 1}[mode]
@@ -315,30 +315,30 @@ def convolve(x1: Array, x2: Array, mode: str = "full") -> Array:
 
 
 @public
-def correlate(x1: Array, x2: Array, mode: str = "valid") -> Array:
+def correlate(x1: Array, x2: Array, mode: str = "valid") -> Any:
     made = convolve(x1, x2[::-1], mode)
     return made[::-1] if mode == "valid" and len(x2) > len(x1) else made
 
 
 @public
-def polyval(p: Any, x: Any) -> Array:
+def polyval(p: Any, x: Any) -> Any:
     made = x * 0
     for k in range(len(p)):
         made = made * x + p[k]
-    return made  # type: ignore[no-any-return]
+    return made
 
 
 @public
-def vander(x: Array, n: int | None = None, increasing: bool = False) -> Array:
+def vander(x: Array, n: int | None = None, increasing: bool = False) -> Any:
     count = len(x) if n is None else n
     powers = made_there("asarray", np.arange(count), x.dtype)
-    return x[:, None] ** (powers if increasing else powers[::-1])[None, :]  # type: ignore[no-any-return]
+    return x[:, None] ** (powers if increasing else powers[::-1])[None, :]
 
 
 # ---- statistics
 
 @public
-def count_nonzero(x: Array, axis: Any = None, keepdims: bool = False) -> Array:
+def count_nonzero(x: Array, axis: Any = None, keepdims: bool = False) -> Any:
     return (x != 0).astype(np.int64).sum(axis=axis, keepdims=keepdims)
 
 
@@ -371,7 +371,7 @@ PLACES: dict[str, Callable[[Any, int], Any]] = {
 
 
 @public
-def quantile(x: Array, q: Any, axis: Any = None, keepdims: bool = False, method: str = "linear") -> Array:
+def quantile(x: Array, q: Any, axis: Any = None, keepdims: bool = False, method: str = "linear") -> Any:
     if method not in PLACES:
         raise ArgumentError(f"quantile: the method is one of {', '.join(PLACES)}, got {method!r}")
     points = listed(q).astype(np.float64)
@@ -394,17 +394,17 @@ def quantile(x: Array, q: Any, axis: Any = None, keepdims: bool = False, method:
 
 
 @public
-def percentile(x: Array, q: Any, axis: Any = None, keepdims: bool = False, method: str = "linear") -> Array:
+def percentile(x: Array, q: Any, axis: Any = None, keepdims: bool = False, method: str = "linear") -> Any:
     return quantile(x, listed(q).astype(np.float64) / 100, axis, keepdims, method)
 
 
 @public
-def median(x: Array, axis: Any = None, keepdims: bool = False) -> Array:
+def median(x: Array, axis: Any = None, keepdims: bool = False) -> Any:
     return quantile(x, 0.5, axis, keepdims)
 
 
 @public
-def nanmedian(x: Array, axis: Any = None, keepdims: bool = False) -> Array:
+def nanmedian(x: Array, axis: Any = None, keepdims: bool = False) -> Any:
     x = as_float(x)
     rows, axes = in_one_axis(x, axis)
     count = (rows == rows).astype(np.int64).sum(axis=-1, keepdims=True)
@@ -413,16 +413,16 @@ def nanmedian(x: Array, axis: Any = None, keepdims: bool = False) -> Array:
     return with_axes(low * 0.5 + high * 0.5, axes, x.ndim, keepdims)
 
 
-def _number_for_nan(x: Array, value: float) -> Array:
+def _number_for_nan(x: Array, value: float) -> Any:
     return call("where", call("isnan", x), value, x) if dt.dtype(x.dtype).kind == "f" else x
 
 
 def _nan_extreme(name: str, fill: float) -> Callable[..., Any]:
-    def made(x: Array, axis: Any = None, keepdims: bool = False) -> Array:
+    def made(x: Array, axis: Any = None, keepdims: bool = False) -> Any:
         if dt.dtype(x.dtype).kind != "f":
-            return call(name, x, axis=axis, keepdims=keepdims)  # type: ignore[no-any-return]
+            return call(name, x, axis=axis, keepdims=keepdims)
         found = call(name, _number_for_nan(x, fill), axis=axis, keepdims=keepdims)
-        return call("where", call("all", call("isnan", x), axis=axis, keepdims=keepdims), float("nan"), found)  # type: ignore[no-any-return]
+        return call("where", call("all", call("isnan", x), axis=axis, keepdims=keepdims), float("nan"), found)
 
     return made
 
@@ -435,14 +435,14 @@ FUNCTIONS |= {"nanmax": _nan_extreme("max", float("-inf")), "nanmin": _nan_extre
 
 
 @public
-def nanmean(x: Array, axis: Any = None, keepdims: bool = False) -> Array:
+def nanmean(x: Array, axis: Any = None, keepdims: bool = False) -> Any:
     x = as_float(x)
     count = (x == x).astype(x.dtype).sum(axis=axis, keepdims=keepdims)
     return _number_for_nan(x, 0.0).sum(axis=axis, keepdims=keepdims) / count
 
 
 @public
-def nanvar(x: Array, axis: Any = None, keepdims: bool = False, ddof: int = 0) -> Array:
+def nanvar(x: Array, axis: Any = None, keepdims: bool = False, ddof: int = 0) -> Any:
     x = as_float(x)
     count = (x == x).astype(x.dtype).sum(axis=axis, keepdims=keepdims)
     apart = _number_for_nan(x - nanmean(x, axis, True), 0.0)
@@ -450,12 +450,12 @@ def nanvar(x: Array, axis: Any = None, keepdims: bool = False, ddof: int = 0) ->
 
 
 @public
-def nanstd(x: Array, axis: Any = None, keepdims: bool = False, ddof: int = 0) -> Array:
-    return call("sqrt", nanvar(x, axis, keepdims, ddof))  # type: ignore[no-any-return]
+def nanstd(x: Array, axis: Any = None, keepdims: bool = False, ddof: int = 0) -> Any:
+    return call("sqrt", nanvar(x, axis, keepdims, ddof))
 
 
 @public
-def average(x: Array, axis: Any = None, weights: Any = None, keepdims: bool = False) -> Array:
+def average(x: Array, axis: Any = None, weights: Any = None, keepdims: bool = False) -> Any:
     x = as_float(x)
     if weights is None:
         return x.mean(axis=axis, keepdims=keepdims)
@@ -464,11 +464,11 @@ def average(x: Array, axis: Any = None, weights: Any = None, keepdims: bool = Fa
         (k,) = axes_of(axis, x.ndim, "average")
         weights = weights.reshape([-1 if i == k else 1 for i in range(x.ndim)])
     wide = call("broadcast_to", weights.astype(x.dtype), x.shape)
-    return (x * wide).sum(axis=axis, keepdims=keepdims) / wide.sum(axis=axis, keepdims=keepdims)  # type: ignore[no-any-return]
+    return (x * wide).sum(axis=axis, keepdims=keepdims) / wide.sum(axis=axis, keepdims=keepdims)
 
 
 @public
-def cov(x: Array, y: Any = None, rowvar: bool = True, ddof: int | None = None) -> Array:
+def cov(x: Array, y: Any = None, rowvar: bool = True, ddof: int | None = None) -> Any:
     x = as_float(x)
     rows = x.reshape(1, -1) if x.ndim < 2 else x if rowvar else x.T
     if y is not None:
@@ -480,25 +480,25 @@ def cov(x: Array, y: Any = None, rowvar: bool = True, ddof: int | None = None) -
 
 
 @public
-def corrcoef(x: Array, y: Any = None, rowvar: bool = True) -> Array:
+def corrcoef(x: Array, y: Any = None, rowvar: bool = True) -> Any:
     c = cov(x, y, rowvar)
     if not c.ndim:
         return c / c
     d = call("sqrt", call("diagonal", c))
-    return call("clip", c / d[:, None] / d[None, :], -1.0, 1.0)  # type: ignore[no-any-return]
+    return call("clip", c / d[:, None] / d[None, :], -1.0, 1.0)
 
 
 def _running(name: str, start: int) -> Callable[..., Any]:
     """`cumulative_sum` and `cumulative_prod`, from the functions that are compiled."""
-    def made(x: Array, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Array:
+    def made(x: Array, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Any:
         if axis is None and x.ndim > 1:
             raise ArgumentError(f"{name}: needs an axis, got {x.ndim} of them")
         k = axes_of(axis if axis is not None else 0, x.ndim, name)[0]
         found = call("cumsum" if not start else "cumprod", x, axis=k, dtype=dtype)
         if not include_initial:
-            return found  # type: ignore[no-any-return]
+            return found
         shape = (*x.shape[:k], 1, *x.shape[k + 1 :])
-        return call("concat", [made_there("full", shape, start, found.dtype), found], axis=k)  # type: ignore[no-any-return]
+        return call("concat", [made_there("full", shape, start, found.dtype), found], axis=k)
 
     return made
 

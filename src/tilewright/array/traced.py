@@ -21,8 +21,8 @@ FUNCTIONS |= {"shape": lambda x: as_tracer(x).shape, "ndim": lambda x: as_tracer
              "fliplr": lambda x: call("flip", x, axis=1), "flipud": lambda x: call("flip", x, axis=0),
              "vsplit": lambda x, parts: call("split", x, parts, 0), "dsplit": lambda x, parts: call("split", x, parts, 2),
              "hsplit": lambda x, parts: call("split", x, parts, min(1, as_tracer(x).ndim - 1)),
-             "atleast_1d": lambda x: as_tracer(x) if as_tracer(x).ndim else as_tracer(x).reshape(1),
-             "atleast_2d": lambda x: as_tracer(x) if as_tracer(x).ndim > 1 else as_tracer(x).reshape(1, -1)}
+             "atleast_1d": lambda x: as_tracer(x) if as_tracer(x).ndim else call("reshape", x, 1),
+             "atleast_2d": lambda x: as_tracer(x) if as_tracer(x).ndim > 1 else call("reshape", x, (1, -1))}
 
 
 @public
@@ -172,4 +172,4 @@ def cbrt(x: Any) -> Any:
 
 
 FUNCTIONS |= {"fmax": _without_nan("maximum"), "fmin": _without_nan("minimum"), "deg2rad": lambda x: as_float(as_tracer(x)) * (np.pi / 180),
-           "rad2deg": lambda x: as_float(as_tracer(x)) * (180 / np.pi)}
+             "rad2deg": lambda x: as_float(as_tracer(x)) * (180 / np.pi)}

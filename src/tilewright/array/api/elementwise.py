@@ -183,8 +183,14 @@ def check_broadcast(name: str, *arrays: Header) -> tuple[int, ...]:
         raise ArgumentError(f"{name}: the shapes do not broadcast, got {' and '.join(map(shown, arrays))}") from None
 
 
+def _refuse_mask(name: str, where: Any) -> None:
+    if where is not None:
+        raise ArgumentError(f"{name}: `where` needs `out`, whose elements stay where the mask does not hold")
+
+
 def _unary(name: str) -> Fn:
-    def call(x: Any, /, *, out: Any = None) -> Any:
+    def call(x: Any, /, *, out: Any = None, where: Any = None) -> Any:
+        _refuse_mask(name, where)
         if lazy.is_on() and type(x) is Array:
             made = _later1(name, x)
             if made is not None:
@@ -197,7 +203,8 @@ def _unary(name: str) -> Fn:
 
 
 def _binary(name: str) -> Fn:
-    def call(x1: Any, x2: Any, /, *, out: Any = None) -> Any:
+    def call(x1: Any, x2: Any, /, *, out: Any = None, where: Any = None) -> Any:
+        _refuse_mask(name, where)
         if lazy.is_on() and (type(x1) is Array or type(x2) is Array):
             made = _later2(name, x1, x2)
             if made is not None:

@@ -1,6 +1,7 @@
 """Sums, extremes, statistics and running sums of Arrays."""
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -258,7 +259,8 @@ def average(x: Any, axis: Any = None, weights: Any = None, *, keepdims: bool = F
     """The weighted mean."""
     a = as_float(header(x, "average"))
     each = None if weights is None else header(weights)
-    return give(np.asarray(np.average(computable(a), axis, each, keepdims=keepdims), a.dtype))
+    fn: Any = np.average
+    return give(np.asarray(fn(computable(a), axis, each, keepdims=keepdims), a.dtype))
 
 
 @public
@@ -275,3 +277,9 @@ def logsumexp(x: Any, /, axis: Any = None, keepdims: bool = False) -> Array:
     return give(made.astype(dtype, copy=False))
 
 
+for _name in NATIVE:  # `functions.limited` serves these two
+    if not _name.startswith("arg"):
+        _shown = inspect.signature(FUNCTIONS[_name])
+        _more = [inspect.Parameter(p, inspect.Parameter.KEYWORD_ONLY, default=None, annotation="Any")
+                 for p in ("initial", "where") if p == "where" or _name in JOINED]
+        FUNCTIONS[_name].__signature__ = _shown.replace(parameters=[*_shown.parameters.values(), *_more])  # type: ignore[attr-defined]

@@ -194,13 +194,14 @@ class At:
         return At(self._x, key)
 
     def _changed(self, mode: str, value: Any) -> Any:
-        x, key = self._x, self._key
+        x: Any = self._x
+        key = self._key
         if RANK[dtype_of(value)[0].kind] > RANK[x.value.dtype.kind]:
             raise ShapeError(f"at: cannot put {dtype_of(value)[0]} into {x.type}; use astype first ({user_place()})")
-        given = as_tracer(value, x.value.dtype)
+        given: Any = as_tracer(value, x.value.dtype)
         mask = key if not isinstance(key, (tuple, list)) and hasattr(key, "dtype") and dtype_of(key)[0].is_bool else None
         if mask is not None:
-            wide = as_tracer(mask).reshape(*mask.shape, *[1] * (x.ndim - len(mask.shape)))
+            wide = apply(Reshape(shape=(*mask.shape, *[1] * (x.ndim - len(mask.shape)))), as_tracer(mask))
             made = given if mode == "set" else x + given if mode == "add" else x * given if mode == "mul" else \
                 ELEMENTWISE[f"{mode}imum"](x, given)
             return ELEMENTWISE["where"](wide, made, x)

@@ -42,10 +42,14 @@ def axes_of(name: str, axis: Axes, ndim: int) -> tuple[int, ...]:
 def reduction(name: str, *, prepare: Callable[[Any], Tracer] = as_tracer) -> Callable[..., Any]:
     op = REGISTRY[name]
 
-    def call(x: Any, axis: Axes = None, keepdims: bool = False, **options: Any) -> Any:
-        x = prepare(x if name not in ADDING else in_dtype(x, options.pop("dtype", None)), **options)
+    def plain(x: Any, axis: Axes = None, keepdims: bool = False) -> Any:
+        x = prepare(x)
         return apply(op(axes=axes_of(name, axis, x.ndim), keepdims=keepdims), x)  # type: ignore[call-arg]
 
+    def adding(x: Any, axis: Axes = None, keepdims: bool = False, *, dtype: Any = None) -> Any:
+        return plain(in_dtype(x, dtype), axis, keepdims)
+
+    call = adding if name in ADDING else plain
     call.__doc__, call.__name__, call.__qualname__ = op.__doc__, name, name
     return call
 

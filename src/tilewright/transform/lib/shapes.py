@@ -161,9 +161,10 @@ def pad(x: Any, widths: Any, value: float = 0.0, *, mode: str = "constant", cons
     if len(pairs) != x.ndim or any(len(p) != 2 for p in pairs):
         raise ShapeError(f"pad: widths must be one (before, after) an axis of {x.type}, or one for all, got {widths} ({user_place()})")
     if mode in ("edge", "reflect", "symmetric", "wrap"):
+        pads: Any = np.pad
         for axis, (pair, n) in enumerate(zip(pairs, x.shape, strict=True)):
             if pair != (0, 0):
-                x = apply(Gather(axis=axis), x, as_tracer(np.pad(np.arange(n), pair, mode)))  # type: ignore[arg-type]
+                x = apply(Gather(axis=axis), x, as_tracer(pads(np.arange(n), pair, mode)))
         return x
     if mode != "constant":
         raise ShapeError(f"pad: the mode is constant, edge, reflect, symmetric or wrap, got {mode!r} ({user_place()})")
