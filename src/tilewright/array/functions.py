@@ -125,7 +125,8 @@ def limited(name: str, x: Any, axis: Any = None, *, where: Any = None, initial: 
 def offered(name: str, on_arrays: Fn, traced: Fn | None) -> Fn:
     """A function of Arrays that also works in traces, and on NumPy arrays and tensors, for which it gives NumPy arrays."""
     compiled: Fn | None = None
-    pointwise, limits = name in elementwise.UNARY or name in elementwise.BINARY, name in reductions.NATIVE
+    pointwise, plain_name = name in elementwise.UNARY or name in elementwise.BINARY, {"amax": "max", "amin": "min"}.get(name, name)
+    limits = plain_name in reductions.NATIVE
 
     @functools.wraps(on_arrays)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -143,7 +144,7 @@ def offered(name: str, on_arrays: Fn, traced: Fn | None) -> Fn:
             except REPORTED as e:
                 raise told(name, e) from None
         if limits and kwargs and not _LIMITS.isdisjoint(kwargs):
-            return limited(name, *args, **kwargs)
+            return limited(plain_name, *args, **kwargs)
         if tracing() and (traced is not None or _has(Tracer, args) or _has(Tracer, kwargs.values())):
             inside = traced
             if inside is None:
