@@ -188,3 +188,9 @@ def test_elements_where_a_mask_does_not_hold_stay() -> None:
     assert kept.tolist() == np.where(MASK, 1.0, 7.0).tolist()
     with pytest.raises(ArgumentError, match="exp: `where` needs `out`"):
         tw.exp(tw.zeros(3), where=tw.ones(3, dtype=tw.bool))
+
+
+def test_tensors_have_the_shape_of_their_array() -> None:
+    for x in (tw.asarray(2.5), tw.ones((2, 3)).T, tw.ones((2, 3))[:, ::2], tw.zeros((0, 2))):
+        made = x.torch()
+        assert (tuple(made.shape), made.tolist()) == (x.shape, x.tolist())
