@@ -159,3 +159,24 @@ def test_gradients_of_functions_that_are_made_of_others() -> None:
         leaf = torch.tensor(X, requires_grad=True)
         (wanted,) = torch.autograd.grad(theirs(leaf), leaf)
         np.testing.assert_allclose(tw.grad(ours)(X), wanted.numpy(), rtol=1e-4, atol=1e-4)
+
+
+def test_functions_of_sizes_that_vary() -> None:
+    functions: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+        "roll": (lambda x: tw.roll(x, 1, axis=0), lambda a: np.roll(a, 1, axis=0)),
+        "roll back": (lambda x: tw.roll(x, -1, axis=0), lambda a: np.roll(a, -1, axis=0)),
+        "diff": (lambda x: tw.diff(x, axis=0), lambda a: np.diff(a, axis=0)),
+        "tile": (lambda x: tw.tile(x, 2), lambda a: np.tile(a, 2)),
+        "vstack": (lambda x: tw.vstack([x, x]), lambda a: np.vstack([a, a])),
+        "median": (lambda x: tw.median(x, axis=1), lambda a: np.median(a, axis=1)),
+        "at": (lambda x: x.at[0].set(1.0), lambda a: np.concatenate([np.ones_like(a[:1]), a[1:]])),
+        "where": (lambda x: tw.sum(x, where=x > 0), lambda a: np.sum(a, where=a > 0)),
+    }
+    for ours, theirs in functions.values():
+        compiled = tw.jit(ours, dynamic={0: {0: "N"}})
+        for a in (X, X[:1], np.tile(X, (4, 1))):
+            np.testing.assert_allclose(compiled(a), theirs(a), rtol=1e-5)
+    with pytest.raises(tw.TilewrightError, match="N >= 2 depends on a size"):
+        tw.jit(lambda x: tw.roll(x, 2, axis=0), dynamic={0: {0: "N"}})(X)
+    with pytest.raises(tw.TilewrightError, match="quantile: where quantiles lie depends on the size"):
+        tw.jit(lambda x: tw.median(x, axis=0), dynamic={0: {0: "N"}})(X)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..core import dtypes as dt
-from ..core.errors import ArgumentError
+from ..core.errors import ArgumentError, SizeError
 from ..transform.promote import as_tracer
 from ..transform.trace import Functions, Tracer, tracing
 from .api.base import FLOAT, axes_of, common
@@ -380,6 +380,8 @@ def quantile(x: Array, q: Any, axis: Any = None, keepdims: bool = False, method:
     x = as_float(x)
     rows, axes = in_one_axis(x, axis)
     n = rows.shape[-1]
+    if not isinstance(n, int):
+        raise SizeError(f"quantile: where quantiles lie depends on the size of the axis, which must be known, got {n}")
     if not n:
         raise ArgumentError("quantile: nothing has no quantiles")
     s = call("sort", rows)

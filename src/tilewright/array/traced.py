@@ -104,9 +104,9 @@ def roll(x: Any, shift: Any, axis: Any = None) -> Any:
     for by, where in zip(shifts * len(axes) if len(shifts) == 1 else shifts, axes, strict=True):
         (k,) = axes_of(where, x.ndim, "roll")
         n, before = x.shape[k], (slice(None),) * k
-        by = int(by) % n if n else 0
-        if by:
-            x = call("concat", [x[(*before, slice(n - by, None))], x[(*before, slice(0, n - by))]], axis=k)
+        by = int(by) % n if isinstance(n, int) and n else int(by)
+        if by and n >= abs(by):  # of a run-time size a SizeError where its limits leave that open
+            x = call("concat", [x[(*before, slice(-by, None))], x[(*before, slice(0, -by))]], axis=k)
     return x
 
 

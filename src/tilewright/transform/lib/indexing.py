@@ -205,7 +205,9 @@ class At:
             made = given if mode == "set" else x + given if mode == "add" else x * given if mode == "mul" else \
                 ELEMENTWISE[f"{mode}imum"](x, given)
             return ELEMENTWISE["where"](wide, made, x)
-        places = get(as_tracer(np.arange(x.size).reshape(x.shape)), key)
+        from .creation import arange  # which is made of functions of this module
+
+        places = get(apply(Reshape(shape=x.shape), arange(x.size)), key)
         rows = apply(Reshape(shape=(places.size,)), places)
         updates = apply(Reshape(shape=(places.size,)), apply(Expand(shape=places.shape), given))
         flat = apply(Reshape(shape=(x.size,)), x)
