@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import mmap
 import subprocess
 import sys
@@ -384,3 +385,19 @@ atexit.register(lambda: print((x.T + 1).shape))
 def test_arrays_live_until_the_process_ends() -> None:
     done = subprocess.run([sys.executable, "-c", AT_THE_END], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "(4, 3)\n", "")
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "float16", "float32", "float64", "complex128"])
+@pytest.mark.parametrize("shape", [(), (1,), (0, 3), (10, 10), (17, 300), (70, 90), (16, 400), (2, 3, 4)])
+def test_copies_of_any_layout_are_contiguous_and_their_own(dtype: str, shape: tuple[int, ...]) -> None:
+    a = (np.arange(math.prod(shape)) % 101).reshape(shape).astype(dtype)
+    views = [a, a.T, np.broadcast_to(a, (3, *shape))]
+    if shape:
+        views += [a[::-1], a[..., ::2], np.moveaxis(a, 0, -1)[..., ::3], a[..., ::-1].T, np.broadcast_to(a[:1], shape)]
+    for v in views:
+        x = tw.asarray(v)
+        for made in (x.copy(), tw.copy(x)):
+            np.testing.assert_array_equal(made.numpy(), v)
+            assert (made.dtype, made.strides) == (v.dtype, v.copy().strides)
+        made[...] = 0
+        np.testing.assert_array_equal(x.numpy(), v)

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import tilewright as tw
+from tilewright.array import machine
 from tilewright.core.errors import ArgumentError
 
 
@@ -98,3 +99,98 @@ def test_what_numpy_writes_and_names() -> None:
     with pytest.raises(ArgumentError, match="at most 64 axes, got 65"):
         tw.ones([1] * 65)
     assert "shape=(5000,)" in repr(tw.arange(5000))
+
+
+def test_scalars_of_numpy_inside_functions() -> None:
+    """A comparison of a header without axes is a scalar, which native code must not take for a header."""
+    assert tw.count_nonzero(tw.asarray(3.0)).item() == 1
+    assert tw.count_nonzero(tw.asarray(False)).tolist() == 0
+    made = machine.reduction("sum", np.float32(2.0), (), False)  # type: ignore[arg-type]
+    assert made is None or made == 2
+    found: Any = machine.elementwise("exp", [np.float32(0.0)], np.dtype(np.float32))  # type: ignore[list-item]
+    assert found in (None, 1)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int64"])
+@pytest.mark.parametrize("number", [300, -1, 2**70, -(2**70)])
+def test_comparisons_with_integers_beyond_the_dtype(dtype: str, number: int) -> None:
+    a = np.array([0, 1, 250 if dtype == "uint8" else 2**63 - 1], dtype)
+    for name in ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"):
+        fn: Any = getattr(tw, name)
+        for wanted, made in (
+            (getattr(np, name)(a, number), lambda x, fn=fn: fn(x, number)),
+            (getattr(np, name)(number, a), lambda x, fn=fn: fn(number, x)),
+        ):
+            assert np.asarray(made(tw.asarray(a))).tolist() == np.asarray(tw.jit(made)(a)).tolist() == wanted.tolist()
+            with tw.lazy():
+                assert np.asarray(made(tw.asarray(a))).tolist() == wanted.tolist()
+    x = tw.asarray(a)
+    assert (x == number).tolist() == (a == number).tolist()
+    assert (x < number).tolist() == (a < number).tolist()
+    np.testing.assert_allclose((x / number).tolist(), a / np.float64(number), rtol=1e-6)
+    np.testing.assert_allclose(tw.atan2(number, x).tolist(), np.arctan2(np.float64(number), a), rtol=1e-6)
+
+
+def test_integers_stay_integers_where_there_is_no_nan() -> None:
+    a = np.array([2**53 + 1, -7, 2**53 + 3])
+    for name in ("nanmax", "nanmin", "nansum", "nanprod", "ptp"):
+        made = getattr(tw, name)(tw.asarray(a))
+        assert (made.dtype, made.item()) == (np.int64, getattr(np, name)(a))
+    assert tw.any(tw.zeros(0, dtype=tw.float16)).dtype == tw.all(tw.zeros((0, 2), dtype=tw.bfloat16), axis=0).dtype == tw.bool
+
+
+def test_bools_and_small_floats_as_numpy_has_them() -> None:
+    mask = np.array([True, False, True])
+    assert tw.clip(tw.asarray(mask), -1, 5).tolist() == np.clip(mask, -1, 5).tolist()
+    assert tw.fmax(tw.asarray(mask), False).tolist() == mask.tolist()
+    assert tw.insert(tw.asarray(mask), 1, 1).tolist() == [True, True, False, True]
+    nan = np.array([np.nan, 0, -1, 2], np.float32)
+    np.testing.assert_array_equal(tw.heaviside(tw.asarray(nan), 0.5), np.heaviside(nan, 0.5))
+    np.testing.assert_array_equal(tw.jit(lambda x: tw.heaviside(x, 0.5))(nan), np.heaviside(nan, 0.5))
+    for dtype in (np.float16, ml_dtypes.bfloat16):
+        x = np.array([1, 2, 0, -3], dtype)
+        assert tw.nextafter(tw.asarray(x), tw.asarray(-x)).tolist() == np.nextafter(x, -x).tolist()
+        with pytest.raises(tw.TilewrightError, match="the next number of a small float is not supported yet"):
+            tw.jit(tw.nextafter)(x, x)
+    half = tw.ones((2, 2), dtype=tw.float16)
+    assert tw.tensordot(half, half, 1).tolist() == [[2, 2], [2, 2]]
+    assert tw.outer(tw.ones((2, 2)), tw.ones(3)).shape == (4, 3)
+
+
+MASK = np.array([[True, False, True, True], [False, False, False, True], [True, True, False, False]])
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of a mean of nothing
+@pytest.mark.parametrize("name", ["sum", "prod", "max", "min", "mean", "any", "all"])
+@pytest.mark.parametrize("options", [{}, {"axis": 1}, {"axis": 0, "keepdims": True}, {"axis": (0, 1)}], ids=str)
+def test_reductions_where_a_mask_holds(name: str, options: dict[str, Any]) -> None:
+    a = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
+    more: dict[str, Any] = {"initial": -0.5} if name in ("max", "min") else {"initial": 2.0} if name in ("sum", "prod") else {}
+    fn: Any = getattr(tw, name)
+    for mask in (MASK, MASK[0], None):
+        given = options | more | ({} if mask is None else {"where": mask})
+        wanted = getattr(np, name)(a, **given)
+        x: Any = tw.asarray(a)
+        for made in (fn(x, **given), getattr(x, name)(**given), getattr(np, name)(x, **given), fn(a, **given)):
+            np.testing.assert_allclose(np.asarray(made), wanted, rtol=1e-5)
+    assert tw.max(tw.zeros((0, 2)), axis=0, initial=3.0).tolist() == tw.amax(tw.zeros((0, 2)), axis=0, initial=3.0).tolist() == [3, 3]
+    with pytest.raises(ArgumentError, match="max: a mask needs `initial`, the max of nothing"):
+        tw.max(tw.zeros(3), where=tw.asarray([True, False, True]))
+
+
+def test_elements_where_a_mask_does_not_hold_stay() -> None:
+    out: Any = tw.full((3, 4), 7.0)
+    made = tw.divide(tw.ones((3, 4)), 2.0, out=out, where=tw.asarray(MASK))
+    assert made is out
+    assert made.tolist() == np.where(MASK, 0.5, 7.0).tolist()
+    kept: Any = np.full((3, 4), 7, np.float32)
+    assert tw.exp(np.zeros((3, 4), np.float32), out=kept, where=MASK) is kept
+    assert kept.tolist() == np.where(MASK, 1.0, 7.0).tolist()
+    with pytest.raises(ArgumentError, match="exp: `where` needs `out`"):
+        tw.exp(tw.zeros(3), where=tw.ones(3, dtype=tw.bool))
+
+
+def test_tensors_have_the_shape_of_their_array() -> None:
+    for x in (tw.asarray(2.5), tw.ones((2, 3)).T, tw.ones((2, 3))[:, ::2], tw.zeros((0, 2))):
+        made = x.torch()
+        assert (tuple(made.shape), made.tolist()) == (x.shape, x.tolist())

@@ -41,7 +41,7 @@ BINARY = {
     "xlog1py": (tw.xlog1py, torch.special.xlog1py),
     "logaddexp": (tw.logaddexp, torch.logaddexp),
     "logaddexp2": (tw.logaddexp2, torch.logaddexp2),
-    "heaviside": (tw.heaviside, torch.heaviside),
+    "heaviside": (tw.heaviside, lambda x, y: torch.where(torch.isnan(x), x, torch.heaviside(x, y))),  # NaN of NaN is NumPy's
     "atan2": (tw.atan2, torch.atan2),
     "hypot": (tw.hypot, torch.hypot),
     "copysign": (tw.copysign, torch.copysign),

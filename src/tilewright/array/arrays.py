@@ -417,7 +417,7 @@ class Array:
             return torch.from_dlpack(self)  # type: ignore[attr-defined]
         from ..core.tensors import numpy_to_tensor
 
-        return numpy_to_tensor(np.ascontiguousarray(own(self)))
+        return numpy_to_tensor(np.ascontiguousarray(own(self)).reshape(self.shape))  # the former adds an axis where there is none
 
 
 _new = object.__new__

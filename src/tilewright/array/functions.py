@@ -14,8 +14,8 @@ from ..runtime.memory import OutOfMemory
 from ..transform import control, custom, derive
 from ..transform import vmap as batching
 from ..transform.lib import ALIASES, FUNCTIONS, function
-from ..transform.lib.elementwise import ON_FLOATS
-from ..transform.trace import Tracer, as_array, tracing, user_place
+from ..transform.lib.elementwise import ON_FLOATS, answer
+from ..transform.trace import Tracer, as_array, install, tracing, user_place
 from . import lazy, native, operators
 from .api import contractions, creation, elementwise, info, more, protocols, reductions, searching, shapes
 from .api.base import written
@@ -97,9 +97,36 @@ def at_line(e: Exception) -> Exception:
     return e if ".py:" in str(e) or not place else type(e)(f"{e} ({place})")
 
 
+_LIMITS = frozenset({"where", "initial"})
+
+
+def limited(name: str, x: Any, axis: Any = None, *, where: Any = None, initial: Any = None, **options: Any) -> Any:
+    """A reduction of the elements where a mask holds, and of `initial`."""
+    shape = tuple(x.shape) if hasattr(x, "shape") else np.shape(x)
+    if where is not None:
+        where = OFFERED["broadcast_to"](where, shape)
+        if name == "mean":
+            options.pop("dtype", None)
+            counts = OFFERED["sum"](where, axis=axis, **options)
+            return OFFERED["divide"](limited("sum", x, axis, where=where, **options), counts)
+        start = reductions.START.get(name, initial)
+        if start is None:
+            raise ArgumentError(f"{name}: a mask needs `initial`, the {name} of nothing ({user_place()})")
+        x = OFFERED["where"](where, x, start)
+    if initial is None:
+        return OFFERED[name](x, axis=axis, **options)
+    if name not in reductions.JOINED:
+        raise ArgumentError(f"{name}: has no `initial` ({user_place()})")
+    if 0 in shape and name not in reductions.START:
+        return OFFERED["full_like"](OFFERED["any"](x, axis=axis, **options), initial, x.dtype)
+    return OFFERED[reductions.JOINED[name]](OFFERED[name](x, axis=axis, **options), initial)
+
+
 def offered(name: str, on_arrays: Fn, traced: Fn | None) -> Fn:
     """A function of Arrays that also works in traces, and on NumPy arrays and tensors, for which it gives NumPy arrays."""
     compiled: Fn | None = None
+    pointwise, plain_name = name in elementwise.UNARY or name in elementwise.BINARY, {"amax": "max", "amin": "min"}.get(name, name)
+    limits = plain_name in reductions.NATIVE
 
     @functools.wraps(on_arrays)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -110,15 +137,25 @@ def offered(name: str, on_arrays: Fn, traced: Fn | None) -> Fn:
                 raise told(name, e) from None
         if "out" in kwargs and not tracing():
             out = kwargs.pop("out")
+            mask = kwargs.pop("where", None) if pointwise else None
             try:
-                return written(out, call(*args, **kwargs))
+                made = call(*args, **kwargs)
+                return written(out, made if mask is None else OFFERED["where"](mask, made, out[0] if type(out) is tuple else out))
             except REPORTED as e:
                 raise told(name, e) from None
+        if limits and kwargs and not _LIMITS.isdisjoint(kwargs):
+            return limited(plain_name, *args, **kwargs)
         if tracing() and (traced is not None or _has(Tracer, args) or _has(Tracer, kwargs.values())):
-            if traced is None:
+            inside = traced
+            if inside is None:
+                from . import composed
+                from . import traced as inside_traces
+
+                inside = inside_traces.FUNCTIONS.get(name) or composed.FUNCTIONS.get(name)
+            if inside is None:
                 raise TraceError(f"trace: tw.{name} does not work on traced arrays yet; call it outside of the traced function "
                                  f"({user_place()})")
-            return traced(*args, **kwargs)
+            return inside(*args, **kwargs)
         try:
             if _has(Array, args) or _has(Array, kwargs.values()) or not (foreign(args) or foreign(kwargs.values())):
                 return on_arrays(*args, **kwargs)
@@ -163,6 +200,24 @@ def on_any_device(name: str, on_arrays: Fn, traced: Fn | None) -> Fn:
     return call
 
 
+def of_any_integer(name: str, fn: Fn) -> Fn:
+    """A comparison or a function of floats, beside a Python integer that the dtype of an Array of integers does not hold, too."""
+
+    @functools.wraps(fn)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return fn(*args, **kwargs)
+        except OverflowError:
+            if elementwise.BINARY[name][2] != "b":
+                return fn(*(float(x) if type(x) is int else x for x in args), **kwargs)
+            same = answer(name, *args)
+            if same is None:
+                raise
+            return written(kwargs.get("out"), API["full_like"](args[0] if type(args[1]) is int else args[1], same, np.bool_))
+
+    return call
+
+
 def compiled_only(traced: Fn) -> Fn:
     """A function that is compiled for its arguments' shapes; given Arrays it gives Arrays."""
     compiled = eager(traced)
@@ -194,6 +249,8 @@ def offer(api: dict[str, Fn], traced: Mapping[str, Fn], aliases: Mapping[str, st
         elif name in forms:
             forms.setdefault(other, forms[name])
     api.update({name: on_any_device(name, fn, forms.get(name)) for name, fn in api.items()})
+    api.update({name: of_any_integer(name, api[name]) for name, (_, floats, rule) in elementwise.BINARY.items()
+                if name in api and (floats or rule == "b")})
     found = {name: offered(name, fn, forms.get(name)) for name, fn in api.items()}
     return found | {name: compiled_only(fn) for name, fn in forms.items() if name not in found}
 
@@ -336,6 +393,16 @@ def public(name: str) -> Fn:
         raise AttributeError(f"module 'tilewright' has no attribute {name!r}") from None
 
 
+def _method(name: str) -> Fn:
+    return lambda self, *args, **options: OFFERED[name](self, *args, **options)
+
+
+def _expanded(x: Any, *shape: Any) -> Any:
+    return OFFERED["broadcast_to"](x, shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape)
+
+
+install(**{_name: _method(_name) for _name in ("round", "repeat", "take", "diagonal", "unfold")}, expand=_expanded,
+        copy=lambda self: self, view=lambda self: self)
 __getattr__ = public  # not as globals: `any` and `abs` are Python's in this module
 
 

@@ -28,11 +28,11 @@ _ATTRIBUTES = dict.fromkeys(("T", "mT"), True) | dict.fromkeys(
 FUNCTIONS: dict[str, tuple[str, str | int]] = {
     "reshape": ("_method", "reshape"), "permute_dims": ("_method", "transpose"), "transpose": ("_method", "transpose"),
     "squeeze": ("_method", "squeeze"), "swapaxes": ("_method", "swapaxes"), "broadcast_to": ("_expand", 2), "flip": ("_flip", 0),
-    "expand_dims": ("_expand_dims", 0), "unfold": ("_unfold", 0)}
+    "expand_dims": ("_expand_dims", 0), "unfold": ("_unfold", 0), "copy": ("_copy", 0)}
 METHODS: dict[str, tuple[str, str | int]] = {
     "reshape": ("_method", "reshape"), "transpose": ("_method", "transpose"), "permute": ("_method", "transpose"),
     "squeeze": ("_method", "squeeze"), "swapaxes": ("_method", "swapaxes"), "diagonal": ("_method", "diagonal"), "view": ("_clone", 0),
-    "expand": ("_expand", H.AXES), "unfold": ("_unfold", 0), "copy": ("_other", 0)}
+    "expand": ("_expand", H.AXES), "unfold": ("_unfold", 0), "copy": ("_copy", 0)}
 _BYTES = bytes.__basicsize__ - 1  # where the contents of a bytes object begin
 _AS_NUMBER, _AS_MAPPING, _COMPARE, _AS_BUFFER, _DEALLOC = 96, 112, 200, 160, 48  # fields of a type
 _MATMUL = 272  # the offset of PyNumberMethods' matrix product

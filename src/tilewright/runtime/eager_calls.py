@@ -271,7 +271,7 @@ def binary(table, x, y, into):
     if same_shape(a, b):
         n = elements(a)
         nbytes = n * size
-        if is_transposed(a) != is_transposed(b):
+        if is_transposed(a, 16, 4096) != is_transposed(b, 16, 4096):
             return 0
         if nbytes >= NATIVE_BYTES or (nbytes >= SHARED_BYTES and ld64(s + S_JOB) == 0):
             return 0

@@ -305,7 +305,7 @@ def tw_transpose_run(args, begin, end, scratch):
     return 0
 
 
-def is_transposed(h):
+def is_transposed(h, side, least):
     if ldi32(h + 24) != 2:
         return 0
     size = ld64(ld64(h + 56) + 40)
@@ -313,7 +313,7 @@ def is_transposed(h):
     dims = ld64(h + 32)
     rows = ld64(dims)
     columns = ld64(dims + 8)
-    return ld64(strides) == size and ld64(strides + 8) > size and rows >= 16 and columns >= 16 and rows * columns >= 4096
+    return ld64(strides) == size and ld64(strides + 8) > size and rows >= side and columns >= side and rows * columns >= least
 
 
 def source_of(op, pos, count, buffer):
@@ -384,6 +384,9 @@ def tw_reduce_prepare(run, fn, fn2, row, n, out, swap, h):
 '''
 
 
+AHEAD = 2048  # bytes that a gather asks for before it reads them: memory is not idle while the kernel computes
+
+
 def _step_ir(step: int, size: int) -> str:
     """copy_<step>_<size>(to, from, count): elements `step` apart side by side, by vectors; gives how many were copied. A vector that would
     read behind the last element is left to the caller."""
@@ -391,6 +394,8 @@ def _step_ir(step: int, size: int) -> str:
     wide, name = lanes * max(step, 1), f"copy_{'m1' if step < 0 else step}_{size}"
     picks = ", ".join(f"i32 {lanes - 1 - k if step < 0 else k * step}" for k in range(lanes))
     at = f"  %f = sub i64 %from, %o\n  %s = sub i64 %f, {(lanes - 1) * size}\n" if step < 0 else "  %s = add i64 %from, %o\n"
+    ahead = "".join(f"  %a{k} = getelementptr i8, ptr %sp, i64 {(AHEAD + 64 * k) * (1 if step > 0 else -1)}\n"
+                    f"  call void @llvm.prefetch.p0(ptr %a{k}, i32 0, i32 3, i32 1)\n" for k in range(max(step, 1)))
     return f"""define internal i64 @{name}(i64 %to, i64 %from, i64 %count) nounwind {{
 entry:
   br label %test
@@ -403,7 +408,7 @@ body:
   %o = mul i64 %i, {abs(step) * size}
 {at}  %sp = inttoptr i64 %s to ptr
   %v = load <{wide} x {word}>, ptr %sp, align 1
-  %p = shufflevector <{wide} x {word}> %v, <{wide} x {word}> poison, <{lanes} x i32> <{picks}>
+{ahead}  %p = shufflevector <{wide} x {word}> %v, <{wide} x {word}> poison, <{lanes} x i32> <{picks}>
   %d = mul i64 %i, {size}
   %t = add i64 %to, %d
   %tp = inttoptr i64 %t to ptr

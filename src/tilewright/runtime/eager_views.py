@@ -93,6 +93,54 @@ def tw_eager_call_clone(table, args, nargs, names):
     return PyObject_Vectorcall(ld64(table), args, nargs, names)
 
 
+def copied(x):
+    h = header_of(x)
+    if h == 0:
+        return 0
+    descr = ld64(h + 56)
+    size = ld64(descr + 40)
+    nd = ldi32(h + 24)
+    n = elements(h)
+    if nd > AXES or (ld32(h + 64) & 256) == 0 or n * size >= SHARED_BYTES:
+        return 0
+    dims = ld64(h + 32)
+    out = new_header(descr, nd, dims, 0)
+    if out == 0:
+        return 0
+    if n == 0:
+        return wrap(out)
+    to = ld64(out + 16)
+    op = stack(512)
+    mode = set_operand(op, h, nd, dims)
+    if mode == 0:
+        copy(to, ld64(op), n * size)
+    elif mode == 1:
+        fill(to, ld64(op), size, n)
+    elif is_transposed(h, 8, 1):
+        words = stack(64)
+        st64(words, to)
+        st64(words + 8, ld64(op))
+        st64(words + 16, ld64(dims))
+        st64(words + 24, ld64(dims + 8))
+        st64(words + 32, ld64(ld64(out + 40)))
+        st64(words + 40, ld64(ld64(h + 40) + 8))
+        st64(words + 48, size)
+        st64(words + 56, size)
+        tw_transpose_run(words, 0, (ld64(dims) + BAND - 1) // BAND, 0)
+    else:
+        gather(to, op, 0, n)
+    return wrap(out)
+
+
+def tw_eager_call_copy(table, args, nargs, names):
+    table += 32
+    if nargs == 1 and names == 0:
+        made = copied(ld64(args))
+        if made != 0:
+            return made
+    return other(table, ld64(table), args, nargs, names)
+
+
 def expanded(args, nargs):
     h = header_of(ld64(args))
     if h == 0:

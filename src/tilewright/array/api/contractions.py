@@ -17,11 +17,12 @@ from .base import FLOAT, Header, give, header, known, numbers, written
 public = FUNCTIONS = Functions()
 
 
-def product(fn: Callable[..., Any], *arrays: Header, **options: Any) -> Header:
-    """NumPy's product; small floats are multiplied in f32."""
+def product(fn: Callable[..., Any], *arrays: Any, **options: Any) -> Header:
+    """NumPy's product of headers, and arguments behind them; small floats are multiplied in f32."""
     dtype = arrays[0].dtype
     if dt.dtype(dtype) in dt.SMALL:
-        return np.asarray(fn(*(a.astype(np.float32) for a in arrays), **options)).astype(dtype)
+        wide = [a.astype(np.float32) if isinstance(a, np.ndarray) else a for a in arrays]
+        return np.asarray(fn(*wide, **options)).astype(dtype)
     with np.errstate(all="ignore"):
         return np.asarray(fn(*arrays, **options))
 
@@ -31,19 +32,13 @@ def _float_like(fn: Callable[..., Any]) -> Callable[..., Header]:
     return lambda a, *rest, **options: np.asarray(fn(a, *rest, **options), a.dtype if a.dtype.kind in "fc" else FLOAT)
 
 
-def _outer(a: Header, b: Header) -> Header:
-    if a.ndim != 1 or b.ndim != 1:
-        raise ValueError("needs two vectors")
-    return a[:, None] * b
-
-
 _numpy: Any = np
 rows.enter(FUNCTIONS, {
     "vecdot(x1, x2, /, *, axis: int = -1)": ("The dot product of vectors along an axis; the first is conjugated.",
                                              partial(product, _numpy.vecdot)),
     "tensordot(x1, x2, /, axes: Any = 2)": ("The sum of products over pairs of axes.", partial(product, np.tensordot)),
     "dot(x1, x2, /)": ("NumPy's dot: the last axis of one with the second last of the other.", partial(product, np.dot)),
-    "outer(x1, x2, /)": ("Every product of an element of one vector with an element of the other.", _outer),
+    "outer(x1, x2, /)": "Every product of an element of one vector with an element of the other; other arrays are vectors of all elements.",
     "inner(x1, x2, /)": ("The sum of products over the last axes.", partial(product, np.inner)),
     "vdot(x1, x2, /)": "The sum of products of all elements, the first ones conjugated.",
     "kron(x1, x2, /)": "The Kronecker product.",

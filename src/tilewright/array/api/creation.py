@@ -233,8 +233,8 @@ def identity(n: int, dtype: Any = None) -> Array:
 
 
 @public
-def meshgrid(*arrays: Any, indexing: str = "xy") -> tuple[Array, ...]:
-    """Coordinate matrices of coordinate vectors: views."""
+def meshgrid(*arrays: Any, indexing: str = "xy", sparse: bool = False) -> tuple[Array, ...]:
+    """Coordinate matrices of coordinate vectors: views. Sparse ones have size 1 along the axes of the others."""
     if indexing not in ("xy", "ij"):
         raise ArgumentError(f"meshgrid: indexing is 'xy' or 'ij', got {indexing!r}")
     headers = [header(a, "meshgrid") for a in arrays]
@@ -242,7 +242,7 @@ def meshgrid(*arrays: Any, indexing: str = "xy") -> tuple[Array, ...]:
         wanted = common(*(h.dtype for h in headers))
         headers = [h.astype(wanted, copy=False) for h in headers]
     numpy: Any = np
-    return tuple(give(a) for a in numpy.meshgrid(*headers, indexing=indexing, copy=False))
+    return tuple(give(a) for a in numpy.meshgrid(*headers, indexing=indexing, sparse=sparse, copy=False))
 
 
 def _triangle(name: str, fn: Callable[..., Header]) -> Callable[..., Any]:

@@ -37,10 +37,10 @@ UNARY: dict[str, tuple[str, bool, str]] = {
 }
 BINARY: dict[str, tuple[str, bool, str]] = {
     **dict.fromkeys(("add", "multiply", "subtract", "maximum", "minimum"), (ALL, False, "")),
-    **dict.fromkeys(("fmax", "fmin", "gcd", "lcm", "heaviside"), (REAL, False, "")),
+    **dict.fromkeys(("gcd", "lcm"), (REAL, False, "")), **dict.fromkeys(("fmax", "fmin"), ("buif", False, "")),
     **dict.fromkeys(("pow", "floor_divide", "remainder", "fmod"), (NUMERIC, False, "")),
     "divide": (ALL, True, ""), "float_power": (NUMERIC, True, ""),
-    **dict.fromkeys(("atan2", "copysign", "hypot", "logaddexp", "logaddexp2", "nextafter"), ("buif", True, "")),
+    **dict.fromkeys(("atan2", "copysign", "heaviside", "hypot", "logaddexp", "logaddexp2", "nextafter"), ("buif", True, "")),
     **dict.fromkeys(("bitwise_and", "bitwise_or", "bitwise_xor"), (BITS, False, "")),
     **dict.fromkeys(("bitwise_left_shift", "bitwise_right_shift"), (INTEGERS, False, "")),
     **dict.fromkeys(("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"), (ALL, False, "b")),
@@ -183,8 +183,14 @@ def check_broadcast(name: str, *arrays: Header) -> tuple[int, ...]:
         raise ArgumentError(f"{name}: the shapes do not broadcast, got {' and '.join(map(shown, arrays))}") from None
 
 
+def _refuse_mask(name: str, where: Any) -> None:
+    if where is not None:
+        raise ArgumentError(f"{name}: `where` needs `out`, whose elements stay where the mask does not hold")
+
+
 def _unary(name: str) -> Fn:
-    def call(x: Any, /, *, out: Any = None) -> Any:
+    def call(x: Any, /, *, out: Any = None, where: Any = None) -> Any:
+        _refuse_mask(name, where)
         if lazy.is_on() and type(x) is Array:
             made = _later1(name, x)
             if made is not None:
@@ -197,7 +203,8 @@ def _unary(name: str) -> Fn:
 
 
 def _binary(name: str) -> Fn:
-    def call(x1: Any, x2: Any, /, *, out: Any = None) -> Any:
+    def call(x1: Any, x2: Any, /, *, out: Any = None, where: Any = None) -> Any:
+        _refuse_mask(name, where)
         if lazy.is_on() and (type(x1) is Array or type(x2) is Array):
             made = _later2(name, x1, x2)
             if made is not None:
@@ -232,7 +239,7 @@ for _name in UNARY:
     FUNCTIONS[_name] = _unary(_name)
 for _name in BINARY:
     FUNCTIONS[_name] = _binary(_name)
-SIGNATURES = {1: "x, /, *, out=None", 2: "x1, x2, /, *, out=None"}
+SIGNATURES = {1: "x, /, *, out=None, where=None", 2: "x1, x2, /, *, out=None, where=None"}
 
 
 @public
@@ -249,6 +256,8 @@ def clip(x: Any, /, min: Any = None, max: Any = None, *, out: Any = None) -> Any
     a = header(x, "clip")
     if min is None and max is None:
         return written(out, give(a.copy()))
+    if a.dtype.kind == "b":
+        a = a.astype(numbers(a, *(b for b in (min, max) if b is not None), what="clip")[1])
     low, high = _bound(a, min, -math.inf), _bound(a, max, math.inf)
     check_broadcast("clip", a, *(b for b in (low, high) if b is not None))
     return written(out, give(a.clip(low, high)))

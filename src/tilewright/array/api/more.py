@@ -92,7 +92,8 @@ def append(x: Any, values: Any, axis: int | None = None) -> Array:
 def insert(x: Any, where: Any, values: Any, axis: int | None = None) -> Array:
     """x with `values`, in its dtype, before the positions `where` along an axis (None: of all its elements)."""
     a = header(x, "insert")
-    return give(np.insert(a, _positions(where), fitting(header(values, "insert"), a.dtype), axis))
+    given = values if type(values) is int else header(values, "insert")
+    return give(np.insert(a, _positions(where), fitting(given, a.dtype), axis))
 
 
 @public

@@ -1,6 +1,7 @@
 """Sums, extremes, statistics and running sums of Arrays."""
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -15,10 +16,13 @@ from .base import Header, as_float, axes_of, give, header, known, written
 
 public = FUNCTIONS = Functions()
 # Functions with a native form, and their signatures. Sums of integers and bools go through the Python form, which widens them.
-NATIVE = {**dict.fromkeys(("sum", "prod"), "x, /, axis=None, dtype=None, keepdims=False, *, out=None"),
-          **dict.fromkeys(("max", "min", "any", "all"), "x, /, axis=None, keepdims=False, *, out=None"),
-          "mean": "x, /, axis=None, keepdims=False, *, dtype=None, out=None",
+NATIVE = {**dict.fromkeys(("sum", "prod"), "x, /, axis=None, dtype=None, keepdims=False, *, out=None, initial=None, where=None"),
+          **dict.fromkeys(("max", "min"), "x, /, axis=None, keepdims=False, *, out=None, initial=None, where=None"),
+          **dict.fromkeys(("any", "all"), "x, /, axis=None, keepdims=False, *, out=None, where=None"),
+          "mean": "x, /, axis=None, keepdims=False, *, dtype=None, out=None, where=None",
           **dict.fromkeys(("argmax", "argmin"), "x, /, axis=None, keepdims=False")}
+START = {"sum": 0, "prod": 1, "any": False, "all": True}  # the results of nothing
+JOINED = {"sum": "add", "prod": "multiply", "max": "maximum", "min": "minimum"}
 WIDE = {"b": np.dtype(np.int64), "i": np.dtype(np.int64), "u": np.dtype(np.uint64)}
 
 
@@ -49,7 +53,7 @@ def reduced(name: str, a: Header, axes: tuple[int, ...], keepdims: bool) -> Head
     with np.errstate(all="ignore"):
         more = {"dtype": source.dtype} if name in ("sum", "prod") else {}
         made = np.asarray(getattr(np, name)(source, axis=axes, keepdims=keepdims, **more))
-    return made.astype(a.dtype) if small and made.dtype != np.bool_ else made
+    return made.astype(a.dtype) if small and made.dtype.kind != "b" else made
 
 
 @public
@@ -219,7 +223,10 @@ def _numpy_statistic(name: str, doc: str) -> Callable[..., Any]:
     points = 1 if name in ("percentile", "quantile") else 0  # arguments before the axis
 
     def call(x: Any, /, *args: Any, axis: Any = None, keepdims: bool = False, **options: Any) -> Array:
-        a = as_float(header(x, name))
+        a = header(x, name)
+        if name in PLAIN and a.dtype.kind in "biu":
+            return FUNCTIONS[PLAIN[name]](a, *args, axis=axis, keepdims=keepdims, **options)  # type: ignore[no-any-return]
+        a = a if name == "ptp" and a.dtype.kind in "iu" else as_float(a)
         if len(args) > points:
             *args, axis = args  # type: ignore[assignment]
         with np.errstate(all="ignore"):
@@ -228,6 +235,10 @@ def _numpy_statistic(name: str, doc: str) -> Callable[..., Any]:
 
     call.__name__, call.__doc__ = name, doc
     return call
+
+
+# What has no NaN: integers stay integers.
+PLAIN = {"nansum": "sum", "nanprod": "prod", "nanmax": "max", "nanmin": "min"}
 
 
 def _plain(x: Any) -> Any:
@@ -244,10 +255,12 @@ for _name, _doc in {
 
 
 @public
-def average(x: Any, axis: Any = None, weights: Any = None) -> Array:
+def average(x: Any, axis: Any = None, weights: Any = None, *, keepdims: bool = False) -> Array:
     """The weighted mean."""
     a = as_float(header(x, "average"))
-    return give(np.asarray(np.average(computable(a), axis, None if weights is None else header(weights)), a.dtype))
+    each = None if weights is None else header(weights)
+    fn: Any = np.average
+    return give(np.asarray(fn(computable(a), axis, each, keepdims=keepdims), a.dtype))
 
 
 @public
@@ -264,3 +277,9 @@ def logsumexp(x: Any, /, axis: Any = None, keepdims: bool = False) -> Array:
     return give(made.astype(dtype, copy=False))
 
 
+for _name in NATIVE:  # `functions.limited` serves these two
+    if not _name.startswith("arg"):
+        _shown = inspect.signature(FUNCTIONS[_name])
+        _more = [inspect.Parameter(p, inspect.Parameter.KEYWORD_ONLY, default=None, annotation="Any")
+                 for p in ("initial", "where") if p == "where" or _name in JOINED]
+        FUNCTIONS[_name].__signature__ = _shown.replace(parameters=[*_shown.parameters.values(), *_more])  # type: ignore[attr-defined]

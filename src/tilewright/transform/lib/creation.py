@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core.dims import Dim, Expr, ceildiv, maximum
+from ...core.dims import Expr, ceildiv, maximum
 from ...core.errors import ShapeError
 from ...ops import Expand, Iota
 from ..promote import as_tracer
@@ -65,17 +65,22 @@ def full_like(x: Any, value: Any, dtype: Any = None) -> Any:
 
 
 @public
-def arange(start: Dim, stop: Dim | None = None, step: int = 1, dtype: Any = "i64") -> Any:
-    """start, start + step, ... below stop."""
+def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None) -> Any:
+    """start, start + step, ... below stop; integers where all of them are."""
     first, last = (0, start) if stop is None else (start, stop)
+    floats = any(isinstance(n, (float, np.floating)) for n in (first, last, step))
+    kind = dtype_given(("f32" if floats else "i64") if dtype is None else dtype)
+    if step != 0 and all(isinstance(n, (int, float, np.number)) and not isinstance(n, bool) for n in (first, last, step)) and \
+            (floats or not kind.is_int):
+        return as_tracer(np.arange(first, last, step).astype(kind.np))
     if isinstance(last, Expr) and type(first) is type(step) is int and step > 0:
         count = maximum(ceildiv(last - first, step), 0)
     elif any(isinstance(n, bool) or not isinstance(n, (int, np.integer)) for n in (first, last, step)) or step == 0:
-        raise ShapeError(f"arange: needs ints and a step that is not 0, got start={first}, stop={last}, step={step} ({user_place()})")
+        raise ShapeError(f"arange: needs numbers and a step that is not 0, got start={first}, stop={last}, step={step} ({user_place()})")
     else:
         count = len(range(first, last, step))
     trace = current()
-    op = Iota(shape=(count,), axis=0, dtype=dtype_given(dtype), start=first, step=step)
+    op = Iota(shape=(count,), axis=0, dtype=kind, start=first, step=step)
     return trace.wrap(trace.graph.add(op, place=user_place()).value)
 
 

@@ -8,12 +8,14 @@ from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
+import numpy as np
 
 from ...core import dtypes as dt
 from ...core.dims import Expr
 from ...core.errors import ShapeError
-from ...ops import REGISTRY, Cast, Where
+from ...ops import REGISTRY, Cast, Expand, Where
 from ...ops.families import Elementwise
+from ...ops.pointwise.compare import Compare
 from ..promote import as_float, as_tracer, common, dtype_of, promote
 from ..trace import Functions, Tracer, apply, dtype_given, install, tracing, user_place
 
@@ -49,8 +51,20 @@ def _unary(op: type[Elementwise]) -> Callable[..., Any]:
     return call
 
 
+def answer(name: str, x: Any, y: Any) -> bool | None:
+    """What a comparison gives for every element of integers beside a Python integer that their dtype does not hold; else None."""
+    for number, other in ((x, y), (y, x)):
+        if type(number) is int and hasattr(other, "dtype") and (held := dt.dtype(other.dtype)).kind in "iu":
+            limits = np.iinfo(held.np)
+            if not limits.min <= number <= limits.max:
+                return bool(getattr(np, name)(*(n if n is number else 0 for n in (x, y))))
+    return None
+
+
 def _binary(op: type[Elementwise]) -> Callable[[Any, Any], Any]:
     def call(x: Any, y: Any) -> Any:
+        if issubclass(op, Compare) and (same := answer(op.numpy, x, y)) is not None:
+            return apply(Expand(shape=as_tracer(x if type(y) is int else y).shape), as_tracer(same))
         a, b = (as_tracer(v, dt.bool_) for v in (x, y)) if op.kinds == "b" else _floats(x, y) if op.kinds == "f" else promote(x, y)
         out = apply(op(), a, b)
         out.weak = a.weak and b.weak and not op.to_bool

@@ -9,8 +9,8 @@ import numpy as np
 from ...core import dtypes as dt
 from ...core.dims import Dim, Expr, at_least, at_most, ceildiv, maximum, minimum
 from ...core.errors import ShapeError, SizeError
-from ...ops import Flip, Gather, GatherAlongAxis, Index, Reshape, Scatter, ScatterAdd, Slice, Transpose
-from ..promote import as_tracer, dtype_of
+from ...ops import Expand, Flip, Gather, GatherAlongAxis, Index, Reshape, Scatter, ScatterAdd, Slice, Transpose
+from ..promote import RANK, as_tracer, dtype_of
 from ..trace import Functions, Tracer, apply, as_array, called_name, dtype_given, install, user_place
 from .elementwise import FUNCTIONS as ELEMENTWISE
 from .reductions import one_axis
@@ -184,4 +184,59 @@ def _iterate(self: Tracer) -> Any:
     return (get(self, i) for i in range(len(self)))
 
 
-install(__getitem__=get, __iter__=_iterate)
+class At:
+    """`x.at[i].add(v)`: x with changed elements. An index that stands twice counts twice; a mask takes a value that broadcasts."""
+
+    def __init__(self, x: Tracer, key: Any = None) -> None:
+        self._x, self._key = x, key
+
+    def __getitem__(self, key: Any) -> At:
+        return At(self._x, key)
+
+    def _changed(self, mode: str, value: Any) -> Any:
+        x: Any = self._x
+        key = self._key
+        if RANK[dtype_of(value)[0].kind] > RANK[x.value.dtype.kind]:
+            raise ShapeError(f"at: cannot put {dtype_of(value)[0]} into {x.type}; use astype first ({user_place()})")
+        given: Any = as_tracer(value, x.value.dtype)
+        mask = key if not isinstance(key, (tuple, list)) and hasattr(key, "dtype") and dtype_of(key)[0].is_bool else None
+        if mask is not None:
+            wide = apply(Reshape(shape=(*mask.shape, *[1] * (x.ndim - len(mask.shape)))), as_tracer(mask))
+            made = given if mode == "set" else x + given if mode == "add" else x * given if mode == "mul" else \
+                ELEMENTWISE[f"{mode}imum"](x, given)
+            return ELEMENTWISE["where"](wide, made, x)
+        from .creation import arange  # which is made of functions of this module
+
+        places = get(apply(Reshape(shape=x.shape), arange(x.size)), key)
+        rows = apply(Reshape(shape=(places.size,)), places)
+        updates = apply(Reshape(shape=(places.size,)), apply(Expand(shape=places.shape), given))
+        flat = apply(Reshape(shape=(x.size,)), x)
+        made = scatter_add(flat, rows, updates) if mode == "add" else scatter(flat, rows, updates, mode=mode)
+        return apply(Reshape(shape=x.shape), made)
+
+    def get(self) -> Any:
+        return get(self._x, self._key)
+
+    def set(self, value: Any) -> Any:
+        return self._changed("set", value)
+
+    def add(self, value: Any) -> Any:
+        return self._changed("add", value)
+
+    def subtract(self, value: Any) -> Any:
+        return self._changed("add", -value)
+
+    def multiply(self, value: Any) -> Any:
+        return self._changed("mul", value)
+
+    def divide(self, value: Any) -> Any:
+        return self._changed("mul", 1.0 / value)
+
+    def min(self, value: Any) -> Any:
+        return self._changed("min", value)
+
+    def max(self, value: Any) -> Any:
+        return self._changed("max", value)
+
+
+install(__getitem__=get, __iter__=_iterate, at=property(At))

@@ -13,7 +13,7 @@ from ...ops import functions as F
 from ...ops.index import counting as N
 from ..promote import as_float, as_tracer, promote
 from ..trace import Functions, apply, built, dtype_given, install, user_place
-from .reductions import numbers, one_axis
+from .reductions import in_dtype, numbers, one_axis
 from .shapes import broadcast_to, stack
 
 public = FUNCTIONS = Functions()
@@ -33,18 +33,22 @@ def argsort(x: Any, axis: int = -1, *, descending: bool = False, dtype: Any = "i
     return apply(ArgSort(axis=one_axis("argsort", axis, x.ndim), descending=descending, dtype=dtype_given(dtype)), x)
 
 
-@public
-def cumsum(x: Any, axis: int = 0, *, exclusive: bool = False, reverse: bool = False) -> Any:
-    """Running sum along one axis; `exclusive`: without the element itself, `reverse`: from the end."""
-    x = numbers(x)
-    return apply(CumSum(axis=one_axis("cumsum", axis, x.ndim), exclusive=exclusive, reverse=reverse), x)
+def _running(name: str, op: Any, x: Any, axis: int | None, dtype: Any, exclusive: bool, reverse: bool) -> Any:
+    x = numbers(in_dtype(x, dtype))
+    x, axis = (x.reshape(-1), 0) if axis is None else (x, axis)
+    return apply(op(axis=one_axis(name, axis, x.ndim), exclusive=exclusive, reverse=reverse), x)
 
 
 @public
-def cumprod(x: Any, axis: int = 0, *, exclusive: bool = False, reverse: bool = False) -> Any:
-    """Running product along one axis; `exclusive`: without the element itself, `reverse`: from the end."""
-    x = numbers(x)
-    return apply(CumProd(axis=one_axis("cumprod", axis, x.ndim), exclusive=exclusive, reverse=reverse), x)
+def cumsum(x: Any, axis: int | None = None, *, dtype: Any = None, exclusive: bool = False, reverse: bool = False) -> Any:
+    """Running sum along one axis, or of all elements; `exclusive`: without the element itself, `reverse`: from the end."""
+    return _running("cumsum", CumSum, x, axis, dtype, exclusive, reverse)
+
+
+@public
+def cumprod(x: Any, axis: int | None = None, *, dtype: Any = None, exclusive: bool = False, reverse: bool = False) -> Any:
+    """Running product along one axis, or of all elements; `exclusive`: without the element itself, `reverse`: from the end."""
+    return _running("cumprod", CumProd, x, axis, dtype, exclusive, reverse)
 
 
 @public

@@ -42,12 +42,23 @@ def axes_of(name: str, axis: Axes, ndim: int) -> tuple[int, ...]:
 def reduction(name: str, *, prepare: Callable[[Any], Tracer] = as_tracer) -> Callable[..., Any]:
     op = REGISTRY[name]
 
-    def call(x: Any, axis: Axes = None, keepdims: bool = False) -> Any:
+    def plain(x: Any, axis: Axes = None, keepdims: bool = False) -> Any:
         x = prepare(x)
         return apply(op(axes=axes_of(name, axis, x.ndim), keepdims=keepdims), x)  # type: ignore[call-arg]
 
+    def adding(x: Any, axis: Axes = None, keepdims: bool = False, *, dtype: Any = None) -> Any:
+        return plain(in_dtype(x, dtype), axis, keepdims)
+
+    call = adding if name in ADDING else plain
     call.__doc__, call.__name__, call.__qualname__ = op.__doc__, name, name
     return call
+
+
+ADDING = ("sum", "prod", "mean")  # which take a `dtype` to add or multiply in
+
+
+def in_dtype(x: Any, dtype: Any) -> Any:
+    return x if dtype is None else as_tracer(x, dtype_given(dtype))
 
 
 def numbers(x: Any) -> Tracer:
@@ -71,30 +82,30 @@ _plain_sum = FUNCTIONS["sum"]
 
 
 @public
-def sum_(x: Any, axis: Axes = None, keepdims: bool = False, compensated: bool = False) -> Any:
+def sum_(x: Any, axis: Axes = None, keepdims: bool = False, compensated: bool = False, *, dtype: Any = None) -> Any:
     """Sum along axes; 0 over nothing. `compensated`: rounded only once or twice, as if the sum had been taken with twice the digits."""
     if not compensated:
-        return _plain_sum(x, axis, keepdims)
-    x = numbers(x)
+        return _plain_sum(x, axis, keepdims, dtype=dtype)
+    x = numbers(in_dtype(x, dtype))
     axes = axes_of("sum", axis, x.ndim)
     return built(compensated_sum, x, axes=axes, keepdims=keepdims)
 
 
 @public
-def var(x: Any, axis: Axes = None, correction: float = 0.0, keepdims: bool = False) -> Any:
-    """Variance: squared deviations summed, divided by count - correction."""
-    x = as_float(x)
+def var(x: Any, axis: Axes = None, correction: float = 0.0, keepdims: bool = False, *, ddof: float | None = None) -> Any:
+    """Variance: squared deviations summed, divided by count - correction, which NumPy calls `ddof`."""
+    x, correction = as_float(x), correction if ddof is None else ddof
     return apply(REGISTRY["var"](axes=axes_of("var", axis, x.ndim), keepdims=keepdims, correction=float(correction)), x)  # type: ignore[call-arg]
 
 
 @public
-def std(x: Any, axis: Axes = None, correction: float = 0.0, keepdims: bool = False) -> Any:
+def std(x: Any, axis: Axes = None, correction: float = 0.0, keepdims: bool = False, *, ddof: float | None = None) -> Any:
     """Standard deviation: the square root of the variance. Where all elements are equal its derivative is 0, as PyTorch has it, not NaN."""
     def root(v: Value) -> Value:
         none = F.equal(v, 0)
         return F.where(none, 0, F.sqrt(F.where(none, 1, v)))
 
-    return built(root, var(x, axis, correction, keepdims))
+    return built(root, var(x, axis, correction, keepdims, ddof=ddof))
 
 
 def _arg(name: str, op: Any) -> Callable[..., Any]:

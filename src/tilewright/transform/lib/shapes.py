@@ -8,7 +8,7 @@ import numpy as np
 
 from ...core.dims import Expr, product
 from ...core.errors import ShapeError
-from ...ops import Concat, Expand, Flip, Pad, Reshape, Transpose
+from ...ops import Concat, Expand, Flip, Gather, Pad, Reshape, Transpose
 from ...ops import Split as SplitOp
 from ..promote import as_tracer, promote
 from ..trace import Functions, Tracer, apply, install, user_place
@@ -77,11 +77,14 @@ def moveaxis(x: Any, source: Any, destination: Any) -> Any:
 
 
 @public
-def expand_dims(x: Any, axis: int) -> Any:
-    """A new axis of size 1."""
+def expand_dims(x: Any, axis: Any = 0) -> Any:
+    """New axes of size 1."""
     x = as_tracer(x)
-    at = one_axis("expand_dims", axis, x.ndim + 1)
-    return apply(Reshape(shape=(*x.shape[:at], 1, *x.shape[at:])), x)
+    axes = axes_of("expand_dims", axis, x.ndim + (len(axis) if isinstance(axis, (tuple, list)) else 1))
+    shape = list(x.shape)
+    for at in axes:
+        shape.insert(at, 1)
+    return apply(Reshape(shape=tuple(shape)), x)
 
 
 @public
@@ -115,11 +118,13 @@ def flip(x: Any, axis: Any = None) -> Any:
 
 
 @public
-def concat(arrays: Sequence[Any], axis: int = 0) -> Any:
-    """Arrays one after the other along an axis."""
+def concat(arrays: Sequence[Any], axis: int | None = 0) -> Any:
+    """Arrays one after the other along an axis; with axis None, all elements."""
     if not arrays:
         raise ShapeError(f"concat: needs at least one array ({user_place()})")
     values = promote(*arrays)
+    if axis is None:
+        values, axis = [ravel(v) for v in values], 0
     return apply(Concat(axis=one_axis("concat", axis, values[0].ndim)), *values)
 
 
@@ -147,12 +152,23 @@ def split(x: Any, parts: Any, axis: int = 0) -> Any:
 
 
 @public
-def pad(x: Any, widths: Any, value: float = 0.0) -> Any:
-    """`widths`: one (before, after) an axis, or one pair for all."""
+def pad(x: Any, widths: Any, value: float = 0.0, *, mode: str = "constant", constant_values: float | None = None) -> Any:
+    """`widths`: one (before, after) an axis, one pair for all, or a number. `mode`: constant, edge, reflect, symmetric or wrap."""
     x = as_tracer(x)
+    widths = (widths, widths) if isinstance(widths, int) else widths
+    widths = widths[0] if len(widths) == 1 and x.ndim != 1 else widths
     pairs = [tuple(widths)] * x.ndim if widths and isinstance(widths[0], int) else [tuple(p) for p in widths]
     if len(pairs) != x.ndim or any(len(p) != 2 for p in pairs):
         raise ShapeError(f"pad: widths must be one (before, after) an axis of {x.type}, or one for all, got {widths} ({user_place()})")
+    if mode in ("edge", "reflect", "symmetric", "wrap"):
+        pads: Any = np.pad
+        for axis, (pair, n) in enumerate(zip(pairs, x.shape, strict=True)):
+            if pair != (0, 0):
+                x = apply(Gather(axis=axis), x, as_tracer(pads(np.arange(n), pair, mode)))
+        return x
+    if mode != "constant":
+        raise ShapeError(f"pad: the mode is constant, edge, reflect, symmetric or wrap, got {mode!r} ({user_place()})")
+    value = value if constant_values is None else constant_values
     return apply(Pad(lo=tuple(p[0] for p in pairs), hi=tuple(p[1] for p in pairs), value=value), x)
 
 

@@ -10,7 +10,8 @@ from ...core import dtypes as dt
 from ...ops import REGISTRY, formulas
 from ..promote import as_float, as_tracer
 from ..trace import Functions, apply, built
-from .elementwise import ON_FLOATS, _floats
+from .elementwise import FUNCTIONS as POINTWISE
+from .elementwise import ON_FLOATS, _floats, where
 from .reductions import one_axis
 
 public = FUNCTIONS = Functions()
@@ -39,6 +40,13 @@ for _name, _made in formulas.UNARY.items():
         ON_FLOATS.append(_name)
 for _name, _made in formulas.BINARY.items():
     FUNCTIONS[_name] = _formula(_made, 2)
+
+
+@public
+def heaviside(x: Any, middle: Any) -> Any:
+    """0 below zero, 1 above, `middle` at zero; NaN of NaN, where PyTorch's is 0."""
+    a, b = _floats(x, middle)
+    return where(POINTWISE["isnan"](a), a, built(formulas.heaviside, a, b))
 
 
 @public
