@@ -104,9 +104,45 @@ def unread(k: Kit) -> Any:
     return o.Neg()(x)
 
 
+def products_of_slices(k: Kit) -> Any:
+    """Of all slices, with one row added to each; then of most, with other readers, whose results are one tensor again."""
+    x, w, row = k.x(k.b, 5, k.d), k.weights(k.d, 3), k.weights(3)
+    cuts = [o.Slice(starts=(0, t, 0), sizes=(k.b, 1, k.d), steps=(1, 1, 1))(x) for t in range(5)]
+    added = [o.Add()(o.Matmul()(o.Reshape(shape=(k.b, k.d))(c), w), row) for c in cuts]
+    others = [o.Matmul()(o.Neg()(c), w) for c in cuts]
+    return [*map(o.Tanh(), added), *(o.Matmul()(c, w) for c in cuts[1:]), o.Concat(axis=1)(*others)]
+
+
+def added_up(k: Kit) -> Any:
+    """Products, sums, and values in zeros: alone, in places twice, every second, and such that meet."""
+    shape = (k.b, 6)
+    xs, ys = ([k.x(2, n) for _ in range(4)] for n in (16, 6))
+    products = [o.Matmul(transpose_a=True)(x, y) for x, y in zip(xs, ys, strict=True)]
+    sums = [o.Reshape(shape=(6,))(o.Sum(axes=(0,), keepdims=True)(y)) for y in ys]
+    zeros = [o.Expand(shape=(k.b, n))(k.c(0.0)) for n in range(7)]
+    v = [k.x(k.b, 2) for _ in range(6)]
+    joined = [o.Concat(axis=1)(v[0], zeros[4]), o.Pad(lo=(0, 2), hi=(0, 2))(v[1]), o.Concat(axis=1)(zeros[3], v[2], zeros[1]),
+              o.Concat(axis=1)(zeros[4], v[3]), o.Concat(axis=1)(zeros[4], v[4])]
+    every = [o.UpdateSlice(axis=1, start=i, step=2)(zeros[4], x) for i, x in enumerate((v[5], o.Neg()(v[5])))]
+    apart = [o.Pad(lo=(0, 0), hi=(0, 4), value=-0.0)(o.Exp()(v[0])), o.Pad(lo=(0, 2), hi=(0, 2), value=-0.0)(o.Exp()(v[1]))]
+    add = o.Add()
+
+    def total(values: list[Any]) -> Any:
+        first, *others = values
+        for x in others:
+            first = add(first, x)
+        return first
+
+    assert all(x.shape == shape for x in (*joined, *apart))
+    behind = o.Pad(lo=(0, 2), hi=(0, 0))(total(every))
+    some = [o.Concat(axis=1)(o.Neg()(v[0]), zeros[4]), behind, k.x(k.b, 6)]
+    return [total(products), total(sums), total(joined), total(some), total(apart)]
+
+
 PROBES: dict[str, tuple[Changes, list[Any]]] = {
     "cse": ("nothing", [twins]), "dce": ("nothing", [unread]), "fold-constants": ("nothing", [constants]), "fuse": ("nothing", [regions]),
     "merge-matmuls": ("rounding", [merged]), "simplify-control": ("nothing", [traced(loop, (3, 2), (2,))]),
+    "join-steps": ("rounding", [products_of_slices, added_up]),
     "canonicalise": ("rounding", [lambda k: o.Svd(vectors=True)(k.c(np.eye(2)))[0]]),
 }
 

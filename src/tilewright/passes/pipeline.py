@@ -20,6 +20,7 @@ from .fold_constants import FoldConstants, FoldTables
 from .fold_index import FoldIndex
 from .fuse import Fuse
 from .integer_products import IntegerProducts
+from .join_steps import JoinSteps
 from .lower_complex import LowerComplex
 from .lower_quantized import LowerQuantized
 from .merge_matmuls import MergeMatmuls, SplitLongProducts
@@ -59,6 +60,7 @@ def pipeline(target: TargetSpec | None = None) -> tuple[Pass, ...]:
         NarrowConcats(),  # ropes wanted to see concatenations; equal casts become one below
         Canonicalise(),
         Cse(kept=True),
+        JoinSteps(),  # equal operands are one value
         LowerQuantized(gpu=gpu),  # may make matmuls
         *([MergePacked()] if gpu else []),
         MergeMatmuls(),

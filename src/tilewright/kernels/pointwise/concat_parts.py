@@ -1,11 +1,12 @@
 """Results that their kernel writes at once into the place that a concatenation wants them in, so that nothing is left to copy.
 
 On a CPU: channels of pixels that lie channels last, also all channels of a value whose slices are joined in order; columns of rows that
-elementwise regions and lookups compute. On a GPU: results that a kernel stores through any strides (the backward pass of attention on
-tensor cores) and that reach the concatenation as [B, H, S, D] -> [B, S, H, D] -> [B·S, H·D]: the cotangents of q, k and v, which together
-are that of one projection; and what products, lookups and elementwise kernels compute where it is one contiguous run of the concatenation
-(the steps of a recurrent layer), or where nobody else reads it and it lies in rows there (looked-up rows side by side); channels last,
-what convolutions compute and concatenations of concatenations (dense blocks: every layer reads a part of the last concatenation).
+elementwise regions and lookups compute; one contiguous run (the steps of a loop), also of a concatenation. On a GPU: results that a kernel
+stores through any strides (the backward pass of attention on tensor cores) and that reach the concatenation as [B, H, S, D] -> [B, S, H,
+D] -> [B·S, H·D]: the cotangents of q, k and v, which together are that of one projection; and what products, lookups and elementwise
+kernels compute where it is one contiguous run of the concatenation (the steps of a recurrent layer), or where nobody else reads it and it
+lies in rows there (looked-up rows side by side); channels last, what convolutions compute and concatenations of concatenations (dense
+blocks: every layer reads a part of the last concatenation).
 """
 
 from __future__ import annotations
@@ -37,10 +38,14 @@ class Piece:
 
 def computed_in_concat(graph: Graph, target: TargetSpec, others: Mapping[Value, Layout]) -> dict[Value, Piece]:
     """value -> its place. `others`: values that do not lie contiguous."""
-    if target.kind != "cuda":
-        return _channels(graph, others) | _columns(graph, others)
     found: dict[Value, Piece] = {}
     users = graph.users()
+    if target.kind != "cuda":
+        found = _channels(graph, others) | _columns(graph, others)
+        for n in graph.nodes:
+            if isinstance(n.op, Concat) and all(d == 1 for d in n.value.shape[: n.op.axis]) and n.value not in others:
+                _pieces(n, graph, users, others, found, line=64)
+        return found
     for n in graph.nodes:
         if not isinstance(n.op, Concat):
             continue
@@ -61,8 +66,9 @@ def computed_in_concat(graph: Graph, target: TargetSpec, others: Mapping[Value, 
     return found
 
 
-def _pieces(n: Node, graph: Graph, users: dict[Value, list[Node]], others: Mapping[Value, Layout], found: dict[Value, Piece]) -> None:
-    """Enter what is computed contiguous, at multiples of 16 bytes of the concatenation; columns of an elementwise kernel anywhere."""
+def _pieces(n: Node, graph: Graph, users: dict[Value, list[Node]], others: Mapping[Value, Layout], found: dict[Value, Piece],
+            line: int = 16) -> None:
+    """Enter what is computed contiguous, at multiples of `line` bytes of the concatenation; columns of an elementwise kernel anywhere."""
     assert isinstance(n.op, Concat)
     axis, start = n.op.axis, cast(Dim, 0)
     own = others.get(n.value)
@@ -79,11 +85,11 @@ def _pieces(n: Node, graph: Graph, users: dict[Value, list[Node]], others: Mappi
         whole = plain and layout is not None and layout.is_contiguous and root.type.nbytes == v.type.nbytes
         alone = all(len(users[x]) == 1 for x in (root, *chain))
         same = root.shape == v.shape or (1 not in root.shape and [d for d in v.shape if d != 1] == list(root.shape))
-        even = isinstance(start, int) and all(_aligned(d, item) for d in (start * inner, pitch, v.shape[axis] * inner))
+        even = isinstance(start, int) and all(_aligned(d, item, line) for d in (start * inner, pitch, v.shape[axis] * inner))
         merged = columns and len(root.shape) > len(v.shape) and root.shape[: len(v.shape) - 1] == v.shape[:-1]
         rows = alone and ((same and (even or columns)) or merged)
-        placed = isinstance(start, int) and (_aligned(start * inner, item) or (rows and not one)) and root not in found
-        placed = placed and _plain(root.node)
+        placed = isinstance(start, int) and (_aligned(start * inner, item, line) or (rows and not one)) and root not in found
+        placed = placed and (_plain(root.node) or (line > 16 and isinstance(root.node.op, Concat)))
         if placed and whole and (one or rows) and not any(behind_views(x)[0] is root for x in graph.outputs):
             assert isinstance(start, int)
             found[root] = Piece(n, start, "run" if one else "rows")
@@ -115,8 +121,8 @@ def _convolution(n: Node) -> bool:
     return len(anchors) == 1 and isinstance(anchors[0], Conv) and anchors[0].groups == 1 and len(n.values) == 1
 
 
-def _aligned(elements: Dim, item: int) -> bool:
-    return divisible(elements * item, 16)
+def _aligned(elements: Dim, item: int, line: int = 16) -> bool:
+    return divisible(elements * item, line)
 
 
 def _plain(n: Node) -> bool:
