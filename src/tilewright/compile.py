@@ -185,7 +185,7 @@ def _compile_onnx(module: Any, *, dynamic: Any, dynamic_shapes: Any, dtype: DTyp
         return session
 
     def otherwise() -> Callable[..., Any]:
-        """What serves sizes that a graph with assumptions does not."""
+        """What serves sizes that a graph of symbols does not."""
         from .frontend.onnx.session import SegmentedSession, import_onnx
 
         return SegmentedSession(import_onnx(source, build_segment, name=name, assume=False))
@@ -201,7 +201,7 @@ def _compile_onnx(module: Any, *, dynamic: Any, dynamic_shapes: Any, dtype: DTyp
         def unknown() -> Graph:
             raise UnsupportedError("onnx: a segment of a stored call has no graph; compile the model with TILEWRIGHT_CACHE_BYTES=0")
 
-        return store.load(entry, source, spec, unknown, otherwise, level=level, threads=threads)
+        return store.load(entry, source, spec, unknown, None, level=level, threads=threads)
 
     def segmented() -> SegmentedSession:
         from .frontend.onnx.session import SegmentedSession, import_onnx
@@ -230,8 +230,9 @@ def _compile_onnx(module: Any, *, dynamic: Any, dynamic_shapes: Any, dtype: DTyp
                 return SegmentedSession(found, key)  # type: ignore[return-value]
             session = build_segment(found.graph, found.signature)
             session.arguments = found.arguments
+            if session.interface.symbols:
+                session.otherwise = store.OtherSizes(otherwise, session, bool(found.assumed))
             if found.assumed:
-                session.otherwise = store.Later(otherwise)
                 session.model.notes += found.notes
             if key is not None:
                 with stages.stage("store"):
