@@ -9,7 +9,8 @@ from tilewright.frontend.onnx.session import import_onnx
 from tilewright.ir.verify import verify
 
 from .engine.campaign import MB, Campaign
-from .onnx_files import Case, changed_bytes, changed_fields, draw, models
+from .files.mutate import changed_bytes
+from .onnx_files import Case, changed_fields, draw, models
 
 
 def check(case: Case) -> None:

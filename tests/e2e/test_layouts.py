@@ -100,6 +100,6 @@ def test_results_lie_as_operands_that_agree_where_readers_turn_them_back() -> No
 
 
 def test_what_is_stretched_along_pixels_does_not_say_how_they_lie() -> None:
-    mask = torch.ones(64, 64).triu() > 0
-    session = check(lambda a: torch.where(mask, 0.0, (a * 2).reshape(1, 64, 1, 16, 1).permute(0, 3, 2, 1, 4)).cumsum(3), torch.randn(1, 64, 16))
+    mask, a = torch.ones(64, 64).triu() > 0, torch.randn(1, 64, 16)
+    session = check(lambda a: torch.where(mask, 0.0, (a * 2).reshape(1, 64, 1, 16, 1).permute(0, 3, 2, 1, 4)).cumsum(3), a)
     assert not channels_last_layouts(session.model.graph, session.model.target)

@@ -92,7 +92,7 @@ def turned_alike(graph: Graph, expected: Mapping[Value, Layout]) -> dict[Value, 
             if u.shape == v.shape:
                 root, chain = behind_views(u)
                 seen = seen_through(chain, found.get(root, expected.get(root, Layout.contiguous(root.shape))))
-                lies.add(seen and Layout(v.shape, tuple(0 if d == 1 else s for d, s in zip(v.shape, seen.strides, strict=True)), seen.offset))
+                lies.add(None if seen is None else _of_sizes(seen))
         layout = lies.pop() if len(lies) == 1 else None
         if layout is None or layout.is_contiguous or not users[v]:
             continue
@@ -100,6 +100,11 @@ def turned_alike(graph: Graph, expected: Mapping[Value, Layout]) -> dict[Value, 
         if all(r is not None and r.is_contiguous and r.offset == 0 and product(r.shape) == v.type.numel for r in read):
             found[v] = layout
     return found
+
+
+def _of_sizes(layout: Layout) -> Layout:
+    """The same for every layout that differs in strides of axes of size 1 alone."""
+    return Layout(layout.shape, tuple(0 if d == 1 else s for d, s in zip(layout.shape, layout.strides, strict=True)), layout.offset)
 
 
 def is_conv(node: Node) -> bool:
