@@ -348,10 +348,25 @@ def import_model(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] |
     with stages.stage("import"):
         if isinstance(module, Graph):
             return module, graph_signature(module)
+        if _is_onnx(module):
+            return _onnx_graph(module, dynamic, name)
         from .frontend.torch.importer import import_torch
 
         found = import_torch(module, args, kwargs, dynamic=dynamic, dynamic_shapes=dynamic_shapes, name=name)
         return found.graph, found.signature
+
+
+def _onnx_graph(module: Any, dynamic: Any, name: str | None) -> tuple[Graph, Signature]:
+    """An ONNX model that is one graph."""
+    from .frontend.onnx.session import import_onnx
+
+    if dynamic is not None:
+        raise ConfigError("dynamic: an ONNX file names its symbolic sizes itself; leave it out")
+    found = import_onnx(module, lambda graph: None, name=name)
+    if found.graph is None or found.signature is None:
+        why = "; ".join(found.program.notes) or "it has steps of the host"
+        raise UnsupportedError(f"onnx: {found.program.name} is compiled as several segments and is no single graph: {why}")
+    return found.graph, found.signature
 
 
 def graph_signature(graph: Graph) -> Signature:

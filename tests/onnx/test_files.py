@@ -168,6 +168,24 @@ def with_external(folder: Path, location: str, array: Any) -> Path:
     return path
 
 
+def test_a_float_file_is_quantized_by_us() -> None:
+    """int8 products, close to ONNX Runtime's floats, at any batch; a program of several segments has no one graph to quantize."""
+    rng = fresh_rng()
+    w, v = ((rng.random(s) - 0.5).astype(np.float32) for s in ((32, 48), (48, 8)))
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["a"]), helper.make_node("Relu", ["a"], ["b"]),
+             helper.make_node("MatMul", ["b", "v"], ["y"])]
+    batches = [(rng.random((16, 32)) - 0.5).astype(np.float32) for _ in range(3)]
+    proto = model(nodes, [info("x", batches[0], ["N", 32])], ["y"], {"w": w, "v": v})
+    session = tw.quantize(proto, [{"x": x} for x in batches])
+    assert "int" in str(session.report()) and len(session.quantization.quantized) == 2
+    for x in (batches[1], batches[2][:5]):
+        want = peer(proto, {"x": x})[0]
+        assert np.linalg.norm(session(x) - want) < 0.03 * np.linalg.norm(want)
+    cut = model([*nodes, helper.make_node("NonZero", ["y"], ["at"])], [info("x", batches[0])], ["at"], {"w": w, "v": v})
+    with pytest.raises(tw.UnsupportedError, match="several segments"):
+        tw.quantize(cut, batches)
+
+
 def test_external_data(tmp_path: Path) -> None:
     w = f(4, 5)
     (tmp_path / "data.bin").write_bytes(w.tobytes())
