@@ -185,7 +185,7 @@ def _compile_onnx(module: Any, *, dynamic: Any, dynamic_shapes: Any, dtype: DTyp
         return session
 
     def otherwise() -> Callable[..., Any]:
-        """What serves sizes that a graph with assumptions does not."""
+        """What serves sizes that a graph of symbols does not."""
         from .frontend.onnx.session import SegmentedSession, import_onnx
 
         return SegmentedSession(import_onnx(source, build_segment, name=name, assume=False))
@@ -201,7 +201,7 @@ def _compile_onnx(module: Any, *, dynamic: Any, dynamic_shapes: Any, dtype: DTyp
         def unknown() -> Graph:
             raise UnsupportedError("onnx: a segment of a stored call has no graph; compile the model with TILEWRIGHT_CACHE_BYTES=0")
 
-        return store.load(entry, source, spec, unknown, otherwise, level=level, threads=threads)
+        return store.load(entry, source, spec, unknown, None, level=level, threads=threads)
 
     def segmented() -> SegmentedSession:
         from .frontend.onnx.session import SegmentedSession, import_onnx
@@ -230,8 +230,9 @@ def _compile_onnx(module: Any, *, dynamic: Any, dynamic_shapes: Any, dtype: DTyp
                 return SegmentedSession(found, key)  # type: ignore[return-value]
             session = build_segment(found.graph, found.signature)
             session.arguments = found.arguments
+            if session.interface.symbols:
+                session.otherwise = store.OtherSizes(otherwise, session, bool(found.assumed))
             if found.assumed:
-                session.otherwise = store.Later(otherwise)
                 session.model.notes += found.notes
             if key is not None:
                 with stages.stage("store"):
@@ -347,10 +348,25 @@ def import_model(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] |
     with stages.stage("import"):
         if isinstance(module, Graph):
             return module, graph_signature(module)
+        if _is_onnx(module):
+            return _onnx_graph(module, dynamic, name)
         from .frontend.torch.importer import import_torch
 
         found = import_torch(module, args, kwargs, dynamic=dynamic, dynamic_shapes=dynamic_shapes, name=name)
         return found.graph, found.signature
+
+
+def _onnx_graph(module: Any, dynamic: Any, name: str | None) -> tuple[Graph, Signature]:
+    """An ONNX model that is one graph."""
+    from .frontend.onnx.session import import_onnx
+
+    if dynamic is not None:
+        raise ConfigError("dynamic: an ONNX file names its symbolic sizes itself; leave it out")
+    found = import_onnx(module, lambda graph: None, name=name)
+    if found.graph is None or found.signature is None:
+        why = "; ".join(found.program.notes) or "it has steps of the host"
+        raise UnsupportedError(f"onnx: {found.program.name} is compiled as several segments and is no single graph: {why}")
+    return found.graph, found.signature
 
 
 def graph_signature(graph: Graph) -> Signature:

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 import tilewright as tw
+from tilewright.kernels.conv.channels_last import channels_last_layouts
 
 
 class Calls(torch.nn.Module):
@@ -87,3 +88,18 @@ def test_an_index_outside_is_named_and_the_next_call_works() -> None:
 @pytest.mark.parametrize("align", [False, True])
 def test_linear_resize(align: bool) -> None:
     check(lambda x: F.interpolate(x, size=(37, 50), mode="bilinear", align_corners=align), torch.randn(2, 3, 21, 33))
+
+
+def test_results_lie_as_operands_that_agree_where_readers_turn_them_back() -> None:
+    """As chunked scans write decays: a product of two that are turned alike, read turned back by a matmul. Nothing is copied."""
+    q, k, p, v = (torch.rand(16, *s, dtype=torch.float64) for s in ((64, 8), (8, 64), (64, 64), (64, 8)))
+    session = check(lambda q, k, p, v: ((q @ k).permute(1, 2, 0) * p.exp().permute(1, 2, 0)).permute(2, 0, 1) @ v, q, k, p, v)
+    assert "another axis" not in notes(session)
+    check(lambda q, k, p: (q @ k).permute(1, 2, 0) * p.exp().permute(1, 2, 0), q, k, p)  # a result that the caller sees
+    check(lambda q, k, p: ((q @ k).permute(1, 2, 0) * p.exp().permute(1, 2, 0))[1:].permute(2, 0, 1).sum(1), q, k, p)
+
+
+def test_what_is_stretched_along_pixels_does_not_say_how_they_lie() -> None:
+    mask, a = torch.ones(64, 64).triu() > 0, torch.randn(1, 64, 16)
+    session = check(lambda a: torch.where(mask, 0.0, (a * 2).reshape(1, 64, 1, 16, 1).permute(0, 3, 2, 1, 4)).cumsum(3), a)
+    assert not channels_last_layouts(session.model.graph, session.model.target)

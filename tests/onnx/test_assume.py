@@ -131,6 +131,33 @@ def test_quotients_of_sizes_are_those_of_windows() -> None:
         agree(session, proto, x[:, :, :size])
 
 
+@pytest.mark.parametrize("last", ["Softmax", "NonZero"])
+def test_empty_sizes_give_empty_results(last: str) -> None:
+    """Of one segment, and of one with a step of the host behind it; from the cache, too."""
+    w = RNG.standard_normal((4, 3)).astype(np.float32)
+    proto = model([n("MatMul", ["x", "w"], ["a"]), n(last, ["a"], ["y"])], [info("x", w, ["N", 4])], ["y"], {"w": w})
+    for _ in range(2):
+        session = tw.compile(proto)
+        for rows in (2, 0, 5, 0):
+            x = RNG.standard_normal((rows, 4)).astype(np.float32)
+            got, want = session(x), peer(proto, {"x": x})[0]
+            assert got.shape == want.shape and got.dtype == want.dtype
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+def test_sizes_of_one_name_may_differ_where_the_graph_lets_them() -> None:
+    """Exporters name every first size alike, states of one row among them. What does not work out stays the error of the names."""
+    x, z = RNG.standard_normal((3, 4)).astype(np.float32), RNG.standard_normal((1, 4)).astype(np.float32)
+    proto = model([n("Add", ["x", "z"], ["y"])], [info("x", x, ["N", 4]), info("z", x, ["N", 4])], ["y"])
+    session = tw.compile(proto)
+    agree(session, proto, x, z)
+    with pytest.raises(tw.InputError, match=r"'z' must be f32\[N,4\] with N = 3 \(from 'x'\), got f32\[2,4\]"):
+        session(x, x[:2])
+    with pytest.raises(tw.InputError, match="'z' must be f32"):
+        session(x, z.astype(np.float64))
+    assert session.otherwise.found is not None
+
+
 def test_what_is_asked_of_symbols() -> None:
     s, t = sym("s", 1), sym("t", 1)
     assert list(assumptions([(s, t)])) == [{"s": s, "t": s}]

@@ -168,6 +168,24 @@ def with_external(folder: Path, location: str, array: Any) -> Path:
     return path
 
 
+def test_a_float_file_is_quantized_by_us() -> None:
+    """int8 products, close to ONNX Runtime's floats, at any batch; a program of several segments has no one graph to quantize."""
+    rng = fresh_rng()
+    w, v = ((rng.random(s) - 0.5).astype(np.float32) for s in ((32, 48), (48, 8)))
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["a"]), helper.make_node("Relu", ["a"], ["b"]),
+             helper.make_node("MatMul", ["b", "v"], ["y"])]
+    batches = [(rng.random((16, 32)) - 0.5).astype(np.float32) for _ in range(3)]
+    proto = model(nodes, [info("x", batches[0], ["N", 32])], ["y"], {"w": w, "v": v})
+    session = tw.quantize(proto, [{"x": x} for x in batches])
+    assert "int" in str(session.report()) and len(session.quantization.quantized) == 2
+    for x in (batches[1], batches[2][:5]):
+        want = peer(proto, {"x": x})[0]
+        assert np.linalg.norm(session(x) - want) < 0.03 * np.linalg.norm(want)
+    cut = model([*nodes, helper.make_node("NonZero", ["y"], ["at"])], [info("x", batches[0])], ["at"], {"w": w, "v": v})
+    with pytest.raises(tw.UnsupportedError, match="several segments"):
+        tw.quantize(cut, batches)
+
+
 def test_external_data(tmp_path: Path) -> None:
     w = f(4, 5)
     (tmp_path / "data.bin").write_bytes(w.tobytes())
@@ -204,6 +222,15 @@ def test_numbers_at_the_edges(op: str) -> None:
 # --- bad input --------------------------------------------------------------------------------------------------------------------------
 
 
+def test_results_of_one_node_that_are_known() -> None:
+    """Constants that take the places of a node's results, and a weight that has the name of one."""
+    x, w = f(4, 3), f(4, 3)
+    nodes = [helper.make_node("Shape", ["x"], ["s"]), helper.make_node("TopK", ["s", "one"], ["most", "at"], axis=0),
+             helper.make_node("Add", ["x", "top_k.1"], ["a"]), helper.make_node("TopK", ["a", "one"], ["v", "i"]),
+             helper.make_node("Concat", ["most", "at"], ["t"], axis=0)]
+    agree(model(nodes, [info("x", x)], ["t", "v", "i"], {"one": np.array([1]), "top_k.1": w}), {"x": x})
+
+
 def test_everything_that_is_missing_is_one_error() -> None:
     nodes = [helper.make_node("Foo", ["x"], ["a"], name="first", domain="nowhere"), helper.make_node("Bar", ["a"], ["y"], name="second")]
     with pytest.raises(tw.UnsupportedError, match=r"2 nodes that are not supported: nowhere.Foo .*first.*; ai.onnx.Bar .*second"):
@@ -218,6 +245,7 @@ def test_everything_that_is_missing_is_one_error() -> None:
     ([helper.make_node("Softmax", ["x"], ["a"], name="soft", axis=9)], "axis must be in -2..1, got 9"),
     ([helper.make_node("Softmax", ["x"], ["a"], name="soft", colour=3)], "not as the standard has it"),
     ([helper.make_node("Add", ["", ""], ["a"], name="sum")], "not as the standard has it"),
+    ([helper.make_node("RNN", ["x", "x", "x"], ["a"])], r"X must have three axes, got f32\[2,3\]"),
 ])  # fmt: skip
 def test_graphs_that_make_no_sense(nodes: list[Any], why: str) -> None:
     with pytest.raises(tw.TilewrightError, match=why):

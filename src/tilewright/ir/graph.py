@@ -101,7 +101,12 @@ class Graph:
                 raise ShapeError(f"{op.name}: a size is at least 0, got {t}" + (f" ({place})" if place else ""))
             if isinstance(t.nbytes, int) and t.nbytes > LARGEST:
                 raise ShapeError(f"{op.name}: a result has at most {LARGEST} bytes, got {t}" + (f" ({place})" if place else ""))
-        node = Node(self, op, operands, types, self._unique(name or op.name), place)
+        unique = self._unique(name or op.name)
+        if len(types) > 1:  # its values are named after it
+            while any(f"{unique}.{k}" in self._names for k in range(len(types))):
+                unique = self._unique(name or op.name)
+            self._names.update((f"{unique}.{k}", 0) for k in range(len(types)))
+        node = Node(self, op, operands, types, unique, place)
         self.nodes.append(node)
         return node
 

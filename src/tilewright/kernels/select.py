@@ -29,7 +29,7 @@ from .attention.q8 import Q8BlocksTemplate
 from .attention.rope import RopeTemplate
 from .catalogue import CATALOGUE
 from .control import lower_control
-from .conv.channels_last import behind_views, channels_last_layouts, seen_through
+from .conv.channels_last import behind_views, channels_last_layouts, seen_through, turned_alike
 from .conv.conv import ConvTemplate
 from .conv.winograd import Winograd, WinogradTilesTemplate
 from .index.gather import GatherTemplate
@@ -206,7 +206,10 @@ class Selector:
         self.packing: dict[ConstantData, Packed] = {} if around is None else around.packing
         self.users = graph.users()
         self.channels_last = channels_last_layouts(graph, target)
-        self.preferred = padded_rows_of(graph, target) | self.channels_last  # values that do not lie contiguous
+        self.padded = padded_rows_of(graph, target)
+        self.preferred = self.padded | self.channels_last  # values that do not lie contiguous
+        if target.kind == "cpu":
+            self.preferred |= turned_alike(graph, self.preferred)
         self.direct = self._direct_outputs()
         self.in_place = in_place_updates(graph)
         self.windows = computed_in_window(graph, self.in_place)
@@ -463,7 +466,7 @@ class Selector:
         slot = self.direct.get(v)
         if slot is not None and self._lands_whole(v, layout, self.graph.outputs[slot]):
             return Operand(v.type, self.outputs[slot], layout)
-        padded = v in self.preferred and layout.strides[-1] == 1
+        padded = v in self.padded and layout.strides[-1] == 1
         nbytes = layout.shape[0] * layout.strides[0] * v.dtype.itemsize if padded else v.type.nbytes
         return Operand(v.type, Buffer(v.name, "temp", nbytes), layout)
 

@@ -392,8 +392,8 @@ def quantize(module: Any, calibration: Any, *, weights: str = "int8", activation
              percentile: float = 99.99, smooth: float | None = None, bias_correction: bool = False, keep: Collection[str] | str = (),
              max_error: float | None = 0.1, group: int = 64, zero_points: bool | None = None, dynamic: Mapping[str, Any] | None = None,
              threads: int | None = None, target: str | TargetSpec | None = None, name: str | None = None) -> Session:
-    """Quantize a module after training, and compile it. `calibration` is an iterable of batches of inputs: one input, a tuple of them or a
-    mapping of names each. `session.quantization` reports the error of every layer.
+    """Quantize a module or an ONNX file after training, and compile it. `calibration` is an iterable of batches of inputs: one input, a
+    tuple of them or a mapping of names each. `session.quantization` reports the error of every layer.
 
     Weights of linear layers and convolutions are int8 with a scale a result. Activations are uint8 with one scale and zero point each
     (`activations="tensor"`), rows of linear layers' inputs by their own largest magnitudes ("row"), or stay as they are ("float":

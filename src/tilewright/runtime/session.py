@@ -169,7 +169,7 @@ class Session(Compiled):
         self._free: list[Workspace] = []
         self.quantization: Any = None  # what `tw.quantize` did to every layer
         self.arguments: Any = None  # an ONNX file's inputs and outputs as it declares them
-        self.otherwise: Callable[..., Any] | None = None  # takes calls at sizes that the program does not
+        self.otherwise: Any = None  # an ONNX file's `OtherSizes`: takes calls at sizes that the program does not
         self._checked = False
         self._pool: Pool | None = None
         self._has_looked = False
@@ -184,10 +184,10 @@ class Session(Compiled):
     def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         try:
             return self._call(args, kwargs, out)
-        except (InputError, ShapeError):
+        except (InputError, ShapeError) as problem:
             if self.otherwise is None or self._closed or out is not None:
                 raise
-            return self.otherwise(*args, **kwargs)
+            return self.otherwise.instead(problem, args, kwargs)
         except (RuntimeError, MemoryError) as problem:  # costs nothing where it does not happen
             raise self._explained(self.model.signature.flatten(args, kwargs), problem) from None
 

@@ -1,6 +1,7 @@
 """com.microsoft: what ONNX Runtime's optimizers and quantizers write into files."""
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,7 @@ import numpy as np
 from ... import ops as O
 from ...core import dtypes as dt
 from ...core.dims import Dim
-from ...core.errors import UnsupportedError
+from ...core.errors import ShapeError, UnsupportedError
 from ...ir.graph import Value
 from ...ops import functions as F
 from ...ops.quant.formats import GROUPS, pack_groups
@@ -319,25 +320,29 @@ EIGHT_BITS = 4  # the accuracy level at which activations may be rounded to eigh
 def matmul_nbits(c: Context, a: Value, b: Value, scales: Value, zero: Value | None = None, order: Value | None = None,
                  bias: Value | None = None, *, K: int, N: int, bits: int = 4, block_size: int, accuracy_level: int = 0,
                  weight_prepacked: int = 0) -> Value:
-    if bits not in (4, 8) or block_size not in GROUPS:
-        raise UnsupportedError(f"MatMulNBits with bits={bits} and block_size={block_size}; supported: 4 and 8 bits, blocks of {GROUPS}")
+    if bits not in (2, 4, 8) or block_size not in GROUPS:
+        raise UnsupportedError(f"MatMulNBits with bits={bits} and block_size={block_size}; supported: 2, 4 and 8 bits, blocks of {GROUPS}")
     blocks = -(-K // block_size)
     values = unpacked(c.array(b, "the weights").astype(np.uint8, copy=False).reshape(N, blocks, -1), bits)[..., :block_size]
     values, x = values.reshape(N, -1), F.cast(a, dt.f32)
-    if order is not None and (group := c.array(order, "g_idx").reshape(-1)).size:
-        sorted_ = np.argsort(group[:K], kind="stable")
-        if not np.array_equal(group[sorted_], np.arange(K) // block_size):
-            raise UnsupportedError(f"MatMulNBits with a g_idx whose groups have not {block_size} columns each")
-        if not np.array_equal(sorted_, np.arange(K)):  # columns of one scale side by side, here and in x
-            values = np.concatenate([values[:, sorted_], values[:, K:]], axis=1)
-            x = F.gather(x, c.constant(sorted_.astype(np.int64), "order"), len(x.shape) - 1)
     s = c.array(scales, "the scales").astype(np.float32).reshape(N, blocks)
     if zero is None:
         z: Any = np.full((N, blocks), 1 << (bits - 1), np.float32)
     else:
         given = c.array(zero, "the zero points")
         z = unpacked(given.reshape(N, -1), bits)[:, :blocks] if given.dtype == np.uint8 else given.reshape(N, blocks)
-    packed, name = pack_groups(values, s, z, bits, block_size)
+    if order is not None and (group := c.array(order, "g_idx").reshape(-1)[:K]).size:
+        if group.size != K or group.min() < 0 or group.max() >= blocks:
+            raise ShapeError(f"MatMulNBits: g_idx must hold {K} numbers in 0..{blocks - 1}")
+        sorted_ = np.argsort(group, kind="stable")
+        if not np.array_equal(group[sorted_], np.arange(K) // block_size):  # groups of other sizes are no blocks: floats
+            wide = (values[:, :K] - z[:, group].astype(np.float32)) * s[:, group]
+            out = F.cast(F.matmul(x, c.constant(wide, "weights"), transpose_b=True), a.dtype)
+            return out if bias is None else F.add(out, bias)
+        if not np.array_equal(sorted_, np.arange(K)):  # columns of one scale side by side, here and in x
+            values = np.concatenate([values[:, sorted_], values[:, K:]], axis=1)
+            x = F.gather(x, c.constant(sorted_.astype(np.int64), "order"), len(x.shape) - 1)
+    packed, name = pack_groups(values, s, z, max(bits, 4), block_size)  # two bits lie in four
     lead = (0,) * (len(x.shape) - 1)
     x = F.pad(x, (*lead, 0), (*lead, blocks * block_size - K))  # the last block is filled up
     product = O.QMatmul(format=name, n=N, k=blocks * block_size, rounded=accuracy_level == EIGHT_BITS)
@@ -478,9 +483,15 @@ def qlinear_global_pool(c: Context, x: Value, sx: Value, zx: Value | None, sy: V
 @op("QLinearAveragePool", domain=MICROSOFT)
 def qlinear_average_pool(c: Context, x: Value, sx: Value, zx: Value | None, sy: Value, zy: Value | None = None, *,
                          channels_last: int = 0, **attrs: Any) -> Value:
-    if channels_last:
-        raise UnsupportedError("QLinearAveragePool with channels last")
-    return _quantized(c, average_pool(c, _numbers(c, x, sx, zx), **attrs), sy, zy, x)
+    return _channels(lambda v: _quantized(c, average_pool(c, _numbers(c, v, sx, zx), **attrs), sy, zy, v), x, channels_last)
+
+
+def _channels(fn: Callable[[Value], Value], x: Value, last: int) -> Value:
+    """fn of x, whose channels fn wants first."""
+    if not last:
+        return fn(x)
+    n = len(x.shape)
+    return F.transpose(fn(F.transpose(x, (0, n - 1, *range(1, n - 1)))), (0, *range(2, n), 1))
 
 
 @op("QLinearConcat", domain=MICROSOFT)
@@ -495,10 +506,8 @@ def qlinear_concat(c: Context, sy: Value, zy: Value, *parts: Value, axis: int) -
 
 
 @op("QLinearConv", domain=MICROSOFT)
-def ms_qlinear_conv(c: Context, *inputs: Value, channels_last: int = 0, **attrs: Any) -> Value:
-    if channels_last:
-        raise UnsupportedError("QLinearConv with channels last")
-    return qlinear_conv(c, *inputs, **attrs)
+def ms_qlinear_conv(c: Context, x: Value, *more: Value, channels_last: int = 0, **attrs: Any) -> Value:
+    return _channels(lambda v: qlinear_conv(c, v, *more, **attrs), x, channels_last)
 
 
 @op("MatMulIntegerToFloat", domain=MICROSOFT)

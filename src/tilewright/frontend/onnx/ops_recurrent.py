@@ -8,7 +8,7 @@ import numpy as np
 
 from ... import ops as O
 from ...core import dtypes as dt
-from ...core.errors import UnsupportedError
+from ...core.errors import ShapeError, UnsupportedError
 from ...ir.graph import Graph, Value
 from ...ops import formulas
 from ...ops import functions as F
@@ -143,6 +143,8 @@ def _part(gates: Value, k: int, hidden: Any) -> Value:
 def _run(c: Context, x: Value, w: Value, lengths: Value | None, direction: str, layout: int, states: Sequence[Value | None],
          one: Callable[[Value, int, list[Value | None], Callable[[Value], Value]], tuple[list[Value], Value]]) -> tuple[Value, list[Value]]:
     """All directions: Y and the last states. `one(x, k, states, order)` runs direction k, whose steps are the rows of order(x)."""
+    if len(x.shape) != 3:
+        raise ShapeError(f"X must have three axes, got {x.type}")
     if layout:
         x = F.transpose(x, (1, 0, 2))
         states = [None if s is None else F.transpose(s, (1, 0, 2)) for s in states]

@@ -136,12 +136,16 @@ class Program:
         self.gives = [Gives(t.elem_type, tuple(d.dim_value for d in t.shape.dim)) for t in tensors]
         self.notes: list[str] = [] if notes is None else notes
         self.bodies: dict[int, Program] = {}
-        self.start = Stage(None, [], self.items, set(), {})
+        self.forget()
         self.stuck: tuple[int, list[Pair]] = (0, [])  # the state of the last plan
         self._symbols = 0
         self._begun: dict[Any, tuple[list[Stage], dict[str, Any]]] = {}  # stages of calls, and values they give, that scalars alone decide
 
     # --- planning
+
+    def forget(self) -> None:
+        """Plan anew, for the sizes of the next call."""
+        self.start = Stage(None, [], self.items, set(), {})
 
     def plan(self, items: list[Item], specs: Mapping[str, Spec], *, compiled: bool = True) -> tuple[Stage, Builder]:
         """What can be compiled of `items` with what is known, and what is left."""

@@ -202,8 +202,15 @@ class SegmentedSession:
         return self._key is not None
 
     def _ran(self, env: dict[str, Any], stages: list[Stage] | None) -> Any:
+        given = {} if self._program.start.rest else dict(env)
         try:
-            out = self._program.run(env, stages)
+            try:
+                out = self._program.run(env, stages)
+            except InputError:
+                if not given:
+                    raise
+                self._program.forget()  # the one segment does not serve these sizes: from here on calls say theirs
+                out = self._program.run(given, stages)
         except STRANGE as e:
             raise FormatError(f"onnx: {self.name} is not as the standard has it: {type(e).__name__}: {e}") from e
         return out[0] if len(out) == 1 and not isinstance(out[0], list) else tuple(out)

@@ -95,7 +95,7 @@ def save(key: str, session: Session, imported: Imported) -> None:
         "program": program_data(executable.program, executable.code.symbols, rows), "dims": rows.rows, "constants": constants,
         "passes": model.passes,
         "objects": list(executable.code.objects), "files": files, "arguments": imported.arguments, "notes": model.notes,
-        "assumed": session.otherwise is not None,
+        "assumed": bool(imported.assumed),
     }
     with contextlib.suppress(TypeError, ValueError):  # a name in the file that is no text
         cache.put(key, entry_bytes(header, [[packed_tiles(executable.code.tiles)], blobs, list(executable.code.objects.values())]))
@@ -123,7 +123,36 @@ class Later:
         return self.made(*args, **kwargs)
 
 
-def load(key: str, source: Source, target: TargetSpec, graph: Callable[[], Graph], otherwise: Callable[[], Callable[..., Any]], *,
+class OtherSizes(Later):
+    """Takes calls at sizes that a session's program does not serve: empty ones, those that the program takes for equal, and those that
+    the file gives one name. `assumed`: the program takes sizes for equal that the file does not."""
+
+    def __init__(self, make: Callable[[], Callable[..., Any]], session: Session, assumed: bool) -> None:
+        super().__init__(make)
+        names, types = session.interface.input_names, session.interface.inputs
+        declared = {name: sizes for name, _, sizes in session.arguments[0]}
+        self._inputs = {n: (str(t.dtype.np), declared[n]) for n, t in zip(names, types, strict=True)}
+        self._assumed = assumed
+
+    def instead(self, problem: TilewrightError, args: Any, kwargs: Any) -> Any:
+        """The results of a call that the program refused. What is no matter of sizes stays refused."""
+        given = {**dict(zip(self._inputs, args, strict=False)), **kwargs}
+        if given.keys() != self._inputs.keys() or not all(_declared(given[n], *d) for n, d in self._inputs.items()):
+            raise problem
+        try:
+            return self(**given)
+        except TilewrightError as more:
+            raise (more if self._assumed else problem) from None
+
+
+def _declared(array: Any, kind: str, sizes: list[Any]) -> bool:
+    """Whether an argument is what the file declares; `sizes` are numbers where it knows them."""
+    shape = getattr(array, "shape", ())
+    return str(getattr(array, "dtype", "")).removeprefix("torch.") == kind and len(shape) == len(sizes) and all(
+        not isinstance(d, int) or d in (n, -1) for d, n in zip(sizes, shape, strict=True))
+
+
+def load(key: str, source: Source, target: TargetSpec, graph: Callable[[], Graph], otherwise: Callable[[], Callable[..., Any]] | None, *,
          level: Level, threads: int | None) -> Session | None:
     """The session of a stored program; None when there is none. `graph` makes the graph after the passes, should somebody ask for it, and
     `otherwise` what serves sizes that the program does not."""
@@ -134,7 +163,7 @@ def load(key: str, source: Source, target: TargetSpec, graph: Callable[[], Graph
         session, assumed = _session(memoryview(data), source, target, graph, level, threads)
     except (TilewrightError, *STRANGE, OSError, struct.error):
         return None  # written by something else, or files have changed: compiled again and overwritten
-    session.otherwise = Later(otherwise) if assumed else None
+    session.otherwise = OtherSizes(otherwise, session, assumed) if otherwise is not None and session.interface.symbols else None
     return session
 
 

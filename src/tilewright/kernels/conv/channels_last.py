@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from ...core.dims import Shape
+from ...core.dims import Shape, product
 from ...core.target_spec import TargetSpec
 from ...ir.graph import Graph, Node, Value
 from ...ir.layout import Layout
@@ -67,7 +67,8 @@ def channels_last_layouts(graph: Graph, target: TargetSpec) -> dict[Value, Layou
         anchors = [n for n in node.op.body.nodes if n.op.traits.anchor] if isinstance(node.op, Fused) else [node]
         mine = any(wants(n) for n in anchors)
         if not mine and (node.op.traits.elementwise or all(follows(n) for n in anchors)):
-            mine = any(_lies_last(u, found) for u in node.operands)
+            pixels = {v.shape[2:] for v in node.values}  # what is stretched along pixels does not say how they lie
+            mine = any(_lies_last(u, found) for u in node.operands if not node.op.traits.elementwise or u.shape[2:] in pixels)
         if any(turned(n) for n in anchors):  # [C, O, taps…], of which the weights' own order is a view
             found.update((v, Layout.contiguous((v.shape[1], v.shape[0], *v.shape[2:])).permute((1, 0, *range(2, len(v.shape)))))
                          for v in node.values)  # fmt: skip
@@ -77,6 +78,33 @@ def channels_last_layouts(graph: Graph, target: TargetSpec) -> dict[Value, Layou
             same = {u.shape for u in node.operands if len(u.shape) > 3 and _lies_last(u, found)}
             found.update((v, channels_last(v.shape)) for v in node.values if v.shape in same)
     return found
+
+
+def turned_alike(graph: Graph, expected: Mapping[Value, Layout]) -> dict[Value, Layout]:
+    """Elementwise results whose whole operands lie alike, other than contiguous, and whose readers see them contiguous so: the
+    permutation before and the one behind are none."""
+    users, found = graph.users(), dict[Value, Layout]()
+    for node in graph.nodes:
+        if not node.op.traits.elementwise or len(node.values) != 1 or (v := node.values[0]) in expected or v in graph.outputs:
+            continue
+        lies = set[Layout | None]()
+        for u in node.operands:
+            if u.shape == v.shape:
+                root, chain = behind_views(u)
+                seen = seen_through(chain, found.get(root, expected.get(root, Layout.contiguous(root.shape))))
+                lies.add(None if seen is None else _of_sizes(seen))
+        layout = lies.pop() if len(lies) == 1 else None
+        if layout is None or layout.is_contiguous or not users[v]:
+            continue
+        read = [n.op.views(layout)[0] if n.op.traits.view else None for n in users[v]]
+        if all(r is not None and r.is_contiguous and r.offset == 0 and product(r.shape) == v.type.numel for r in read):
+            found[v] = layout
+    return found
+
+
+def _of_sizes(layout: Layout) -> Layout:
+    """The same for every layout that differs in strides of axes of size 1 alone."""
+    return Layout(layout.shape, tuple(0 if d == 1 else s for d, s in zip(layout.shape, layout.strides, strict=True)), layout.offset)
 
 
 def is_conv(node: Node) -> bool:
