@@ -95,3 +95,15 @@ def test_of_arrays_and_their_derivatives() -> None:
         tw.max_pool(x, 9)
     with pytest.raises(ShapeError, match="the kernel does not fit the padded input"):
         tw.max_pool(x, 9, stride=2, ceil_mode=True)
+
+
+@pytest.mark.parametrize("kernel, stride, padding", [((16, 12), (16, 12), 0), ((7, 9), (3, 5), (3, 4)), ((2, 6, 5), (1, 2, 4), (1, 0, 2))])
+def test_wide_windows_far_apart(kernel: Any, stride: Any, padding: Any) -> None:
+    """Channels first: the rows of a window are pooled side by side, so that its elements need not be read one by one."""
+    x = torch.randn(2, 3, *((9, 40, 50) if len(kernel) == 3 else (40, 50)))
+    x[0, 0, ..., 3] = torch.nan
+    largest, mean = (F.max_pool3d, F.avg_pool3d) if len(kernel) == 3 else (F.max_pool2d, F.avg_pool2d)
+    options = {"kernel_size": kernel, "stride": stride, "padding": padding, "ceil_mode": True}
+    assert agrees(largest, x, options, session=True)
+    assert agrees(mean, x, options, session=True)
+    assert agrees(mean, x.double(), options | {"padding": 0, "ceil_mode": False}, session=True)

@@ -176,6 +176,13 @@ def attention(change: Callable[[Kit, Value], Value] = lambda k, s: s, *, rank: i
     return build
 
 
+def values_in_columns(k: Kit) -> Value:
+    """v @ p.T, values as [d, keys]: how images attend that keep their channels first."""
+    p = o.Softmax(axis=2)(o.Matmul(transpose_b=True)(k.x(k.b, k.s, k.d), k.x(k.b, k.s + 1, k.d)))
+    out: Value = o.Matmul(transpose_b=True)(k.x(k.b, 5, k.s + 1), p)
+    return out
+
+
 def where(low: float, *, row: bool = False) -> Callable[[Kit, Value], Value]:
     def change(k: Kit, s: Value) -> Value:
         mask = np.ones((k.s, k.s + 1), bool)
@@ -224,6 +231,7 @@ def scaled(c: float, at: int, op: Any = o.Mul) -> Probe:
 ATTENTION: dict[str, list[Probe]] = {
     "attention": [attention(), attention(rank=3), attention(rank=2), *(attention(c) for c in SCORES),
                   *(attention(cast=d) for d in (dt.f16, dt.f32, dt.f64)), attention(heads=1), attention(lambda k, s: o.Add()(s, k.c(0.0)))],
+    "values_in_columns": [values_in_columns],
     "guarded_attention": [attention(c, guard=g, heads=h) for c in (where(-INF), plus(-INF)) for g, h in ((0.0, None), (1.0, 1), (0.0, 1))],
     "mask_under_bias": [attention(lambda k, s, x=x: plus(1.0)(k, where(x)(k, s))) for x in (LOW, -1e9, -1.7e308, -65504.0, -INF)]
     + [attention(lambda k, s, x=x: o.Add()(where(LOW)(k, s), k.c(np.where(np.arange(k.s + 1) < 2, x, 0.0)))) for x in (LOW, -INF)],

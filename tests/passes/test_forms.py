@@ -157,6 +157,36 @@ def test_gathers_of_positions_are_views() -> None:
     assert_same(run(folded, [np.ones((1, 5), np.float32)]), run(g, [np.ones((1, 5), np.float32)]))
 
 
+WINDOWS: list[tuple[tuple[int, ...], int, list[Any]]] = [
+    ((2, 3, 8, 9), 2, [np.arange(3)[:, None, None, None] + 2 * np.arange(3)[:, None, None], np.arange(2)[:, None] * 3 + np.arange(6)]),
+    ((2, 136, 1), 1, [np.arange(9)[:, None, None] + np.arange(128)[:, None], np.zeros((1, 1), np.int64)]),
+    ((20, 3), 0, [4 * np.arange(4)[:, None] + np.arange(8)]),  # frames of a signal
+    ((3, 4), 0, [np.arange(3), np.arange(3)]),  # a diagonal
+    ((3, 4), 0, [np.arange(3), 3 - np.arange(3)]),  # the other one: one step downwards, two along
+]
+
+
+@pytest.mark.parametrize("shape, first, ids", WINDOWS)
+def test_windows_that_overlap_are_views(shape: tuple[int, ...], first: int, ids: list[Any]) -> None:
+    g = Graph()
+    x = g.input(f32(*shape), "x")
+    known = [g.constant(np.asarray(i, np.int64)) for i in ids]
+    g.outputs = [o.Index(axes=tuple(range(first, first + len(ids))))(x, *known)]
+    g.outputs += [o.Gather(axis=first)(x, known[0])] if len(ids) == 1 else []
+    folded, _ = apply(g, FoldIndex())
+    assert names(folded) == [] and any(isinstance(n.op, o.Strided) for n in folded.nodes)
+    values = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    assert_same(run(folded, [values]), [values[(slice(None),) * first + tuple(ids)]] * len(g.outputs))
+
+
+@pytest.mark.parametrize("ids", [np.arange(5)[:, None] + np.arange(5), 8 - np.arange(3)[:, None] - np.arange(3),
+                                 np.arange(3)[:, None] + np.arange(3) - 1])
+def test_windows_that_leave_their_axis_or_go_down_stay(ids: Any) -> None:
+    g = Graph()
+    g.outputs = [o.Gather()(g.input(f32(8), "x"), g.constant(ids))]
+    assert names(apply(g, FoldIndex())[0]) == ["gather"]
+
+
 def test_a_gather_that_may_fail_stays() -> None:
     long = sym("S", 1, 13)  # one more than the table has rows
     g = Graph()

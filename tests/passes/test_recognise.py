@@ -257,6 +257,14 @@ def test_grouped_heads() -> None:
     check(other_order, torch.randn(2, 6, 6, 4), k, v)  # heads 0 1 2 0 1 2: right, but not grouped
 
 
+def test_attention_of_images_with_channels_first() -> None:
+    """As the autoencoders of latent diffusion and GANs write it: queries, keys and values are [channels, places]."""
+    q, k, v = torch.randn(2, 8, 30), torch.randn(2, 8, 30), torch.randn(2, 5, 30)
+    found = check(lambda q, k, v: v @ torch.softmax(q.mT @ k * 0.25, 2).mT, q, k, v)
+    assert found == [o.Attention(scale=0.25, empty="nan")]
+    assert o.Attention not in map(type, check(lambda q, k, v: v @ torch.softmax(q.mT @ k, 2), q, k, torch.randn(2, 5, 30)))
+
+
 def test_not_attention() -> None:
     for fn in (lambda q, k, v: torch.softmax(q @ k.mT, 1) @ v, lambda q, k, v: torch.softmax(torch.relu(q @ k.mT), -1) @ v,
                lambda q, k, v: torch.softmax((q @ k.mT + 1.0) * 2.0 + (q @ v.mT), -1) @ v):

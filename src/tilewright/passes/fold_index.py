@@ -1,6 +1,7 @@
 """Integer and boolean tensors that follow their indices fold for any length: to one number, to an iota, and gathers by them to views."""
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -98,12 +99,12 @@ def uniform_constant(root: Any, m: Match) -> Value | None:
 
 @rule(P(o.Gather, X, I, name="root"))
 def gather_of_range(x: Value, ids: Value, root: Any, m: Match) -> Value | None:
-    """Rows in order are a slice; one row everywhere is an expansion."""
-    form = m.known.of(ids)
-    rows = rows_of(x, root.op.axis, form, ids.shape) if isinstance(form, Linear) else None
-    if rows is None or not isinstance(form, Linear):
+    """Rows in order are a slice; one row everywhere is an expansion; windows of rows overlap."""
+    form, axes = m.known.of(ids), (root.op.axis,)
+    if not isinstance(form, Linear):
         return None
-    return spread(rows, (root.op.axis,), [form], ids.shape, root)
+    rows = rows_of(x, root.op.axis, form, ids.shape)
+    return windows(x, axes, [form], ids.shape) if rows is None else spread(rows, axes, [form], ids.shape, root)
 
 
 @rule(P(o.Index, name="root"))
@@ -118,14 +119,30 @@ def index_of_ranges(root: Any, m: Match) -> Value | None:
     shape = broadcast([v.shape for v in ids], rank)
     wide = [Linear(f.const, (0,) * (rank - len(f.coeffs)) + f.coeffs) for f in linear]
     used = [a for f in wide for a in sloped(f)]
-    if used != sorted(set(used)) or axes != tuple(range(axes[0], axes[0] + len(axes))):
+    if used == sorted(set(used)):
+        rows: Value | None = x
+        for axis, f in zip(axes, wide, strict=True):
+            rows = None if rows is None else rows_of(rows, axis, f, shape)
+        if rows is not None:
+            return spread(rows, axes, wide, shape, root)
+    return windows(x, axes, wide, shape)
+
+
+def windows(x: Value, axes: tuple[int, ...], forms: list[Linear], shape: tuple[Dim, ...]) -> Value | None:
+    """x's elements at evenly spaced positions of adjacent axes, several slopes to an axis (im2col), as a view by strides."""
+    lead, rest = x.shape[: axes[0]], [d for d in x.shape[axes[0] :] if isinstance(d, int)]
+    sizes = [d for d in shape if isinstance(d, int)]
+    if len(rest) != len(x.shape) - len(lead) or len(sizes) != len(shape) or 0 in sizes:
         return None
-    for axis, f in zip(axes, wide, strict=True):
-        rows = rows_of(x, axis, f, shape)
-        if rows is None:
-            return None
-        x = rows
-    return spread(x, axes, wide, shape, root)
+    if not all(in_range(f, shape, x.shape[a]) and isinstance(f.const, int) for a, f in zip(axes, forms, strict=True)):
+        return None
+    steps = [math.prod(rest[k + 1 :]) for k in range(len(rest))]
+    strides = [sum(int(f.coeffs[k]) * step for f, step in zip(forms, steps, strict=False)) for k in range(len(shape))]
+    if min(strides, default=0) < 0:
+        return None
+    offset = sum(int(f.const) * step for f, step in zip(forms, steps, strict=False))
+    op = o.Strided(shape=(*sizes, *rest[len(axes) :]), strides=(*strides, *steps[len(axes) :]), offset=offset)
+    return o.emit(op, o.Reshape(shape=(*lead, math.prod(rest)))(x))
 
 
 @rule(P(o.GatherAlongAxis, X, I, name="root"))
@@ -187,8 +204,8 @@ def spread(x: Value, axes: tuple[int, ...], forms: list[Linear], shape: tuple[Di
 class FoldIndex(Pass):
     """Before: canonical graph.
     After: an integer or boolean value that is known from its indices for every length is a number, a dim or an iota (expanded); gathers
-    with provably valid, evenly spaced indices are views. No product reads rows that are looked up many times and are longer than its
-    results."""
+    with provably valid, evenly spaced indices are views, windows that overlap among them. No product reads rows that are looked up many
+    times and are longer than its results."""
 
     name: ClassVar[str] = "fold-index"
     rules: ClassVar[tuple[Rule, ...]] = (index_expression, uniform_constant, gather_of_range, index_of_ranges, gather_along_range,

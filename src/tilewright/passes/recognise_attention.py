@@ -124,6 +124,15 @@ def attention(root: Any, m: Match) -> Value | None:
     return _attention(root, p, m, "nan") if isinstance(p.op, o.Softmax) and m.readers(p) == 1 else None
 
 
+@rule(P(o.Matmul, Var("v"), P(o.Softmax, name="p", once=True), name="root"))
+def values_in_columns(v: Value, p: Any, root: Any, m: Match) -> Value | None:
+    """v @ p.T of images that keep their channels first is (p @ v.T).T."""
+    op = root.op
+    if not op.transpose_b or p.op.axis != len(p.value.shape) - 1 or trace(p.operands[0], m) is None:
+        return None
+    return swapped(dataclasses.replace(op, transpose_a=False, transpose_b=not op.transpose_a)(p.value, v))
+
+
 @rule(P(o.Matmul, P(o.Where, P(o.IsNan, P(o.Softmax, name="p"), once=True), Var("zero"), P(o.Softmax, name="p"), once=True), Var("v"),
         name="root"), changes="hidden")
 def guarded_attention(p: Any, zero: Value, v: Value, root: Any, m: Match) -> Value | None:
@@ -232,4 +241,4 @@ def scaled_query(root: Any) -> Value | None:
     return None
 
 
-RULES = [mask_under_bias, attention, guarded_attention, grouped_heads, scaled_query]
+RULES = [mask_under_bias, values_in_columns, attention, guarded_attention, grouped_heads, scaled_query]

@@ -10,9 +10,9 @@ wider than the sequence adds exact zeros. Causal and windowed rows skip tiles th
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from ...core.dims import Dim, bounds, ceildiv, product
+from ...core.dims import Dim, at_least, bounds, ceildiv, product
 from ...core.dtypes import compute_dtype
 from ...core.target_spec import TargetSpec
 from ...ir.graph import Value
@@ -22,8 +22,9 @@ from ...ops.attention.forward import Rope as RopeOp
 from ...ops.attention.q8_cache import Q8Attention as Q8AttentionOp
 from ...tile.builder import Ix, Tile, View
 from ..call import Call
-from ..launch import Launch
+from ..launch import Buffer, Launch
 from ..matmul.tiling import for_each_tile, leaves_of_epilogue, tile_heights
+from ..pointwise.copies import copy_launch
 from ..pointwise.pointwise import unravel
 from ..region import Evaluator, Operand, Region, narrow, widen
 from ..template import Reason, Template, region_bytes, region_flops, shaped_as_result
@@ -99,9 +100,21 @@ class AttentionTemplate(Template):
             return [Q8AttentionKernel(region, target).launch()]
         from .pairs import PairsAttentionKernel, in_pairs
 
-        if in_pairs(region, target):
-            return [PairsAttentionKernel(region, target).launch()]
-        return [AttentionKernel(region, target).launch()]
+        copies, region = _in_rows(region, target)
+        kernel = PairsAttentionKernel if in_pairs(region, target) else AttentionKernel
+        return [*copies, kernel(region, target).launch()]
+
+
+def _in_rows(region: Region, target: TargetSpec) -> tuple[list[Launch], Region]:
+    """The region with heads that lie in rows, and the launches that copy those that do not (images with channels first)."""
+    heads = [region.given(v.node.operands[0] if isinstance(v.node.op, RopeOp) else v) for v in region.node.operands[:3]]
+    launches, operands = list[Launch](), list(region.operands)
+    for i, o in enumerate(operands):
+        if any(o is x for x in heads) and o.layout.strides[-1] not in (0, 1) and o.type.shape[-1] != 1 and at_least(o.type.shape[-2], 2):
+            name = f"{region.name}.rows{i}"
+            operands[i] = Operand(o.type, Buffer(name, "temp", o.type.nbytes), Layout.contiguous(o.type.shape))
+            launches.append(copy_launch(name, o, operands[i], target, "heads in columns copied to rows"))
+    return launches, replace(region, operands=operands)
 
 
 class AttentionKernel:

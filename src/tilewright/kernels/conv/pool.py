@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
+from math import prod
 from typing import Any, ClassVar
 
 from ...core.dims import Dim, ceildiv, maximum, product
 from ...core.dtypes import compute_dtype, i32, i64
 from ...core.target_spec import TargetSpec
+from ...ir.graph import Graph
 from ...ir.layout import Layout
 from ...ir.types import TensorType
 from ...ops.rows.pooling import AvgPool as AvgPoolOp
@@ -33,6 +36,7 @@ from .channels_last import channels_last
 from .lines import Limit, Lines, State
 from .parts import int_of, spread
 
+APART = 4  # steps of windows along rows from which on single elements are read one by one
 JOIN = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}  # elements of a window
 
 
@@ -61,7 +65,32 @@ class PoolTemplate(Template):
         if any(d != 0 for d in (*lo, *hi)):
             fill = float(identity(kind_of(op), x.type.dtype)) if x.type.dtype.is_float else identity(kind_of(op), x.type.dtype)
             launches, source = padded(region.name, x, lo, hi, fill, target)
+        if target.kind == "cpu" and op.stride[-1] >= APART and parted(op, ends, x.type):
+            return [*launches, *self._by_axes(region, source, target)]
         return [*launches, PoolKernel(region, source, dilation, target).launch(self.rows)]
+
+    def _by_axes(self, region: Region, x: Operand, target: TargetSpec) -> list[Launch]:
+        """Windows far apart along the rows of memory: the other axes first, whose results lie side by side, then what is left of rows."""
+        op: Any = region.node.op
+        op = replace(op, padding=((0, 0),) * len(op.kernel), ceil_mode=False)
+        ones = (1,) * (len(op.kernel) - 1)
+        first = replace(op, kernel=(*op.kernel[:-1], 1), stride=(*op.stride[:-1], 1))
+        last = replace(op, kernel=(*ones, op.kernel[-1]), stride=(*ones, op.stride[-1]))
+        others, rows, name = Graph("others"), Graph("rows"), f"{region.name}.others"
+        others.outputs = [first(others.input(x.type, "x"))]
+        between = others.outputs[0].type
+        rows.outputs = [last(rows.input(between, "x"))]
+        temp = Operand(between, Buffer(name, "temp", between.nbytes), Layout.contiguous(between.shape))
+        return [*self.build(Region(name, others, [x], [temp], region.place), target),
+                *self.build(Region(region.name, rows, [temp], region.results, region.place), target)]
+
+
+def parted(op: Any, ends: list[Any], x: TensorType) -> bool:
+    """Windows of several axes that are pooled an axis at a time: nothing is rounded in between, and means count no padding."""
+    if not all(isinstance(e, int) for e in ends) or prod(op.kernel[:-1]) == 1:
+        return False
+    plain = not any(map(any, op.padding)) and max(ends) <= 0
+    return isinstance(op, MaxPoolOp) or (isinstance(op, AvgPoolOp) and plain and x.dtype.itemsize >= 4)
 
 
 def channels_inside(x: Operand, n: int) -> bool:

@@ -37,7 +37,8 @@ NEIGHBOURS = 4  # ... which lose what was fetched beside them, unless that many 
 MOVED = {1: u8, 2: u16, 4: u32, 8: u64}  # elements by their size
 SMALLEST = 32  # rows and columns below which jumping costs less than a copy
 RUN = 2048  # columns of a program
-FEWEST = 6  # rows or columns of a copy whose other side is that long
+FEWEST = 6  # rows or columns of a copy whose other side is that long ...
+INTERLEAVED = 4  # ... but for as many words that lie apart and are written side by side: single stores among such loads wait for each other
 
 
 def wants_transpose(p: Problem) -> bool:
@@ -66,7 +67,8 @@ def transposing_copy(name: str, source: Operand, result: Operand, target: Target
     if along[0] is None or along[1] is None or along[0] == along[1] or source.layout.strides[along[1]] == 0:
         return None  # what is repeated along the result needs no transpose
     sides = [d if isinstance(d, int) else SMALLEST for d in (shape[along[0]], shape[along[1]])]  # sizes of a call are taken for large
-    if min(sides) < FEWEST or max(sides) < SMALLEST:
+    fewest = INTERLEAVED if result.type.dtype.itemsize == 4 else FEWEST
+    if sides[0] < FEWEST or sides[1] < fewest or max(sides) < SMALLEST:
         return None
     order = (*(i for i in range(len(shape)) if i not in along), *(i for i in along if i is not None))
     transposed = tuple(shape[i] for i in order)
