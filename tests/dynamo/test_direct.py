@@ -209,7 +209,8 @@ def test_a_graph_that_needs_the_wrappers_keeps_them() -> None:
         y.sum().backward()
 
 
-@pytest.mark.parametrize("f", [lambda x: x.clone().t() + 1, lambda x: x.reshape(3, 8) + 1, lambda x: x.reshape(2, 2, 6).permute(2, 0, 1) + 3])
+@pytest.mark.parametrize("f", [lambda x: x.clone().t() + 1, lambda x: x.reshape(3, 8) + 1,
+                               lambda x: x.reshape(2, 2, 6).permute(2, 0, 1) + 3])
 def test_gradients_that_are_views_of_what_autograd_gives(f: Any) -> None:
     """...which lies as it likes: rows, columns, with gaps, or one element shown many times."""
     x = leaf(4, 6)
