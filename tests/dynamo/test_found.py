@@ -86,3 +86,13 @@ def test_pools_at_random_places_and_volumes_train() -> None:
     check(lambda y, s: F.fractional_max_pool3d(y, 2, (2, 3, 1), _random_samples=s), y, torch.rand(1, 2, 3), calls=1, grad=True)
     check(lambda y, g, z: (F.grid_sample(y, g, align_corners=True), F.pdist(z, 1.5)), y, grid, torch.randn(4, 3, requires_grad=True),
           calls=1, grad=True)
+
+
+def test_steps_through_complex_numbers() -> None:
+    x = torch.randn(8, dtype=torch.complex64, requires_grad=True)
+    check(lambda x: x[::2] + x[1::2].conj(), x, calls=1, grad=True)
+
+
+def test_frequencies() -> None:
+    check(lambda x: (torch.fft.fftfreq(8, 0.3) + x, torch.fft.fftfreq(7), torch.fft.rfftfreq(9), torch.fft.rfftfreq(8).double()),
+          torch.randn(8), calls=1)
