@@ -3,8 +3,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 import torch.nn.functional as F
+
+from tilewright.dynamo.backend import SplitWarning
 
 from .check import check
 
@@ -96,3 +99,9 @@ def test_steps_through_complex_numbers() -> None:
 def test_frequencies() -> None:
     check(lambda x: (torch.fft.fftfreq(8, 0.3) + x, torch.fft.fftfreq(7), torch.fft.rfftfreq(9), torch.fft.rfftfreq(8).double()),
           torch.randn(8), calls=1)
+
+
+def test_negative_powers_of_integers_are_torchs_error() -> None:
+    compiled = torch.compile(lambda x: (x + 1) ** -2, backend="tilewright")
+    with pytest.warns(SplitWarning), pytest.raises(RuntimeError, match="negative integer powers are not allowed"):
+        compiled(torch.arange(1, 5))
