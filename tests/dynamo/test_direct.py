@@ -207,3 +207,16 @@ def test_a_graph_that_needs_the_wrappers_keeps_them() -> None:
         flat, y = compiled(x)
         assert not is_direct(y) and flat._base is x
         y.sum().backward()
+
+
+@pytest.mark.parametrize("f", [lambda x: x.clone().t() + 1, lambda x: x.reshape(3, 8) + 1,
+                               lambda x: x.reshape(2, 2, 6).permute(2, 0, 1) + 3])
+def test_gradients_that_are_views_of_what_autograd_gives(f: Any) -> None:
+    """...which lies as it likes: rows, columns, with gaps, or one element shown many times."""
+    x = leaf(4, 6)
+    compiled = warmed(f, x)
+    shape = f(x).shape
+    whole = torch.randn(*shape, 2)
+    for given in (whole[..., 0], whole[..., 0].contiguous(), whole.mT.contiguous()[..., 1, :], whole[0, ..., 0].expand(shape),
+                  torch.ones(()).expand(shape)):
+        assert torch.equal(*(torch.autograd.grad(g(x), x, given)[0] for g in (compiled, f)))

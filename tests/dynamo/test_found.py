@@ -3,8 +3,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 import torch.nn.functional as F
+
+from tilewright.dynamo.backend import SplitWarning
 
 from .check import check
 
@@ -86,3 +89,19 @@ def test_pools_at_random_places_and_volumes_train() -> None:
     check(lambda y, s: F.fractional_max_pool3d(y, 2, (2, 3, 1), _random_samples=s), y, torch.rand(1, 2, 3), calls=1, grad=True)
     check(lambda y, g, z: (F.grid_sample(y, g, align_corners=True), F.pdist(z, 1.5)), y, grid, torch.randn(4, 3, requires_grad=True),
           calls=1, grad=True)
+
+
+def test_steps_through_complex_numbers() -> None:
+    x = torch.randn(8, dtype=torch.complex64, requires_grad=True)
+    check(lambda x: x[::2] + x[1::2].conj(), x, calls=1, grad=True)
+
+
+def test_frequencies() -> None:
+    check(lambda x: (torch.fft.fftfreq(8, 0.3) + x, torch.fft.fftfreq(7), torch.fft.rfftfreq(9), torch.fft.rfftfreq(8).double()),
+          torch.randn(8), calls=1)
+
+
+def test_negative_powers_of_integers_are_torchs_error() -> None:
+    compiled = torch.compile(lambda x: (x + 1) ** -2, backend="tilewright")
+    with pytest.warns(SplitWarning), pytest.raises(RuntimeError, match="negative integer powers are not allowed"):
+        compiled(torch.arange(1, 5))

@@ -1,6 +1,7 @@
 """Training over sizes that vary stays one program; and three classes whose numbers were wrong once."""
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -20,12 +21,16 @@ VARYING: dict[str, tuple[Any, Any]] = {
     "attention": (lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
                   lambda i: [r(2 + i, 2, 4 + i, 8) for _ in "qkv"]),
     "pixels": (lambda x: F.pixel_shuffle(x, 2) * 2, lambda i: (r(3 + i, 8, 4 + i, 5),)),
+    "floats from sizes": (lambda x: (x / math.sqrt(x.shape[1]) + x.shape[0] / 3 + x.shape[0] ** 0.5).var(0) + torch.eye(x.shape[1]).sum(),
+                          lambda i: (r(3 + i, 8 + i, 4),)),
+    "pads, average pools": (lambda x: F.avg_pool2d(F.pad(x, (1, x.shape[0], 2, x.shape[0])), 3, 2).sin(), lambda i: (r(3 + i, 8 + i, 9),)),
     "group norm": (lambda x, w, b: F.group_norm(x, 2, w, b).sin(), lambda i: (r(3 + i, 8, 4 + i, 5), r(8), r(8))),
 }
 
 
 @pytest.mark.parametrize(("name", "dynamic"), [("pictures, stride 2", None), ("transposed, groups", True), ("attention", None),
-                                               ("attention", True), ("pixels", True), ("group norm", True)])
+                                               ("attention", True), ("pixels", True), ("group norm", True),
+                                               ("floats from sizes", True), ("pads, average pools", True)])
 def test_training(name: str, dynamic: bool | None) -> None:
     fn, make = VARYING[name]
     call = torch.compile(fn, backend="tilewright", dynamic=dynamic)

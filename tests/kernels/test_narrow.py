@@ -1,4 +1,4 @@
-"""Products of one or two columns as reductions, at every edge."""
+"""Products of one or two columns, and of few rows with a matrix that lies along K, at every edge."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from tests.fresh import fresh_rng
 from tests.kernels.interpreted import interpret_graph
 from tilewright import ops as o
-from tilewright.core.dtypes import bf16, f32
+from tilewright.core.dtypes import bf16, f32, f64
 from tilewright.ir.graph import Graph
 from tilewright.ir.types import TensorType
 from tilewright.kernels.select import select
@@ -42,3 +42,23 @@ def test_few_columns(shape: tuple[int, ...], n: int, constant: bool, dtype: Any)
     (got,), _ = interpret_graph(graph, arrays)
     want = np.tanh(0.25 * x.astype(np.float64) @ w.astype(np.float64) + np.arange(n))
     assert np.abs(got.astype(np.float64) - want).max() < (2e-6 if dtype is np.float32 else 2e-2)
+
+
+@pytest.mark.parametrize(("shape", "n", "dtype", "kernel"), [
+    ((2, 5), 33, np.float32, "matmul"), ((3, 1100), 16, np.float32, "matmul"), ((2, 4, 70), 17, np.float32, "matmul"),
+    ((5, 64), 1, np.float32, "matmul"), ((7, 2), 50, np.float64, "matmul"),
+    ((1, 1, 70), 40, np.float32, "sum"), ((1, 130), 9, np.float32, "sum"),
+])  # fmt: skip
+def test_few_rows(shape: tuple[int, ...], n: int, dtype: Any, kernel: str) -> None:
+    rng = fresh_rng()
+    x, w, bias = (rng.standard_normal(s).astype(dtype) for s in (shape, (n, shape[-1]), n))
+    graph = Graph("product")
+    kind = f64 if dtype is np.float64 else f32
+    left, right, add = (graph.input(TensorType(kind, a.shape), name) for a, name in ((x, "x"), (w, "w"), (bias, "b")))
+    graph.outputs = [F.tanh(F.add(o.Matmul(alpha=0.25, transpose_b=True)(left, right), add))]
+    graph = run_pipeline(graph, host_target())
+    (launch,) = select(graph, host_target()).launches
+    assert launch.kernel.name.startswith(kernel) and (kernel == "sum" or "dot products" in launch.note)
+    (got,), _ = interpret_graph(graph, [x, w, bias])
+    want = np.tanh(0.25 * x.astype(np.float64) @ w.astype(np.float64).T + bias.astype(np.float64))
+    assert np.abs(got.astype(np.float64) - want).max() < (4e-6 if dtype is np.float32 else 1e-12)

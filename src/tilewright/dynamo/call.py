@@ -95,6 +95,12 @@ class Writer:
                 self.lines.append(f"c{s.arg} = {a} if {a}.stride() == {strides} else laid({a}, {shape}, {strides})")
                 self.signs(k, s.arg)
 
+    def views(self) -> None:
+        """Arguments that results are views of, as the views expect them."""
+        for arg, (shape, strides) in self.fragment.loose.items():
+            a, steps = f"a{arg}", _tuple(strides, self.names)
+            self.lines.append(f"v{arg} = {a} if {a}.stride() == {steps} else laid({a}, {_tuple(shape, self.names)}, {steps})")
+
     def signs(self, k: int, arg: int) -> None:
         """Signs that are not in the memory of input `k`: torch's own ops give conjugate and negative views."""
         odd = f"c{arg}.is_neg()" + (f" or c{arg}.is_conj()" if self.session.interface.inputs[k].dtype.kind == "c" else "")
@@ -132,7 +138,7 @@ class Writer:
             key = f"F{len(self.scope)}"
             self.scope[key] = r.value
             return key
-        base = self.result(r.base)
+        base = f"v{r.base.arg}" if isinstance(r.base, Argument) and r.base.arg in self.fragment.loose else self.result(r.base)
         if isinstance(r, Fetched):
             return f"{base}.cpu()"
         if isinstance(r, Laid):
@@ -192,6 +198,7 @@ class Writer:
         self.arguments()
         self.symbols()
         self.inputs()
+        self.views()
         if f.seeded:
             add("seed = alloc((), (), int64).random_()" if self.on_gpu else "seed = draw(())")
         pointers = ["*map(address, args)"] if self.together else [f"{self.holder(s)}.data_ptr()" for s in f.sources]
@@ -374,6 +381,9 @@ class Plain:
             if isinstance(r, Size):
                 return evaluate(r.dim, env)
             base = result(r.base)
+            if isinstance(r.base, Argument) and r.base.arg in f.loose:
+                shape, strides = (tuple(evaluate(d, env) for d in dims) for dims in f.loose[r.base.arg])
+                base = base if base.stride() == strides else laid(base, shape, strides)
             if isinstance(r, Fetched):
                 return base
             if isinstance(r, Laid):

@@ -119,6 +119,8 @@ class Fragment:
     copies: list[tuple[int, int]] = field(default_factory=list)  # (argument, graph output that is copied into it after the run)
     counts: dict[str, tuple[int, Dim]] = field(default_factory=dict)  # symbol -> the graph output that is its value, and its bound
     asserts: list[tuple[Dim, str, Dim, str]] = field(default_factory=list)  # left side, comparison, right side, message
+    loose: dict[int, tuple[tuple[Dim, ...], tuple[Dim, ...]]] = field(default_factory=dict)  # arguments that results are views of and
+    # whose strides nobody guards: the shape and strides that the views count on
     seeded: bool = False  # the last graph input is a random seed
     device: str = "cpu"
 
@@ -432,6 +434,8 @@ class Reader:
             elif isinstance(value := walk._resolve(root, values), Value) and self._dense(whole):
                 base = slots[root] if root in slots else slots.setdefault(root, self._slot(root, value))
             if base is not None and fake.dtype == whole.dtype:
+                if isinstance(base, Argument) and base.arg >= self.trusted:
+                    self.fragment.loose[base.arg] = self.symbols.shape(whole.shape), self.symbols.shape(whole.stride())
                 offset = self.symbols(fake.storage_offset()) - self.symbols(whole.storage_offset())
                 return ViewOf(base, self.symbols.shape(fake.shape), self.symbols.shape(fake.stride()), offset)
         if node not in slots:

@@ -36,6 +36,7 @@ from .index.gather import GatherTemplate
 from .index.gather_last import IndexRows
 from .index.scatter import ScatterAddTemplate
 from .launch import Argument, Buffer, ConstBuffer, Item, Launch, Packed, Pointer, Program, Variant, filter_sizes, flatten, roots
+from .matmul.dots import DotProducts
 from .matmul.matmul import MatmulTemplate
 from .matmul.vectors import VectorProducts
 from .pointwise.complex import computed_in_place, part
@@ -160,7 +161,8 @@ def stored_bytes(type_: TensorType, packed: Packed) -> Dim:
 
 
 TEMPLATES: list[Template] = [
-    *CATALOGUE, VectorProducts(), MatmulTemplate(), QDotTemplate(), QExpertsDotTemplate(), QuantizeRowsTemplate(), AttentionTemplate(),
+    *CATALOGUE, DotProducts(), VectorProducts(), MatmulTemplate(),
+    QDotTemplate(), QExpertsDotTemplate(), QuantizeRowsTemplate(), AttentionTemplate(),
     AttentionBackwardTemplate(), NormBackwardTemplate(), Q8BlocksTemplate(), RowSweeps(), Reduce(), Rows(), GatherTemplate(), IndexRows(),
     Pointwise(), QMatmulTemplate(), QGatherTemplate(), QExpertsTemplate(), UpdateSliceTemplate(), ScatterAddTemplate(),
     SampleTemplate(), ConvTemplate(), Winograd(), WinogradTilesTemplate(), RopeTemplate(), ConcatTemplate(), Elements(),

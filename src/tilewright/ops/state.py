@@ -27,6 +27,7 @@ class UpdateSlice(General):
     start: Dim = 0
     step: int = 1
     work = 0
+    complex = "parts"
     cases = True
     samples = [S(f32(5, 3), f32(2, 3), axis=0, start=1), S(f32(2, 7, 3), f32(2, 4, 3), axis=1, start=3), S(f16(3, 4), f32(3, 4), axis=1),
                S(f32(16, 2), f32(N, 2), axis=0), S(f32(28, 2), f32(N, 2), axis=0, start=M), S(bf16(4), bf16(1), axis=0, start=3),

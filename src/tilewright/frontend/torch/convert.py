@@ -20,6 +20,7 @@ from .constants import Constants
 from .decompose import RECURRENT, chunked_cross_entropy, decomposition, expand
 from .mutation import Aliases
 from .place import module_of, place_of
+from .reals import real
 from .symbols import Symbols
 from .tensors import dtype_of
 
@@ -105,8 +106,10 @@ class Converter:
         target, meta = node.target, node.meta.get("val")
         if isinstance(meta, (torch.SymInt, int, float, bool)) and not isinstance(meta, torch.Tensor):
             return self._size(meta, node, place)
-        if isinstance(meta, (torch.SymBool, torch.SymFloat)):
-            return Poison() if isinstance(meta, torch.SymBool) else self._poison(f"a float computed from sizes ({key_of(target)})", place)
+        if isinstance(meta, torch.SymBool):
+            return Poison()
+        if isinstance(meta, torch.SymFloat):
+            return self._real(meta, place)
         key = key_of(target)
         if key.split(".")[0] in IGNORED:
             return None
@@ -202,6 +205,12 @@ class Converter:
             return meta
         try:
             return self.symbols(meta)
+        except UnsupportedError as e:
+            return self._poison(str(e), place)
+
+    def _real(self, meta: Any, place: str) -> Any:
+        try:
+            return real(self.context, meta.node.expr)
         except UnsupportedError as e:
             return self._poison(str(e), place)
 

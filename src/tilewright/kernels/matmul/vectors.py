@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...core.dims import at_least
+from ...core.dims import at_least, product
 from ...core.dtypes import compute_dtype, f32, f64
 from ...core.target_spec import TargetSpec
 from ...ir.graph import Graph, Value
@@ -39,7 +39,7 @@ class VectorProducts(Template):
         m, n = out.shape[-2:]
         k = a.shape[-2 if node.op.transpose_a else -1]
         columns = n == 1 or (n == 2 and at_least(m, FEWEST_ROWS) and at_least(k, SHORTEST))
-        if not columns and (m != 1 or out.shape[:-2] != b.shape[:-2]):
+        if not columns and (m != 1 or product(out.shape[:-2]) != product(b.shape[:-2])):
             return Reason("neither few columns nor one row for every matrix")
         matrix = region.operand(a if columns else b)
         if matrix is None or (matrix.data is not None and not columns):

@@ -237,11 +237,15 @@ def spread(x: Value, g: Value, kernel: Ints, stride: Ints, padding: Pairs, dilat
     single = F.reshape(g, (product(x.shape[:-n]), 1, *g.shape[-n:]))
     ends = [(o - 1) * s - lo + dil * (k - 1) + 1 - d
             for o, s, (lo, _), k, dil, d in zip(g.shape[-n:], stride, padding, kernel, dilation, x.shape[-n:], strict=True)]
-    if not all(isinstance(e, int) for e in ends):
+    # of sizes that vary, windows reach beyond nothing (there is no padding): what they leave is added behind
+    left = [0 if isinstance(e, int) else -e for e in ends]
+    known = [e if isinstance(e, int) else 0 for e in ends]
+    if any(d != 0 and p != (0, 0) for d, p in zip(left, padding, strict=True)):
         raise UnsupportedError(f"pool: has a derivative for known sizes only, got {x.type}")
-    whole = tuple((lo, max(hi, 0)) for (lo, _), hi in zip(padding, ends, strict=True))
-    conv = Conv(stride=stride, padding=whole, dilation=dilation, transposed=True, output_padding=tuple(max(-hi, 0) for hi in ends))
-    return F.reshape(conv(single, F.full(x.node.graph, (1, 1, *kernel), 1, x.dtype)), x.shape)
+    whole = tuple((lo, max(hi, 0)) for (lo, _), hi in zip(padding, known, strict=True))
+    conv = Conv(stride=stride, padding=whole, dilation=dilation, transposed=True, output_padding=tuple(max(-hi, 0) for hi in known))
+    made = F.pad(conv(single, F.full(x.node.graph, (1, 1, *kernel), 1, x.dtype)), (0,) * (n + 2), (0, 0, *left))
+    return F.reshape(made, x.shape)
 
 
 @register
@@ -293,6 +297,8 @@ class AvgPool(General):
     def _counts(self, x: Value) -> Any:
         """How many elements each window averages."""
         sizes = x.shape[-len(self.kernel) :]
+        if not self.ceil_mode and all(p == (0, 0) for p in self.padding):
+            return np.asarray(product(self.kernel))
         if not all(isinstance(d, int) for d in sizes):
             raise UnsupportedError(f"avg_pool: has a derivative for known sizes only, got {x.type}")
         out = pooled(sizes, self.kernel, self.stride, self.padding, (1,) * len(self.kernel), self.ceil_mode)

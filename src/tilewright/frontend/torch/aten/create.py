@@ -109,10 +109,8 @@ def zeros(c: Context, *_: Any, **__: Any) -> Value:
 
 @aten("eye.default", "eye.m")
 def eye(c: Context, *_: Any, **__: Any) -> Value:
-    shape = c.shape
-    if not all(isinstance(d, int) for d in shape):
-        raise UnsupportedError("eye needs a static size")
-    return c.constant(np.eye(int(shape[0]), int(shape[1])).astype(c.dtype.np), "eye")
+    row, column = (c.emit(O.Iota(shape=c.shape, axis=i, dtype=dt.i64)) for i in (0, 1))
+    return c.cast(c.emit(O.Equal(), row, column), c.dtype)
 
 
 @aten("linspace.Tensor_Tensor", "linspace.Tensor_Scalar", "linspace.Scalar_Tensor")

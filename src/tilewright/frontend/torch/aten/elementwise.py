@@ -6,6 +6,7 @@ from typing import Any
 
 from .... import ops as O
 from ....core.dtypes import complex_of, f32, f64
+from ....core.errors import UnsupportedError
 from ....ir.graph import Value
 from ....ops import functions as F
 from ....ops.complex import rules as C
@@ -204,6 +205,8 @@ def power(c: Context, a: Any, b: Any) -> Value:
     """Small constant exponents are spelled out, as torch's own CPU kernel does."""
     dtype = c.dtype
     if isinstance(b, (int, float)) and not isinstance(b, bool) and isinstance(a, Value):
+        if dtype.is_int and b < 0:
+            raise UnsupportedError("integers to negative integer powers are not allowed")
         x = c.cast(a, dtype)
         if b == 1:
             return x

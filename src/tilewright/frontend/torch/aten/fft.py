@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from ....core.dtypes import real_of
 from ....core.errors import ShapeError
 from ....ir.graph import Value
@@ -104,7 +106,14 @@ _install("rfft", _to_half)
 _install("irfft", _from_half)
 
 
+def _frequencies(c: Context, n: int, d: float, *, half: bool) -> Value:
+    steps = np.arange(n // 2 + 1) if half else np.fft.ifftshift(np.arange(n) - n // 2)
+    return c.constant(steps.astype(c.dtype.np) * np.asarray(1 / (n * d), c.dtype.np), "frequencies")
+
+
 rows({
+    "fft_fftfreq.default": lambda c, n, d=1.0, **_: _frequencies(c, n, d, half=False),
+    "fft_rfftfreq.default": lambda c, n, d=1.0, **_: _frequencies(c, n, d, half=True),
     "prims.fft_c2c.default": lambda c, z, *, dim, forward: c2c(c, z, dim, 0, forward),
     "prims.fft_r2c.default": lambda c, x, *, dim, onesided: r2c(c, x, dim, 0, onesided),
     "prims.fft_c2r.default": lambda c, z, *, dim, last_dim_size: c2r(c, z, dim, 0, last_dim_size),

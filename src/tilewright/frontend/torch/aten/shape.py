@@ -13,7 +13,7 @@ from typing import Any
 
 from .... import ops as O
 from ....core import dtypes as dt
-from ....core.dims import Dim, Expr, at_least, maximum, minimum, product
+from ....core.dims import Dim, Expr, at_least, at_most, maximum, minimum, product
 from ....core.errors import UnsupportedError
 from ....ir.graph import Value
 from .index import index as index_by
@@ -225,10 +225,10 @@ def _cut(c: Context, x: Value, pads: Sequence[Any]) -> tuple[Value, tuple[Dim, .
     for i in range(len(pads) // 2):
         axis = n - 1 - i
         before, after = pads[2 * i], pads[2 * i + 1]
-        cut = [-p if isinstance(p, int) and p < 0 else 0 for p in (before, after)]
-        if any(cut):
+        cut = [-p if at_most(p, -1) else 0 for p in (before, after)]
+        if cut != [0, 0]:
             x = c.slice(x, axis, cut[0], x.shape[axis] - cut[0] - cut[1])
-        lo[axis], hi[axis] = (0 if k else p for k, p in zip(cut, (before, after), strict=True))
+        lo[axis], hi[axis] = (p if k == 0 else 0 for k, p in zip(cut, (before, after), strict=True))
     return x, tuple(lo), tuple(hi)
 
 
