@@ -18,7 +18,7 @@ X = np.array([[3.0, -1.5, 0.25, 7.0], [2.0, 5.5, -4.0, 1.0], [0.5, 9.0, -2.0, 6.
 V = np.array([0.5, 1.0, 2.5, 3.0], np.float32)
 N = np.array([1.0, np.nan, -2.0, np.inf, 0.0], np.float32)
 I = np.array([[7, -3, 2], [5, 4, -9]])
-CASES: dict[str, Callable[[Any, Any], Any]] = {  # of the module (tw or NumPy) and X
+CASES: dict[str, Callable[[Any, Any], Any]] = {  # functions of the module (tw or NumPy) and X
     "shape": lambda m, x: np.zeros(m.shape(x)) + m.ndim(x) * m.size(x),
     "copies": lambda m, x: m.copy(x) + m.ascontiguousarray(x) + m.positive(x) + x.copy(),
     "atleast": lambda m, x: m.atleast_3d(x) * m.atleast_2d(x[0])[..., None] + m.atleast_1d(x[0, 0]),

@@ -196,7 +196,7 @@ def test_places_in_long_axes_have_room_in_32_bits() -> None:
     with np.errstate(over="raise"):
         found = [int(place(planes, "reflect", np.int32(q), n)) for q in at]
     assert found == [3, 0, 1, n - 2, n - 1, n - 2, n - 5]
-    for size, kind in (((1 << 31) - 9, i32), (1 << 31, i64)):  # of a padded axis
+    for size, kind in (((1 << 31) - 9, i32), (1 << 31, i64)):  # sizes of a padded axis
         op = o.PadEdges(lo=(5,), hi=(4,), mode="reflect", back=True)
         (launch,) = select(graph(op, (f32, (size,))), cuda_target("sm_90a")).launches
         assert {getattr(r.type, "dtype", None) for i in launch.kernel.body.body if i.op == "iota" for r in i.results} == {kind}

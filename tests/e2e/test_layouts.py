@@ -53,7 +53,7 @@ def test_softmax_of_columns(fn: Callable[..., Any], shape: tuple[int, ...], dim:
         assert "columns transposed into rows" in notes(session)
 
 
-@pytest.mark.parametrize(("channels", "tokens", "turns"), [(33, 50, True), (70, 32, True), (20, 64, True), (5, 64, False)])
+@pytest.mark.parametrize(("channels", "tokens", "turns"), [(33, 50, True), (70, 32, True), (20, 64, True), (3, 64, False)])
 def test_norms_of_columns(channels: int, tokens: int, turns: bool) -> None:
     """Channels first, normalized over channels: alone, behind a sum with rows, and for a result that lies as the operand does."""
     x, y, w = torch.randn(2, channels, tokens), torch.randn(2, tokens, channels), torch.randn(channels)

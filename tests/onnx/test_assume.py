@@ -133,7 +133,7 @@ def test_quotients_of_sizes_are_those_of_windows() -> None:
 
 @pytest.mark.parametrize("last", ["Softmax", "NonZero"])
 def test_empty_sizes_give_empty_results(last: str) -> None:
-    """Of one segment, and of one with a step of the host behind it; from the cache, too."""
+    """A program of one segment, and one with a step of the host behind it; from the cache, too."""
     w = RNG.standard_normal((4, 3)).astype(np.float32)
     proto = model([n("MatMul", ["x", "w"], ["a"]), n(last, ["a"], ["y"])], [info("x", w, ["N", 4])], ["y"], {"w": w})
     for _ in range(2):

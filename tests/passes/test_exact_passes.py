@@ -105,7 +105,7 @@ def unread(k: Kit) -> Any:
 
 
 def products_of_slices(k: Kit) -> Any:
-    """Of all slices, with one row added to each; then of most, with other readers, whose results are one tensor again."""
+    """Products of all slices, with one row added to each; then of most, with other readers, whose results are one tensor again."""
     x, w, row = k.x(k.b, 5, k.d), k.weights(k.d, 3), k.weights(3)
     cuts = [o.Slice(starts=(0, t, 0), sizes=(k.b, 1, k.d), steps=(1, 1, 1))(x) for t in range(5)]
     added = [o.Add()(o.Matmul()(o.Reshape(shape=(k.b, k.d))(c), w), row) for c in cuts]

@@ -44,7 +44,8 @@ def test_a_bad_address_names_the_launch(threads: int) -> None:
     assert ran.returncode == -11
     # several threads may meet the address at once, and write at once
     assert re.search(r"tilewright: SIGSEGV in launch 1 \(reverse\), kernel tw_[0-9a-f]{20}", ran.stderr), ran.stderr
-    assert "Fatal Python error: Segmentation fault" in ran.stderr, "faulthandler's own report follows"
+    whole = "Segmentation fault" if threads == 1 else ""  # one thread may end the process while another writes
+    assert f"Fatal Python error: {whole}" in ran.stderr, "faulthandler's own report follows"
 
 
 def test_other_threads_are_named_too() -> None:

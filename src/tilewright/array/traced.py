@@ -105,7 +105,7 @@ def roll(x: Any, shift: Any, axis: Any = None) -> Any:
         (k,) = axes_of(where, x.ndim, "roll")
         n, before = x.shape[k], (slice(None),) * k
         by = int(by) % n if isinstance(n, int) and n else int(by)
-        if by and n >= abs(by):  # of a run-time size a SizeError where its limits leave that open
+        if by and n >= abs(by):  # a run-time size is a SizeError where its limits leave that open
             x = call("concat", [x[(*before, slice(-by, None))], x[(*before, slice(0, -by))]], axis=k)
     return x
 

@@ -57,7 +57,7 @@ def write_file(path: str | os.PathLike[str], content: Content, *, subject: str, 
     except OSError as e:
         if isinstance(e, TilewrightError):
             raise
-        kept = (f"there is no folder {path.parent}" if not path.parent.is_dir() else
+        kept = (f"there is no folder {path.parent}" if isinstance(e, FileNotFoundError) and not os.path.isdir(path.parent) else
                 "what was there before is untouched" if os.path.lexists(path) else "there is no file of that name")
         raise error(f"{subject}: could not write {path}: {e.strerror or e}; {kept}{_hint(e)}") from e
 

@@ -20,9 +20,9 @@ from ..ops import functions as F
 from .base import Log, Pass
 
 LEAST = 4  # products, sums or slices that are worth a copy of their operands
-ROWS = 256  # of a product that is small for its matrix
+ROWS = 256  # rows of a product that is small for its matrix
 WIDTH = 4  # times a product's result
-ELEMENTS = 1 << 16  # of a sum that is small
+ELEMENTS = 1 << 16  # elements of a sum that is small
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ class Campaign:
     check: Callable[[Any], None] | None = None
     show: Callable[[Any], str] | None = None  # the source of a test for a subject
     keep: tuple[str, ...] = ()  # names of dataclass fields that shrinking leaves alone
-    seconds: float = 10.0  # of the processor: a case that takes longer, and twelve times that alone in a new process, hangs
+    seconds: float = 10.0  # time of the processor: a case that takes longer, and twelve times that alone in a new process, hangs
     memory: int = 2048 * MB  # resident bytes of the process during a case
     growth: float = 1.0 * MB  # bytes that a repeated case may leave behind
     name: str = field(default="", compare=False)

@@ -25,7 +25,7 @@ from .product import Frame, Problem
 from .tiling import write_tile
 
 FEWEST_ROWS, MOST_ROWS = 2, 8  # one row is a reduction (vectors.py)
-COLUMNS = 16  # of a program
+COLUMNS = 16  # columns of a program
 GROUP = 4  # columns at a time, at most: rows of the matrix that lie pages apart fall into the same sets of a cache
 
 

@@ -141,7 +141,7 @@ def pack_groups(values: Array, scale: Array, zero: Array, bits: int, group: int)
     points are [n, k / group]."""
     f, d = by_name(f"U{bits}_{group}"), np.asarray(scale, np.float32).reshape(-1, 1)
     assert f.scale is not None and f.minimum is not None
-    with np.errstate(over="ignore", invalid="ignore"):  # of a file that makes no sense
+    with np.errstate(over="ignore", invalid="ignore"):  # a file that makes no sense
         minimum = -(np.asarray(zero, np.float32).reshape(-1, 1) * d)
     blocks = f.pack(len(d), (f.scale.real, d), (f.minimum.real, minimum), (f.q, values.reshape(len(d), group)))
     return blocks.reshape(len(values), -1), f.name
