@@ -261,7 +261,8 @@ class Joiner:
         op: Any = values[0].op
         lefts, matrices = zip(*(v.node.operands for v in values), strict=True)
         rank = len(values[0].shape)
-        if op.transpose_a or len(set(matrices)) != 1 or len(matrices[0].shape) != 2 or axis == rank - 1:
+        alike = len(set(matrices)) == 1 and len({v.dtype for v in lefts}) == 1
+        if op.transpose_a or not alike or len(matrices[0].shape) != 2 or axis == rank - 1:
             return None
         wide = bounds(lefts[0].shape[-1])[1] > WIDTH * bounds(values[0].shape[-1])[0]  # the rows are more to copy than the results
         if wide or any(bounds(product(v.shape[:-1]))[1] > ROWS for v in values):
