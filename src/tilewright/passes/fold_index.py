@@ -104,7 +104,7 @@ def gather_of_range(x: Value, ids: Value, root: Any, m: Match) -> Value | None:
     if not isinstance(form, Linear):
         return None
     rows = rows_of(x, root.op.axis, form, ids.shape)
-    return windows(x, axes, [form], ids.shape) if rows is None else spread(rows, axes, [form], ids.shape, root)
+    return windows(x, axes, [form], ids.shape, m) if rows is None else spread(rows, axes, [form], ids.shape, root)
 
 
 @rule(P(o.Index, name="root"))
@@ -125,14 +125,14 @@ def index_of_ranges(root: Any, m: Match) -> Value | None:
             rows = None if rows is None else rows_of(rows, axis, f, shape)
         if rows is not None:
             return spread(rows, axes, wide, shape, root)
-    return windows(x, axes, wide, shape)
+    return windows(x, axes, wide, shape, m)
 
 
-def windows(x: Value, axes: tuple[int, ...], forms: list[Linear], shape: tuple[Dim, ...]) -> Value | None:
+def windows(x: Value, axes: tuple[int, ...], forms: list[Linear], shape: tuple[Dim, ...], m: Match) -> Value | None:
     """x's elements at evenly spaced positions of adjacent axes, several slopes to an axis (im2col), as a view by strides."""
     lead, rest = x.shape[: axes[0]], [d for d in x.shape[axes[0] :] if isinstance(d, int)]
     sizes = [d for d in shape if isinstance(d, int)]
-    if len(rest) != len(x.shape) - len(lead) or len(sizes) != len(shape) or 0 in sizes:
+    if not m.known.windows or len(rest) != len(x.shape) - len(lead) or len(sizes) != len(shape) or 0 in sizes:
         return None
     if not all(in_range(f, shape, x.shape[a]) and isinstance(f.const, int) for a, f in zip(axes, forms, strict=True)):
         return None
@@ -200,16 +200,25 @@ def spread(x: Value, axes: tuple[int, ...], forms: list[Linear], shape: tuple[Di
     return out if out.type == root.types[0] else o.Expand(shape=root.types[0].shape)(out)
 
 
+class Positions(Forms):
+    """What is known of indices. `windows`: gathers of windows that overlap become views."""
+
+    def __init__(self, graph: Graph, windows: bool) -> None:
+        super().__init__(graph)
+        self.windows = windows
+
+
 @dataclass(frozen=True)
 class FoldIndex(Pass):
     """Before: canonical graph.
     After: an integer or boolean value that is known from its indices for every length is a number, a dim or an iota (expanded); gathers
-    with provably valid, evenly spaced indices are views, windows that overlap among them. No product reads rows that are looked up many
-    times and are longer than its results."""
+    with provably valid, evenly spaced indices are views, on a CPU windows that overlap among them. No product reads rows that are looked
+    up many times and are longer than its results."""
 
     name: ClassVar[str] = "fold-index"
+    windows: bool = True
     rules: ClassVar[tuple[Rule, ...]] = (index_expression, uniform_constant, gather_of_range, index_of_ranges, gather_along_range,
                                          product_of_looked_up_rows)
 
     def known(self, graph: Graph) -> Forms:
-        return Forms(graph)
+        return Positions(graph, self.windows)

@@ -46,7 +46,7 @@ def pipeline(target: TargetSpec | None = None) -> tuple[Pass, ...]:
         *([] if gpu else [IntegerProducts()]),  # before folding, which would dequantize weights
         FoldConstants(),
         AbsorbIntoConv(),
-        FoldIndex(),
+        FoldIndex(windows=not gpu),  # a GPU has a block program for elements at known places
         AbsorbMasks(),  # those of attention that came as one op
         Recognise(),
         AbsorbMasks(),  # again, for attention that was spelled out
@@ -74,7 +74,8 @@ def pipeline(target: TargetSpec | None = None) -> tuple[Pass, ...]:
 
 def recognised(graph: Graph) -> Graph:
     """The graph of an imported module as derivatives want it: attention and norms that it spells out are composites."""
-    for step in (LowerComplex(), Canonicalise(), Cse(), AbsorbIntoMatmul(), FoldIndex(), AbsorbMasks(), Recognise(), AbsorbMasks(), Dce()):
+    for step in (LowerComplex(), Canonicalise(), Cse(), AbsorbIntoMatmul(), FoldIndex(windows=False), AbsorbMasks(), Recognise(),
+                 AbsorbMasks(), Dce()):
         graph = step.run(graph, Log())
     return graph
 
