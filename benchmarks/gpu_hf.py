@@ -1,7 +1,8 @@
-"""Architectures of transformers on a GPU at the sizes of their configurations, two layers deep, beside eager PyTorch in a CUDA graph.
+"""Architectures of transformers (two layers deep, as wide as configured) and models of torchvision on a GPU beside eager PyTorch.
 
     python benchmarks/gpu_hf.py                      every architecture of the list below (bf16; some minutes on an H200)
     python benchmarks/gpu_hf.py llama swin --dtype f32
+    python benchmarks/gpu_hf.py --vision             models of torchvision instead (16 pictures or 2 clips); or names, as tv:resnet18
     python benchmarks/gpu_hf.py --jobs 5 --seconds 300    compiles side by side, timings one after the other; what is not reached is named
 
 `ratio` is the time of eager PyTorch, of a CUDA graph of it where it can be captured, over ours. Errors are distances from PyTorch in f32,
@@ -19,6 +20,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import breadth_hf
@@ -38,6 +40,12 @@ segformer sew siglip smollm3 speech_to_text squeezebert stablelm starcoder2 swif
 timesformer umt5 univnet vilt visual_bert vit vit_mae vit_msn vitdet vits vivit wav2vec2-bert wav2vec2-conformer whisper xglm xlm
 xlm-roberta xlnet xmod yolos yoso exaone4 ernie4_5 seed_oss hunyuan_v1_dense lfm2 olmo3 doge arcee apertus cohere2 diffllama nomic_bert
 eurobert videomae vjepa2 encodec dac mimi""".split()  # noqa: SIM905
+VISION = """alexnet vgg11_bn vgg16 resnet18 resnet50 resnext50_32x4d wide_resnet50_2 regnet_y_400mf regnet_y_3_2gf regnet_x_1_6gf
+mobilenet_v2 mobilenet_v3_small mobilenet_v3_large mnasnet0_5 mnasnet1_0 shufflenet_v2_x0_5 shufflenet_v2_x1_0 squeezenet1_0 squeezenet1_1
+densenet121 googlenet inception_v3 efficientnet_b0 efficientnet_b3 efficientnet_v2_s convnext_tiny convnext_base swin_t swin_v2_t maxvit_t
+vit_b_16 vit_b_32 deeplabv3_resnet50 deeplabv3_mobilenet_v3_large fcn_resnet50 lraspp_mobilenet_v3_large r3d_18 mc3_18 r2plus1d_18 mvit_v1_b
+mvit_v2_s swin3d_t s3d raft_small""".split()  # noqa: SIM905
+CLIPS = {"mvit_v1_b": 224, "mvit_v2_s": 224, "swin3d_t": 224, "s3d": 224, "r3d_18": 112, "mc3_18": 112, "r2plus1d_18": 112}
 END, LAST = "end of a model", "end of a model and of its process"
 
 
@@ -83,12 +91,41 @@ def where(call: Callable[[], Any], times: int = 10) -> None:
               f"times a call {e.key[:90]}", flush=True)
 
 
-def measure(kind: str, cls: str, dtype: torch.dtype, args: argparse.Namespace) -> bool:
+class Leaves(torch.nn.Module):
+    """A model whose results are one tensor, several, or a dictionary of them: always a list."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, *inputs: torch.Tensor) -> list[torch.Tensor]:
+        made = self.model(*inputs)
+        return list(made.values()) if isinstance(made, dict) else list(made) if isinstance(made, (list, tuple)) else [made]
+
+
+def vision(name: str) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
+    from torchvision import models
+
+    given: dict[str, Any] = {"weights": None}
+    if name in ("googlenet", "inception_v3"):
+        given |= {"init_weights": False}
+    if name.startswith(("deeplab", "fcn", "lraspp")):
+        given |= {"weights_backbone": None}
+    module = Leaves(models.get_model(name, **given).eval())
+    if name in CLIPS:
+        return module, (torch.randn(2, 3, 16, CLIPS[name], CLIPS[name]),)
+    if name.startswith("raft"):
+        return module, (torch.rand(2, 3, 256, 256), torch.rand(2, 3, 256, 256))
+    side = {"inception_v3": 299, "swin_v2_t": 256}.get(name, 224)
+    return module, (torch.randn(16, 3, side, side),)
+
+
+def measure(kind: str, build: Callable[[], Any], dtype: torch.dtype, args: argparse.Namespace) -> bool:
     """Prints a row. False: PyTorch could not capture the model, after which it makes no random numbers in this process."""
     from triton.testing import do_bench
 
     with torch.device("cuda"):
-        module, inputs = breadth_hf.build(cls)
+        module, inputs = build()
     halved = lambda d: tuple(x.to(d) if x.is_floating_point() else x for x in inputs)
     module, given = module.to("cuda", dtype), halved(dtype)
     with torch.no_grad():
@@ -129,9 +166,10 @@ def worker(dtype: torch.dtype, args: argparse.Namespace) -> None:
     for line in sys.stdin:
         kind, sound = line.strip(), True
         try:
-            if f"hf {kind}" not in classes:
+            if not kind.startswith("tv:") and f"hf {kind}" not in classes:
                 raise LookupError("this release of transformers has no such architecture")
-            sound = measure(kind, classes[f"hf {kind}"], dtype, args)
+            build = partial(vision, kind[3:]) if kind.startswith("tv:") else partial(breadth_hf.build, classes[f"hf {kind}"])
+            sound = measure(kind, build, dtype, args)
         except Exception as e:
             sound = False
             print(f"{kind:28s} FAILED {type(e).__name__}: {str(e)[:200]} | {traceback.format_exc().splitlines()[-3].strip()[:120]}")
@@ -145,6 +183,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kinds", nargs="*")
     parser.add_argument("--dtype", choices=("bf16", "f32"), default="bf16")
+    parser.add_argument("--vision", action="store_true")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=3600)
     parser.add_argument("--why", type=int, default=0, help="so many launches of each model, and where its calls' time goes")
@@ -155,7 +194,7 @@ def main() -> None:
         worker({"bf16": torch.bfloat16, "f32": torch.float32}[args.dtype], args)
         return
     names: queue.SimpleQueue[str] = queue.SimpleQueue()
-    for kind in args.kinds or KINDS:
+    for kind in args.kinds or ([f"tv:{x}" for x in VISION] if args.vision else KINDS):
         names.put(kind)
     end, ratios = time.time() + args.seconds, list[float]()
 
