@@ -101,8 +101,8 @@ def wide(a: Any) -> Any:
     return a.astype(np.float64) if a.dtype.kind == "f" or small else a
 
 
-def difference(got: Any, want: Any, dtype: str, times: float = 1.0) -> str:
-    """What is wrong with `got`, or nothing."""
+def difference(got: Any, want: Any, dtype: str, times: float = 1.0, least: float = 0.0) -> str:
+    """What is wrong with `got`, or nothing. Errors are of the largest element, or of `least`."""
     if got.shape != want.shape:
         return f"shape {got.shape} where {want.shape} is right"
     if dtype not in TOLERANCE:
@@ -114,7 +114,7 @@ def difference(got: Any, want: Any, dtype: str, times: float = 1.0) -> str:
         return "NaN or infinity in other places"
     a, b = a[plain], b[plain]
     with np.errstate(all="ignore"):
-        apart, most = abs(a - b), abs(b).max(initial=0.0)
+        apart, most = abs(a - b), abs(b).max(initial=least)
     limit = times * TOLERANCE[dtype]
     if np.all(apart <= limit * (abs(b) + most) + 1e-30):
         return ""

@@ -24,6 +24,7 @@ on_gpu = pytest.mark.skipif(bool(WHY), reason=f"no GPU: {WHY}")
 NO_KERNEL = {"qdot": "the packed matrix must be a constant", "qexperts_dot": "no kernel on this target"}
 LOOSE = dict.fromkeys(("eig", "eigh", "svd"), 100.0)  # vectors are as exact as the gaps between the values are wide
 LOOSE["attention_saved"] = 4.0  # head sizes that the tensor cores do not take: scores are rounded to 16 bits on their way
+LEAST = {"gelu": 1.0}  # 1 + erf cancels below zero: as exact as the operand is large, in PyTorch, too
 OPS = [op for name, op in REGISTRY.items() if name not in NO_KERNEL]
 
 
@@ -68,8 +69,9 @@ def wrong(trial: Trial, rng: np.random.Generator) -> list[str]:
             runs.append([fetched(t, v.type) for t, v in zip(made if isinstance(made, tuple) else (made,), g.outputs, strict=True)])
         session.synchronize()
         for k, (got, again, want, v) in enumerate(zip(*runs, wanted, g.outputs, strict=True)):
+            # Tensor cores add fp8 with fewer bits: docs/internals/cuda.md.
             loose = 100.0 if case.sample.types and case.sample.types[0].dtype.name.startswith("f8") else LOOSE.get(case.op.name, 1.0)
-            problem = difference(got, want, v.dtype.name, loose)  # tensor cores add fp8 with fewer bits: docs/internals/cuda.md
+            problem = difference(got, want, v.dtype.name, loose, LEAST.get(case.op.name, 0.0))
             if not problem and got.tobytes() != again.tobytes():
                 problem = "other bits in the second run"
             if problem:

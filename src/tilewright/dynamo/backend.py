@@ -339,17 +339,18 @@ def tilewright(module: Any, inputs: Sequence[Any], *, mode: str | None = None, o
 
 @contextmanager
 def _plain_ops() -> Iterator[None]:
-    """Inside, torch traces plain ops, not calls into oneDNN, and resizes and gradients of running products whole."""
+    """Inside, torch traces plain ops, not calls into oneDNN or CUDA's cells, and resizes and gradients of running products whole."""
     import torch
 
     from .attention import inner_attention
+    from .cells import plain_cells
     from .joint import whole_products
     from .resizes import whole_resizes
 
     before = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(False)
     try:
-        with whole_resizes, whole_products, inner_attention:
+        with whole_resizes, whole_products, inner_attention, plain_cells:
             yield
     finally:
         torch._C._set_mkldnn_enabled(before)

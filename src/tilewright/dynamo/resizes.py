@@ -4,17 +4,16 @@ apart as before.
 """
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from .tracing import Exchanged
+from .tracing import exchanged_kernels
 
 NAMES = ("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "upsample_linear1d", "upsample_bilinear2d",
          "upsample_trilinear3d", "upsample_bicubic2d")
-_before: dict[tuple[Any, Any], Any] = {}
 
 
-def _replace() -> None:
+def _whole() -> Iterator[tuple[Any, Any, Callable[..., Any]]]:
     import torch
 
     for name in NAMES:
@@ -23,16 +22,7 @@ def _replace() -> None:
             for key in (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd):
                 found = op.py_kernels.get(key)
                 if found is not None and (make is _with_factors or key == torch._C.DispatchKey.Autograd):
-                    _before[op, key] = found
-                    op.py_kernels[key] = make(packet, found)
-                    op._dispatch_cache.clear()
-
-
-def _restore() -> None:
-    for (op, key), found in _before.items():
-        op.py_kernels[key] = found
-        op._dispatch_cache.clear()
-    _before.clear()
+                    yield op, key, make(packet, found)
 
 
 def _known(x: Any, sizes: Any) -> bool:
@@ -67,4 +57,4 @@ def _with_sizes(packet: Any, before: Callable[..., Any]) -> Callable[..., Any]:
     return resize
 
 
-whole_resizes = Exchanged(_replace, _restore)  # inside, resizes between known sizes are traced whole
+whole_resizes = exchanged_kernels(_whole)  # inside, resizes between known sizes are traced whole

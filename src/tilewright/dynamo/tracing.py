@@ -2,8 +2,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import TracebackType
+from typing import Any
 
 
 class Exchanged:
@@ -23,3 +24,25 @@ class Exchanged:
             self.inside -= 1
             if not self.inside:
                 self.restore()
+
+
+def exchanged_kernels(found: Callable[[], Iterator[tuple[Any, Any, Callable[..., Any]]]]) -> Exchanged:
+    """Inside, ops have other kernels in Python: (op, dispatch key, kernel)."""
+    before: dict[tuple[Any, Any], Any] = {}
+
+    def put() -> None:
+        for op, key, kernel in found():
+            before[op, key] = op.py_kernels.get(key)
+            op.py_kernels[key] = kernel
+            op._dispatch_cache.clear()
+
+    def restore() -> None:
+        for (op, key), kernel in before.items():
+            if kernel is None:
+                del op.py_kernels[key]
+            else:
+                op.py_kernels[key] = kernel
+            op._dispatch_cache.clear()
+        before.clear()
+
+    return Exchanged(put, restore)

@@ -282,12 +282,13 @@ def embedding_backward(c: Context, g: Value, ids: Value, rows: Any, padding: Any
 @aten("grid_sampler_2d_backward.default", "grid_sampler_3d_backward.default")
 @placed
 def grid_sampler_backward(c: Context, g: Value, x: Value, grid: Value, mode: int, padding: int, align: bool,
-                          mask: Sequence[bool]) -> tuple[Maybe, ...]:
-    found = pulled(c, lambda inner, a, b: grid_sampler(inner, a, b, mode, padding, align), (x, grid), g, mask, meta=c.args[0])
+                          mask: Sequence[bool], at: int = 0) -> tuple[Maybe, ...]:
+    found = pulled(c, lambda inner, a, b: grid_sampler(inner, a, b, mode, padding, align), (x, grid), g, mask, meta=c.args[at])
     return tuple(F.zeros(v) if d is None and m else d for d, v, m in zip(found, (x, grid), mask, strict=True))  # the nearest: no slope
 
 
 rows({
+    "cudnn_grid_sampler_backward.default": lambda c, x, grid, g: grid_sampler_backward(c, g, x, grid, 0, 0, True, (True, True), 2),
     "_cdist_backward.default":
         lambda c, g, a, b, p, distances: pulled(c, lambda inner, x, y: cdist(inner, x, y, p), (a, b), g, (True, False), meta=c.args[4])[0],
     "_pdist_backward.default": lambda c, g, x, p, distances: pulled(c, lambda inner, v: pdist(inner, v, p), (x,), g, meta=c.args[3])[0],

@@ -88,8 +88,8 @@ for _name, _kernel, _width in (("bilinear", _triangle, 2), ("bicubic", partial(c
 # --- grid_sample ----------------------------------------------------------------------------------------------------------------------
 
 
-@aten("grid_sampler_2d.default", "grid_sampler_3d.default")
-def grid_sampler(c: Context, x: Value, grid: Value, mode: int, padding: int, align: bool) -> Any:
+@aten("grid_sampler_2d.default", "grid_sampler_3d.default", "cudnn_grid_sampler.default")
+def grid_sampler(c: Context, x: Value, grid: Value, mode: int = 0, padding: int = 0, align: bool = True) -> Any:
     if mode == 2 and len(x.shape) == 5:
         raise UnsupportedError("grid_sample of volumes needs mode bilinear or nearest, got bicubic")
     names = ("linear", "nearest", "cubic"), ("zeros", "border", "reflection")
