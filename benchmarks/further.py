@@ -411,7 +411,7 @@ class ConvLstm(nn.Module):
         self.c, self.gates = c, nn.Conv2d(3 + c, 4 * c, 3, padding=1)
 
     def forward(self, x: Any) -> Any:
-        h = s = torch.zeros(x.shape[0], self.c, *x.shape[3:], dtype=x.dtype)
+        h = s = torch.zeros(x.shape[0], self.c, *x.shape[3:], dtype=x.dtype, device=x.device)
         for t in range(x.shape[1]):
             i, f, o, g = self.gates(torch.cat([x[:, t], h], 1)).chunk(4, 1)
             s = f.sigmoid() * s + i.sigmoid() * g.tanh()
@@ -462,7 +462,7 @@ class Capsules(nn.Module):
             keepdim=True) + 1e-8)
         u = squash(self.second(self.first(x).relu()).reshape(x.shape[0], 1152, 8))
         votes = torch.einsum("bid,ijde->bije", u, self.vote)
-        logits = torch.zeros(votes.shape[:3], dtype=x.dtype)
+        logits = torch.zeros(votes.shape[:3], dtype=x.dtype, device=x.device)
         v = squash(votes.mean(1))
         for _ in range(3):
             v = squash((logits.softmax(2)[..., None] * votes).sum(1))
@@ -522,8 +522,9 @@ class Flow(nn.Module):
         a, b = self.encode(one), self.encode(two)
         n, c, h, w = a.shape
         pairs = (a.flatten(2).transpose(1, 2) @ b.flatten(2) / c**0.5).reshape(n * h * w, 1, h, w)
-        at = torch.stack(torch.meshgrid(torch.arange(w, dtype=a.dtype), torch.arange(h, dtype=a.dtype), indexing="xy"), 0)[None]
-        flow, state, size = torch.zeros_like(a[:, :2]), a.tanh(), torch.tensor([w - 1.0, h - 1.0], dtype=a.dtype)
+        steps = [torch.arange(k, dtype=a.dtype, device=a.device) for k in (w, h)]
+        at = torch.stack(torch.meshgrid(*steps, indexing="xy"), 0)[None]
+        flow, state, size = torch.zeros_like(a[:, :2]), a.tanh(), torch.cat([a.new_full((1,), w - 1.0), a.new_full((1,), h - 1.0)])
         for _ in range(self.rounds):
             center = (at + flow).permute(0, 2, 3, 1).reshape(n * h * w, 1, 1, 2)
             read = F.grid_sample(pairs, 2 * (center + self.around) / size - 1, align_corners=True).reshape(n, h, w, 49).permute(0, 3, 1, 2)
