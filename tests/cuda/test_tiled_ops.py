@@ -17,7 +17,8 @@ from tilewright.core.dtypes import DType, bf16, f16, f32, f64, i32, i64
 from tilewright.kernels.conv.cuda.tiled import TiledConv
 from tilewright.kernels.cuda import templates
 from tilewright.kernels.cuda.tiled import TiledKernel
-from tilewright.kernels.matmul.cuda.tiled import TiledMatmul, UnalignedMatmul
+from tilewright.kernels.matmul.cuda import tiled as tiled_matmul
+from tilewright.kernels.matmul.cuda.tiled import FEW, TiledMatmul, UnalignedMatmul
 from tilewright.kernels.pointwise.cuda.padded_rows import padded_rows
 from tilewright.kernels.rows.cuda import long_norm
 from tilewright.ops.matmul.contractions import Conv, Matmul
@@ -90,6 +91,27 @@ def test_products(dtype: DType, a: tuple[int, ...], b: tuple[int, ...], how: dic
     e = Emulated(g, features=features)
     assert any(isinstance(launch.kernel, TiledKernel) for launch in e.program.launches)
     assert_close(e(*arrays)[0], reference(g, arrays)[0], dtype, features)
+
+
+@pytest.mark.parametrize("which", range(len(FEW)))
+@pytest.mark.parametrize("turned", [False, True])
+def test_tiles_for_few_rows_and_small_matrices(which: int, turned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows, columns and K that end inside a tile, a batch, and an epilogue that reads the matrix of a batch element."""
+    config = FEW[which][0]
+    monkeypatch.setattr(tiled_matmul, "fastest", lambda *_: config)
+    shapes = (2, config.rows + 3, 37), ((2, config.columns + 5, 37) if turned else (2, 37, config.columns + 5))
+    g = graph(lambda x, y, z: o.Add()(Matmul(transpose_b=turned)(x, y), z), *((f32, s) for s in (*shapes, (2, 1, config.columns + 5))))
+    rng = fresh_rng()
+    arrays = [rng.standard_normal(v.type.shape).astype(np.float32) for v in g.inputs]
+    assert_close(Emulated(g)(*arrays)[0], reference(g, arrays)[0], f32)
+
+
+def test_few_rows_are_not_computed_as_many() -> None:
+    """Products of 16 rows, and of small matrices: what the tiles multiply is next to what is asked for, and the chip is full."""
+    for m, n, k, batch in ((16, 4096, 4096, 1), (16, 4096, 9216, 1), (27, 27, 64, 2048), (16, 16, 16, 8192), (49, 32, 49, 3072)):
+        c = tiled_matmul.fastest((*tiled_matmul.HOPPER, *FEW), m, n, k, batch, 132)
+        blocks = -(-m // c.rows) * -(-n // c.columns) * batch * c.parts
+        assert blocks * c.warps >= 4 * 132 and -(-m // c.rows) * c.rows * -(-n // c.columns) * c.columns < 3 * m * n
 
 
 def test_rows_that_products_read_are_padded() -> None:

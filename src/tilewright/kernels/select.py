@@ -16,6 +16,8 @@ from ..ir.graph import Graph, Node, Value
 from ..ir.layout import Layout
 from ..ir.types import TensorType
 from ..ops.attention.backward import AttentionBackward as AttentionBackwardOp
+from ..ops.attention.backward import AttentionSaved
+from ..ops.attention.forward import Attention as AttentionOp
 from ..ops.control.flow import CONTROL
 from ..ops.fused import Fused
 from ..ops.index.indexing import Concat
@@ -135,6 +137,15 @@ def _with_buffers(launches: list[Launch], model: Region, region: Region) -> list
         )
         for launch in launches
     ]
+
+
+def _scores_beside(region: Region) -> list[int]:
+    """The operands of a region that are the mask and the bias of its attention."""
+    node = region.anchor
+    if node is None or not isinstance(node.op, (AttentionOp, AttentionSaved, AttentionBackwardOp)):
+        return []
+    last = 3 + node.op.has_mask + node.op.has_bias
+    return [region.body.inputs.index(v) for v in node.operands[3:last] if v in region.body.inputs]
 
 
 def stored_bytes(type_: TensorType, packed: Packed) -> Dim:
@@ -331,6 +342,16 @@ class Selector:
         self.add(copy_launch(f"copy_{v.name}", source, target, self.target, f"copy: {why}"))
         return target
 
+    def _along_rows(self, v: Value) -> None:
+        """A value whose rows lie across memory, copied once for all who read them in pieces along rows."""
+        o = self.place(v)
+        if o.layout.strides[-1] not in (0, 1):
+            shape = tuple(1 if s == 0 else d for d, s in zip(v.shape, o.layout.strides, strict=True))
+            source = Operand(v.type.with_shape(shape), o.buffer, replace(o.layout, shape=shape))
+            to = Operand(source.type, Buffer(f"{v.name}.rows", "temp", source.type.nbytes), Layout.contiguous(shape))
+            self.add(copy_launch(to.buffer.name, source, to, self.target, "copy: scores want their rows along memory"))
+            self.places[v] = Operand(v.type, to.buffer, to.layout.expand(v.shape))
+
     def _shown_by(self, v: Value, base: Operand) -> Buffer | None:
         """The memory of an output that shows a contiguous copy of v whole, for the copy to be made there."""
         for i, output in enumerate(self.graph.outputs if self.outputs is self.program.outputs else ()):  # a loop may still read its own
@@ -391,6 +412,8 @@ class Selector:
             what = probe.anchor.op.name if probe.anchor is not None else node.op.name
             raise Unserved(f"{what} %{node.name}{f' ({node.place})' if node.place else ''}: {reasons or 'no template is for it'}")
         wanted = template.packs(probe, self.target)
+        for i in _scores_beside(probe) if self.target.kind == "cuda" else ():
+            self._along_rows(_given(node)[i])
         operands = [self._operand(v, i, template, wanted.get(i)) for i, v in enumerate(_given(node))]
         results = [self._result(v, probe) for v in node.values]
         region = Region(node.name, probe.body, operands, results, node.place)
@@ -426,7 +449,7 @@ class Selector:
             op, cache = update.op, self.places[update.operands[0]]
             assert isinstance(op, UpdateSliceOp)
             return Operand(v.type, cache.buffer, cache.layout.slice(op.axis, op.start, v.shape[op.axis], op.step))
-        if region.anchor is not None and region.anchor.op.by_heads and len(v.shape) == 4:
+        if region.anchor is not None and region.anchor.op.by_heads and len(v.shape) == 4 and not self._lands(v, layout):
             layout = result_layout(v.shape)
         if v in self.joined:
             return self._part(v)
@@ -465,9 +488,8 @@ class Selector:
 
     def fresh(self, v: Value, layout: Layout) -> Operand:
         """New memory for a value: an output's own where the output shows it whole."""
-        slot = self.direct.get(v)
-        if slot is not None and self._lands_whole(v, layout, self.graph.outputs[slot]):
-            return Operand(v.type, self.outputs[slot], layout)
+        if self._lands(v, layout):
+            return Operand(v.type, self.outputs[self.direct[v]], layout)
         padded = v in self.padded and layout.strides[-1] == 1
         nbytes = layout.shape[0] * layout.strides[0] * v.dtype.itemsize if padded else v.type.nbytes
         return Operand(v.type, Buffer(v.name, "temp", nbytes), layout)
@@ -483,6 +505,10 @@ class Selector:
             if not root.node.op.traits.source and root not in found and root.type.nbytes == v.type.nbytes:
                 found[root] = i
         return found
+
+    def _lands(self, v: Value, layout: Layout) -> bool:
+        """Whether a value can be computed in an output's own memory with this layout."""
+        return v in self.direct and self._lands_whole(v, layout, self.graph.outputs[self.direct[v]])
 
     def _lands_whole(self, root: Value, layout: Layout, output: Value) -> bool:
         """Whether the output, seen through its views of root, is contiguous from the buffer's start."""

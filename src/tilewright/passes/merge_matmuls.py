@@ -94,6 +94,7 @@ class MergeMatmuls(Pass):
 TILE = 64  # rows and columns of the smallest tile of a result that a block computes
 LONGEST = 4096  # elements of rows that are not split
 PART = 512  # elements of a part at least
+FEW = 256  # rows of a product that kernels cut into four parts by themselves
 
 
 @dataclass(frozen=True)
@@ -138,6 +139,8 @@ class SplitLongProducts(Pass):
         columns = b[0] if op.transpose_b else b[1]
         tiles = -(-rows // TILE) * -(-columns // TILE)
         found = 1
+        if rows <= FEW and 4 * tiles >= self.cores:
+            return 1
         while k > LONGEST and tiles and k % (2 * found) == 0 and k // (2 * found) >= PART and 2 * found * tiles <= self.cores:
             found *= 2
         return found if rows > 1 and columns > 1 else 1

@@ -24,7 +24,7 @@ from ...region import Operand, Region, narrow
 from ...template import Reason, Template, region_bytes, region_flops
 from ..grouped import ENTRY, GroupedGemmTemplate, blocks_launch
 from ..tiling import leaves_of_epilogue
-from .tiled import Config, MatmulKernel, choose
+from .tiled import MUCH, Config, MatmulKernel, choose
 
 
 class TiledGrouped(Template):
@@ -93,7 +93,7 @@ def config_of(x: Operand, w: Layout, target: TargetSpec, *, tf32: bool) -> Confi
     """That of a plain product as tall as a group of average size, of which the chip works on all at once."""
     (m, _), (groups, _, n), item = x.type.shape, w.shape, x.type.dtype.itemsize
     tall = ceildiv(m, groups) if isinstance(groups, int) and groups > 0 else m
-    c = choose(tall, n, groups, item, target, tf32=tf32)
+    c = choose(tall, n, groups, item, target, k=MUCH, tf32=tf32)  # K stays whole
     c = replace(c, stages=fitting(c.stages, (c.rows + c.columns) * c.depth * item, target))
     odd = min(aligned(x.layout), aligned(w)) * item < 16 or x.layout.strides[0] == 1
     return replace(c, producers=0) if odd else c

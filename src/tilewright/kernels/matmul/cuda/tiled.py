@@ -29,6 +29,7 @@ from ..matmul import MatmulTemplate
 from ..product import Problem
 from ..tiling import leaves_of_epilogue
 
+L2 = 5e6  # bytes a microsecond that blocks copy to shared memory
 SUMS = 3e6  # bytes a microsecond of sums that are written and read again, most of them in L2
 MUCH = 256  # how much of K a part must have
 GROUP = 8  # tiles of rows that share columns of B in L2
@@ -51,6 +52,14 @@ class Config:
     parts: int = 1  # the parts of K, each a block's
 
 
+def estimated(c: Config) -> tuple[float, ...]:
+    """TFLOP/s of multiply-adds in f32 where one, two, … blocks share an SM of an H200: products of few elements a thread load more, and
+    few warps wait for what they load. Within a tenth of what was measured for four tiles."""
+    each = c.rows * c.columns // (32 * c.warps)
+    waits = 2.9 if each >= 64 else 6.4
+    return tuple(60.0 / (1.15 + 3.2 / each + waits / (c.warps * n)) for n in range(1, c.per_sm + 1))
+
+
 # f32 by multiply-adds: (configuration, TFLOP/s of an H200 where one, two, … blocks share an SM), measured
 HOPPER = (
     (Config(128, 128, 32, 8, 3, 4), (48.0,)),
@@ -58,7 +67,21 @@ HOPPER = (
     (Config(64, 64, 16, 4, 4, per_sm=4), (22.0, 31.0, 36.0, 40.0)),
     (Config(64, 32, 32, 4, 3, per_sm=4), (20.0, 28.0, 32.0, 34.0)),
 )
+FEW = tuple(  # ... for few rows or columns, and for many small matrices, estimated
+    (c, estimated(c))
+    for c in (
+        Config(32, 128, 32, 4, 3, per_sm=3),
+        Config(16, 128, 32, 4, 4, per_sm=3),
+        Config(16, 64, 32, 2, 4, per_sm=5),
+        Config(128, 32, 32, 4, 3, per_sm=3),
+        Config(128, 16, 32, 4, 4, per_sm=3),
+        Config(32, 32, 32, 1, 2, per_sm=12),
+        Config(16, 16, 16, 1, 2, per_sm=16),
+    )
+)
 SIMT = ((Config(128, 128, 32, 8, 3), (45.0,)), *HOPPER[1:])
+START = 1.0  # microseconds from a block's start to its first multiplication, and from its last to its end
+ARRIVES = 0.5  # microseconds from a copy's start to its end
 
 
 def fastest(choices: Sequence[tuple[Config, tuple[float, ...]]], m: int, n: int, k: int, batch: int, cores: int) -> Config:
@@ -71,17 +94,20 @@ def fastest(choices: Sequence[tuple[Config, tuple[float, ...]]], m: int, n: int,
         last = -(-rest // cores)
         busy = waves * c.per_sm / rates[-1] + (last / rates[last - 1] if last else 0)
         added = 0.0 if c.parts == 1 else 3.0 + 8 * m * n * batch * c.parts / SUMS
-        return 2 * c.rows * c.columns * -(-k // c.parts) * busy * cores / 1e6 + added
+        steps = -(-max(k, 1) // (c.depth * c.parts))
+        waits = (START + steps * ARRIVES / (c.stages - 1)) * (waves + (last > 0))
+        copied = 4 * (c.rows + c.columns) * c.depth * steps * (waves * c.per_sm * cores + rest) / L2
+        return max(2 * c.rows * c.columns * steps * c.depth * busy * cores / 1e6 + START * waves, waits, copied) + added
 
-    parts = [(replace(c, parts=s), rates) for c, rates in choices for s in (1, 2, 3, 4, 6, 8) if s == 1 or k >= s * MUCH]
+    parts = [(replace(c, parts=s), rates) for c, rates in choices for s in (1, 2, 3, 4, 6, 8, 12) if s == 1 or k >= s * MUCH]
     return min(parts, key=time)[0]
 
 
 def choose(m: Dim, n: Dim, batch: Dim, item: int, target: TargetSpec, *, k: Dim = 1, tf32: bool = False) -> Config:
     """The largest tile of which there are enough for the chip; of f32, what is fastest by the measured rates."""
     cores, known = target.cores, isinstance(m, int) and isinstance(n, int) and isinstance(batch, int)
-    if item == 4 and not tf32 and isinstance(m, int) and isinstance(n, int) and isinstance(batch, int) and n > 32:
-        return fastest(HOPPER if target.cpu == "sm_90a" else SIMT, m, n, k if isinstance(k, int) else 1, batch, cores)
+    if item == 4 and not tf32 and isinstance(m, int) and isinstance(n, int) and isinstance(batch, int):
+        return fastest((*(HOPPER if target.cpu == "sm_90a" else SIMT), *FEW), m, n, k if isinstance(k, int) else 1, batch, cores)
     depth = 128 // item
     narrow_ = 1 << (n - 1).bit_length() if isinstance(n, int) and n > 0 else 128
     for rows, columns, warps in ((128, 128, 8), (128, 64, 4), (64, 64, 4), (64, 32, 4)):
