@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 
+import tilewright as tw
+import tilewright.ops as o
 from tests.cuda.launching import Emulated, graph, reference
 from tests.cuda.tiled_kernels import check, emulate, matmul
 from tests.fresh import fresh_rng
-from tilewright.core.dtypes import DType, bf16, bool_, f16, f32, f64, i32
+from tilewright.core.dtypes import DType, bf16, bool_, f16, f32, f64, i32, i64
 from tilewright.core.errors import CompileError
 from tilewright.ir.layout import Layout as Layout_
+from tilewright.kernels.attention.cuda import tiled as attention_tiled
 from tilewright.kernels.attention.cuda.tiled import TiledAttention
 from tilewright.kernels.cuda import templates
 from tilewright.kernels.cuda.tiled import TiledKernel, tensor_maps, tiled_kernel
@@ -200,6 +204,10 @@ ATTENTION = [  # dtype, (B, H, Hkv, Sq, Sk, D, Dv), how operands lie and what th
     (f16, (1, 1, 1, 20, 40, 5, 7), {"causal": True, "offset": -3}),
     (bf16, (1, 2, 2, 33, 20, 16, 16), {"mask": True, "hidden": -1e9}),
     (f16, (1, 2, 2, 33, 20, 16, 16), {"mask": True, "empty": "nan"}),
+    (f32, (1, 2, 1, 70, 50, 36, 36), {"mask": True, "bias": True}),
+    (f32, (1, 1, 1, 65, 40, 80, 72), {"causal": True}),
+    (f32, (2, 2, 2, 9, 90, 20, 100), {"turned": True}),
+    (bf16, (1, 1, 1, 33, 40, 200, 136), {}),
 ]
 
 
@@ -232,7 +240,51 @@ def test_attention_of_any_shape(dtype: DType, sizes: tuple[int, ...], how: dict,
     e = Emulated(g)
     assert any(isinstance(x.kernel, TiledKernel) for x in e.program.launches)
     (got,), (want,) = e(*xs), reference(g, xs)
-    np.testing.assert_allclose(got.astype(np.float64), want.astype(np.float64), rtol=2e-2, atol=2e-2)
+    near = 2e-6 if dtype is f32 else 2e-2
+    np.testing.assert_allclose(got.astype(np.float64), want.astype(np.float64), rtol=near, atol=near)
+
+
+@pytest.mark.parametrize("config", attention_tiled.F32, ids=str)
+def test_tiles_of_f32_attention(config: attention_tiled.Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every tile that may be chosen: rows and keys that end inside it, values wider than keys."""
+    monkeypatch.setattr(attention_tiled, "fastest", lambda *_: config)
+    shapes = (1, 2, config.rows + 3, 20), (1, 1, config.keys + 5, 20), (1, 1, config.keys + 5, 40)
+    g = graph(lambda q, k, v: Attention(scale=0.3)(q, k, v), *((f32, s) for s in shapes))
+    rng = fresh_rng()
+    xs = [rng.standard_normal(s).astype(np.float32) for s in shapes]
+    np.testing.assert_allclose(Emulated(g)(*xs)[0], reference(g, xs)[0], rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize(("dtype", "op"), [(f32, "fma.rn.f32"), (bf16, "mma")], ids=str)
+def test_zeros_beside_a_head_are_not_multiplied(dtype: DType, op: str) -> None:
+    """Heads are padded to a power of two in shared memory; of 128 numbers the head's are multiplied, and what fills an instruction."""
+
+    def count(d: int) -> int:
+        g = graph(lambda q, k, v: Attention(scale=0.3)(q, k, v), *((dtype, (1, 1, 256, d)),) * 3)
+        session: Any = tw.compile(g, target="sm_90a")
+        text = "".join(code.ptx for code in session.executable.code.values())
+        return sum(len(line.split(",")) for line in text.splitlines() if op in line)  # wide instructions have more operands
+
+    assert count(68) < 0.8 * count(127)
+
+
+@pytest.mark.parametrize(("dtype", "arch"), [(f32, "sm_90a"), (bf16, "sm_90a"), (bf16, "sm_80")], ids=str)
+def test_scores_beside_attention_are_read_along_rows(dtype: DType, arch: str) -> None:
+    """A bias that was looked up has its heads innermost: it is put into rows, once for two layers. Outputs need no copy."""
+
+    def build(x: Any, table: Any, places: Any) -> Any:
+        bias = o.Reshape(shape=(1, 4, 24, 24))(Transpose(perm=(2, 0, 1))(o.Gather(axis=0)(table, places)))
+        attend = Attention(scale=0.3, has_bias=True)
+        return attend(attend(x, x, x, bias), x, x, bias)
+
+    g = graph(build, (dtype, (2, 4, 24, 16)), (dtype, (32, 4)), (i64, (24, 24)))
+    e = Emulated(g, arch)
+    kinds = [launch.kernel.name.rpartition("_")[0] for launch in e.program.launches]
+    assert len(kinds) == 4 and kinds[1] == "pointwise"  # the lookup, the copy, and two layers
+    rng = fresh_rng()
+    xs = [rng.standard_normal(v.type.shape).astype(NUMPY[dtype]) for v in g.inputs[:2]] + [rng.integers(0, 32, (24, 24))]
+    near = 2e-6 if dtype is f32 else 2e-2
+    np.testing.assert_allclose(e(*xs)[0].astype(np.float64), reference(g, xs)[0].astype(np.float64), rtol=near, atol=near)
 
 
 def test_few_rows_of_a_product_read_no_foreign_shared_memory() -> None:

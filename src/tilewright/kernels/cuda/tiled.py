@@ -6,13 +6,14 @@ scheduled, never what it computes: the number of warps, how many iterations of a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ...core.dims import Dim, divisible
 from ...core.dtypes import f32
 from ...core.target_spec import TargetSpec
 from ...ir.layout import Layout
-from ...tile.ir import Instr, Kernel, TileType, ViewType
+from ...tile.ir import Instr, Kernel, Operand, TileType, Var, ViewType
 from ...tile.passes import FuseMultiplyAdd, HoistInvariants, RemoveDead, ReuseValues, optimise
 from ..launch import Launch
 from .kernel import WARP, SimtKernel, TensorMap, forward, identified
@@ -55,6 +56,28 @@ def aligned(layout: Layout, inner: Dim | None = None, most: int = 16) -> int:
     while v > 1 and not all(divisible(x, v) for x in parts):
         v //= 2
     return v
+
+
+def filled(made: Mapping[Var, Instr], x: Operand) -> tuple[int, ...]:
+    """The rows and columns of a matrix, from the first on, that may be other than zeros: a load may end at a number inside its tile."""
+    assert isinstance(x, Var) and isinstance(x.type, TileType)
+    i = made.get(x)
+    if i is not None and i.op in ("transpose", "cast"):
+        inner = filled(made, i.operands[0])
+        return inner[::-1] if i.op == "transpose" else inner
+    shape = list(x.type.shape)
+    if i is not None and i.op == "load" and not i.attrs.get("other"):
+        view = i.operands[0]
+        assert isinstance(view, Var) and isinstance(view.type, ViewType)
+        for axis, limit in zip(i.attrs.get("limits") or (), i.operands[1 + len(view.type.strides) :], strict=False):
+            shape[axis] = max(0, min(shape[axis], limit)) if isinstance(limit, int) else shape[axis]
+    return tuple(shape)
+
+
+def multiplied(made: Mapping[Var, Instr], product: Instr) -> tuple[int, int]:
+    """How much of K, and how many columns of a product, are not known to be zeros."""
+    left, right = (filled(made, x) for x in product.operands[:2])
+    return min(left[1], right[0]), right[1]
 
 
 def flat(layout: Layout) -> Layout:

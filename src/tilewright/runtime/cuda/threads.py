@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from ...kernels.cuda.kernel import BlockKernel
-from ...kernels.cuda.tiled import TiledKernel
+from ...kernels.cuda.tiled import TiledKernel, multiplied
 from ...tile.ir import Instr, Kernel, TileType, Var, ViewType
 from ...tile.work import Walk
 
@@ -20,12 +20,15 @@ ADDRESS = 2  # instructions of an access' address
 
 
 class Threads(Walk):
-    """`instructions` of a thread, `waits`: how often it must wait for memory, `products`: flops of the program's tiles."""
+    """`instructions` of a thread, `waits`: how often it must wait for memory, `products`: flops of the program's tiles, `each`: elements
+    of a product that a thread has."""
 
     def __init__(self, kernel: Kernel, words: Sequence[int | None], pid: int, lanes: int) -> None:
         self.instructions = self.waits = self.products = 0.0
+        self.each = 0
         self.known: dict[Var, int] = {}  # integers that fill a tile
         self.reads = False  # whether the open loop's body loads from memory
+        self.made = {r: i for i in kernel.walk() for r in i.results}
         super().__init__(kernel, words, pid, lanes)
         self.instructions += sum(n * FUNCTION.get(dtype, SHORT) for (_, dtype), n in self.total.math_registers.items())
         self.waits += self.reads
@@ -69,9 +72,9 @@ class Threads(Walk):
         out = instr.results[0].type
         assert isinstance(out, TileType)
         if instr.op == "mma":
-            first = instr.operands[0]
-            assert isinstance(first, Var) and isinstance(first.type, TileType)
-            self.products += scale * 2.0 * out.numel * first.type.shape[1]
+            deep, wide = multiplied(self.made, instr)
+            self.each = max(self.each, out.numel // self.lanes)
+            self.products += scale * 2.0 * out.shape[0] * wide * deep
         elif instr.op in ("floordiv", "rem", "div") and not out.dtype.is_float:
             by = instr.operands[1]
             self.instructions += scale * self.registers(out) * _quotient(self.known.get(by, by) if isinstance(by, Var) else by, WHOLE)

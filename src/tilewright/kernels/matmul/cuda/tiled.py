@@ -52,12 +52,14 @@ class Config:
     parts: int = 1  # the parts of K, each a block's
 
 
+def multiply_adds(each: int, warps: int) -> float:
+    """TFLOP/s of multiply-adds in f32 on an H200 with `each` elements of a product a thread, and `warps` on an SM: products of few elements
+    load more, and few warps wait for what they load. Within a tenth of what was measured for four tiles."""
+    return 60.0 / (1.15 + 3.2 / each + (2.9 if each >= 64 else 6.4) / warps)
+
+
 def estimated(c: Config) -> tuple[float, ...]:
-    """TFLOP/s of multiply-adds in f32 where one, two, … blocks share an SM of an H200: products of few elements a thread load more, and
-    few warps wait for what they load. Within a tenth of what was measured for four tiles."""
-    each = c.rows * c.columns // (32 * c.warps)
-    waits = 2.9 if each >= 64 else 6.4
-    return tuple(60.0 / (1.15 + 3.2 / each + waits / (c.warps * n)) for n in range(1, c.per_sm + 1))
+    return tuple(multiply_adds(c.rows * c.columns // (32 * c.warps), c.warps * n) for n in range(1, c.per_sm + 1))
 
 
 # f32 by multiply-adds: (configuration, TFLOP/s of an H200 where one, two, … blocks share an SM), measured

@@ -7,6 +7,7 @@ element, one chain over K in order.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -150,13 +151,14 @@ def multiply(e: TiledEmitter, instr: Instr) -> None:
 
 
 def _grid(dot: Dot, shape: tuple[int, ...]) -> tuple[dict[tuple[int, int], int], list[int], list[int], int]:
-    """Registers by (row, column) of their part of the position; the rows and columns that occur; bits of a column's number."""
+    """Registers by (row, column) of their part of the position; the rows and columns that occur, but for columns that are zeros; bits of a
+    column's number."""
     columns = log2(shape[1])
     at = {}
     for r in range(dot.layout.count):
         position = dot.layout.offset(r)
         at[position >> columns, position & ((1 << columns) - 1)] = r
-    return at, sorted({a for a, _ in at}), sorted({b for _, b in at}), columns
+    return at, sorted({a for a, _ in at}), sorted(b for b in {b for _, b in at} if b < max(8, -(-dot.wide // 8) * 8)), columns
 
 
 def _inner_k(area: Area, transposed: bool, k_axis: int) -> bool:
@@ -178,7 +180,7 @@ def _mma(e: TiledEmitter, dot: Dot, sums: dict[int, str]) -> None:
     assert right is not None
     b_area, b_transposed = right
     b_inner = _inner_k(b_area, b_transposed, 0)
-    steps = _steps(cols, a_type, deep)
+    steps = _steps(at, a_type, deep)
     b_places = b_area.places(e, _matrix_lanes(b_area, across, b_inner, first=b_inner, deep=steps == 2))
     a_inner, a_places = True, None
     if left is not None:
@@ -189,7 +191,7 @@ def _mma(e: TiledEmitter, dot: Dot, sums: dict[int, str]) -> None:
         own = e.spread(instr.operands[0])
         bits = log2(a_type.shape[1])
         values = {(own.layout.offset(r) >> bits, own.layout.offset(r) & ((1 << bits) - 1)): v for r, v in own.values.items()}
-    for depth in range(0, a_type.shape[1], deep):
+    for depth in range(0, dot.deep, deep):
         a = {}
         for r in tall:
             if a_places is not None:
@@ -208,9 +210,9 @@ def _mma(e: TiledEmitter, dot: Dot, sums: dict[int, str]) -> None:
                     k.emit(f"{name} {{{four}}}, {{{', '.join(a[r])}}}, {{{b[2 * n]}, {b[2 * n + 1]}}}, {{{four}}};")
 
 
-def _steps(cols: list[int], a_type: TileType, deep: int) -> int:
+def _steps(at: Iterable[tuple[int, int]], a_type: TileType, deep: int) -> int:
     """Steps of K for which four 8x8 matrices of the right operand suffice: two where a warp has eight columns."""
-    if max(cols) >= 8:
+    if max(c for _, c in at) >= 8:
         return 1
     if a_type.shape[1] % (2 * deep):
         raise CompileError(f"cuda: products of eight columns need K in steps of {2 * deep}, got {a_type}")
@@ -240,9 +242,9 @@ def _wgmma(e: TiledEmitter, dot: Dot, sums: dict[int, str]) -> None:
         values = {(own.layout.offset(r) >> deep, own.layout.offset(r) & ((1 << deep) - 1)): v for r, v in own.values.items()}
     tall, wide = [r for r in rows if not r & 15], [c for c in cols if c % 8 == 0]
     pairs = {(r, d): [_pair(e.f, values[x, y], values[x, y + 1]) for x, y in ((r, d), (r + 8, d), (r, d + 8), (r + 8, d + 8))]
-             for r in tall for d in range(0, a_type.shape[1], 16)} if left is None else {}  # fmt: skip
+             for r in tall for d in range(0, dot.deep, 16)} if left is None else {}  # fmt: skip
     k.emit("wgmma.fence.sync.aligned;")
-    for depth in range(0, a_type.shape[1], 16):
+    for depth in range(0, dot.deep, 16):
         for r in tall:
             four = [sums[at[r + 8 * i, c + j]] for c in wide for i in (0, 1) for j in (0, 1)]
             a = f"{{{', '.join(pairs[r, depth])}}}" if left is None else _moved(e, sides[0], r, depth)
@@ -266,7 +268,7 @@ def _commit(e: TiledEmitter, instr: Instr) -> None:
 def _wgmma_tf32(e: TiledEmitter, dot: Dot, sums: dict[int, str]) -> None:
     """f32 operands: the left one is rounded to tf32 on its way through registers, the right one was rounded by TMA."""
     k, instr = e.k, dot.instr
-    a_type, acc = tile(instr.operands[0]), tile(instr.operands[2])
+    acc = tile(instr.operands[2])
     at, rows, cols, columns = _grid(dot, acc.shape)
     left, right = area_of(e, instr.operands[0]), area_of(e, instr.operands[1])
     assert left is not None and right is not None
@@ -276,12 +278,12 @@ def _wgmma_tf32(e: TiledEmitter, dot: Dot, sums: dict[int, str]) -> None:
     side = right[0].descriptor(e, True, e.thread_bits(across)), right[0], True
     tall, wide = [r for r in rows if not r & 15], [c for c in cols if c % 8 == 0]
     a = {}
-    for depth in range(0, a_type.shape[1], 8):
+    for depth in range(0, dot.deep, 8):
         for r in tall:
             bits = [k.value("float", f"mov.b32 {{}}, {x};") for x in _matrices(e, places(r, depth), "")]
             a[r, depth] = [k.value("i32", f"cvt.rna.tf32.f32 {{}}, {x};") for x in bits]
     k.emit("wgmma.fence.sync.aligned;")
-    for depth in range(0, a_type.shape[1], 8):
+    for depth in range(0, dot.deep, 8):
         for r in tall:
             four = [sums[at[r + 8 * i, c + j]] for c in wide for i in (0, 1) for j in (0, 1)]
             name = f"wgmma.mma_async.sync.aligned.m64n{2 * len(four)}k8.f32.tf32.tf32"
@@ -317,7 +319,7 @@ def _tf32(e: TiledEmitter, dot: Dot, sums: dict[int, str]) -> None:
     k, instr = e.k, dot.instr
     a_type, acc = tile(instr.operands[0]), tile(instr.operands[2])
     at, rows, cols, columns = _grid(dot, acc.shape)
-    steps = _steps(cols, a_type, 8)
+    steps = _steps(at, a_type, 8)
     sides = []
     for x, axis in ((instr.operands[0], 1), (instr.operands[1], 0)):
         found = area_of(e, x)
@@ -349,7 +351,7 @@ def _tf32(e: TiledEmitter, dot: Dot, sums: dict[int, str]) -> None:
 
     name = "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32"
     tall, wide = [r for r in rows if not r & 8], [c for c in cols if not c & 1 and not c & 8]
-    for depth in range(0, a_type.shape[1], 8):
+    for depth in range(0, dot.deep, 8):
         a = {r: rounded(sides[0], r, depth, left=True) for r in tall}
         for c in wide:
             if depth % (8 * steps) == 0:
@@ -365,7 +367,7 @@ def _doubles(e: TiledEmitter, dot: Dot, sums: dict[int, str]) -> None:
     agree: a lane takes two neighbours for two steps, which are one 16-byte access where rows lie along K. Where both do, lanes take every
     second piece: eight of them meet eight banks of 16 bytes."""
     k, instr = e.k, dot.instr
-    a_type, acc = tile(instr.operands[0]), tile(instr.operands[2])
+    acc = tile(instr.operands[2])
     at, rows, cols, columns = _grid(dot, acc.shape)
     sides = []
     along = all(_inner_k(*found, axis) for found, axis in ((area_of(e, instr.operands[0]), 1), (area_of(e, instr.operands[1]), 0)) if found)
@@ -388,7 +390,7 @@ def _doubles(e: TiledEmitter, dot: Dot, sums: dict[int, str]) -> None:
     whole = e.target.cpu == "sm_90a"
     name = f"mma.sync.aligned.{'m16n8k8' if whole else 'm8n8k4'}.row.col.f64.f64.f64.f64"
     tall, wide = [r for r in rows if not r & 8], [c for c in cols if c % 8 == 0]
-    for depth in (base + step for base in range(0, a_type.shape[1], 16) for step in (0, hop)):
+    for depth in (base + step for base in range(0, dot.deep, 16) for step in (0, hop)):
         a = {r: two(sides[0], r, depth) for r in (*tall, *(r + 8 for r in tall))}
         for c in wide:
             b = two(sides[1], c, depth)
@@ -426,7 +428,7 @@ def _fma(e: TiledEmitter, dot: Dot, sums: dict[int, str]) -> None:
         sides.append((area.places(e, bits), inner, numbers))
     fma = f"fma.rn.{'f64' if ty == 'double' else 'f32'}"
     (a_places, a_inner, _), (b_places, b_inner, _) = sides
-    for depth in range(0, a_type.shape[1], step):
+    for depth in range(0, dot.deep, step):
         # a piece of the right operand at a time: few registers are live, and its loads stand among the multiplications of others
         left = _elements(e, a_places, a_inner, rows, range(depth, depth + step), dtype) if a_inner else {}
         deeps = range(depth, depth + step)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from ....core.dtypes import DType, bf16, f8e4m3, f8e5m2, f16, f32, f64, i8, i32, u8
 from ....core.errors import CompileError
-from ....kernels.cuda.tiled import TiledKernel
+from ....kernels.cuda.tiled import TiledKernel, multiplied
 from ....tile.ir import BINARY, UNARY, Block, Instr, Operand, TileType, Var, ViewType
 from .layout import Layout, blocked, fragment, log2, register_tile
 
@@ -63,6 +63,8 @@ class Dot:
     layout: Layout
     down: int  # warps along rows
     across: int
+    deep: int  # how much of K, and how many columns, are not known to be zeros
+    wide: int
 
 
 @dataclass
@@ -248,7 +250,7 @@ class _Planner:
             layout = fragment(acc.shape, down, across)
         else:  # the right operand's columns are neighbours in memory: so are a thread's
             layout = register_tile(acc.shape, down, across, neighbours=right_shape.swapped == right_transposed)
-        self.out.dots[i] = Dot(i, kind, layout, down, across)
+        self.out.dots[i] = Dot(i, kind, layout, down, across, *multiplied(self.made, i))
         for v in (i.results[0], i.operands[2]):
             assert isinstance(v, Var)
             self.out.layouts.setdefault(v, layout)
