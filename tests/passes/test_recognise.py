@@ -190,6 +190,23 @@ def test_attention_with_masks() -> None:
         assert causal.hidden == (float("-inf") if far else hidden)
 
 
+def test_windows_share_masks_between_images() -> None:
+    """Shifted windows add a mask that the images of a batch share, and a bias of every head: one attention. Adding to other axes is not."""
+    q, k, v = (torch.randn(6, 2, 5, 4) for _ in range(3))
+    table, mask = torch.randn(2, 5, 5), torch.randn(3, 5, 5)
+
+    def windows(q: Any, k: Any, v: Any, table: Any, mask: Any) -> Any:
+        scores = q @ k.transpose(-2, -1) + table.unsqueeze(0)
+        scores = scores.view(2, 3, 2, 5, 5) + mask.unsqueeze(1).unsqueeze(0)
+        return F.softmax(scores.view(-1, 2, 5, 5), -1) @ v
+
+    assert sorted(op.name for op in check(windows, q, k, v, table, mask)) == ["add", "attention"]  # sums of what windows share
+    alone = lambda q, k, v, m: F.softmax(((q @ k.mT).view(2, 3, 2, 5, 5) + m[:, None]).view(6, 2, 5, 5), -1) @ v
+    assert [op.name for op in check(alone, q, k, v, mask)] == ["attention"]
+    rows = lambda q, k, v, m: F.softmax(((q @ k.mT).view(6, 2, 5, 5, 1) + m).view(6, 2, 5, 5), -1) @ v
+    assert "attention" not in [op.name for op in check(rows, q, k, v, torch.randn(6, 2, 5, 5, 1))]
+
+
 def test_rows_that_see_nothing() -> None:
     """A softmax of -inf is NaN, one of equal numbers a mean; PyTorch's own attention gives zeros."""
     some = torch.ones(6, 6, dtype=torch.bool)

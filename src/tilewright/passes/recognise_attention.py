@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .. import ops as o
-from ..core.dims import at_least
+from ..core.dims import Shape, at_least
 from ..core.dtypes import DType, compute_dtype
 from ..ir.graph import Node, Value
 from ..ir.rewrite import Match, P, Var, rule
@@ -87,6 +87,9 @@ def trace(v: Value, m: Match) -> tuple[Node, Scores] | None:
         elif isinstance(n.op, o.Add) and found.plain:
             above, bias = _main(n)
             found.biases += [] if bias is None or scalar(bias) == 0 else [bias]
+        elif isinstance(n.op, o.Reshape) and found.plain:
+            above, bias = _of_windows(n, m)
+            found.biases += [] if bias is None else [bias]
         elif isinstance(n.op, o.Where):
             above = found.take_mask(n)
         if above is None:
@@ -101,6 +104,29 @@ def _main(n: Node) -> tuple[Value | None, Value | None]:
         if a.shape == n.types[0].shape and _leads_to_matmul(a) and not _leads_to_matmul(b):
             return a, b
     return None, None
+
+
+def _of_windows(n: Node, m: Match) -> tuple[Value | None, Value | None]:
+    """(scores, bias) of reshape(reshape(s) + b), which adds to the windows of every image what is one for all images: the batch of s is
+    two axes of the sum."""
+    at, shape, bias = n.operands[0], n.types[0].shape, None
+    if len(shape) != 4 or len(at.shape) != 5 or at.shape[2:] != shape[1:]:
+        return None, None
+    wide = at.shape
+    while isinstance(at.op, o.Add) and m.readers(at) == 1:
+        x, y = at.node.operands if _leads_to_windows(at.node.operands[0], wide) else at.node.operands[::-1]
+        y = o.Reshape(shape=(1,) * (5 - len(y.shape)) + y.shape)(y)
+        at, bias = x, y if bias is None else o.Add()(bias, y)
+    if bias is None or not _leads_to_windows(at, wide) or m.readers(at) != 1 or at.node.operands[0].shape != shape:
+        return None, None
+    own = bias.shape[2:]
+    return at.node.operands[0], o.Reshape(shape=(shape[0], *own))(o.Expand(shape=(*wide[:2], *own))(bias))
+
+
+def _leads_to_windows(v: Value, shape: Shape) -> bool:
+    while isinstance(v.op, o.Add) and v.shape == shape:
+        v = next((x for x in v.node.operands if x.shape == shape), v.node.operands[0])
+    return isinstance(v.op, o.Reshape) and v.shape == shape
 
 
 def _leads_to_matmul(v: Value) -> bool:
@@ -174,13 +200,24 @@ def _attention(root: Any, p: Value, m: Match, empty: Any) -> Value | None:
         narrow = narrowed(x, q.dtype)
         if narrow is None:
             return None
-        bias = narrow if bias is None else o.Add()(bias, narrow)
+        bias = narrow if bias is None else _sum(bias, narrow)
     op = o.Attention(scale=found.scale, softcap=found.softcap, has_mask=mask is not None, has_bias=bias is not None, hidden=found.hidden,
                      empty=empty)
     out: Value = op(four(q), four(k), four(v), *(x for x in (mask, bias) if x is not None))
     if out.shape != root.types[0].shape:
         out = o.Reshape(shape=root.types[0].shape)(out)
     return out
+
+
+def _sum(a: Value, b: Value) -> Value:
+    """The sum of two biases: of what windows share before it is repeated for every image."""
+    wide = a.node.operands[0] if isinstance(a.op, o.Reshape) else a
+    if isinstance(wide.op, o.Expand) and len(wide.shape) == 5 and len(a.shape) == 4 and a.shape[0] != 1 and b.shape[:-3] in ((), (1,)):
+        once, own = wide.node.operands[0], (1, 1, *((1,) * (3 - len(b.shape[-3:])) + b.shape[-3:]))
+        total = o.Add()(once, o.Reshape(shape=own)(b))
+        lead = wide.shape[:2]
+        return o.Reshape(shape=(a.shape[0], *total.shape[-3:]))(o.Expand(shape=(*lead, *total.shape[-3:]))(total))
+    return o.Add()(a, b)
 
 
 def narrowed(x: Value, dtype: DType) -> Value | None:
