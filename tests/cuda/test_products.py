@@ -13,8 +13,9 @@ import tilewright.ops as o
 from tests.cuda.launching import Emulated, graph, program
 from tilewright.core.dtypes import DType, bf16, f8e4m3, f8e5m2, f16, f32, f64, i8, i32, u8
 from tilewright.core.errors import ConfigError
-from tilewright.kernels.cuda.kernel import BlockKernel, GemmKernel, TensorMap, TransposeKernel
+from tilewright.kernels.cuda.kernel import BlockKernel, GemmKernel, TensorMap, ThinKernel, TransposeKernel
 from tilewright.kernels.cuda.tiled import TiledKernel
+from tilewright.kernels.matmul.cuda import hopper
 from tilewright.ops.attention.backward import AttentionBackward
 from tilewright.ops.attention.forward import Attention
 from tilewright.target.cuda.code import emit_all, emit_cuda
@@ -226,3 +227,34 @@ def test_products_whose_results_the_tma_cannot_write_have_a_kernel_of_their_own(
     assert [len(k.stored) for k in kernels] == [1, 0]
     texts = emit_all(kernels, cuda_target("sm_90a"))
     assert [texts[k.name][0].count(".param .align 64") for k in kernels] == [3, 2]  # tensor maps
+
+
+def test_long_products_of_few_tiles_share_k_among_the_blocks_of_a_cluster() -> None:
+    """Gradients of weights: as many parts as SMs are free, each of several steps; many tiles, or a short K, stay whole."""
+    def chosen(m: int, n: int, k: int) -> tuple[int, int, int]:
+        c = hopper.choose(m, n, k, 1, 132)
+        return c.bm, c.bn, c.splits
+
+    assert [chosen(*s) for s in ((512, 512, 4096), (768, 768, 4096), (384, 1536, 3152))] == [(128, 128, 8), (128, 128, 8), (128, 128, 2)]
+    assert chosen(4096, 4096, 4096)[2] == chosen(768, 768, 256)[2] == chosen(512, 512, 512)[2] == 1
+    for m, n, k in ((512, 512, 4096), (300, 64, 4096), (1280, 320, 8192)):
+        launches = program(graph(lambda a, b: o.Matmul(transpose_b=True)(a, b), (bf16, (m, k)), (bf16, (n, k)))).launches
+        kernel = launches[0].kernel
+        assert isinstance(kernel, GemmKernel) and kernel.splits > 1 and kernel.slice == kernel.bn // kernel.splits
+        text = emit_all([kernel], cuda_target("sm_90a"))[kernel.name][0]
+        assert f".reqnctapercluster {kernel.splits}, 1, 1" in text
+
+
+@pytest.mark.parametrize(("turned", "column"), [(False, False), (True, False), (False, True), (True, True)])
+def test_a_long_row_by_a_matrix_across_it_is_a_sum_of_rows(turned: bool, column: bool, rng: np.random.Generator) -> None:
+    """Gradients of a layer with one output: no tile of one row on a few blocks. `column`: the matrix is the left operand."""
+    row, matrix = ((5000, 1) if turned else (1, 5000)), (5000, 36)
+    a, b = rand(rng, bf16, *row), rand(rng, bf16, *matrix)
+    if column:
+        op, given = o.Matmul(transpose_a=True, transpose_b=not turned, alpha=0.5), (b, a)
+    else:
+        op, given = o.Matmul(transpose_a=turned, alpha=0.5), (a, b)
+    run = Emulated(graph(lambda x, y: op(x, y), *((bf16, x.shape) for x in given)), "sm_90a")
+    assert not any(isinstance(x.kernel, GemmKernel | ThinKernel) for x in run.program.launches)
+    want = 0.5 * a.astype(np.float64).reshape(1, 5000) @ b.astype(np.float64)
+    np.testing.assert_allclose(run(*given)[0].astype(np.float64).reshape(want.shape), want, rtol=0, atol=0.01 * np.abs(want).max())

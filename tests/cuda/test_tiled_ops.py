@@ -193,6 +193,26 @@ def test_grouped_products(arch: str, dtype: DType, turned: bool, features: tuple
     assert_close(e(*arrays)[0], reference(g, arrays)[0], dtype, features)
 
 
+@pytest.mark.parametrize(
+    ("arch", "dtype", "ends", "features"),
+    [("sm_90a", bf16, (3, 3, 75, 90, 98), ()), ("sm_80", f16, (102,), ()), ("sm_90a", f32, (-2, 40, 30, 200), ()),
+     ("sm_80", f32, (0, 102), ("tf32",)), ("sm_90a", bf16, (), ())], ids=str)
+def test_products_of_the_rows_of_groups(arch: str, dtype: DType, ends: tuple[int, ...], features: tuple[str, ...]) -> None:
+    """The matrices' gradient: groups of no rows give zeros, and neither NaN nor infinities of the rows behind a group reach it."""
+    rng, (m, k, n) = fresh_rng(), (102, 40, 27)
+    g = graph(lambda x, y, e: o.GroupedOuter()(x, y, e), (dtype, (m, k)), (dtype, (m, n)), (i64, (len(ends),)))
+    x, y = (rng.standard_normal(s).astype(NUMPY[dtype]) for s in ((m, k), (m, n)))
+    if len(ends) == 5:
+        x[98:], y[98:] = np.nan, np.inf
+    arrays = [x, y, np.array(ends, np.int64)]
+    e = Emulated(g, arch, features=features)
+    assert all(isinstance(launch.kernel, TiledKernel) for launch in e.program.launches)
+    got = e(*arrays)[0]
+    assert got.shape == (len(ends), k, n)
+    if ends:
+        assert_close(got, reference(g, arrays)[0], dtype, features)
+
+
 @pytest.mark.parametrize(("arch", "dtype", "long"), [("sm_90a", f32, 70), ("sm_90a", bf16, 520)], ids=str)
 def test_the_longer_axis_of_transposed_rows_is_the_rows(arch: str, dtype: DType, long: int) -> None:
     """[S, B, K] that lies as [B, S, K], as attention layers see it: tiles of S, no copy."""

@@ -100,7 +100,8 @@ FEW = 256  # rows of a product that kernels cut into four parts by themselves
 @dataclass(frozen=True)
 class SplitLongProducts(Pass):
     """Before: products have their transposes; nothing is fused. After: a product of two matrices with few tiles of results for the chip
-    and long rows is the sum of a batch of products, each of as many elements."""
+    and long rows is the sum of a batch of products, each of as many elements; one of a long row by a matrix whose rows lie across it is
+    the sum of the matrix's rows, each scaled."""
 
     name: ClassVar[str] = "split-long-products"
     cores: int = 1
@@ -118,10 +119,16 @@ class SplitLongProducts(Pass):
             assert isinstance(op, Matmul)
             new.place = n.place
             a, b = (env[v] for v in n.operands)
-            a, b = split(a, parts, 0 if op.transpose_a else 1), split(b, parts, 1 if op.transpose_b else 0)
-            made = F.matmul(a, b, transpose_a=op.transpose_a, transpose_b=op.transpose_b, alpha=op.alpha)
-            wide = F.sum_(F.cast(made, compute_dtype(made.dtype)), (0,))  # what 16-bit floats leave their products as is not rounded
-            env[n.value] = F.cast(wide, n.value.dtype)
+            wide = compute_dtype(n.value.dtype)  # what 16-bit floats leave their products as is not rounded
+            if 1 in n.value.shape:
+                down, across = (F.cast(v, wide) for v in (a if op.transpose_a else F.transpose(a, (1, 0)), b))
+                total = F.reshape(F.sum_(F.mul(down, F.transpose(across, (1, 0)) if op.transpose_b else across), (0,)), n.value.shape)
+                total = total if op.alpha == 1.0 else F.mul(total, op.alpha)
+            else:
+                a, b = split(a, parts, 0 if op.transpose_a else 1), split(b, parts, 1 if op.transpose_b else 0)
+                made = F.matmul(a, b, transpose_a=op.transpose_a, transpose_b=op.transpose_b, alpha=op.alpha)
+                total = F.sum_(F.cast(made, wide), (0,))
+            env[n.value] = F.cast(total, n.value.dtype)
             new.place = ""
             log.hit(op.name)
         new.take_ends(graph, env)
@@ -139,11 +146,14 @@ class SplitLongProducts(Pass):
         columns = b[0] if op.transpose_b else b[1]
         tiles = -(-rows // TILE) * -(-columns // TILE)
         found = 1
+        if 1 in (rows, columns):
+            down = op.transpose_a if columns == 1 else not op.transpose_b  # the matrix's rows lie across K
+            return k if down and k > LONGEST and rows * columns > 1 else 1
         if rows <= FEW and 4 * tiles >= self.cores:
             return 1
         while k > LONGEST and tiles and k % (2 * found) == 0 and k // (2 * found) >= PART and 2 * found * tiles <= self.cores:
             found *= 2
-        return found if rows > 1 and columns > 1 else 1
+        return found
 
 
 def split(x: Value, parts: int, axis: int) -> Value:

@@ -38,7 +38,7 @@ from ..linalg.cuda.lu import CudaFactor, CudaTriangularSolve
 from ..matmul.cuda.distances import CudaPairSums
 from ..matmul.cuda.gates import TiledGates
 from ..matmul.cuda.gemv import Gemv
-from ..matmul.cuda.grouped import TiledGrouped
+from ..matmul.cuda.grouped import TiledGrouped, TiledGroupedOuter
 from ..matmul.cuda.hopper import HopperMatmul
 from ..matmul.cuda.row_products import CudaRowProducts
 from ..matmul.cuda.small import SmallMatmul
@@ -102,6 +102,7 @@ CUDA_TEMPLATES: list[Template] = [
     TiledConv(),
     TiledMatmul(),
     TiledGrouped(),
+    TiledGroupedOuter(),
     CudaPairSums(),
     DecodeAttention(),
     PagedDecodeAttention(),

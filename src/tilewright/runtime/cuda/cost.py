@@ -64,22 +64,25 @@ def _rate(chip: Rates, kernel: Kernel, dtype: DType, target: TargetSpec, text: s
     return plain
 
 
-LOAD = re.compile(r"^\s*(?:@!?%\w+ )?(?:(ld)\.global\S*?(?:\.(v2|v4))?\.[a-z]+(8|16|32|64) |(cp\.async\.c[ag])\S* .*?, (4|8|16)[,;])")
+ACCESS = re.compile(r"^\s*(?:@!?%\w+ )?(?:(ld|st)\.global\S*?(?:\.(v2|v4))?\.[a-z]+(8|16|32|64) |(cp\.async\.c[ag])\S* .*?, (4|8|16)[,;])")
+
+READ = re.compile(r"\bld\.global|\bcp\.async\.c")
 
 
 @lru_cache(maxsize=512)
 def bytes_in_flight(text: str) -> int:
-    """Bytes that a thread asks for, at most, between two labels or branches of its code. 0: TMA copies what the kernel reads."""
-    if "cp.async.bulk" in text:
+    """Bytes that a thread asks for, at most, between two labels or branches of its code, or that it stores there if these are more: as many
+    move while it waits. 0: TMA copies what the kernel reads, or it reads nothing."""
+    if "cp.async.bulk" in text or not READ.search(text):
         return 0
-    most = here = 0
+    most, here = 0, {"ld": 0, "st": 0}
     for line in text.splitlines():
-        found = LOAD.match(line)
+        found = ACCESS.match(line)
         if found is not None:
-            here += int(found[5]) if found[4] else int(found[3]) // 8 * {None: 1, "v2": 2, "v4": 4}[found[2]]
+            here[found[1] or "ld"] += int(found[5]) if found[4] else int(found[3]) // 8 * {None: 1, "v2": 2, "v4": 4}[found[2]]
         elif line.rstrip().endswith(":") or " bra" in line:
-            most, here = max(most, here), 0
-    return max(most, here)
+            most, here = max(most, *here.values()), {"ld": 0, "st": 0}
+    return max(most, *here.values())
 
 
 def predict(kernel: Kernel, blocks: int, threads: int, flops: float, nbytes: float, target: TargetSpec, text: str,

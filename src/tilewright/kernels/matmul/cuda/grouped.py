@@ -1,4 +1,5 @@
-"""Grouped products (experts) as block programs: tiles of rows that lie in the order of their groups, times their group's matrix.
+"""Grouped products (experts) as block programs: tiles of rows that lie in the order of their groups, times their group's matrix, and the
+derivative to the matrices, whose depth is the rows of a group.
 
 A launch before lists the tiles (`blocks_launch`). Rows of a tile past its group's end are multiplied and not stored; tiles of no rows, and
 those of rows that belong to no group, multiply nothing. Any strides, any N and K; zero-sized results run no program.
@@ -14,6 +15,7 @@ from ....core.target_spec import TargetSpec
 from ....ir.graph import Value
 from ....ir.layout import Layout
 from ....ops.matmul.grouped import GroupedGemm as GroupedGemmOp
+from ....ops.matmul.grouped import GroupedOuter as GroupedOuterOp
 from ....tile.builder import Tile, View
 from ...call import Call
 from ...cuda.groups import shared_launch
@@ -22,9 +24,11 @@ from ...launch import Launch
 from ...pointwise.cuda.pointwise import evaluator
 from ...region import Operand, Region, narrow
 from ...template import Reason, Template, region_bytes, region_flops
-from ..grouped import ENTRY, GroupedGemmTemplate, blocks_launch
+from ..grouped import ENTRY, GroupedGemmTemplate, blocks_launch, end_of
 from ..tiling import leaves_of_epilogue
 from .tiled import MUCH, Config, MatmulKernel, choose
+
+MOST_GROUPS = 1 << 12  # whose ends a block reads at once
 
 
 class TiledGrouped(Template):
@@ -97,3 +101,46 @@ def config_of(x: Operand, w: Layout, target: TargetSpec, *, tf32: bool) -> Confi
     c = replace(c, stages=fitting(c.stages, (c.rows + c.columns) * c.depth * item, target))
     odd = min(aligned(x.layout), aligned(w)) * item < 16 or x.layout.strides[0] == 1
     return replace(c, producers=0) if odd else c
+
+
+class TiledGroupedOuter(Template):
+    """A tile of one group's matrix a block. Rows of other groups are zeros where a step ends behind the group's last row."""
+
+    key = "tiled_grouped_outer"
+    serves = (GroupedOuterOp,)
+
+    def refuses(self, region: Region, target: TargetSpec) -> Reason | None:
+        groups = region.results[0].type.shape[0]
+        return None if isinstance(groups, int) and groups < MOST_GROUPS else Reason(f"a known number of groups below {MOST_GROUPS}")
+
+    def build(self, region: Region, target: TargetSpec) -> list[Launch]:
+        x, y, ends = region.operands
+        out, rows = region.results[0], x.type.shape[0]
+        groups, k, n = out.type.shape
+        assert isinstance(groups, int)
+        item, wide = x.type.dtype.itemsize, compute_dtype(x.type.dtype)
+        precision = "tf32" if x.type.dtype is f32 and target.has("tf32") else None
+        c = choose(k, n, groups, item, target, k=ceildiv(rows, max(groups, 1)), tf32=precision is not None)
+        c = replace(c, parts=1, stages=fitting(c.stages, (c.rows + c.columns) * c.depth * item, target))
+        call = Call("grouped_matmul", region.name)
+        b, turned = call.b, x.layout.permute((1, 0))
+        views = [call.view(name, o.type.dtype, o.buffer, lay, write=name == "w")
+                 for name, o, lay in (("x", x, turned), ("y", y, y.layout), ("w", out, out.layout), ("ends", ends, ends.layout))]
+        vectors = {"x": aligned(turned), "y": aligned(y.layout), "w": aligned(out.layout, n)}
+        kw, nw, roww = call.word("k", k), call.word("n", n), call.word("rows", rows)
+        down, across = call.word("down", ceildiv(k, c.rows)), call.word("across", ceildiv(n, c.columns))
+        group, inside = b.pid // (down * across), b.pid % (down * across)
+        row, column = inside // across * c.rows, inside % across * c.columns
+        before = b.load(views[3], (0,), (1 << groups.bit_length(),), limit=(group,))  # some lie behind, and are 0
+        start = b.minimum(b.to_index(b.cast(b.reduce("max", before, 0), i64)), roww)
+        stop = end_of(b, views[3], group, start, roww)
+        edges = MatmulKernel._edge(k, c.rows, kw - row), MatmulKernel._edge(n, c.columns, nw - column)
+        with b.loop(start, stop, c.depth, [b.full((c.rows, c.columns), 0.0, wide)]) as loop:
+            rest = stop - loop.index
+            left = b.load(views[0], (row, loop.index), (c.rows, c.depth), limit=(edges[0], rest))
+            right = b.load(views[1], (loop.index, column), (c.depth, c.columns), limit=(rest, edges[1]))
+            loop.next(b.mma(left, right, loop.carried[0], **({"precision": precision} if precision else {})))
+        b.store(views[2], (group, row, column), narrow(b, loop.results[0], out.type.dtype), limit=edges)
+        launch = call.finish(groups * ceildiv(k, c.rows) * ceildiv(n, c.columns), flops=region_flops(region), bytes_=region_bytes(region),
+                             note=f"{precision or x.type.dtype} {c.rows}x{c.columns}x{c.depth} of a group's rows, {c.stages} stages")
+        return [tiled(launch, warps=c.warps, stages=c.stages, per_sm=c.per_sm, vectors=vectors)]

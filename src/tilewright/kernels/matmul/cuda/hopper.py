@@ -33,6 +33,7 @@ STAGES_BYTES = 160 << 10  # bytes of a ring beside the sums of a split product
 SLICE = 128  # bytes of the epilogue's columns at a time: a swizzled row of shared memory
 FEW_ROWS = 16
 PROMOTE = 2  # steps of 128 eight-bit floats whose sum the tensor core keeps by itself
+TILE, JOINED = 0.0115, 2.0  # microseconds of a tile of 128x256 for each of K, and of joining the sums of its parts
 NARROW = 32  # ... where results go to memory from registers
 
 
@@ -71,26 +72,42 @@ def choose(m: Dim, n: Dim, k: Dim, batch: Dim, sms: int, item: int = 2, widest: 
         return Config(128, min(widest, 256) if at_least(n, 256) else 128, 4, 1)
     rows = -(-m // 8) * 8 if m < 64 else 0  # rows that TMA fills with zeros cost as much as any (measured)
     if isinstance(k, int) and (parts := splits(m, n, k, batch, sms)) > 1:
-        return Config(64, 64, min(12, STAGES_BYTES // ((rows or 64) + 64) // 128), splits=parts, rows=rows)
+        return in_parts(Config(64, 64, 12, rows=rows), parts)
+
+    joined = JOINED / (TILE * max(k, 1)) if isinstance(k, int) else 0.0
 
     def cost(item: tuple[Config, float]) -> float:
         c, t = item
         tiles = -(-m // (c.bm * c.cluster)) * c.cluster * -(-n // c.bn) * batch
-        return -(-tiles // (sms // c.cluster * c.cluster)) * t
+        together = max(c.splits, c.cluster)
+        waves = -(-tiles * c.splits // (sms // together * together))
+        return waves * t if c.splits == 1 else waves * t / c.splits + joined
 
     few = -(-m // 64) * -(-n // 64) * batch
     if m <= FEW_ROWS and transposed_b and sms < few <= 3 * sms:  # blocks that share an SM hide each other's start
         return Config(64, 64, 6, rows=rows, per_sm=3)
     fits = [c for c in CONFIGS if c[0].bn <= widest and (transposed_b or c[0].bn % 64 == 0)]
+    if isinstance(k, int) and few < 2 * sms:  # weight gradients have a long K and few tiles
+        fits += [(in_parts(c, s), t) for c, t in fits for s in (2, 4, 8) if c.bn // s >= 16 and c.bm * c.bn <= 1 << 14 and _divides(k, s)]
     best = min(fits, key=cost)[0]
     return replace(best, rows=rows) if best.bm == 64 else best
 
 
+def in_parts(c: Config, splits: int) -> Config:
+    """The configuration with K in parts, each of a block of a cluster, with a ring that leaves room for the sums."""
+    return replace(c, splits=splits, stages=min(c.stages, STAGES_BYTES // ((c.rows or c.bm) + c.bn) // BK))
+
+
+def _divides(k: int, parts: int) -> bool:
+    """Whether every part of K has several steps, and the last one any."""
+    steps = -(-k * 2 // BK)
+    return steps >= 8 * parts and (parts - 1) * -(-steps // parts) < steps
+
+
 def splits(m: int, n: int, k: int, batch: int, sms: int) -> int:
-    """Parts of K for a product of few tiles: as many as give every block an SM, each of several steps (measured)."""
-    tiles, steps = -(-m // 64) * -(-n // 64) * batch, -(-k * 2 // BK)
-    fits = (s for s in (4, 2) if tiles * s <= sms and steps >= 8 * s and (s - 1) * -(-steps // s) < steps)
-    return next(fits, 1) if m <= 256 else 1
+    """Parts of K for a product of few rows and tiles: as many as give every block an SM (measured; eight where K is long)."""
+    tiles = -(-m // 64) * -(-n // 64) * batch
+    return next((s for s in (8, 4, 2) if tiles * s <= sms and _divides(k if s < 8 else k // 4, s)), 1) if m <= 256 else 1
 
 
 class HopperMatmul(Template):
