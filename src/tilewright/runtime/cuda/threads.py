@@ -60,7 +60,8 @@ class Threads(Walk):
         tile = instr.results[0].type if instr.results else next(x.type for x in reversed(instr.operands) if isinstance(x, Var))
         assert isinstance(tile, TileType)
         single = instr.op in ("gather", "scatter", "atomic")
-        self.instructions += scale * self.registers(tile) * (1 + ADDRESS if single else 1) + ADDRESS
+        apart = single and view.type.space != "shared"  # there the address of a row is computed once
+        self.instructions += scale * self.registers(tile) * (1 + ADDRESS if apart else 1) + ADDRESS
         self.reads = self.reads or (view.type.space == "global" and instr.op in ("load", "gather", "atomic"))
 
     def arithmetic(self, instr: Instr, scale: float) -> None:

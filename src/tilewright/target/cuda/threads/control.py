@@ -96,6 +96,8 @@ class Control:
         """This thread's first position along a spread axis."""
         if isinstance(self.layout, Group):
             n, v = self.layout.threads, self.layout.vector
+            if n & (n - 1):  # a block
+                return self._once("column", "i64", "mov.u32 {}, %tid.x;", f"mul.wide.u32 {{}}, $, {v};")
             return self._once("column", "i64", "mov.u32 {}, %tid.x;", f"and.b32 {{}}, $, {n - 1};", f"mul.wide.u32 {{}}, $, {v};")
         if axis == len(shape) - 1:
             return self._once("column", "i64", "mov.u32 {}, %tid.x;", "and.b32 {}, $, 3;", "mul.wide.u32 {}, $, 2;")

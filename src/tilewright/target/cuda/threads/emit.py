@@ -456,7 +456,12 @@ class Emitter(Control):
         """The accesses of single elements, each at an index of its own; `masked`: those with a negative one are not touched."""
         view, at, _, used = self._access(instr)
         indices, axis = self.tile(instr.operands[used]), instr.attrs["axis"]
-        origin, step = access.Access(self, view, at, (), (), {}).origin, view.strides[axis]
+        step, known = view.strides[axis], 0
+        moves = [(x, s) for x, s in zip(at, view.strides, strict=True) if x != "0"]
+        if all(not x.startswith("%") and not s.startswith("%") for x, s in moves):  # the offset of every element's instruction
+            origin, known = view.pointer, view.dtype.itemsize * sum(int(x) * int(s) for x, s in moves)
+        else:
+            origin = access.Access(self, view, at, (), (), {}).origin
         narrow = indices.type.dtype is i32 and not step.startswith("%") and abs(int(step) * view.dtype.itemsize) < 1 << 31
         out = {}
         for key, index in indices.values.items():
@@ -467,7 +472,7 @@ class Emitter(Control):
                 wide = convert(self.f, indices.type.dtype, i64, index)
                 place = access.plus(self.f, origin, access.times(self.f, access.times(self.f, wide, step), str(view.dtype.itemsize)))
             out[key] = one = access.Access(self, replace(view, pointer=place, strides=(), hint=""), [], (), (), {})
-            one.known = inside
+            one.known, one.offset = inside, known
         return out
 
     def do_join(self, instr: Instr) -> None:
