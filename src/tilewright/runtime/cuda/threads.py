@@ -7,12 +7,13 @@ from functools import lru_cache
 
 from ...kernels.cuda.kernel import BlockKernel
 from ...kernels.cuda.tiled import TiledKernel
-from ...tile.ir import Instr, Kernel, TileType, Var, ViewType
+from ...tile.ir import Instr, Kernel, Operand, TileType, Var, ViewType
 from ...tile.work import Walk
 
 # instructions, of 32 bits a lane
 INDEX = {"index.add": 2, "index.sub": 2, "index.mul": 4, "index.min": 3, "index.max": 3, "index.cmp": 2}
 DIVIDE = (2, 6, 30)  # a 64-bit quotient by a power of two, by another number that is known, by one that is not
+REST = 5  # what a quotient leaves
 WHOLE = (1, 5, 20)  # a 32-bit quotient by such numbers
 FUNCTION = {"f64": 60}  # instructions of one element; else:
 SHORT = 8
@@ -25,6 +26,7 @@ class Threads(Walk):
     def __init__(self, kernel: Kernel, words: Sequence[int | None], pid: int, lanes: int) -> None:
         self.instructions = self.waits = self.products = 0.0
         self.known: dict[Var, int] = {}  # integers that fill a tile
+        self.divided = set[tuple[Operand, Operand]]()  # what a quotient or its rest is known of
         self.reads = False  # whether the open loop's body loads from memory
         super().__init__(kernel, words, pid, lanes)
         self.instructions += sum(n * FUNCTION.get(dtype, SHORT) for (_, dtype), n in self.total.math_registers.items())
@@ -48,7 +50,9 @@ class Threads(Walk):
         level = self.level.get(instr.results[0], 0) if instr.results else len(self.scales) - 1
         scale = self.scales[min(level, len(self.scales) - 1)]
         if op in ("index.floordiv", "index.mod"):
-            self.instructions += scale * _quotient(instr.operands[1], DIVIDE)
+            again, (a, b) = len(self.divided), instr.operands
+            self.divided.add((a, b))
+            self.instructions += scale * (REST if len(self.divided) == again else _quotient(b, DIVIDE))
         elif op.startswith("index."):
             self.instructions += scale * INDEX.get(op, 2)
 

@@ -37,7 +37,7 @@ from .weight_gradient import is_weight_gradient
 
 LEAST_TAPS = 65  # fewer are spelled out by `depthwise.py`
 SHARED = 48 << 10  # bytes of a block
-THREADS = 256  # of a block, about
+THREADS = 256  # a block has about as many
 ROW = 128  # results of a row that a tile has, at most
 EACH = 16  # results of a thread, at most
 WRITTEN = 640  # multiply-adds that are written out
@@ -47,7 +47,7 @@ BANKS = 32
 SECTOR = 16  # elements that one access of memory brings, two of them in a cycle
 RUN = 16  # bytes of neighbouring channels of a block, at least
 USUAL = 8  # images of a batch of unknown size
-WARPS = 16  # of an SM that hide each other's latencies
+WARPS = 16  # so many of an SM hide the latencies of each other
 
 
 @dataclass(frozen=True)

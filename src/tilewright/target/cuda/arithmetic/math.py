@@ -242,19 +242,19 @@ def combine(f: Scalars, fn: str, dtype: DType, a: str, b: str) -> str:
     return binary(f, _COMBINE[fn], dtype, a, b)
 
 
-def reciprocal(b: str) -> str | None:
+def inverse(b: str) -> str | None:
     """1 / b of a constant by which `quotient` divides."""
     if not b.startswith("0f"):
         return None
     c = np.uint32(int(b[2:], 16)).view(np.float32)
     special = not 1 / FAR <= abs(c) <= FAR or int(b[2:], 16) & 0x7FFFFF == 0x7FFFFF
-    return None if special else literal("float", np.float32(1) / c)
+    return None if special else literal("float", float(np.float32(1) / c))
 
 
 def quotient(f: Scalars, a: str, b: str, y: str) -> tuple[str, str]:
     """a / b, rounded as `div.rn` does, where the second result is true; y is 1 / b. The assembler's own quotient ends in a branch."""
     q = f.op("fmul", "float", a, y)
-    minus = literal("float", -np.uint32(int(b[2:], 16)).view(np.float32))
+    minus = literal("float", -float(np.uint32(int(b[2:], 16)).view(np.float32)))
     exact = f.fma("float", f.fma("float", q, minus, a), y, q)
     size = f.k.value("float", f"abs.f32 {{}}, {a};")
     near = f.fcmp("oge", "float", size, literal("float", NEAR))

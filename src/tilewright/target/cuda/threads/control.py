@@ -303,7 +303,7 @@ class Control:
         made: list[tuple[str, str, str, str]] = []
 
         def emit(dt: DType, a: str, b: str) -> str:
-            if instr.op == "div" and dt is f32 and a.startswith("%") and (y := math.reciprocal(b)):
+            if instr.op == "div" and dt is f32 and a.startswith("%") and (y := math.inverse(b)):
                 made.append((*math.quotient(self.f, a, b, y), a, b))
                 return made[-1][0]
             return math.binary(self.f, instr.op, dt, a, b)
