@@ -284,3 +284,26 @@ def test_much_memory_of_a_thread_lies_in_a_buffer(rng: np.random.Generator, monk
     values, vectors = run_small(x)
     np.testing.assert_allclose(values, np.linalg.eigvalsh(x), atol=1e-12)
     np.testing.assert_allclose(x @ vectors, vectors * values[:, None], atol=1e-12)
+
+
+@pytest.mark.parametrize("c", [6.0, 3.0, -7.3, 1e-5, 0.1, 4.0, 1.9999999, 1e18, 1e-30])
+def test_quotients_by_constants_are_rounded_as_divisions(c: float, rng: np.random.Generator) -> None:
+    """Bit by bit, without a branch for every element, also of zeros, infinities, and numbers whose quotients are subnormal."""
+    b = KernelBuilder("k")
+    x, y = b.view("x", f32, (1,)), b.view("y", f32, (1,))
+    b.store(y, (0,), b.load(x, (0,), (64,)) / c)
+    k = b.build()
+    text = emit_block_kernel(BlockKernel(k.name, k.params, k.pid, k.body, threads=32, programs=1, vector=2), cuda_target())
+    assert ("mul.rn.f32" in text) == (c not in (1.9999999, 1e-30))
+    special = np.float32([0, -0.0, np.inf, -np.inf, np.nan, 1e-45, 3e38, -1e-40])
+    for given in (
+        rng.standard_normal(64) * np.exp2(rng.integers(-140, 120, 64)), rng.standard_normal(64) * (rng.random(64) < 0.7),
+        np.r_[special, rng.standard_normal(56)],
+    ):  # fmt: skip
+        heap, values, out = Heap(), given.astype(np.float32), np.zeros(64, np.float32)
+        run(text, heap, [heap.add(values), heap.add(out)], 1, 32)
+        with np.errstate(all="ignore"):
+            want = values / np.float32(c)
+        known = ~np.isnan(want)
+        np.testing.assert_array_equal(np.isnan(out), ~known)
+        np.testing.assert_array_equal(out.view(np.int32)[known], want.view(np.int32)[known])

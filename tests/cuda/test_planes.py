@@ -13,7 +13,7 @@ import torch.nn.functional as nn
 import tilewright.ops as o
 from tests.cuda.launching import Emulated, graph
 from tests.fresh import fresh_rng
-from tilewright.core.dtypes import DType, bf16, f32, f64, i32, i64
+from tilewright.core.dtypes import DType, bf16, f16, f32, f64, i32, i64
 from tilewright.kernels.index.cuda.pad_edges import _source
 from tilewright.kernels.linalg.cuda import cholesky, lu
 from tilewright.kernels.select import select
@@ -27,8 +27,9 @@ def wide(x: Any) -> torch.Tensor:
 
 
 def assert_close(got: Any, want: torch.Tensor, dtype: DType = f32) -> None:
-    limit = {"f32": 2e-5, "f64": 1e-12, "bf16": 2e-2}[dtype.name]
-    np.testing.assert_allclose(got.astype(np.float64), want.numpy(), rtol=limit, atol=limit * max(1.0, float(want.abs().max())))
+    limit = {"f32": 2e-5, "f64": 1e-12, "bf16": 2e-2, "f16": 3e-3}[dtype.name]
+    largest = float(want[want.isfinite()].abs().max())
+    np.testing.assert_allclose(got.astype(np.float64), want.numpy(), rtol=limit, atol=limit * max(1.0, largest))
 
 
 @pytest.mark.parametrize(("dtype", "groups", "channels", "results", "stride", "dilation"), [
@@ -41,6 +42,42 @@ def test_transposed_windows_of_few_channels(dtype: DType, groups: int, channels:
     assert any(k.kernel.name.startswith("conv_planes") for k in emulated.program.launches)
     want = nn.conv_transpose2d(wide(x), wide(w), None, (stride, 1), (1, 2), 0, groups, (1, dilation)).tanh()
     assert_close(emulated(x, w)[0], want, dtype)
+
+
+LARGE: list[Any] = [  # dtype, images, channels, image, results, window, stride, padding, dilation, cores
+    (f32, 2, 3, (9, 11), 3, (9, 9), (1, 1), ((4, 4), (4, 4)), (1, 1), 0),
+    (bf16, 1, 4, (14, 14), 8, (13, 7), (2, 1), ((6, 5), (3, 4)), (1, 2), 1),
+    (f16, 3, 5, (7, 7), 10, (13, 13), (1, 1), ((6, 6), (6, 6)), (1, 1), 1),
+    (f32, 2, 6, (150,), 6, (67,), (2,), ((33, 33),), (1,), 1),
+    (bf16, 1, 3, (5, 6, 7), 3, (5, 5, 5), (2, 1, 1), ((2, 2), (2, 1), (2, 2)), (1, 1, 1), 1),
+    (f32, 1, 2, (40, 33), 2, (3, 31), (1, 1), ((0, 2), (15, 15)), (5, 1), 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["channels first", "channels last"])
+@pytest.mark.parametrize("case", LARGE, ids=str)
+def test_large_windows_of_every_channel(case: Any, last: bool) -> None:
+    """In shared memory, with a bias and a residual; a pixel that is infinite or no number is seen by its own windows alone."""
+    dtype, n, c, image, out, kernel, stride, padding, dilation, cores = case
+    rng, rank = fresh_rng(), len(image)
+    x, w, bias = (rng.normal(size=s).astype(dtype.np) for s in ((n, c, *image), (out, 1, *kernel), (out,)))
+    x[(0, 0, *(0,) * rank)], x[(0, 1, *(-1,) * rank)] = np.inf, np.nan
+    ends = (0, rank + 1, *range(1, rank + 1)), (0, *range(2, rank + 2), 1)
+
+    def build(v: Any, u: Any, s: Any) -> Any:
+        v = F.transpose(v, ends[0]) if last else v
+        y = o.Conv(stride=stride, padding=padding, dilation=dilation, groups=c)(v, u)
+        y = F.one("relu", F.add(y, F.reshape(s, (out, *(1,) * rank))))
+        return F.transpose(y, ends[1]) if last else y
+
+    given = np.ascontiguousarray(np.moveaxis(x, 1, -1)) if last else x
+    emulated = Emulated(graph(build, (dtype, given.shape), (dtype, w.shape), (dtype, bias.shape)), cores=cores)
+    assert any(k.kernel.name.startswith("conv_depthwise_tiles") for k in emulated.program.launches)
+    (got,) = emulated(given, w, bias)
+    padded = nn.pad(wide(x), [p for pair in reversed(padding) for p in pair])
+    conv: Any = (nn.conv1d, nn.conv2d, nn.conv3d)[rank - 1]
+    want = conv(padded, wide(w), wide(bias), stride, 0, dilation, c).relu()
+    assert_close(np.moveaxis(got, -1, 1) if last else got, want, dtype)
 
 
 def test_pools_of_any_strides() -> None:

@@ -165,6 +165,12 @@ def test_what_is_not_understood_is_rejected() -> None:
         with b.if_(b.compare("lt", b.pid, 3)):
             b.store(s, [0], b.full((8,), 1.0))
 
+    with pytest.raises(CompileError, match=r"barriers: a shared access stands in a branch.*straight lines and loops"):
+        derive_barriers(shared(branch), "gpu")
+
+
+def test_several_and_nested_loops_over_one_memory() -> None:
+    """A barrier before each write that follows a read, and before the reads that follow: also from one round to the next."""
     def nest(b: KernelBuilder) -> None:
         s = b.scratch(f32, (8,), "shared")
         with b.loop(0, 4), b.loop(0, 4):
@@ -172,10 +178,18 @@ def test_what_is_not_understood_is_rejected() -> None:
 
     def twice(b: KernelBuilder) -> None:
         s = b.scratch(f32, (8,), "shared")
-        for _ in range(2):
-            with b.loop(0, 4):
-                b.store(s, [0], b.full((8,), 1.0))
+        with b.loop(0, 4):
+            b.store(s, [0], b.full((8,), 1.0))
+        with b.loop(0, 4):
+            b.load(s, [0], (8,))
 
-    for body, message in ((branch, "a shared access stands in a branch"), (nest, "nested loop"), (twice, "accessed in two loops")):
-        with pytest.raises(CompileError, match=f"barriers: .*{message}.*straight lines and one loop-carried ring"):
-            derive_barriers(shared(body), "gpu")
+    def staged(b: KernelBuilder) -> None:
+        s = b.scratch(f32, (8,), "shared")
+        with b.loop(0, 4):
+            with b.loop(0, 2):
+                b.store(s, [0], b.full((8,), 1.0))
+            with b.loop(0, 3):
+                b.load(s, [0], (8,))
+
+    for body, ops in ((nest, ["store"]), (twice, ["store", "load"]), (staged, ["store", "load"])):
+        assert [x.before.op for x in derive_barriers(shared(body), "gpu").barriers] == ops

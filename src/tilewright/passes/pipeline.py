@@ -26,6 +26,7 @@ from .lower_quantized import LowerQuantized
 from .merge_matmuls import MergeMatmuls, SplitLongProducts
 from .narrow_concats import NarrowConcats
 from .order_scatters import OrderScatters
+from .patch_products import PatchProducts
 from .quantized_rows import QuantizedRows
 from .recognise import Recognise
 from .row_products import GateProducts, MergePacked, RowProducts
@@ -46,6 +47,7 @@ def pipeline(target: TargetSpec | None = None) -> tuple[Pass, ...]:
         *([] if gpu else [IntegerProducts()]),  # before folding, which would dequantize weights
         FoldConstants(),
         AbsorbIntoConv(),
+        *([PatchProducts()] if gpu else []),  # padding is known, and gradients of weights are whole
         FoldIndex(windows=not gpu),  # a GPU has a block program for elements at known places
         AbsorbMasks(),  # those of attention that came as one op
         Recognise(),

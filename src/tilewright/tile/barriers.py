@@ -2,8 +2,8 @@
 accesses have tokens.
 
 An access needs a barrier before it when a token path leads to it from an access to the same memory, one of the two writes, and no
-barrier stands between them. Straight lines are handled, and one loop whose stages form a ring: accesses at index `(i + c) mod S` (or
-at a literal index) of the leading axis are told apart. Accesses of shared memory in nested loops or in branches are rejected, not guessed;
+barrier stands between them. Straight lines are handled, and loops; where the stages of a loop form a ring, accesses at index
+`(i + c) mod S` (or at a literal index) of the leading axis are told apart. Accesses of shared memory in branches are rejected, not guessed;
 where those of global memory stand there, each has its barrier after the accesses that its tokens name. Views of global memory are one
 memory: two of them may be the same buffer. A release comes after a barrier of its own, an acquire before one.
 On CPUs one program is one thread: nothing is needed.
@@ -11,7 +11,7 @@ On CPUs one program is one thread: nothing is needed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..core.errors import CompileError
 from .ir import INDEX, Block, Instr, Kernel, Operand, Var, ViewType
@@ -92,7 +92,6 @@ class _Derive:
         self.reach: dict[Var, int] = {}  # token -> bits of the accesses it follows
         self.bits = 0
         self.naive = 0
-        self.looped: set[Var] = set()
 
     def counts(self, i: Instr) -> bool:
         """Whether an access may need a barrier: of shared memory, or of global memory with a token."""
@@ -122,7 +121,7 @@ class _Derive:
 
     def reject(self, why: str, instr: Instr) -> None:
         raise CompileError(
-            f"barriers: {why}; derivation handles straight lines and one loop-carried ring (in `{instr_text(self.kernel, instr)}`)"
+            f"barriers: {why}; derivation handles straight lines and loops (in `{instr_text(self.kernel, instr)}`)"
         )
 
     def block(self, block: Block, counter: Var | None, count: int) -> None:
@@ -142,8 +141,6 @@ class _Derive:
                         self.reach[t] = self.reach.get(i.tokens[n], 0)
                 elif i.op == "if":
                     self.reject("a shared access stands in a branch", i)
-                elif counter is not None:
-                    self.reject("shared accesses stand in nested loops", i)
                 else:
                     self.loop(i, inside)
 
@@ -173,18 +170,10 @@ class _Derive:
             self.pending = []
 
     def loop(self, i: Instr, inside: list[Instr]) -> None:
-        block = i.blocks[0]
-        for inner in block.body:
-            for b in inner.blocks:
-                if self.shared(b):
-                    self.reject("shared accesses stand in a branch or a nested loop inside a loop", inner)
-        roots = {self.roots[x.operands[0]] for x in inside}  # type: ignore[index]
-        if roots & self.looped:
-            self.reject("one shared view is accessed in two loops", i)
-        self.looped |= roots
-        counter, step = block.params[0], i.attrs.get("step", 1)
+        block, counter, step = i.blocks[0], i.blocks[0].params[0], i.attrs.get("step", 1)
         inits = [self.reach.get(t, 0) for t in i.tokens]
-        entry = [_Access(p.bit, p.instr, p.root, p.write, p.slot) for p in self.pending]
+        self.pending = [_unringed(p) for p in self.pending]  # stages are told apart by the counter of their own loop alone
+        entry = list(self.pending)
         rounds = 2 + max((s.size for x in inside if (s := self.slot(x, counter)) is not None), default=0)
         carried = list(inits)
         for n in range(rounds):  # after as many rounds as the ring has stages, every pair of stages has met
@@ -197,7 +186,7 @@ class _Derive:
             ]
         for t, r in zip(i.tokens_out, carried, strict=True):
             self.reach[t] = r
-        after = [_Access(p.bit, p.instr, p.root, p.write, p.slot if p.slot is not None and not p.slot.size else None) for p in self.pending]
+        after = [_unringed(p) for p in self.pending]
         known = {p.bit for p in after}
         self.pending = [p for p in entry if p.bit not in known] + after  # the loop may run zero times
 
@@ -232,6 +221,11 @@ class _Derive:
             at += d3.operands[1] if d3.op == "index.add" else -d3.operands[1]
             x = d3.operands[0]
         return _Slot(at % d2.operands[1], d2.operands[1]) if x is counter else None
+
+
+def _unringed(p: _Access) -> _Access:
+    """An access of which is not known in what stage of a ring it is."""
+    return replace(p, slot=None) if p.slot is not None and p.slot.size else p
 
 
 def _disjoint(a: _Slot | None, b: _Slot | None) -> bool:

@@ -12,6 +12,7 @@ from ..attention.cuda.rope import CudaRope
 from ..attention.cuda.tiled import TiledAttention
 from ..attention.rope import RopeTemplate
 from ..conv.cuda.depthwise import DepthwiseConv
+from ..conv.cuda.depthwise_tiles import DepthwiseTiles
 from ..conv.cuda.halo import HaloConv
 from ..conv.cuda.hopper import HopperConv
 from ..conv.cuda.patch import PatchConv
@@ -96,6 +97,7 @@ CUDA_TEMPLATES: list[Template] = [
     PatchConv(),
     HopperConv(),
     PhasedConv(),
+    DepthwiseTiles(),
     DepthwiseConv(),
     HaloConv(),
     PlaneConv(),

@@ -7,12 +7,13 @@ from functools import lru_cache
 
 from ...kernels.cuda.kernel import BlockKernel
 from ...kernels.cuda.tiled import TiledKernel, multiplied
-from ...tile.ir import Instr, Kernel, TileType, Var, ViewType
+from ...tile.ir import Instr, Kernel, Operand, TileType, Var, ViewType
 from ...tile.work import Walk
 
 # instructions, of 32 bits a lane
 INDEX = {"index.add": 2, "index.sub": 2, "index.mul": 4, "index.min": 3, "index.max": 3, "index.cmp": 2}
 DIVIDE = (2, 6, 30)  # a 64-bit quotient by a power of two, by another number that is known, by one that is not
+REST = 5  # what a quotient leaves
 WHOLE = (1, 5, 20)  # a 32-bit quotient by such numbers
 FUNCTION = {"f64": 60}  # instructions of one element; else:
 SHORT = 8
@@ -27,6 +28,7 @@ class Threads(Walk):
         self.instructions = self.waits = self.products = 0.0
         self.each = 0
         self.known: dict[Var, int] = {}  # integers that fill a tile
+        self.divided = set[tuple[Operand, Operand]]()  # what a quotient or its rest is known of
         self.reads = False  # whether the open loop's body loads from memory
         self.made = {r: i for i in kernel.walk() for r in i.results}
         super().__init__(kernel, words, pid, lanes)
@@ -51,7 +53,9 @@ class Threads(Walk):
         level = self.level.get(instr.results[0], 0) if instr.results else len(self.scales) - 1
         scale = self.scales[min(level, len(self.scales) - 1)]
         if op in ("index.floordiv", "index.mod"):
-            self.instructions += scale * _quotient(instr.operands[1], DIVIDE)
+            again, (a, b) = len(self.divided), instr.operands
+            self.divided.add((a, b))
+            self.instructions += scale * (REST if len(self.divided) == again else _quotient(b, DIVIDE))
         elif op.startswith("index."):
             self.instructions += scale * INDEX.get(op, 2)
 
@@ -63,7 +67,8 @@ class Threads(Walk):
         tile = instr.results[0].type if instr.results else next(x.type for x in reversed(instr.operands) if isinstance(x, Var))
         assert isinstance(tile, TileType)
         single = instr.op in ("gather", "scatter", "atomic")
-        self.instructions += scale * self.registers(tile) * (1 + ADDRESS if single else 1) + ADDRESS
+        apart = single and view.type.space != "shared"  # there the address of a row is computed once
+        self.instructions += scale * self.registers(tile) * (1 + ADDRESS if apart else 1) + ADDRESS
         self.reads = self.reads or (view.type.space == "global" and instr.op in ("load", "gather", "atomic"))
 
     def arithmetic(self, instr: Instr, scale: float) -> None:

@@ -145,6 +145,14 @@ def _integer_division(f: FunctionText, fn: str, dtype: DType, ty: str, a: str, b
         safe = f.select(ty, f.icmp("eq", ty, b, zero), f.splat(ty, 1), b)
         out = f.op("urem" if fn == "rem" else "udiv", ty, a, safe)
         return f.select(ty, f.icmp("eq", ty, b, zero), zero, out)
+    if b.isdigit() and int(b):  # a positive constant
+        quotient = f.op("sdiv", ty, a, b)
+        if fn == "div":
+            return quotient
+        rest = f.op("sub", ty, a, f.op("mul", ty, quotient, b))
+        wrong = f.icmp("slt", ty, rest, zero)
+        changed = f.op("add", ty, rest, b) if fn == "rem" else f.op("sub", ty, quotient, f.splat(ty, 1))
+        return f.select(ty, wrong, changed, rest if fn == "rem" else quotient)
     bad = f.icmp("eq", ty, b, zero)
     minus = f.icmp("eq", ty, b, f.splat(ty, -1))
     safe = f.select(ty, f.op("or", like(ty, "i1"), bad, minus), f.splat(ty, 1), b)

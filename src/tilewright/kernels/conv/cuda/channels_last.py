@@ -11,6 +11,7 @@ from ....ops.matmul.contractions import Conv
 from ....ops.rows.norms import LayerNorm
 from ....ops.rows.pooling import MaxPoolBackward, MaxPoolIndices
 from ..channels_last import FOLLOWS
+from .depthwise_tiles import in_runs, large_depthwise
 from .weight_gradient import is_weight_gradient
 
 LEAST = 8  # channels of a group: fewer leave the tensor cores idle
@@ -27,7 +28,10 @@ def wants(node: Node) -> bool:
 
 
 def follows(node: Node) -> bool:
-    """Norms do where they are over whole images, of which there are few: their blocks take any rows of pixels."""
+    """Norms do where they are over whole images, of which there are few: their blocks take any rows of pixels. Large windows of single
+    channels do where a block has many channels."""
+    if large_depthwise(node):
+        return in_runs(node)
     if isinstance(node.op, LayerNorm):
         return node.op.naxes == len(node.operands[0].shape) - 1
     return isinstance(node.op, (*FOLLOWS, MaxPoolIndices, MaxPoolBackward))

@@ -76,7 +76,7 @@ class Planes:
         b = self.b
         if isinstance(by, int) and by & (by - 1) == 0:
             return b.binary("and", x, max(by, 1) - 1), b.binary("shr", x, max(by, 1).bit_length() - 1)
-        found = b.binary("floordiv", x, by)
+        found = b.binary("div", x, by)
         return x - found * by, found
 
     def view(self, name: str, o: Operand, layout: Layout | None = None, *, write: bool = False) -> Spots:

@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import numpy as np
+
 from ....core.dtypes import DType, f32
 from ...cpu import arithmetic
 from ...cpu.vmath import functions as vmath
@@ -22,6 +24,7 @@ from ..threads.layout import elem_type
 from .math_trig64 import TABLE64, TRIG64, table64_text
 from .scalar import Scalars
 
+NEAR, FAR = 2.0**-100, 2.0**60  # sizes of numbers whose quotients by one in 1/FAR … FAR need no care
 _TANH = (-0.33333298563957214, 0.13331958651542664, -0.05378668010234833, 0.020805373787879944, -0.005905854981392622)  # |x| < 0.6: 2^-28
 TABLE = "tw_two_over_pi"  # 2^e · 2/pi mod 4 for e = 0 … 104, as 128-bit fixed point numbers of 2 + 126 bits
 
@@ -237,3 +240,24 @@ def combine(f: Scalars, fn: str, dtype: DType, a: str, b: str) -> str:
     if fn in ("any", "all"):
         return f.op("or" if fn == "any" else "and", "i1", a, b)
     return binary(f, _COMBINE[fn], dtype, a, b)
+
+
+def inverse(b: str) -> str | None:
+    """1 / b of a constant by which `quotient` divides."""
+    if not b.startswith("0f"):
+        return None
+    c = np.uint32(int(b[2:], 16)).view(np.float32)
+    special = not 1 / FAR <= abs(c) <= FAR or int(b[2:], 16) & 0x7FFFFF == 0x7FFFFF
+    return None if special else literal("float", float(np.float32(1) / c))
+
+
+def quotient(f: Scalars, a: str, b: str, y: str) -> tuple[str, str]:
+    """a / b, rounded as `div.rn` does, where the second result is true; y is 1 / b. The assembler's own quotient ends in a branch."""
+    q = f.op("fmul", "float", a, y)
+    minus = literal("float", -float(np.uint32(int(b[2:], 16)).view(np.float32)))
+    exact = f.fma("float", f.fma("float", q, minus, a), y, q)
+    size = f.k.value("float", f"abs.f32 {{}}, {a};")
+    near = f.fcmp("oge", "float", size, literal("float", NEAR))
+    inside = f.op("and", "i1", near, f.fcmp("ole", "float", size, literal("float", FAR)))
+    zero = f.fcmp("oeq", "float", size, literal("float", 0))
+    return f.select("float", near, exact, q), f.op("or", "i1", inside, zero)

@@ -67,6 +67,7 @@ class Access:
         self._rows: dict[Key, tuple[str, int]] = {}
         self._checks: dict[tuple[int, int], str] = {}
         self.known: str | None = None  # a predicate of the whole access
+        self.offset = 0  # bytes from the origin that every instruction adds
 
     def _bytes(self, pointer: str, elements: str) -> str:
         return plus(self.f, pointer, times(self.f, elements, str(self.item)))
@@ -85,7 +86,7 @@ class Access:
         """Register and byte offset of an element."""
         lead, last = key[:-1], key[-1] if key else 0
         if lead not in self._rows:
-            p, known = self.origin, 0
+            p, known = self.origin, self.offset
             for i, axis in zip(lead, self.axes[:-1], strict=False):
                 stride = self.view.strides[axis]
                 if stride.startswith("%"):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from typing import Any
 
-from ....core.dtypes import DType, i64
+from ....core.dtypes import DType, f32, i64
 from ....core.errors import CompileError
 from ....kernels.cuda.kernel import WARP
 from ....tile.ir import BINARY, UNARY, Block, Instr, Kernel, Operand, TileType, Type, Var, ViewType
@@ -96,6 +96,8 @@ class Control:
         """This thread's first position along a spread axis."""
         if isinstance(self.layout, Group):
             n, v = self.layout.threads, self.layout.vector
+            if n & (n - 1):  # a block
+                return self._once("column", "i64", "mov.u32 {}, %tid.x;", f"mul.wide.u32 {{}}, $, {v};")
             return self._once("column", "i64", "mov.u32 {}, %tid.x;", f"and.b32 {{}}, $, {n - 1};", f"mul.wide.u32 {{}}, $, {v};")
         if axis == len(shape) - 1:
             return self._once("column", "i64", "mov.u32 {}, %tid.x;", "and.b32 {}, $, 3;", "mul.wide.u32 {}, $, 2;")
@@ -298,7 +300,24 @@ class Control:
         self.elementwise(instr, lambda dt, x: fn(self.f, instr.op, dt, x))
 
     def do_binary(self, instr: Instr) -> None:
-        self.elementwise(instr, lambda dt, a, b: math.binary(self.f, instr.op, dt, a, b))
+        made: list[tuple[str, str, str, str]] = []
+
+        def emit(dt: DType, a: str, b: str) -> str:
+            if instr.op == "div" and dt is f32 and a.startswith("%") and (y := math.inverse(b)):
+                made.append((*math.quotient(self.f, a, b, y), a, b))
+                return made[-1][0]
+            return math.binary(self.f, instr.op, dt, a, b)
+
+        self.elementwise(instr, emit)
+        if made:  # a quotient of its own for each would be a branch each: the elements of a tile would wait for one another
+            k, exact = self.k, made[0][1]
+            for _, inside, _, _ in made[1:]:
+                exact = self.f.op("and", "i1", exact, inside)
+            done = k.label("divided")
+            k.emit(f"@{exact} bra {done};")
+            for out, _, a, b in made:
+                k.emit(f"div.rn.f32 {out}, {a}, {b};")
+            k.place(done)
 
     def do_cmp(self, instr: Instr) -> None:
         self.elementwise(instr, lambda dt, a, b: arithmetic.compare(self.f, instr.attrs["fn"], dt, elem_type(dt), a, b))

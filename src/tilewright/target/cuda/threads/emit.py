@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
 
@@ -12,7 +12,7 @@ from ....core.errors import CompileError
 from ....core.target_spec import TargetSpec
 from ....kernels.cuda.kernel import WARP, BlockKernel
 from ....tile.constraints import TileLimits, check
-from ....tile.ir import Instr, TileType, Var, ViewType, alloc_bytes
+from ....tile.ir import Block, Instr, TileType, Var, ViewType, alloc_bytes
 from ..arithmetic import math
 from ..arithmetic.convert import convert, narrow_pair
 from ..arithmetic.math import combine
@@ -176,6 +176,7 @@ class Emitter(Control):
     """Walks a kernel once; `env` maps each tile-IR value to registers."""
 
     pending = False  # the wait for the previous kernel is still to come
+    quotients: Mapping[tuple[str, str], str] = {}  # index values, as far as the open blocks know them
     arch = 90
 
     @cached_property
@@ -204,6 +205,23 @@ class Emitter(Control):
         tid = k.value("i32", "mov.u32 {}, %tid.x;")
         group = tid if kernel.threads == 1 else k.value("i32", f"shr.u32 {{}}, {tid}, {kernel.threads.bit_length() - 1};")
         self.env[kernel.pid] = self.inside_grid(k.value("i32", f"mad.lo.u32 {{}}, {block}, {kernel.programs}, {group};"))
+
+    # --- index scalars ------------------------------------------------------------------------------------------------
+    def block(self, block: Block) -> None:
+        before = self.quotients
+        super().block(block)
+        self.quotients = before
+
+    def _divide(self, fn: str, a: str, b: str) -> str:
+        """A quotient and what it leaves are asked for together: one division."""
+        if not b.startswith("%") and int(b) & (int(b) - 1) == 0:
+            return super()._divide(fn, a, b)
+        if (a, b) not in self.quotients:
+            self.quotients = {**self.quotients, (a, b): super()._divide("floordiv", a, b)}
+        whole, k = self.quotients[a, b], self.k
+        if fn == "floordiv":
+            return whole
+        return k.value("i64", f"sub.s64 {{}}, {a}, {k.value('i64', f'mul.lo.s64 {{}}, {whole}, {b};')};")
 
     # --- tiles --------------------------------------------------------------------------------------------------------
     def keys(self, shape: tuple[int, ...]) -> list[Key]:
@@ -456,7 +474,12 @@ class Emitter(Control):
         """The accesses of single elements, each at an index of its own; `masked`: those with a negative one are not touched."""
         view, at, _, used = self._access(instr)
         indices, axis = self.tile(instr.operands[used]), instr.attrs["axis"]
-        origin, step = access.Access(self, view, at, (), (), {}).origin, view.strides[axis]
+        step, known = view.strides[axis], 0
+        moves = [(x, s) for x, s in zip(at, view.strides, strict=True) if x != "0"]
+        if all(not x.startswith("%") and not s.startswith("%") for x, s in moves):  # the offset of every element's instruction
+            origin, known = view.pointer, view.dtype.itemsize * sum(int(x) * int(s) for x, s in moves)
+        else:
+            origin = access.Access(self, view, at, (), (), {}).origin
         narrow = indices.type.dtype is i32 and not step.startswith("%") and abs(int(step) * view.dtype.itemsize) < 1 << 31
         out = {}
         for key, index in indices.values.items():
@@ -467,7 +490,7 @@ class Emitter(Control):
                 wide = convert(self.f, indices.type.dtype, i64, index)
                 place = access.plus(self.f, origin, access.times(self.f, access.times(self.f, wide, step), str(view.dtype.itemsize)))
             out[key] = one = access.Access(self, replace(view, pointer=place, strides=(), hint=""), [], (), (), {})
-            one.known = inside
+            one.known, one.offset = inside, known
         return out
 
     def do_join(self, instr: Instr) -> None:
