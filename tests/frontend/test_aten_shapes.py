@@ -227,6 +227,7 @@ NETWORK: dict[str, Row] = {
     "avg_pool1d": (lambda x: F.avg_pool1d(x, 3), (f(2, 3, 9),)),
     "adaptive 1": (lambda x: F.adaptive_avg_pool2d(x, 1), (f(2, 3, 5, 7),)),
     "adaptive even": (lambda x: F.adaptive_avg_pool2d(x, (2, 3)), (f(2, 3, 4, 9),)),
+    "adaptive maxima": (lambda x: (F.adaptive_max_pool2d(x, (4, 3)), *F.adaptive_max_pool2d(x, 2, return_indices=True)), (f(1, 2, 5, 7),)),
     "adaptive odd": (lambda x: F.adaptive_avg_pool2d(x, (2, 3)), (f(1, 2, 5, 7),)),
     "pixel_shuffle": (lambda x: F.pixel_shuffle(x, 2), (f(1, 8, 3, 2),)),
     "interpolate": (lambda x: F.interpolate(x, scale_factor=2, mode="nearest"), (f(1, 2, 3, 4),)),

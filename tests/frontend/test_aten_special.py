@@ -20,6 +20,10 @@ def f(*shape: int) -> T:
     return torch.randn(shape)
 
 
+def _norm_backward(g: T, x: T, mean: T, inverse: T) -> Any:
+    return torch.ops.aten.native_layer_norm_backward(g, x, [4], mean, inverse, x[0], x[1], [True, True, True])
+
+
 def reduced(reduce: str, include_self: bool) -> Callable[..., Any]:
     return lambda x, i, y: torch.scatter_reduce(x, 1, i, y, reduce, include_self=include_self)
 
@@ -33,6 +37,9 @@ ROWS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "nonzero_static": (lambda x: torch.nonzero_static(x > 0, size=4, fill_value=-7), (f(3, 3),)),
     "instance_norm": (lambda x: F.instance_norm(x, weight=torch.tensor([1.0, 2.0])), (f(3, 2, 5),)),
     "layer norm with statistics": (lambda x: torch.native_layer_norm(x, [4], None, None, 1e-5), (f(3, 4),)),
+    "derivative of a layer norm by its statistics": (
+        lambda g, x: _norm_backward(g, x, *torch.native_layer_norm(x, [4], x[0], x[1], 1e-3)[1:]), (f(3, 4), f(3, 4))),
+    "derivative of a layer norm by other statistics": (lambda g, x: _norm_backward(g, x, x[:, :1], x[:, 1:2]), (f(3, 4), f(3, 4))),
     "group norm with statistics": (lambda x: torch.native_group_norm(x, None, None, 2, 6, 5, 3, 1e-5), (f(2, 6, 5),)),
     "negative eps": (lambda x: F.group_norm(x, 2, eps=-1e-3), (f(2, 6, 5),)),
     "topk of a number": (lambda x: torch.topk(x, 1), (f(),)),

@@ -53,8 +53,9 @@ def test_sort(kind: str, length: int) -> None:
 
 
 @pytest.mark.parametrize("kind,k", [("f4", 1), ("f4", 7), ("f4", 64), ("f4", 65), ("f8", 7), ("i8", 7), ("u1", 7)])
-def test_top_k(kind: str, k: int) -> None:
-    x = numbers(kind, (3, 5000))
+@pytest.mark.parametrize("rows,length", [(3, 5000), (9, 256), (6, 65), (5, 67)])
+def test_top_k(kind: str, k: int, rows: int, length: int) -> None:
+    x = numbers(kind, (rows, length))
     for largest in (True, False):
         values, order = run(TopK(k=k, axis=1, largest=largest), x)
         want = torch.sort(torch.from_numpy(x), dim=1, descending=largest, stable=True)

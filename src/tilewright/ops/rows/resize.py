@@ -126,7 +126,8 @@ class AdaptivePool(Composite):
     work = 2
     samples = [S(f32(1, 2, 7, 5), sizes=(3, 2)), S(f32(2, 3, 6), sizes=(4,), kind="max"), S(f64(1, 2, 5, 4), sizes=(5, 1)),
                S(f32(N, 2, 9), sizes=(4,)), S(bf16(1, 2, 5), sizes=(2,)), S(f32(2, 3), sizes=(5,), kind="max"),
-               S(f32(2, 5, 4), sizes=(7, 8), kind="sum"), S(f64(3, 9), sizes=(4,), kind="sum")]
+               S(f32(2, 5, 4), sizes=(7, 8), kind="sum"), S(f64(3, 9), sizes=(4,), kind="sum"),
+               S(f32(2, 9), sizes=(7,), kind="max"), S(bf16(2, 9), sizes=(5,))]
     errors = [E(f32(2, 3), sizes=(2,), kind="min", match="kind must be mean, sum or max, got kind=min"),
               E(f32(2, 3), sizes=(0,), match="sizes must be positive"), E(f32(2, N), sizes=(2,), match="needs static sizes"),
               E(f32(2, 0), sizes=(2,), match="has no value over an empty axis"), E(i32(2, 3), sizes=(2,), match="needs float operands")]
@@ -155,25 +156,32 @@ class AdaptivePool(Composite):
             if size == out:
                 continue
             fold = {"mean": F.mean, "sum": F.sum_, "max": F.max_}[self.kind]
-            if self.kind == "sum" and size % out:  # windows of few elements: the first of each, the second…
-                x = self._taps(x, axis, ranges(size, out))
+            windows = ranges(size, out)
+            if size % out and (self.kind == "sum" or max(b - a for a, b in windows) < out):  # the first of each window, the second…
+                x = self._taps(x, axis, windows)
             elif size % out == 0:  # equal windows, side by side
                 cut: tuple[Dim, ...] = (*x.shape[:axis], out, size // out, *x.shape[axis + 1 :])
                 x = fold(F.reshape(x, cut), (axis + 1,))
             else:
-                x = F.concat([fold(F.slice_(x, axis, a, b - a), (axis,), keepdims=True) for a, b in ranges(size, out)], axis)
+                x = F.concat([fold(F.slice_(x, axis, a, b - a), (axis,), keepdims=True) for a, b in windows], axis)
         return x
 
-    @staticmethod
-    def _taps(x: Value, axis: int, windows: list[tuple[int, int]]) -> Value:
+    def _taps(self, x: Value, axis: int, windows: list[tuple[int, int]]) -> Value:
         graph, shape, total = x.node.graph, tuple(len(windows) if a == axis else 1 for a in range(len(x.shape))), None
         for t in range(max(b - a for a, b in windows)):
             inside = np.array([a + t < b for a, b in windows])
             part = F.gather(x, graph.constant(np.array([min(a + t, b - 1) for a, b in windows]), "places"), axis)
+            if self.kind == "max":  # the last of a shorter window once more
+                total = part if total is None else F.maximum(total, part)
+                continue
+            part = F.widened(part)
             part = part if inside.all() else F.where(F.reshape(graph.constant(inside, "inside"), shape), part, 0)
             total = part if total is None else F.add(total, part)
         assert total is not None
-        return total
+        if self.kind == "mean":
+            counts = np.array([b - a for a, b in windows], total.dtype.np)
+            total = F.div(total, F.reshape(graph.constant(counts, "counts"), shape))
+        return F.cast(total, x.dtype)
 
     def spans(self, x: Shape) -> list[int]:
         """Elements of the longest window along each axis."""

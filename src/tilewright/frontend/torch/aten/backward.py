@@ -154,6 +154,37 @@ def layer_norm_backward(c: Context, g: Value, x: Value, shape: Sequence[int], w:
     return tuple(v if m else None for v, m in zip(out, mask, strict=True))
 
 
+@aten("native_layer_norm_backward.default")
+@placed
+def given_layer_norm_backward(c: Context, g: Value, x: Value, shape: Sequence[int], mean: Value, inverse: Value, w: Maybe, b: Maybe,
+                              mask: Sequence[bool]) -> tuple[Maybe, ...]:
+    """By the statistics of the forward pass; our kernel finds those of x again."""
+    axes = tuple(range(len(x.shape) - len(shape), len(x.shape)))
+    eps = _eps_of(inverse, x, axes)
+    if eps is not None and w is not None and w.dtype is x.dtype:
+        return layer_norm_backward(c, g, x, shape, w, b, eps, mask)
+    wide = F.widened(g)
+    mean, inverse = F.widened(mean), F.widened(inverse)
+    hat = F.mul(F.sub(F.widened(x), mean), inverse)
+    inner = wide if w is None else F.mul(wide, F.widened(w))
+    along = F.mul(hat, F.mean(F.mul(inner, hat), axes, keepdims=True))
+    dx = F.mul(F.sub(F.sub(inner, F.mean(inner, axes, keepdims=True)), along), inverse)
+    lead = tuple(range(axes[0]))
+    found = dx, F.sum_(F.mul(wide, hat), lead), F.sum_(wide, lead)
+    return tuple(F.cast(v, like.dtype) if m else None for v, like, m in zip(found, (x, w or x, w or x), mask, strict=True))
+
+
+def _eps_of(inverse: Value, x: Value, axes: tuple[int, ...]) -> float | None:
+    """That of 1 / sqrt(var(x) + eps); None where the value was made in another way."""
+    if not isinstance(inverse.node.op, O.Rsqrt) or not isinstance((total := inverse.node.operands[0].node).op, O.Add):
+        return None
+    var, eps = total.operands
+    of = var.node.op
+    made = isinstance(of, O.Var) and of == O.Var(axes=axes, keepdims=True, correction=0.0) and var.node.operands[0] is x
+    number = eps.node.op
+    return float(number.data.array.item()) if made and isinstance(number, O.Constant) else None
+
+
 @aten("tilewright.embedding_bag_backward.default")
 @placed
 def embedding_bag_backward(c: Context, g: Value, table: Value, ids: Value, offsets: Value, by_count: bool, mode: int, weights: Maybe,

@@ -134,7 +134,11 @@ def _adaptive_max(n: int) -> Any:
         wide = c.expand(c.reshape(numbers, (1, 1, *table.shape)), (*image.shape[:2], *table.shape))
         found = c.emit(O.GatherAlongAxis(axis=2), wide, best)
         index = c.reshape(found, (*image.shape[:2], table.shape[1]))
-        return c.reshape(c.emit(O.GatherAlongAxis(axis=2), image, index), shape), c.reshape(index, shape)
+        if x.dtype.is_float and not c.differentiable:  # without the places, which a derivative needs
+            largest = c.emit(O.AdaptivePool(sizes=tuple(int(d) for d in shape[-n:]), kind="max"), x)
+        else:
+            largest = c.reshape(c.emit(O.GatherAlongAxis(axis=2), image, index), shape)
+        return largest, c.reshape(index, shape)
 
     return handler
 
