@@ -26,30 +26,33 @@ def merged(x: Value) -> Value:
     return F.reshape(F.transpose(x, (0, 2, 1, 3)), (b, s, n * h))
 
 
-def attend(c: Context, q: Value, k: Value, v: Value, *, scale: float | None, causal: bool = False, offset: Dim = 0,
-           bias: Value | None = None, mask: Value | None = None, hidden: float | None = None, softcap: float = 0.0,
-           window: int | None = None) -> Value:
-    """Attention over [B, N, S, H]. `mask` (bool) hides keys: their scores become `hidden`, -inf by default."""
-    width = static((q.shape[-1],), "the size of a head")[0]
-    extras = [] if mask is None else [mask]
-    extras += [] if bias is None else [F.cast(bias, q.dtype)]
-    attrs: dict[str, Any] = {"scale": scale or float(width) ** -0.5, "causal": causal, "offset": offset, "has_mask": mask is not None,
-                             "has_bias": bias is not None}
-    if softcap:
-        attrs["softcap"] = softcap
-    if window is not None:
-        attrs["window"] = window
-    if hidden is not None and mask is not None:
-        attrs["hidden"] = hidden
-    return F.emit(O.Attention(**attrs), q, k, v, *extras)
+def attend(c: Context, q: Value, k: Value, v: Value, *, scale: float, mask: Value | None, bias: Value | None, causal: bool = False,
+           offset: Dim = 0, hidden: float = -10000.0) -> tuple[Value, Value | None]:
+    """Attention over [B, N, S, H], and its scores if the node's fourth result is wanted. As in ONNX Runtime `hidden` is added to the scores
+    that a mask hides, so that a row whose every key is hidden sees those of the largest scores."""
+    scale = scale or float(static((q.shape[-1],), "the size of a head")[0]) ** -0.5
+    if mask is not None:
+        away = F.where(_key_mask(c, mask, q.shape[0], k.shape[2]), 0.0, c.scalar(hidden, q.dtype))
+        bias = away if bias is None else F.add(away, bias)
+    extras = () if bias is None else (F.cast(bias, q.dtype),)
+    out = F.emit(O.Attention(scale=scale, causal=causal, offset=offset, has_bias=bias is not None), q, k, v, *extras)
+    if not c.wanted(3):
+        return merged(out), None
+    scores = F.matmul(q, k, transpose_b=True, alpha=scale)
+    return merged(out), scores if bias is None else F.add(scores, bias)
 
 
-def _key_mask(c: Context, mask: Value, length: Dim) -> Value:
-    """A padding mask as bools to broadcast over [B, N, S, T]: lengths [B], keys [B, T], or [B, S, T]."""
+def _key_mask(c: Context, mask: Value, batch: Dim, length: Dim) -> Value:
+    """A padding mask as bools to broadcast over [B, N, S, T]: ends [B], ends and starts [2 * B], keys [B, T], or [B, S, T]."""
     if len(mask.shape) == 1:
-        seen = F.less(F.iota(c.graph, (1, length), 1, dt.i32), F.reshape(F.cast(mask, dt.i32), (mask.shape[0], 1)))
-        return F.reshape(seen, (mask.shape[0], 1, 1, length))
-    on = F.one("not_equal", mask, 0) if not mask.dtype.is_bool else mask
+        at = F.cast(F.reshape(mask, (mask.shape[0], 1, 1, 1)), dt.i64)
+        keys = F.reshape(places(c, length), (1, 1, 1, length))
+        if mask.shape[0] == batch:
+            return F.less(keys, at)
+        if mask.shape[0] != 2 * batch:
+            raise UnsupportedError(f"a mask of {mask.shape[0]} lengths for a batch of {batch}: one for a row, or two")
+        return F.logical_and(F.less(keys, F.slice_(at, 0, 0, batch)), F.greater_equal(keys, F.slice_(at, 0, batch, batch)))
+    on = mask if mask.dtype.is_bool else F.greater(mask, 0)
     if len(mask.shape) == 2:
         return F.reshape(on, (mask.shape[0], 1, 1, mask.shape[1]))
     return F.reshape(on, (mask.shape[0], 1, *mask.shape[1:])) if len(mask.shape) == 3 else on
@@ -91,9 +94,7 @@ def _attend_all(c: Context, made: Value, mask: Value | None, past: Value | None,
     if past is not None:
         offset = past.shape[3]
         k, v = (with_past(F.reshape(F.slice_(past, 0, i, 1), past.shape[1:]), t) for i, t in enumerate((k, v)))
-    seen = None if mask is None else _key_mask(c, mask, k.shape[2])
-    out = merged(attend(c, q, k, v, scale=scale or None, causal=bool(unidirectional), offset=offset, bias=relative, mask=seen,
-                        hidden=mask_filter_value))
+    out = attend(c, q, k, v, scale=scale, causal=bool(unidirectional), offset=offset, bias=relative, mask=mask, hidden=mask_filter_value)[0]
     if not c.wanted(1):
         return out
     return out, F.concat([F.reshape(t, (1, *t.shape)) for t in (k, v)], 0)
@@ -125,10 +126,37 @@ def multi_head_attention(c: Context, query: Value, key: Value | None = None, val
             v = value if len(value.shape) == 4 else heads(total_of(value, parts[2]), num_heads)
     offset: Dim = 0 if past_key is None else past_key.shape[2]
     k, v = with_past(past_key, k), with_past(past_value, v)
-    seen = None if mask is None else _key_mask(c, mask, k.shape[2])
-    out = merged(attend(c, q, k, v, scale=scale or None, causal=bool(unidirectional), offset=offset, bias=relative, mask=seen,
-                        hidden=mask_filter_value))
-    return out, k, v
+    out, scores = attend(c, q, k, v, scale=scale, causal=bool(unidirectional), offset=offset, bias=relative, mask=mask,
+                         hidden=mask_filter_value)
+    return out, k, v, scores
+
+
+@op("DecoderMaskedMultiHeadAttention", domain=MICROSOFT)
+def decoder_attention(c: Context, query: Value, key: Value, value: Value, mask: Value | None = None, bias: Value | None = None,
+                      past_key: Value | None = None, past_value: Value | None = None, past_length: Value | None = None,
+                      beams: Value | None = None, cache: Value | None = None, parts: Value | None = None, *, num_heads: int,
+                      scale: float = 0.0, mask_filter_value: float = -10000.0, past_present_share_buffer: int = 0,
+                      output_qk: int = 0) -> Any:
+    """One query a row: over the keys of an encoder, or over a buffer that gets the new key at `past_length`."""
+    if cache is not None:
+        raise UnsupportedError("DecoderMaskedMultiHeadAttention with several beams (cache_indirection)")
+    if past_key is None or past_value is None:
+        out, scores = attend(c, heads(total_of(query, None if parts is None else F.slice_(parts, 0, 0, query.shape[-1])), num_heads), key,
+                             value, scale=scale, mask=mask, bias=bias, hidden=mask_filter_value)
+        return out, None, None, scores
+    if past_length is None or not past_present_share_buffer:
+        raise UnsupportedError("DecoderMaskedMultiHeadAttention with a past needs past_present_share_buffer and past_sequence_length")
+    offsets = [None] * 3 if parts is None else F.split(parts, 0, (query.shape[-1],) * 3)
+    q, k, v = (heads(total_of(t, o), num_heads) for t, o in zip((query, key, value), offsets, strict=True))
+    first = F.expand(F.cast(F.reshape(past_length, (1, 1)), dt.i64), (q.shape[0], 1))
+    k, v = (appended(c, past, new, first, past.shape[2], rest=True) for past, new in ((past_key, k), (past_value, v)))
+    longest = next((t.shape[-1] for t in (mask, bias) if t is not None), k.shape[2])
+    k_near, v_near = (t if t.shape[2] == longest else F.slice_(t, 2, 0, longest) for t in (k, v))
+    if mask is None:  # keys behind the new one are not there at all
+        seen = F.less_equal(F.reshape(places(c, longest), (1, 1, 1, longest)), F.reshape(first, (first.shape[0], 1, 1, 1)))
+        bias = F.add(F.where(seen, 0.0, c.scalar(float("-inf"), q.dtype)), 0.0 if bias is None else bias)
+    out, scores = attend(c, q, k_near, v_near, scale=scale, mask=mask, bias=bias, hidden=mask_filter_value)
+    return out, k, v, scores
 
 
 def rotate(c: Context, x: Value, cos: Value, sin: Value, positions: Value, *, interleaved: bool, width: int = 0) -> Value:
@@ -192,9 +220,9 @@ def places(c: Context, count: Dim) -> Value:
     return F.iota(c.graph, (1, count), 1, dt.i64)
 
 
-def appended(c: Context, past: Value | None, new: Value, first: Value | None, longest: Dim) -> Value:
-    """[B, N, T, H]: of each row the first elements of the past, `first` [B, 1] of them, then the new ones, then zeros. T is the length of
-    the past, or `longest` where that is more."""
+def appended(c: Context, past: Value | None, new: Value, first: Value | None, longest: Dim, *, rest: bool = False) -> Value:
+    """[B, N, T, H]: of each row the first elements of the past, `first` [B, 1] of them, then the new ones, then zeros, or the `rest` of the
+    past. T is the length of the past, or `longest` where that is more."""
     b, n, s, h = new.shape
     room = longest if past is None else maximum(longest, past.shape[2])
     if past is None or first is None:
@@ -203,7 +231,7 @@ def appended(c: Context, past: Value | None, new: Value, first: Value | None, lo
     if held == 0:
         return F.pad(new, (0, 0, 0, 0), (0, 0, room - s, 0))
     wide = past if held == room else F.gather(past, F.minimum(F.reshape(at, (room,)), c.scalar(held - 1, dt.i64)), 2)
-    kept = F.where(F.less(F.reshape(at, (1, 1, room, 1)), first), wide, 0.0)
+    kept = wide if rest else F.where(F.less(F.reshape(at, (1, 1, room, 1)), first), wide, 0.0)
     if s == 0:
         return kept
     row = F.reshape(F.mul(F.iota(c.graph, (b * n,), 0, dt.i64), c.scalar(room, dt.i64)), (b, n, 1, 1))
