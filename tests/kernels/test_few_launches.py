@@ -92,6 +92,13 @@ CASES: dict[str, tuple[Any, tuple[Any, ...], int]] = {
     "far branches of a product": (lambda x, y: torch.special.i0e(x @ y), (3 * R(13, 40).double(), R(40, 21).double()), 1),
     "far branches of rows": (lambda x: torch.special.i0e(x.softmax(-1) * 30), (R(5, 40).double(),), 1),
     "stft": (pairs, (R(500).double(),), 8),
+    "rows put into a computed value": (lambda x, i, u: x.tanh().index_copy(0, i, u), (R(9, 40), torch.tensor([3, 0, 5]), R(3, 40)), 2),
+    "rows added twice": (lambda x, i, u: x.tanh().index_add(0, i, u).index_add(0, i, u), (R(9, 40), torch.tensor([3, 0, 3]), R(3, 40)), 3),
+    "rows added to a view": (lambda x, i, u: (x @ x).reshape(40, 10).index_add(0, i, u).reshape(8, 50) * 2,
+                             (R(20, 20), torch.tensor([3, 17]), R(2, 10)), 3),
+    "rows added to what others read": (lambda x, i, u: (x.tanh(), x.tanh().index_add(0, i, u)),
+                                       (R(9, 40), torch.tensor([3, 0, 3]), R(3, 40)), 3),
+    "elements put along rows": (lambda x, i, u: x.tanh().scatter(0, i, u) * 3, (R(9, 40), torch.randint(9, (1, 40)), R(1, 40)), 3),
     **{f"depthwise backward {i}": (*depthwise(*options), 11)
        for i, options in enumerate([(3,), (3, 2), (5, 1, 2), (3, 1, 2, 2), (4, 3, 0), (2, 2, 0, 3)])},
 }

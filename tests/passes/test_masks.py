@@ -165,3 +165,10 @@ def test_lookalikes_stay() -> None:
     almost = np.tril(np.ones((5, 5), bool))
     almost[3, 1] = False
     assert facts(attend(lambda g, q, k: (g.constant(almost), None), 5, 5)) == (False, 0, None, True, False)
+
+
+def test_two_masks_of_a_call_stay_as_they_are() -> None:
+    def both(g: Graph, q: Dim, k: Dim) -> tuple[Value, None]:
+        return o.LogicalAnd()(g.input(boolean(1, 1, q, k), "a"), g.input(boolean(1, 1, 1, k), "b")), None
+
+    assert facts(attend(both, 3, 5)) == (False, 0, None, True, False)

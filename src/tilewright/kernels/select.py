@@ -21,10 +21,11 @@ from ..ops.attention.forward import Attention as AttentionOp
 from ..ops.control.flow import CONTROL
 from ..ops.fused import Fused
 from ..ops.index.indexing import Concat
+from ..ops.index.scatter import ScatterAlong, ScatterRows
 from ..ops.kernels import OwnKernel
 from ..ops.state import UpdateSlice as UpdateSliceOp
 from ..ops.structure import Constant, ConstantData, Input, Number
-from ..ops.views import Transpose
+from ..ops.views import Reshape, Transpose
 from .attention.backward import AttentionBackwardTemplate
 from .attention.forward import AttentionTemplate, result_layout
 from .attention.q8 import Q8BlocksTemplate
@@ -179,6 +180,7 @@ TEMPLATES: list[Template] = [
     SampleTemplate(), ConvTemplate(), Winograd(), WinogradTilesTemplate(), RopeTemplate(), ConcatTemplate(), Elements(),
 ]
 
+OVERWRITING = (ScatterRows, ScatterAlong, UpdateSliceOp)
 GATHERS = {"panels": "gather", "quantized panels": "qgather"}  # lookups that read a table in a form made for a product
 
 
@@ -230,6 +232,7 @@ class Selector:
         others = self.preferred if target.kind == "cuda" else self.channels_last
         self.joined = {v: part for v, part in computed_in_concat(graph, target, others).items() if v not in self.windows}
         self.joins = {part.node for part in self.joined.values()}
+        self.overwritten = self._overwritten()
         self.memo: Memo = Memo(target) if around is None else around.memo
         self.templates = templates_of(target, inside=around is not None)
 
@@ -437,6 +440,8 @@ class Selector:
 
     def _result(self, v: Value, region: Region) -> Operand:
         layout = Layout.contiguous(v.shape)
+        if v in self.places:  # its operand was computed there
+            return self.places[v]
         if v.node in self.in_place and (old := updated(v)) is not None:
             return Operand(v.type, self.places[old].buffer, layout)
         if v in self.parts:
@@ -488,6 +493,11 @@ class Selector:
 
     def fresh(self, v: Value, layout: Layout) -> Operand:
         """New memory for a value: an output's own where the output shows it whole."""
+        made = self.overwritten.get(v)
+        if made is not None and layout.is_contiguous:
+            if made not in self.places:
+                self.places[made] = self.fresh(made, Layout.contiguous(made.shape))
+            return Operand(v.type, self.places[made].buffer, layout)
         if self._lands(v, layout):
             return Operand(v.type, self.outputs[self.direct[v]], layout)
         padded = v in self.padded and layout.strides[-1] == 1
@@ -509,6 +519,21 @@ class Selector:
     def _lands(self, v: Value, layout: Layout) -> bool:
         """Whether a value can be computed in an output's own memory with this layout."""
         return v in self.direct and self._lands_whole(v, layout, self.graph.outputs[self.direct[v]])
+
+    def _overwritten(self) -> dict[Value, Value]:
+        """Values that nothing reads but an op that gives them back with a part exchanged: they are computed in its result's memory."""
+        found: dict[Value, Value] = {}
+        for n in self.graph.nodes:
+            if not isinstance(n.op, OVERWRITING) or self.target.kind != "cpu" or n in self.in_place or n.value in self.preferred:
+                continue
+            v, readers = n.operands[0], [n]
+            while self.users[v] == readers and v not in self.graph.outputs and isinstance(v.node.op, Reshape):
+                v, readers = v.node.operands[0], [v.node]
+            computed = not v.node.op.traits.view and not isinstance(v.node.op, (Input, Constant, *CONTROL))
+            elsewhere = v in self.graph.outputs or v in self.joined or v in self.preferred
+            if computed and not elsewhere and self.users[v] == readers:
+                found[v] = n.value
+        return found
 
     def _lands_whole(self, root: Value, layout: Layout, output: Value) -> bool:
         """Whether the output, seen through its views of root, is contiguous from the buffer's start."""

@@ -36,6 +36,8 @@ def split_mask(mask: Value, forms: Forms) -> Found:
         return split_mask(node.operands[0], forms)
     if isinstance(node.op, (o.LogicalAnd, o.BitwiseAnd)):
         a, b = (split_mask(v, forms) for v in node.operands)
+        if (a.rest, b.rest) == node.operands:
+            return Found(a.bounds + b.bounds, mask)
         rest = a.rest if b.rest is None else b.rest if a.rest is None else o.LogicalAnd()(a.rest, b.rest)
         return Found(a.bounds + b.bounds, rest)
     return Found((), mask)

@@ -8,7 +8,6 @@ import numpy as np
 
 from ... import ops as O
 from ...core import dtypes as dt
-from ...core.dims import Dim
 from ...core.errors import ShapeError, UnsupportedError
 from ...ir.graph import Value
 from ...ops import functions as F
@@ -27,7 +26,7 @@ from .ops_cast import (
 from .ops_math import bit_shift as _bit_shift
 from .ops_nn import average_pool, conv, gemm, layer_norm, product_of, rms_norm
 from .ops_shape import trilu as _trilu
-from .registry import Context, axis_of, static
+from .registry import Context, axis_of
 from .tables import MICROSOFT, op, rows
 
 ACTIVATIONS = {"Relu": "relu", "Tanh": "tanh", "Sigmoid": "sigmoid"}
@@ -86,7 +85,7 @@ def simplified_layer_norm(c: Context, x: Value, scale: Value, *, axis: int = -1,
     return y, F.rsqrt(F.add(F.mean(F.square(F.cast(x, dt.f32)), axes, keepdims=True), epsilon))
 
 
-def _sum(*values: Value | None) -> Value:
+def total_of(*values: Value | None) -> Value:
     total = None
     for v in values:
         if v is not None:
@@ -98,7 +97,7 @@ def _sum(*values: Value | None) -> Value:
 @op("SkipLayerNormalization", domain=MICROSOFT)
 def skip_layer_norm(c: Context, x: Value, skip: Value, gamma: Value, beta: Value | None = None, bias: Value | None = None, *,
                     epsilon: float = 1e-12) -> Any:
-    total = _sum(x, skip, bias)
+    total = total_of(x, skip, bias)
     extra = (gamma,) if beta is None else (gamma, beta)
     y = O.LayerNorm(eps=epsilon, naxes=1, affine="weight" if beta is None else "both")(total, *extra)
     return (y, None, None, total) if c.wanted(3) else y
@@ -106,7 +105,7 @@ def skip_layer_norm(c: Context, x: Value, skip: Value, gamma: Value, beta: Value
 
 @op("SkipSimplifiedLayerNormalization", domain=MICROSOFT)
 def skip_rms_norm(c: Context, x: Value, skip: Value, gamma: Value, bias: Value | None = None, *, epsilon: float = 1e-12) -> Any:
-    total = _sum(x, skip, bias)
+    total = total_of(x, skip, bias)
     y = O.RmsNorm(eps=epsilon, naxes=1, affine="weight")(total, gamma)
     return (y, None, None, total) if c.wanted(3) else y
 
@@ -126,180 +125,6 @@ def embed_layer_norm(c: Context, ids: Value, segments: Value | None, words: Valu
     y = O.LayerNorm(eps=epsilon, naxes=1, affine="both")(total, gamma, beta)
     index = F.cast(F.sum_(mask, (1,)), dt.i32) if mask is not None else c.full((batch,), 0, dt.i32)
     return y, index, total
-
-
-# --- attention -----------------------------------------------------------------------------------------------------------------------
-
-
-def heads(x: Value, count: int) -> Value:
-    """[B, S, N * H] as [B, N, S, H]."""
-    b, s, d = x.shape
-    return F.transpose(F.reshape(x, (b, s, count, d // count)), (0, 2, 1, 3))
-
-
-def merged(x: Value) -> Value:
-    b, n, s, h = x.shape
-    return F.reshape(F.transpose(x, (0, 2, 1, 3)), (b, s, n * h))
-
-
-def attend(c: Context, q: Value, k: Value, v: Value, *, scale: float | None, causal: bool = False, offset: Dim = 0,
-           bias: Value | None = None, mask: Value | None = None, hidden: float | None = None, softcap: float = 0.0,
-           window: int | None = None) -> Value:
-    """Attention over [B, N, S, H]. `mask` (bool) hides keys: their scores become `hidden`, -inf by default."""
-    width = static((q.shape[-1],), "the size of a head")[0]
-    extras = [] if mask is None else [mask]
-    extras += [] if bias is None else [F.cast(bias, q.dtype)]
-    attrs: dict[str, Any] = {"scale": scale or float(width) ** -0.5, "causal": causal, "offset": offset, "has_mask": mask is not None,
-                             "has_bias": bias is not None}
-    if softcap:
-        attrs["softcap"] = softcap
-    if window is not None:
-        attrs["window"] = window
-    if hidden is not None and mask is not None:
-        attrs["hidden"] = hidden
-    return F.emit(O.Attention(**attrs), q, k, v, *extras)
-
-
-def _key_mask(c: Context, mask: Value, length: Dim) -> Value:
-    """A padding mask as bools to broadcast over [B, N, S, T]: lengths [B], keys [B, T], or [B, S, T]."""
-    if len(mask.shape) == 1:
-        seen = F.less(F.iota(c.graph, (1, length), 1, dt.i32), F.reshape(F.cast(mask, dt.i32), (mask.shape[0], 1)))
-        return F.reshape(seen, (mask.shape[0], 1, 1, length))
-    on = F.one("not_equal", mask, 0) if not mask.dtype.is_bool else mask
-    if len(mask.shape) == 2:
-        return F.reshape(on, (mask.shape[0], 1, 1, mask.shape[1]))
-    return F.reshape(on, (mask.shape[0], 1, *mask.shape[1:])) if len(mask.shape) == 3 else on
-
-
-def with_past(past: Value | None, new: Value) -> Value:
-    return new if past is None else F.concat([past, new], 2)
-
-
-@op("Attention", domain=MICROSOFT)
-def ms_attention(c: Context, x: Value, w: Value, bias: Value | None = None, mask: Value | None = None, past: Value | None = None,
-                 relative: Value | None = None, past_length: Value | None = None, *, num_heads: int, unidirectional: int = 0,
-                 scale: float = 0.0, mask_filter_value: float = -10000.0, qkv_hidden_sizes: Any = None, do_rotary: int = 0,
-                 past_present_share_buffer: int = 0, rotary_embedding_dim: int = 0) -> Any:
-    if do_rotary or past_present_share_buffer:
-        raise UnsupportedError("com.microsoft.Attention with rotary embedding or a shared buffer")
-    return _attend_all(c, _sum(F.matmul(x, w), bias), mask, past, relative, num_heads, unidirectional, scale, mask_filter_value,
-                       qkv_hidden_sizes)
-
-
-@op("QAttention", domain=MICROSOFT)
-def quantized_attention(c: Context, x: Value, w: Value, bias: Value, sx: Value, sw: Value, mask: Value | None = None,
-                        zx: Value | None = None, zw: Value | None = None, past: Value | None = None, *, num_heads: int,
-                        unidirectional: int = 0, scale: float = 0.0, mask_filter_value: float = -10000.0, do_rotary: int = 0,
-                        past_present_share_buffer: int = 0) -> Any:
-    if do_rotary or past_present_share_buffer:
-        raise UnsupportedError("com.microsoft.QAttention with rotary embedding or a shared buffer")
-    made = matmul_integer_to_float(c, x, w, sx, sw, zx, zw, bias)
-    return _attend_all(c, made, mask, past, None, num_heads, unidirectional, scale, mask_filter_value, None)
-
-
-def _attend_all(c: Context, made: Value, mask: Value | None, past: Value | None, relative: Value | None, num_heads: int,
-                unidirectional: int, scale: float, mask_filter_value: float, qkv_hidden_sizes: Any) -> Any:
-    """Attention of queries, keys and values side by side in `made`."""
-    total = made.shape[-1]
-    sizes = list(qkv_hidden_sizes) if qkv_hidden_sizes else [total // 3] * 3
-    q, k, v = (heads(p, num_heads) for p in F.split(made, 2, sizes))
-    offset: Dim = 0
-    if past is not None:
-        offset = past.shape[3]
-        k, v = (with_past(F.reshape(F.slice_(past, 0, i, 1), past.shape[1:]), t) for i, t in enumerate((k, v)))
-    seen = None if mask is None else _key_mask(c, mask, k.shape[2])
-    out = merged(attend(c, q, k, v, scale=scale or None, causal=bool(unidirectional), offset=offset, bias=relative, mask=seen,
-                        hidden=mask_filter_value))
-    if not c.wanted(1):
-        return out
-    return out, F.concat([F.reshape(t, (1, *t.shape)) for t in (k, v)], 0)
-
-
-@op("MultiHeadAttention", domain=MICROSOFT)
-def multi_head_attention(c: Context, query: Value, key: Value | None = None, value: Value | None = None, bias: Value | None = None,
-                         mask: Value | None = None, relative: Value | None = None, past_key: Value | None = None,
-                         past_value: Value | None = None, past_length: Value | None = None, cache: Value | None = None, *,
-                         num_heads: int, scale: float = 0.0, mask_filter_value: float = -10000.0, unidirectional: int = 0) -> Any:
-    if len(query.shape) == 5:  # [B, S, N, 3, H]
-        b, s, n, _, h = query.shape
-        q, k, v = (F.transpose(F.reshape(F.slice_(query, 3, i, 1), (b, s, n, h)), (0, 2, 1, 3)) for i in range(3))
-    else:
-        width = query.shape[-1]
-        parts: list[Value | None] = [None, None, None]
-        if bias is not None:
-            rest = bias.shape[0] - 2 * width
-            parts = list(F.split(bias, 0, (width, width, rest)))
-        q = heads(_sum(query, parts[0]), num_heads)
-        if key is None:
-            k = v = q
-        elif len(key.shape) == 5:  # [B, L, N, 2, H]
-            b, s, n, _, h = key.shape
-            k, v = (F.transpose(F.reshape(F.slice_(key, 3, i, 1), (b, s, n, h)), (0, 2, 1, 3)) for i in range(2))
-        else:
-            assert value is not None
-            k = key if len(key.shape) == 4 else heads(_sum(key, parts[1]), num_heads)
-            v = value if len(value.shape) == 4 else heads(_sum(value, parts[2]), num_heads)
-    offset: Dim = 0 if past_key is None else past_key.shape[2]
-    k, v = with_past(past_key, k), with_past(past_value, v)
-    seen = None if mask is None else _key_mask(c, mask, k.shape[2])
-    out = merged(attend(c, q, k, v, scale=scale or None, causal=bool(unidirectional), offset=offset, bias=relative, mask=seen,
-                        hidden=mask_filter_value))
-    return out, k, v
-
-
-def rotate(c: Context, x: Value, cos: Value, sin: Value, positions: Value, *, interleaved: bool, width: int = 0) -> Value:
-    """x[B, N, S, H] turned by the rows of cos and sin that positions [B, S] name."""
-    b, _, s, h = x.shape
-    n_rot = width or 2 * int(static((cos.shape[-1],), "the width of a rotation")[0])
-    rows = [F.reshape(F.gather(t, positions, 0), (b, 1, s, t.shape[-1])) for t in (cos, sin)]
-    return F.emit(O.Rope(interleaved=interleaved, n_rot=None if n_rot == h else n_rot), x, *(F.cast(r, x.dtype) for r in rows))
-
-
-@op("GroupQueryAttention", domain=MICROSOFT)
-def group_query_attention(c: Context, query: Value, key: Value | None = None, value: Value | None = None, past_key: Value | None = None,
-                          past_value: Value | None = None, lengths: Value | None = None, total: Value | None = None,
-                          cos: Value | None = None, sin: Value | None = None, position_ids: Value | None = None,
-                          bias: Value | None = None, *more: Any, num_heads: int, kv_num_heads: int, scale: float = 0.0,
-                          do_rotary: int = 0, rotary_interleaved: int = 0, local_window_size: int = -1, softcap: float = 0.0,
-                          smooth_softmax: int = 0, **_: Any) -> Any:
-    if smooth_softmax or any(m is not None for m in more):
-        raise UnsupportedError("GroupQueryAttention with a smooth softmax or sinks")
-    if key is None or value is None:
-        width = query.shape[-1]
-        h = width // (num_heads + 2 * kv_num_heads)
-        query, key, value = F.split(query, 2, (num_heads * h, kv_num_heads * h, kv_num_heads * h))
-    q, k, v = heads(query, num_heads), heads(key, kv_num_heads), heads(value, kv_num_heads)
-    b, _n, s, _h = q.shape
-    past: Dim = 0 if past_key is None else past_key.shape[2]
-    if do_rotary:
-        assert cos is not None and sin is not None
-        if position_ids is None:
-            steps = F.iota(c.graph, (1, s), 1, dt.i64, start=past)
-            position_ids = F.expand(steps, (b, s))
-        q, k = (rotate(c, t, cos, sin, position_ids, interleaved=bool(rotary_interleaved)) for t in (q, k))
-    k, v = with_past(past_key, k), with_past(past_value, v)
-    seen = None
-    if lengths is not None and b != 1:  # keys behind a row's own length are padding
-        count = F.add(F.cast(F.reshape(lengths, (b, 1)), dt.i32), 1)
-        seen = F.reshape(F.less(F.iota(c.graph, (1, k.shape[2]), 1, dt.i32), count), (b, 1, 1, k.shape[2]))
-    out = attend(c, q, k, v, scale=scale or None, causal=True, offset=past, bias=bias, mask=seen, softcap=softcap,
-                 window=local_window_size if local_window_size > 0 else None)
-    return merged(out), k, v
-
-
-@op("RotaryEmbedding", domain=MICROSOFT)
-def ms_rotary(c: Context, x: Value, positions: Value, cos: Value, sin: Value, *, interleaved: int = 0, num_heads: int = 0,
-              rotary_embedding_dim: int = 0, scale: float = 1.0, is_packed_batching: int = 0) -> Value:
-    flat = len(x.shape) == 3
-    width = 2 * int(static((cos.shape[-1],), "the width of a rotation")[0])
-    n = num_heads or (int(x.shape[-1]) // width if flat else 0)
-    y = heads(x, n) if flat else x
-    b, _, s, _ = y.shape
-    if positions.type.numel == 1:  # the first position of all rows
-        first = F.reshape(F.cast(positions, dt.i64), (1, 1))
-        positions = F.expand(F.add(first, F.iota(c.graph, (1, s), 1, dt.i64)), (b, s))
-    y = rotate(c, y, cos, sin, positions, interleaved=bool(interleaved), width=rotary_embedding_dim)
-    return merged(y) if flat else y
 
 
 # --- weights of few bits -------------------------------------------------------------------------------------------------------------
