@@ -14,8 +14,8 @@ COMPILING = ["compile", "load", "quantize", "Session", "Dim", "load_onnx", "from
              "torch_function", "explain"]
 MODELS = ["load_llm", "LLM"]
 KERNELS = ["kernel", "host_op", "native_op"]
-TRANSFORMS = ["jit", "grad", "value_and_grad", "vjp", "jvp", "jacobian", "hessian", "vmap", "checkpoint", "custom_jvp", "custom_vjp",
-              "custom_op", "cond", "scan", "while_loop", "fori_loop", "lazy", "set_mode"]
+TRANSFORMS = ["jit", "grad", "value_and_grad", "vjp", "jvp", "jacobian", "hessian", "vmap", "vectorize", "checkpoint", "custom_jvp",
+              "custom_vjp", "custom_op", "cond", "scan", "while_loop", "fori_loop", "lazy", "set_mode"]
 MODULES = {"linalg": "Linear algebra", "fft": "Fourier transforms", "random": "Random numbers", "optim": "Optimizers",
            "training": "Training", "onnx": "ONNX", "splat": "Gaussian splats", "lang": "The language of kernels"}
 PAGE_OF = {"linalg": "linear-algebra", "fft": "linear-algebra", "random": "arrays", "optim": "training", "training": "training",

@@ -20,7 +20,8 @@ __version__ = "0.1.0"
 __array_api_version__ = "2025.12"
 
 _NAMES = {  # by module; functions of arrays come from `array.functions`, which finds those of ops in the registry
-    "array.arrays": "ArrayLike", "array.from_torch": "from_torch", "array.jit": "jit", "array.lazy": "lazy set_mode",
+    "array.anywhere": "vectorize", "array.arrays": "ArrayLike", "array.grids": "c_ index_exp mgrid ogrid r_ s_",
+    "array.from_torch": "from_torch", "array.jit": "jit", "array.lazy": "lazy set_mode",
     "array.cuda.placed": "stream synchronize",
     "array.operators": "Array", "array.torch_function": "torch_function", "compile": "compile load",
     "core.errors": "ArgumentError AxisError CheckpointError CompileError ConfigError ExecutionError FileError FormatError InputError "

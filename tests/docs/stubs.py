@@ -18,7 +18,7 @@ import numpy as np
 import tilewright as tw
 from tests.meta.source import PACKAGE
 from tilewright import ops
-from tilewright.array import fft, functions, linalg, random
+from tilewright.array import fft, functions, linalg, polynomials, random
 from tilewright.array.api import info
 from tilewright.transform.lib import ALIASES, FUNCTIONS
 from tilewright.transform.lib.random import FUNCTIONS as RANDOM
@@ -29,7 +29,9 @@ KNOWN = {"Any", "Array", "ArrayLike", "Callable", "Mapping", "None", "Sequence",
          "str", "tuple", "dtype", "ndarray"}
 READ_AS = {"bool": "builtins.bool", "Value": "Array", "Tracer": "Array", "Fn": "Callable[..., Any]", "Argnums": "int | Sequence[int]"}
 SEVERAL = {"cond", "fori_loop", "while_loop", "scan", "gradient", "load_arrays", "unique", "fake_quantize", "fake_quantize_lsq",
-           "gated_delta_rule", "selective_scan", "where", "custom_op", "geqrf"}  # what they return depends on what they are given
+           "gated_delta_rule", "selective_scan", "where", "custom_op", "geqrf", "array_equiv", "iscomplexobj",
+           "isrealobj", "isscalar", "issubdtype", "iterable", "ndindex", "ndenumerate", "shares_memory", "may_share_memory",
+           "min_scalar_type", "common_type", "einsum_path"}  # what they return depends on what they are given
 OPERANDS = {"x", "x1", "x2", "y", "a", "b", "q", "k", "v", "weight", "bias", "mask", "indices", "condition", "ids", "scale", "zero"}
 HEADER = '''"""Written by `make tables` from what the package offers; do not edit."""
 '''
@@ -176,6 +178,6 @@ def stubs() -> dict[Any, str]:
     from tilewright.transform.lib.spectrograms import FUNCTIONS as SPECTROGRAMS
 
     return {root / "__init__.pyi": package_stub(), root / "ops" / "__init__.pyi": ops_stub(),
-            root / "array" / "linalg.pyi": module_stub(linalg, linalg_api.FUNCTIONS, LINALG),
+            root / "array" / "linalg.pyi": module_stub(linalg, linalg_api.FUNCTIONS, LINALG, polynomials.LINALG),
             root / "array" / "fft.pyi": module_stub(fft, fft_api.FUNCTIONS, FFT, SPECTROGRAMS),
-            root / "array" / "random.pyi": module_stub(random, RANDOM)}
+            root / "array" / "random.pyi": module_stub(random, RANDOM, {"default_rng": random.default_rng})}

@@ -314,8 +314,9 @@ def test_a_condition_on_a_traced_value_names_the_line() -> None:
         tw.jit(f)(randn(3))
 
 
-NEEDY: list[tuple[Any, str]] = [(float, r"float\(\)"), (int, r"int\(\)"), (np.asarray, "a NumPy function"), (np.spacing, "np.spacing"),
-                                (lambda x: [0, 1][x], "an index or a size"), (lambda x: x.item(), r"item\(\)"), (np.median, "np.median")]
+NEEDY: list[tuple[Any, str]] = [(float, r"float\(\)"), (int, r"int\(\)"), (np.asarray, "a NumPy function"),
+                                (tw.trim_zeros, "a NumPy function"), (np.unique, "tw.unique does not work on traced arrays"),
+                                (lambda x: [0, 1][x], "an index or a size"), (lambda x: x.item(), r"item\(\)")]
 
 
 @pytest.mark.parametrize(("what", "match"), NEEDY)

@@ -356,21 +356,21 @@ def amin(x: Array, axis: Any = None, keepdims: bool = False) -> Any:
     return x.min(axis=axis, keepdims=keepdims)
 
 
-# method -> where a quantile q of n sorted elements lies; between two elements it is interpolated
-PLACES: dict[str, Callable[[Any, int], Any]] = {
-    "linear": lambda q, n: (n - 1) * q,
-    "lower": lambda q, n: np.floor((n - 1) * q),
-    "higher": lambda q, n: np.ceil((n - 1) * q),
-    "nearest": lambda q, n: np.around((n - 1) * q),
-    "midpoint": lambda q, n: (np.floor((n - 1) * q) + np.ceil((n - 1) * q)) / 2,
-    "inverted_cdf": lambda q, n: np.ceil(n * q - 1),
-    "averaged_inverted_cdf": lambda q, n: (np.ceil(n * q - 1) + np.floor(n * q)) / 2,
-    "closest_observation": lambda q, n: np.around(n * q) - 1,
-    "interpolated_inverted_cdf": lambda q, n: n * q - 1,
-    "hazen": lambda q, n: n * q - 0.5,
-    "weibull": lambda q, n: (n + 1) * q - 1,
-    "median_unbiased": lambda q, n: n * q + (1 + q) / 3 - 1,
-    "normal_unbiased": lambda q, n: n * q + (3 + 2 * q) / 8 - 1,
+# method -> where a quantile q of n sorted elements lies, by functions of m (NumPy's, for numbers); between two elements it is interpolated
+PLACES: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "linear": lambda m, q, n: (n - 1) * q,
+    "lower": lambda m, q, n: m.floor((n - 1) * q),
+    "higher": lambda m, q, n: m.ceil((n - 1) * q),
+    "nearest": lambda m, q, n: m.around((n - 1) * q),
+    "midpoint": lambda m, q, n: (m.floor((n - 1) * q) + m.ceil((n - 1) * q)) / 2,
+    "inverted_cdf": lambda m, q, n: m.ceil(n * q - 1),
+    "averaged_inverted_cdf": lambda m, q, n: (m.ceil(n * q - 1) + m.floor(n * q)) / 2,
+    "closest_observation": lambda m, q, n: m.around(n * q) - 1,
+    "interpolated_inverted_cdf": lambda m, q, n: n * q - 1,
+    "hazen": lambda m, q, n: n * q - 0.5,
+    "weibull": lambda m, q, n: (n + 1) * q - 1,
+    "median_unbiased": lambda m, q, n: n * q + (1 + q) / 3 - 1,
+    "normal_unbiased": lambda m, q, n: n * q + (3 + 2 * q) / 8 - 1,
 }
 
 
@@ -389,7 +389,7 @@ def quantile(x: Array, q: Any, axis: Any = None, keepdims: bool = False, method:
     if not n:
         raise ArgumentError("quantile: nothing has no quantiles")
     s = call("sort", rows)
-    at = np.clip(PLACES[method](points.reshape(-1), n), 0, n - 1)
+    at = np.clip(PLACES[method](np, points.reshape(-1), n), 0, n - 1)
     low = np.floor(at).astype(np.int64)
     a, b = s[..., low], s[..., np.minimum(low + 1, n - 1)]
     part, between = (made_there("asarray", v) for v in ((at - low).astype(x.dtype), at > low))

@@ -3,6 +3,8 @@ arrays and tensors are compiled for and give NumPy arrays."""
 from __future__ import annotations
 
 import functools
+import importlib
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,7 +18,7 @@ from ..transform import vmap as batching
 from ..transform.lib import ALIASES, FUNCTIONS, function
 from ..transform.lib.elementwise import ON_FLOATS, answer
 from ..transform.trace import Tracer, as_array, install, tracing, user_place
-from . import lazy, native, operators
+from . import anywhere, lazy, native, operators, polynomials
 from .api import contractions, creation, elementwise, info, more, protocols, reductions, searching, shapes
 from .api.base import written
 from .arrays import Array, OnDevice, plain
@@ -29,7 +31,7 @@ Fn = Callable[..., Any]
 REPORTED = (ArgumentError, ParseError, ValueError, MemoryError, RecursionError)
 _EAGER = Programs()  # the programs of all library functions together
 API: dict[str, Fn] = {}
-for _module in (creation, elementwise, shapes, reductions, searching, contractions, info, protocols, more):
+for _module in (creation, elementwise, shapes, reductions, searching, contractions, info, protocols, more, anywhere, polynomials):
     API |= _module.FUNCTIONS
 API |= {"concatenate": API["concat"], **{_name: API[_other] for _name, _other in elementwise.ALIASES.items()}}
 
@@ -371,6 +373,7 @@ for _name in reductions.NATIVE:
 for _name in ("matmul", "softmax", "log_softmax", "var", "std", "cumsum"):  # native for Arrays on a GPU alone
     OFFERED[_name] = native.function(_name, "_other", OFFERED[_name], native.signature(OFFERED[_name]))
 OFFERED |= {_name: OFFERED[_other] for _name, _other in elementwise.ALIASES.items()}
+OFFERED |= {"around": OFFERED["round"], "asanyarray": OFFERED["asarray"]}
 OFFERED["astype"] = native.function("astype", "_astype", OFFERED["astype"], "x, dtype, /, *, copy=True, device=None")
 native.install()
 for _name in (*operators.METHODS, "astype"):
@@ -401,7 +404,13 @@ def _expanded(x: Any, *shape: Any) -> Any:
     return OFFERED["broadcast_to"](x, shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape)
 
 
-install(**{_name: _method(_name) for _name in ("round", "repeat", "take", "diagonal", "unfold")}, expand=_expanded,
+def _named(self: Tracer, name: str) -> Fn | None:
+    """A function of `tw.` or one of its modules by NumPy's name."""
+    module, _, name = name.rpartition(".")
+    return getattr(importlib.import_module(f"..{module}", __name__) if module else sys.modules[__name__], name, None)
+
+
+install(_named=_named, **{_name: _method(_name) for _name in ("round", "repeat", "take", "diagonal", "unfold")}, expand=_expanded,
         copy=lambda self: self, view=lambda self: self)
 __getattr__ = public  # not as globals: `any` and `abs` are Python's in this module
 

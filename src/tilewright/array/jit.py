@@ -201,6 +201,8 @@ class Jit:
             bad = next((x for x in types if not isinstance(x, Leaf) and not is_hashable(x)), None)
             raise InputError(f"jit: an argument that is no array must be hashable, got a {type(bad).__name__} ({e})") from None
         if found is None:
+            from . import functions  # noqa: F401  gives traced values NumPy's functions and their methods
+
             donated = [i for a in self.donate for i in _leaves_of(spec, a, self.fn)]
             if target == "cpu":
                 found = Compiled(self.fn, spec, types, donated, self._dispatch)

@@ -10,13 +10,15 @@ from ..core import dtypes as dt
 from ..core.errors import ArgumentError
 from ..transform.promote import as_tracer
 from ..transform.trace import Functions
+from . import anywhere, polynomials
 from .api.base import axes_of
 from .composed import as_float, call, listed, there, values_between
 
-public = FUNCTIONS = Functions()
+public = FUNCTIONS = Functions(anywhere.FUNCTIONS | polynomials.FUNCTIONS | polynomials.LINALG)
 for _name in ("copy", "ascontiguousarray", "positive"):
     FUNCTIONS[_name] = as_tracer
-FUNCTIONS |= {"shape": lambda x: as_tracer(x).shape, "ndim": lambda x: as_tracer(x).ndim, "size": lambda x: as_tracer(x).size,
+FUNCTIONS |= {"iscomplexobj": lambda x: x.dtype.kind == "c", "isrealobj": lambda x: x.dtype.kind != "c", "isscalar": lambda x: False,
+             "shape": lambda x: as_tracer(x).shape, "ndim": lambda x: as_tracer(x).ndim, "size": lambda x: as_tracer(x).size,
              "empty_like": lambda x, dtype=None: call("zeros_like", x, dtype), "matrix_transpose": lambda x: call("swapaxes", x, -1, -2),
              "fliplr": lambda x: call("flip", x, axis=1), "flipud": lambda x: call("flip", x, axis=0),
              "vsplit": lambda x, parts: call("split", x, parts, 0), "dsplit": lambda x, parts: call("split", x, parts, 2),
@@ -83,7 +85,8 @@ def diag(x: Any, k: int = 0) -> Any:
         return diagonal(x, k)
     n = x.shape[0] + abs(k)
     wide = call("pad", x, ((0, abs(k)),)) if k else x
-    return call("where", np.eye(n, k=k, dtype=np.bool_), wide[:, None] if k >= 0 else wide[None, :], 0)
+    return call("where", np.eye(n, k=k, dtype=np.bool_), wide[:, None] if k >= 0 else wide[None, :],
+                np.zeros((), dt.dtype(x.dtype).np))
 
 
 @public

@@ -217,15 +217,20 @@ class Tracer:
         return self._numpy(ufunc.__name__ if method == "__call__" and not kwargs else f"{ufunc.__name__}.{method}", inputs, {})
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        return self._numpy(function.__name__, args, kwargs)
+        module = getattr(function, "__module__", "").rpartition("numpy.")[2]
+        return self._numpy(f"{module}.{function.__name__}" if module in ("linalg", "fft") else function.__name__, args, kwargs)
 
     def _numpy(self, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
-        from .lib import ALIASES, FUNCTIONS
-
-        found = FUNCTIONS.get(ALIASES.get(name, name))
+        found = self._named(name)
         if found is None:
             raise self._elements(f"np.{name}", "Tilewright has no function of that name")
         return found(*args, **kwargs)
+
+    def _named(self, name: str) -> Callable[..., Any] | None:
+        """A function of Tilewright by NumPy's name."""
+        from .lib import ALIASES, FUNCTIONS
+
+        return FUNCTIONS.get(ALIASES.get(name, name))
 
 
 def install(**methods: Any) -> None:

@@ -47,7 +47,7 @@ BINARY: dict[str, tuple[str, bool, str]] = {
     **dict.fromkeys(("logical_and", "logical_or", "logical_xor"), (ALL, False, "b")),
 }
 ACTIVATIONS = [name for name in ON_FLOATS if name not in UNARY and name != "neg"]  # they have kernels only, no loops of NumPy's
-ALIASES = {"conjugate": "conj", "fabs": "abs", "rint": "round", "degrees": "rad2deg", "radians": "deg2rad"}
+ALIASES = {"conjugate": "conj", "fabs": "abs", "rint": "round", "fix": "trunc", "degrees": "rad2deg", "radians": "deg2rad"}
 for _op in REGISTRY.values():  # the other names of ops, for the one that the tables above have
     _names = _op.public.split()
     ALIASES |= {_other: _name for _name in _names if _name in UNARY or _name in BINARY for _other in _names if _other != _name}

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from ...transform.trace import Functions
-from ..arrays import Array, wrap
+from ..arrays import Array, plain, wrap
 from ..machine import tight
 from ..updates import fitting
-from . import files, rows, shapes
-from .base import FLOAT, give, header
+from . import creation, files, rows, shapes
+from .base import FLOAT, give, header, known
 
 public = FUNCTIONS = Functions()
 rows.enter(FUNCTIONS, {
@@ -56,6 +56,70 @@ def ix_(*indices: Any) -> tuple[Array, ...]:
 
 
 FUNCTIONS["ix_"] = ix_
+
+
+def _window(name: str) -> Callable[..., Any]:
+    def call(m: int, *args: float, dtype: Any = None) -> Array:
+        return give(getattr(np, name)(m, *args).astype(FLOAT if dtype is None else known(dtype, name)))
+
+    call.__name__, call.__doc__ = name, f"The {name.capitalize()} window of m points{', with its shape beta' if name == 'kaiser' else ''}."
+    return call
+
+
+for _name in ("bartlett", "blackman", "hamming", "hanning", "kaiser"):
+    creation.on_devices(_window(_name))
+
+
+def _told(name: str, doc: str) -> Callable[..., Any]:
+    """A function of NumPy that says something about arrays, shapes and dtypes; it is given headers, and gives no Array."""
+    fn = getattr(np, name)
+
+    def call(*args: Any, **options: Any) -> Any:
+        return fn(*plain(args), **plain(options))
+
+    call.__name__, call.__doc__ = name, doc
+    return call
+
+
+for _name, _doc in {
+    "iscomplexobj": "Whether an array or a number is complex.", "isrealobj": "Whether an array or a number is not complex.",
+    "isscalar": "Whether x is a number, and no array.", "issubdtype": "Whether a dtype is another one, or of a kind of NumPy's.",
+    "iterable": "Whether x can be iterated over.", "ndindex": "All indices of a shape, in order.",
+    "ndenumerate": "(index, element) of all elements, in order.", "shares_memory": "Whether two arrays have an element in common.",
+    "may_share_memory": "Whether the memory of two arrays may overlap.", "min_scalar_type": "The smallest dtype that holds a number.",
+    "common_type": "The float dtype in which arrays meet.", "einsum_path": "The order of products of an einsum, and what it costs.",
+}.items():
+    FUNCTIONS[_name] = _told(_name, _doc)
+
+
+def _read(name: str, doc: str) -> Callable[..., Any]:
+    """A reader of NumPy's; its results are floats of the default dtype unless one is given."""
+    def call(source: Any, *args: Any, dtype: Any = None, **options: Any) -> Array:
+        return give(getattr(np, name)(source, *args, dtype=FLOAT if dtype is None else known(dtype, name), **options))
+
+    call.__name__, call.__doc__ = name, doc
+    return call
+
+
+for _name, _doc in {
+    "loadtxt": "The numbers of a text file, a row a line; options are NumPy's.",
+    "genfromtxt": "The same, of files where numbers are missing.",
+    "fromfile": "The numbers of a binary file, or of text with a separator.", "fromstring": "The numbers of a text with a separator `sep`.",
+    "fromiter": "The numbers of an iterable.",
+}.items():
+    FUNCTIONS[_name] = _read(_name, _doc)
+
+
+@public
+def savetxt(path: Any, x: Any, **options: Any) -> None:
+    """Write a vector or matrix to a text file; options are NumPy's."""
+    np.savetxt(path, header(x, "savetxt"), **options)
+
+
+@public
+def savez(path: Any, **arrays: Any) -> None:
+    """Write Arrays to an `.npz` file, by name."""
+    files.save(path, arrays)
 
 
 @public

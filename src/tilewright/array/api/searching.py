@@ -118,14 +118,6 @@ def take_along_axis(x: Any, indices: Any, /, axis: int = -1) -> Array:
 
 
 @public
-def put_along_axis(x: Any, indices: Any, values: Any, /, axis: int = -1) -> Array:
-    """x with `values` at the indices along an axis: a new Array."""
-    made = header(x).copy()
-    np.put_along_axis(made, header(indices), header(values).astype(made.dtype), axis)
-    return give(made)
-
-
-@public
 def histogram(x: Any, bins: Any = 10, range: Any = None, *,  # noqa: A002
                weights: Any = None, density: bool = False) -> tuple[Array, Array]:
     """(counts, edges) of elements in bins."""
