@@ -184,19 +184,20 @@ def distance(a: Any, b: Any) -> float:
     return max(distance(x, y) for x, y in zip(a, b, strict=True))
 
 
-def interleaved(calls: dict[str, Callable[[], Any]], seconds: float, batch: int = 1) -> dict[str, float]:
+def interleaved(calls: dict[str, Callable[[], Any]], seconds: float, batch: int = 1,
+                clock: Callable[[], float] = time.perf_counter) -> dict[str, float]:
     """Seconds a call: the least of many, all contenders in turn; on a GPU of `batch` calls and a wait."""
     best = dict.fromkeys(calls, float("inf"))
     end = time.perf_counter() + seconds * len(calls)
     rounds = 0
     while rounds < 5 or (time.perf_counter() < end and rounds < 2000):
         for name, call in calls.items():
-            start = time.perf_counter()
+            start = clock()
             for _ in range(batch):
                 call()
             if batch > 1 and torch.cuda.is_available():
                 torch.cuda.synchronize()
-            best[name] = min(best[name], (time.perf_counter() - start) / batch)
+            best[name] = min(best[name], (clock() - start) / batch)
         rounds += 1
     return best
 
@@ -234,7 +235,7 @@ def measure(name: str, module: nn.Module, inputs: tuple[Any, ...], train: bool, 
         calls["inductor"]()
         ready["inductor"] = time.perf_counter() - start
     with alone():
-        row["seconds"] = interleaved(calls, args.seconds, 5 if on_gpu else 1)
+        row["seconds"] = interleaved(calls, args.seconds, 5 if on_gpu else 1, time.thread_time if args.one_thread else time.perf_counter)
         row["why"] = [line for c in found for line in launches(c, args.why)] if args.why and on_gpu else []
     row["ready"] = ready
     return row
@@ -344,12 +345,16 @@ def main() -> None:
     ap.add_argument("--full", action="store_true", help="BERT-base, GPT-2, ViT-S, ResNet-18")
     ap.add_argument("--peers", default="eager,inductor,tw.compile")
     ap.add_argument("--seconds", type=float, default=1.0)
+    ap.add_argument("--one-thread", action="store_true", help="processor time of one thread: what a busy machine can say")
     ap.add_argument("--jobs", type=int, default=0, help="every model in a process of its own, so many at a time")
     ap.add_argument("--only", help="the model of this name")
     ap.add_argument("--limit", type=float, default=600, help="seconds of such a process")
     ap.add_argument("--overhead", action="store_true")
     ap.add_argument("--cold", choices=("all", "tilewright", "inductor"), nargs="?", const="all", help="seconds to the first result")
     args = ap.parse_args()
+    if args.one_thread:
+        torch.set_num_threads(1)
+        os.environ["TILEWRIGHT_THREADS"] = "1"
     if args.overhead:
         overhead(args)
         return

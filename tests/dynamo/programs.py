@@ -102,6 +102,13 @@ simple("branch on shape", lambda x: x * 2 if x.shape[0] > 3 else x - 1, (4, 4))
 simple("loop over rows", lambda x: torch.stack([row * i for i, row in enumerate(x)]), (4, 4))
 simple("cond", conditional, (4, 4), splits=2)
 simple("while_loop", counting, (4,), grad=False, splits=1)
+simple("scan with weights", lambda x, i, w: torch._higher_order_ops.scan(lambda c, a: (torch.tanh(c @ w + a), c.sum(-1)), i, x),
+       (5, 2, 4), (2, 4), (4, 4), splits=2)
+simple("map", lambda x, y: torch._higher_order_ops.map(lambda a, b: (a * b).sin(), x, y), (5, 3), (3,), splits=2)
+simple("associative_scan", lambda x: torch._higher_order_ops.associative_scan(lambda a, b: a + b, x, 0, combine_mode="generic"), (9, 4),
+       grad=False)
+simple("branch in a branch", lambda x: torch.cond(x.sum() > 0, lambda a: torch.cond(a.max() > 1, torch.exp, torch.sin, (a,)), torch.cos,
+                                                  (x,)), (4,), splits=2)
 simple("early return and print", lambda x: (torch._dynamo.graph_break(), x * 2)[1] + 1, (4, 4))
 simple("assert on sizes", lambda x: x.reshape(2, -1) * x.numel(), (4, 4), fullgraph=True)
 simple("try and except", lambda x: _tried(x), (3, 3))

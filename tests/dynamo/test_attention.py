@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.utils.checkpoint import checkpoint
 
 from tilewright.dynamo import attention
@@ -127,3 +128,15 @@ def test_writes_beside_attention_stay() -> None:
     torch._dynamo.reset()
     check(f, torch.randn(1, 2, 4, 8), torch.randn(1, 2, 5, 8), splits=None)
     check(f, torch.randn(1, 2, 4, 8, requires_grad=True), torch.randn(1, 2, 5, 8), splits=None, grad=True)
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
+@pytest.mark.parametrize("score", [None, lambda s, b, h, i, j: s + (j - i) * torch.exp2(-(h + 1.0) * 2),
+                                   lambda s, b, h, i, j: 20 * (s / 20).tanh()])
+def test_flex_attention_is_ours(score: Any) -> None:
+    """A formula of its scores, masks of blocks, shared key heads and logsumexps, without a part in PyTorch."""
+    mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, 37, 37, device="cpu")
+    with torch.no_grad():
+        for options in ({}, {"block_mask": mask}, {"return_lse": True}):
+            check(lambda q, k, v, o=options: flex_attention(q, k, v, score_mod=score, enable_gqa=True, **o),
+                  r(2, 4, 37, 16), r(2, 2, 37, 16), r(2, 2, 37, 16))

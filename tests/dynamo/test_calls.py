@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn as nn
 
-from tilewright.dynamo.backend import SplitWarning, watching
+from tilewright.dynamo.backend import Compiler, SplitWarning, watching
 
 from .check import assert_same, check
 
@@ -164,6 +164,28 @@ def test_branches_run_in_pytorch() -> None:
         call(torch.ones(3))
     for x in (torch.ones(3), -2 * torch.ones(3)):
         assert_same(call(x), fn(x))
+
+
+def test_the_bodies_of_branches_and_loops_are_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[list[str]] = []
+    real = Compiler._compiled
+
+    def counted(self: Compiler, module: Any, kind: str, *rest: Any) -> Any:
+        found = real(self, module, kind, *rest)
+        if kind == "body":
+            made.append([str(n.target) for s in found.steps if s.ours for n in s.nodes])
+        return found
+
+    monkeypatch.setattr(Compiler, "_compiled", counted)
+    w = torch.randn(4, 4)
+
+    def fn(x: torch.Tensor) -> Any:
+        _, y = torch._higher_order_ops.while_loop(lambda i, x: i < 5, lambda i, x: (i + 1, torch.tanh(x @ w)), (torch.tensor(0), x))
+        return torch.cond(y.sum() > 0, lambda y: y.exp(), lambda y: y.sin(), (y,))
+
+    with pytest.warns(SplitWarning, match="while_loop x1"):
+        check(fn, torch.randn(3, 4), splits=2)
+    assert [ops[-1] for ops in made] == ["aten.lt.Scalar", "aten.tanh.default", "aten.exp.default", "aten.sin.default"]
 
 
 def test_transforms_and_own_gradients() -> None:

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 ATOL = {torch.float32: 1e-5, torch.float64: 1e-7}
-RTOL = {torch.float32: 1.3e-6, torch.float64: 1e-7}  # assert_close's own
-WIDE = {torch.float32: torch.float64, torch.complex64: torch.complex128}
+RTOL = {torch.float32: 1.3e-6, torch.float64: 1e-7, torch.float16: 1e-3, torch.bfloat16: 1.6e-2}  # assert_close's own
+WIDE = {torch.float32: torch.float64, torch.complex64: torch.complex128, torch.float16: torch.float64, torch.bfloat16: torch.float64}
 LINE = 150
 
 
@@ -48,6 +48,8 @@ def difference(got: Any, want: torch.Tensor, exact: Callable[[], Any], wider: To
         return f"{int(wrong.sum())} of {want.numel()} integers differ" if bool(wrong.any()) else None
     absolute, relative = max(wider[0], ATOL.get(want.dtype, 1e-5)), max(wider[1], RTOL.get(want.dtype, 1.3e-6))
     finite = torch.isfinite(want)
+    if want.dtype in (torch.float16, torch.bfloat16) and bool(finite.any()):  # sums of rounded terms cancel: the largest value says how far
+        absolute = max(absolute, relative * float(want[finite].abs().max()))
     odd = ~finite & ~((got == want) | (torch.isnan(got) & torch.isnan(want))) | (finite & ~torch.isfinite(got))
     if bool(odd.any()):
         return f"{int(odd.sum())} of {want.numel()} values differ in being NaN or infinite"

@@ -70,7 +70,12 @@ def work() -> None:
         name, *options = line.split()
         begin = time.process_time()
         try:
-            found = score(ops[name], errors_only="errors" in options)
+            if options[:1] == ["backend"]:
+                from tests.opinfo import backend
+
+                found = backend.score(ops[name], options[1].split(","), int(options[2]), int(options[3])) if backend.runs(name) else {}
+            else:
+                found = score(ops[name], errors_only="errors" in options)
         except Exception as e:
             from tests.opinfo.compare import reason
 
@@ -101,11 +106,11 @@ class Worker:
         line = process.stdout.readline()
         return json.loads(line.removeprefix(MARK)) if line.startswith(MARK) else None
 
-    def score(self, name: str, limit: float, errors_only: bool = False) -> results.Record:
+    def score(self, name: str, limit: float, how: str = "") -> results.Record:
         if self._process is None:
             self.start()
         assert self._process is not None and self._process.stdin is not None
-        self._process.stdin.write(f"{name} errors\n" if errors_only else f"{name}\n")
+        self._process.stdin.write(f"{name} {how}\n")
         self._process.stdin.flush()
         try:
             found = self._answer(limit)
@@ -158,9 +163,13 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=300, help="seconds an op may take")
     parser.add_argument("--budget", type=float, default=1e9, help="seconds after which no further op is begun")
     parser.add_argument("--print", action="store_true", help="print the scores, store nothing")
+    parser.add_argument("--backend", metavar="DTYPES", help="samples of dtypes (f64,bf16,...) through torch.compile; printed")
+    parser.add_argument("--most", type=int, default=4, help="samples of a kind, with --backend")
+    parser.add_argument("--seed", type=int, default=0, help="which samples, with --backend")
     parser.add_argument("--page", action="store_true", help="only write docs/internals/opinfo.md from the stored scores")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    options.print |= bool(options.backend)
     if options.worker:
         work()
         return
@@ -172,7 +181,10 @@ def main() -> None:
             if time.monotonic() - begin > options.budget:
                 print(f"{len(names) - i} left")
                 break
-            record = {} if name in EXCLUDED else worker.score(name, options.limit, options.errors)
+            if options.backend:
+                record = worker.score(name, options.limit, f"backend {options.backend} {options.seed} {options.most}")
+            else:
+                record = {} if name in EXCLUDED else worker.score(name, options.limit, "errors" if options.errors else "")
             _tell(name, record, options.print)
             if not options.print:
                 kept = results.load().get(name, {}) if options.errors else {}
@@ -183,14 +195,17 @@ def main() -> None:
 
 
 def _tell(name: str, record: results.Record, reasons: bool) -> None:
-    parts = [f"{k} {s['samples'] - s['failed']}/{s['samples']}" for k in results.KINDS if (s := record.get(k))]
-    failed = any(record.get(k, {}).get("failed") for k in results.KINDS) or "stopped" in record
+    kinds = {k: s for k, s in record.items() if isinstance(s, dict) and "samples" in s}
+    parts = [f"{k} {s['samples'] - s['failed']}/{s['samples']}" for k, s in kinds.items()]
+    failed = any(s["failed"] for s in kinds.values()) or "stopped" in record
     what = f"{', '.join(parts)} {record.get('stopped', '')} {record.get('seconds', 0)} s"
     print(f"{'FAIL' if failed else 'ok  '} {name}: {what}", flush=True)
     if reasons:
-        for kind in results.KINDS:
-            for text in record.get(kind, {}).get("reasons", ()):
+        for kind, found in kinds.items():
+            for text in found["reasons"]:
                 print(f"       {kind}: {text}", flush=True)
+        for text, count in record.get("splits", {}).items():
+            print(f"       in PyTorch x{count}: {text}", flush=True)
 
 
 if __name__ == "__main__":

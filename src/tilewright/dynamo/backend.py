@@ -20,6 +20,7 @@ from ..core.errors import ConfigError, UnsupportedError
 from ..core.validation import check_level
 from ..frontend.torch.versions import check as check_version
 from .attention import exchange
+from .bodies import compile_bodies, write_out
 from .call import Call, make_call
 from .direct import Traced, direct, metadata
 from .fragment import Fragment, Reader, Refusal, Slot, apart
@@ -93,6 +94,7 @@ class Compiler:
         from torch.utils._python_dispatch import _disable_current_modes
 
         start = time.perf_counter()
+        write_out(module)
         if kind == "inference":
             settle(module)
         with paused(), _disable_current_modes():  # weights are looked at, which torch's fake mode forbids
@@ -108,7 +110,7 @@ class Compiler:
 
     def _compiled(self, module: Any, kind: str, constants: Mapping[int, Any], traced: Mapping[int, Any]) -> Compiled:
         nodes = [n for n in module.graph.nodes if n.op not in ("placeholder", "output")]
-        name, guarded = f"{kind}_graph", kind != "backward"
+        name, guarded = f"{kind}_graph", kind in ("inference", "forward")
         saved = _saved() if kind == "forward" else slice(0)
         restored = [traced.get(i) for i in range(len(module.graph.find_nodes(op="placeholder")))]  # as torch's own ops expect it
         try:
@@ -132,7 +134,8 @@ class Compiler:
             for part in parts.parts:
                 own = {n: r for n, r in known.items() if n in part.nodes}
                 if not part.ours:
-                    steps.append(Step(_boxed(part.module), False, part.nodes, own))
+                    inside = compile_bodies(part.module, lambda body: self._compiled(body, "body", {}, {}))
+                    steps.append(Step(_boxed(part.module), False, part.nodes, own | inside))
                     continue
                 names = {n.name: n for n in part.nodes}
                 fixed = {k: constants[i] for k, i in enumerate(part.inputs) if i in constants}

@@ -35,8 +35,8 @@ from .registry import Context, aten, placed, rows
     "_cast_Float.default",
     "float.default",
 )
-def to(c: Context, x: Value, *_: Any, **__: Any) -> Value:
-    return _cast(c, x, c.dtype)
+def to(c: Context, x: Any, *_: Any, **__: Any) -> Value:
+    return _cast(c, x, c.dtype) if isinstance(x, Value) else c.scalar(x, c.dtype)
 
 
 def _cast(c: Context, x: Value, dtype: DType) -> Value:

@@ -13,7 +13,7 @@ from ....ops.complex import rules as C
 from .registry import Context, Handler, aten, axis_of, exact, rows
 
 
-@aten("conj.default", "_conj.default", "conj_physical.default", "_conj_copy.default", "_conj_physical.default",
+@aten("conj.default", "_conj.default", "conj_physical.default", "_conj_physical.default",
       "prims.conj_physical.default", "prims.conj.default")
 def conj(c: Context, z: Value) -> Any:
     if isinstance(z, (bool, int, float, complex)):  # a scalar of the graph
@@ -31,9 +31,9 @@ rows({
     "imag.default": lambda c, z: c.emit(O.Imag(), z),
     "complex.default": lambda c, re, im: c.emit(O.Complex(), c.expand(re, c.shape), c.expand(im, c.shape)),
     "polar.default": lambda c, size, angle: c.built(C.polar, c.expand(size, c.shape), c.expand(angle, c.shape)),
-    "view_as_real.default view_as_real_copy.default": lambda c, z: c.emit(O.ViewAsReal(), z),
-    "view_as_complex.default view_as_complex_copy.default": lambda c, x: c.emit(O.ViewAsComplex(), x),
-    "_neg_view.default _neg_view_copy.default": lambda c, z: c.emit(O.Neg(), z),
+    "view_as_real.default": lambda c, z: c.emit(O.ViewAsReal(), z),
+    "view_as_complex.default": lambda c, x: c.emit(O.ViewAsComplex(), x),
+    "_neg_view.default": lambda c, z: c.emit(O.Neg(), z),
     "angle.default": lambda c, z: c.built(C.angle, z if z.dtype.kind in "fc" else F.cast(z, c.dtype)),
 })
 

@@ -67,7 +67,7 @@ def _diagonal(x: Value, offset: int, dim1: int, dim2: int) -> np.ndarray[Any, An
     return np.diagonal(numbers(x, "diagonal"), offset, axis_of(dim1, rank), axis_of(dim2, rank))
 
 
-@aten("diagonal.default", "diagonal_copy.default", "linalg_diagonal.default")
+@aten("diagonal.default", "linalg_diagonal.default")
 def diagonal(c: Context, x: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
     *lead, rows, columns = x.shape
     axes = axis_of(dim1, len(x.shape)), axis_of(dim2, len(x.shape))
@@ -91,7 +91,7 @@ def _on_diagonal(c: Context, x: Value | None, source: Value, offset: int, dim1: 
     return c.reshape(c.emit(O.UpdateSlice(axis=len(lead), start=start, step=columns + 1), whole, c.cast(source, whole.dtype)), c.shape)
 
 
-@aten("unfold.default", "unfold_copy.default")
+@aten("unfold.default")
 def unfold(c: Context, x: Value, dimension: int, size: int, step: int) -> Value:
     if not x.shape:
         return c.expand(x, c.shape) if size else c.reshape(c.slice(c.reshape(x, (1,)), 0, 0, 0), c.shape)
@@ -133,7 +133,7 @@ def resize(c: Context, x: Value, size: Any, **_: Any) -> Value:
 
 
 rows({
-    "as_strided.default as_strided_copy.default prims.as_strided.default": _strided_view,
+    "as_strided.default prims.as_strided.default": _strided_view,
     "as_strided_scatter.default prims.as_strided_scatter.default": _strided_scatter,
     "diagonal_scatter.default": lambda c, x, source, offset=0, dim1=0, dim2=1: _on_diagonal(c, x, source, offset, dim1, dim2),
     "diag_embed.default": lambda c, x, offset=0, dim1=-2, dim2=-1: _on_diagonal(c, None, x, offset, dim1, dim2),

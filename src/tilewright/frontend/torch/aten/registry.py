@@ -34,7 +34,8 @@ KEYS = 64  # made at a time
 
 
 def aten(*names: str) -> Callable[[H], H]:
-    """Register a function for `aten.<name>`; `name` is `op.overload`. In-place twins (`op_.overload`) follow from it."""
+    """Register a function for `aten.<name>`; `name` is `op.overload`. In-place twins (`op_.overload`) and those of views
+    that copy (`op_copy.overload`) follow from it."""
 
     def enter(fn: H) -> H:
         for name in names:
@@ -120,6 +121,8 @@ def lookup(key: str) -> Handler | None:
         base, _, overload = key.partition(".")
         if base.endswith("_") and not base.endswith("__"):
             found = TABLE.get(f"{base[:-1]}.{overload}")
+        elif base.endswith("_copy"):
+            found = TABLE.get(f"{base.removesuffix('_copy')}.{overload}")
     return found
 
 

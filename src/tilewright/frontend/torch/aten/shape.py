@@ -36,9 +36,6 @@ from .registry import Context, aten, axis_of, rows
     "ravel.default",
     "atleast_1d.default",
     "atleast_2d.default",
-    "view_copy.default",
-    "unsqueeze_copy.default",
-    "squeeze_copy.dims",
 )
 def view(c: Context, x: Value, *_: Any, **__: Any) -> Value:
     return c.reshape(x, c.shape)
@@ -98,13 +95,13 @@ def bound(index: Any, size: Dim, default: Dim) -> Dim:
     return minimum(maximum(index, 0), size)
 
 
-@aten("slice.Tensor", "slice_copy.Tensor")
+@aten("slice.Tensor")
 def slice_(c: Context, x: Value, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Value:
     axis = axis_of(dim, len(x.shape))
     return c.slice(x, axis, bound(start, x.shape[axis], 0), c.shape[axis], step)
 
 
-@aten("select.int", "select_copy.int")
+@aten("select.int")
 def select(c: Context, x: Value, dim: int, index: Any) -> Value:
     axis = axis_of(dim, len(x.shape))
     start = x.shape[axis] + index if isinstance(index, int) and index < 0 else index
@@ -118,8 +115,6 @@ def select(c: Context, x: Value, dim: int, index: Any) -> Value:
     "chunk.default",
     "tensor_split.sections",
     "tensor_split.indices",
-    "split_copy.Tensor",
-    "split_with_sizes_copy.default",
     "unsafe_split.Tensor",
     "unsafe_chunk.default",
 )
@@ -261,8 +256,8 @@ def replaced(c: Context, x: Value, src: Value, axis: int, start: Dim) -> Value:
 
 
 rows({
-    "expand.default expand_as.default broadcast_to.default expand_copy.default": lambda c, x, *_, **__: c.expand(x, c.shape),
-    "permute.default permute_copy.default": lambda c, x, dims: c.transpose(x, [axis_of(d, len(x.shape)) for d in dims]),
+    "expand.default expand_as.default broadcast_to.default": lambda c, x, *_, **__: c.expand(x, c.shape),
+    "permute.default": lambda c, x, dims: c.transpose(x, [axis_of(d, len(x.shape)) for d in dims]),
     "narrow.default": lambda c, x, dim, start, length: slice_(c, x, dim, start),
     "pad.default": lambda c, x, pads, mode='constant', value=None:
         constant_pad(c, x, pads, 0 if value is None else value) if mode == "constant" else edge_pad(c, x, pads, MODES[mode]),
