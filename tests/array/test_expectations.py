@@ -194,3 +194,10 @@ def test_tensors_have_the_shape_of_their_array() -> None:
     for x in (tw.asarray(2.5), tw.ones((2, 3)).T, tw.ones((2, 3))[:, ::2], tw.zeros((0, 2))):
         made = x.torch()
         assert (tuple(made.shape), made.tolist()) == (x.shape, x.tolist())
+
+
+def test_deviations_leave_no_range() -> None:
+    for size in (1e25, 1e-30):
+        x = np.random.default_rng(1).standard_normal((3, 40)).astype(np.float32) * np.float32(size)
+        for axis in (0, 1, None):
+            np.testing.assert_allclose(np.asarray(tw.std(tw.asarray(x), axis=axis)), x.astype(np.float64).std(axis), 1e-6)

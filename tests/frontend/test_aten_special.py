@@ -44,6 +44,7 @@ ROWS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "negative eps": (lambda x: F.group_norm(x, 2, eps=-1e-3), (f(2, 6, 5),)),
     "topk of a number": (lambda x: torch.topk(x, 1), (f(),)),
     "std_mean": (lambda x: torch.std_mean(x, 1, keepdim=True), (f(3, 4),)),
+    "std of large numbers": (lambda x: torch.std(x, 1), (f(3, 40) * 1e25,)),
     "rows that are -inf": (lambda x: torch.ops.aten._safe_softmax(x, 1), (torch.tensor([[-float("inf")] * 3, [1.0, 2.0, 3.0]]),)),
     "integer powers": (lambda x, y: x**y, (torch.tensor([-2, -1, 1, 3, 2]), torch.tensor([3, -3, -1, 0, 62]))),
     "legendre": (torch.special.legendre_polynomial_p, (f(5), torch.tensor([0.0, 1.0, 5.0, 7.0, -1.0]))),

@@ -28,6 +28,7 @@ from tilewright.kernels.matmul import tiling
 from tilewright.kernels.pointwise import pointwise
 from tilewright.kernels.rows import reduce
 from tilewright.ops import quant
+from tilewright.ops.linalg import functions as norms
 from tilewright.passes.pipeline import run_pipeline
 
 from .harness import run_graph
@@ -252,7 +253,7 @@ def test_conv(dtype: DType, kind: str) -> None:
 # --- reductions ----------------------------------------------------------------------------------------------------------------------
 
 REDUCTIONS: dict[str, Callable[..., Any]] = {
-    "sum": o.Sum, "mean": o.Mean, "max": o.Max, "min": o.Min, "prod": o.Prod, "var": o.Var, "log_sum_exp": o.LogSumExp,
+    "sum": o.Sum, "mean": o.Mean, "max": o.Max, "min": o.Min, "prod": o.Prod, "var": o.Var, "std": o.Std, "log_sum_exp": o.LogSumExp,
     "cum_sum": o.CumSum, "softmax": o.Softmax, "log_softmax": o.LogSoftmax, "arg_max": o.ArgMax, "arg_min": o.ArgMin}
 ONE_AXIS = ("cum_sum", "softmax", "log_softmax", "arg_max", "arg_min")
 
@@ -292,6 +293,28 @@ def check_reduction(name: str, what: str, got: Array, want: Array, dtype: DType,
             ok = near(got, rounded(want, dtype), np.abs(want) * 2.0**-20 * (dtype is not dt.f64), got.dtype) | (np.isfinite(want) & ~kept)
         bad = np.argwhere(~ok)
         assert not bad.size, f"{name} {what} of {dtype}: {got[tuple(bad[0])]}, want {want[tuple(bad[0])]}"
+
+
+@pytest.mark.parametrize("size", [2e-41, 1e-30, 1e-21, 1.0, 2e19, 3e37])
+@pytest.mark.parametrize("dtype", [dt.f32, dt.bf16, dt.f16], ids=str)
+def test_deviations_and_norms_stay_in_range(dtype: DType, size: float) -> None:
+    """Squares pass the ends of the range long before the root of their sum does. PyTorch computes these in f64 or f32 inside."""
+    size = size if dtype is not dt.f16 else float(np.interp(math.log10(size), (-41, 0, 38), (1e-7, 1, 9000)))
+    x = rounded(np.random.default_rng(3).standard_normal((7, 33)) * size, dtype)
+    exact = torch.from_numpy(wide(x).astype(np.float64))
+    for axes in ((1,), (0,), (0, 1)):
+        g = Graph()
+        v = g.input(TensorType(dtype, x.shape), "x")
+        g.outputs = [o.Std(axes=axes)(v), o.Var(axes=axes)(v), norms.vector_norm(v, 2.0, axes)]
+        std, var, norm = native(g, [x])
+        want = [torch.std(exact, axes), torch.var(exact, axes)]
+        if dtype is dt.f16:  # as PyTorch's: the squares of f32 are summed in f32
+            want.append(torch.linalg.vector_norm(exact, 2, axes))
+        for got, true in zip((std, var, norm), want, strict=False):
+            least = float(SIZES[dtype].smallest_subnormal)
+            there = rounded(true.numpy(), dtype)
+            ok = near(got, there, np.abs(true.numpy()) * 2.0**-20 + least, got.dtype)
+            assert ok.all(), f"{dtype} {size}: {got[~ok][0]}, want {there[~ok][0]}"
 
 
 # --- norms, attention, packed matrices -----------------------------------------------------------------------------------------------

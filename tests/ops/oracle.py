@@ -93,10 +93,13 @@ def same_dtype(fn: Oracle) -> Oracle:
     return lambda x, axis, keep: fn(x, axis, keep, dtype=x.dtype)
 
 
-def var(a: dict[str, Any], x: Any) -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PyTorch warns about empty inputs
-        return torch.var(x, a["axes"], correction=a.get("correction", 1.0), keepdim=a.get("keepdims", False))
+def spread(fn: Any) -> Oracle:
+    def run(a: dict[str, Any], x: Any) -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # PyTorch warns about empty inputs
+            return fn(x, a["axes"], correction=a.get("correction", 1.0), keepdim=a.get("keepdims", False))
+
+    return run
 
 
 def recurrence(f: Any, x: Any, axis: int, step: int) -> Any:
@@ -132,7 +135,8 @@ REDUCTIONS: dict[str, Oracle] = {
     "log_sum_exp": over_axes(torch.logsumexp),
     "arg_max": lambda a, x: torch.argmax(x, a["axis"], a.get("keepdims", False)).to(index_dtype(a)),
     "arg_min": lambda a, x: torch.argmin(x, a["axis"], a.get("keepdims", False)).to(index_dtype(a)),
-    "var": var,
+    "var": spread(torch.var),
+    "std": spread(torch.std),
     "cum_sum": running(torch.cumsum, 0),
     "cum_prod": running(torch.cumprod, 1),
     "cum_max": lambda a, x: torch.cummax(x, a["axis"]),

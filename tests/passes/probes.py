@@ -107,7 +107,7 @@ VIEWS: dict[str, list[Probe]] = {
     "expand_of_expand": [lambda k: o.Expand(shape=(k.b, k.s, k.d))(o.Expand(shape=(k.s, k.d))(k.x(k.d)))],
     "flip_of_flip": [lambda k: o.Flip(axes=(1,))(o.Flip(axes=(1,))(k.x())), lambda k: o.Flip(axes=(0,))(o.Flip(axes=(1,))(k.x()))],
     "keep_dims": [lambda k, op=op: o.Reshape(shape=(k.b, 1))(op(axes=(1,))(k.x()))
-                  for op in (o.Sum, o.Mean, o.Max, o.Min, o.Prod, o.Any, o.All, o.Var, o.LogSumExp)],
+                  for op in (o.Sum, o.Mean, o.Max, o.Min, o.Prod, o.Any, o.All, o.Var, o.Std, o.LogSumExp)],
     "reduced_ones": [lambda k, op=op, kept=kept: op(axes=(0, 2), keepdims=kept)(k.x(1, k.b, 1, k.d))
                      for op, kept in ((o.Sum, False), (o.Mean, True), (o.Max, True), (o.Prod, False), (o.All, False))],
     "ones_before_elementwise": [lambda k: o.Reshape(shape=(k.d, 1, 1))(o.Tanh()(k.x(k.d))),

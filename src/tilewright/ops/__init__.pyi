@@ -98,7 +98,7 @@ from .rows.pooling import (
 from .rows.reductions import (
     All as All, Any_ as Any_, ArgMax as ArgMax, ArgMin as ArgMin,
     ChannelSums as ChannelSums, LogSumExp as LogSumExp, Max as Max, Mean as Mean, Min as Min,
-    Moments as Moments, Prod as Prod, Sum as Sum, Var as Var
+    Moments as Moments, Prod as Prod, Std as Std, Sum as Sum, Var as Var
 )
 from .rows.resize import AdaptivePool as AdaptivePool, Resize as Resize
 from .scan.causal_conv import CausalConv as CausalConv

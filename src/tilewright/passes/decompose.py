@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..core.dtypes import compute_dtype, i32
+from ..core.dtypes import compute_dtype, f64, i32
 from ..core.target_spec import TargetSpec
 from ..ir.graph import Graph, Value
 from ..ops import functions as F
@@ -15,6 +15,7 @@ from ..ops.base import name_origin
 from ..ops.matmul.contractions import Matmul
 from ..ops.matmul.int_products import IntMatmul
 from ..ops.rows.norms import Softmax
+from ..ops.rows.reductions import Std, Var
 from .base import Log, Pass
 
 
@@ -38,6 +39,11 @@ class Decompose(Pass):
                 operands = [env[v] for v in n.operands]
                 if isinstance(n.op, IntMatmul) and self.target is not None and self.target.kind == "cuda":
                     made: Any = Matmul(transpose_b=n.op.transpose_b, dtype=i32)(*operands)  # tensor cores read quantized values as they lie
+                elif isinstance(n.op, Std) or (isinstance(n.op, Var) and n.op.correction):  # norms take theirs over n, in f32
+                    x = operands[0]
+                    on_gpu = self.target is not None and self.target.kind == "cuda"
+                    wide = compute_dtype(x.dtype) if on_gpu else f64  # squares leave the range of f32 long before their root does
+                    made = F.cast(n.op.decompose(F.cast(x, wide)), x.dtype)
                 elif isinstance(n.op, Attention):
                     made = in_products(n.op, *operands)
                 else:

@@ -115,7 +115,7 @@ def diagonals(x: Value, pad: Any, turned: Any, cut: Any, back: Any, root: Any) -
     return o.emit(root.op, o.Reshape(shape=(*lead, rows, width - 1))(line))
 
 
-REDUCTIONS = (o.Sum, o.Mean, o.Max, o.Min, o.Prod, o.Any, o.All, o.Var, o.LogSumExp)
+REDUCTIONS = (o.Sum, o.Mean, o.Max, o.Min, o.Prod, o.Any, o.All, o.Var, o.Std, o.LogSumExp)
 
 
 @rule(P(o.Reshape, P(REDUCTIONS, X, name="inner", once=True), name="view"))

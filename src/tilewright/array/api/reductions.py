@@ -128,7 +128,10 @@ def _variance(x: Any, axis: Any, correction: float, keepdims: bool, what: str) -
     a = as_float(header(x, what))
     axes = axes_of(axis, a.ndim, what)
     with np.errstate(all="ignore"):
-        made = getattr(np, what)(computable(a), axis=axes, ddof=correction, keepdims=keepdims)
+        spread, wide = getattr(np, what), computable(a)
+        made = spread(wide, axis=axes, ddof=correction, keepdims=keepdims)
+        if wide.dtype == np.float32 and not ((made > 1e-17) & (made < 1e18)).all():  # squares left the range of f32, or nearly
+            made = spread(wide, axis=axes, ddof=correction, keepdims=keepdims, dtype=np.float64)
     return np.asarray(made, dt.real_of(dt.dtype(a.dtype)).np)
 
 

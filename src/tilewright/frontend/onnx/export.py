@@ -212,7 +212,7 @@ def _logic(e: Export, n: Node, x: list[str]) -> Any:
     return e.node("Cast", [found], to=9)
 
 
-@writes("var")
+@writes("var", "std")
 def _var(e: Export, n: Node, x: list[str]) -> Any:
     op: Any = n.op
     axes = e.constant(np.array(op.axes, np.int64))
@@ -220,7 +220,8 @@ def _var(e: Export, n: Node, x: list[str]) -> Any:
     mean = e.node("ReduceMean", [x[0], axes], keepdims=1)
     off = e.node("Sub", [x[0], mean])
     total = e.node("ReduceSum", [e.node("Mul", [off, off]), axes], keepdims=int(op.keepdims))
-    return e.node("Div", [total, e.constant(np.array(count - op.correction, n.values[0].dtype.np))])
+    found = e.node("Div", [total, e.constant(np.array(count - op.correction, n.values[0].dtype.np))])
+    return found if op.name == "var" else e.node("Sqrt", [found])
 
 
 @writes("arg_max", "arg_min")

@@ -291,6 +291,8 @@ def vector_norm(x: Value, order: float = 2.0, axes: Sequence[int] | None = None,
     """(sum of |x| ** order) ** (1 / order) over axes; order 0 counts, infinite ones are the largest and smallest magnitude. At 0 the
     derivative of the 2-norm is 0."""
     over = tuple(range(len(x.shape))) if axes is None else tuple(axes)
+    if x.dtype is not dt.compute_dtype(x.dtype):  # rounded once: squares of f16 are zero below 2e-4 and infinite above 255
+        return F.cast(vector_norm(F.cast(x, dt.compute_dtype(x.dtype)), order, over, keepdims=keepdims), x.dtype)
     if order == 0:
         return F.sum_(F.cast(F.apply("not_equal", x, 0), x.dtype), over, keepdims=keepdims)
     size = F.abs_(x)

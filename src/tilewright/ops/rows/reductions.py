@@ -286,9 +286,29 @@ class Var(AxesReduction):
         return F.div(total, F.maximum(F.sub(n, self.correction), 0.0))
 
     def weights(self, x: Value, y: Value) -> Value:
+        return F.mul(self.deviations(x), 2)
+
+    def deviations(self, x: Value) -> Value:
+        """What each element is off the mean, over count - correction."""
         n = F.count(x, self.axes)
         over = F.maximum(F.sub(n, self.correction), 0.0) if isinstance(n, Value) else max(n - self.correction, 0.0)
-        return F.div(F.mul(F.sub(x, F.mean(x, self.axes, keepdims=True)), 2), over)
+        return F.div(F.sub(x, F.mean(x, self.axes, keepdims=True)), over)
+
+
+@register
+class Std(Var):
+    """Standard deviation: the square root of the variance. Where all elements are equal its derivative is 0, as PyTorch has it."""
+
+    def ref(self, x: Any) -> Any:
+        return np.sqrt(super().ref(wide(x).astype(np.float64))).astype(x.dtype)
+
+    def decompose(self, x: Value) -> Value:
+        return F.sqrt(super().decompose(x))
+
+    def weights(self, x: Value, y: Value) -> Value:
+        y = F.reshape(y, reduced_shape(x.shape, self.axes, True))
+        none = F.equal(y, 0)
+        return F.where(none, 0, F.div(self.deviations(x), F.where(none, 1, y)))
 
 
 @register

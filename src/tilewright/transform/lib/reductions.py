@@ -9,9 +9,7 @@ import numpy as np
 
 from ...core import dtypes as dt
 from ...core.errors import ShapeError
-from ...ir.graph import Value
 from ...ops import REGISTRY, ArgMax, ArgMin, GroupNorm, LayerNorm, LogSoftmax, RmsNorm, Softmax, SoftmaxCrossEntropy, TopK
-from ...ops import functions as F
 from ...ops.formulas import compensated_sum
 from ...ops.rows.norms import batch_norm_training, batch_normed
 from ..promote import as_float, as_tracer, dtype_of
@@ -94,18 +92,18 @@ def sum_(x: Any, axis: Axes = None, keepdims: bool = False, compensated: bool = 
 @public
 def var(x: Any, axis: Axes = None, correction: float = 0.0, keepdims: bool = False, *, ddof: float | None = None) -> Any:
     """Variance: squared deviations summed, divided by count - correction, which NumPy calls `ddof`."""
-    x, correction = as_float(x), correction if ddof is None else ddof
-    return apply(REGISTRY["var"](axes=axes_of("var", axis, x.ndim), keepdims=keepdims, correction=float(correction)), x)  # type: ignore[call-arg]
+    return _spread("var", x, axis, correction if ddof is None else ddof, keepdims)
 
 
 @public
 def std(x: Any, axis: Axes = None, correction: float = 0.0, keepdims: bool = False, *, ddof: float | None = None) -> Any:
     """Standard deviation: the square root of the variance. Where all elements are equal its derivative is 0, as PyTorch has it, not NaN."""
-    def root(v: Value) -> Value:
-        none = F.equal(v, 0)
-        return F.where(none, 0, F.sqrt(F.where(none, 1, v)))
+    return _spread("std", x, axis, correction if ddof is None else ddof, keepdims)
 
-    return built(root, var(x, axis, correction, keepdims, ddof=ddof))
+
+def _spread(name: str, x: Any, axis: Axes, correction: float, keepdims: bool) -> Any:
+    x = as_float(x)
+    return apply(REGISTRY[name](axes=axes_of(name, axis, x.ndim), keepdims=keepdims, correction=float(correction)), x)  # type: ignore[call-arg]
 
 
 def _arg(name: str, op: Any) -> Callable[..., Any]:

@@ -74,10 +74,10 @@ def _extreme(c: Context, op: Any, where: Any, x: Value, dim: int, keepdim: bool)
     return c.cast(reduce(c, op, numbers, dim, keepdim), x.dtype), _arg(c, where, numbers, dim, keepdim)
 
 
-def _var(c: Context, x: Value, dim: Any, correction: float | None, keepdim: bool) -> Value:
+def _var(c: Context, x: Value, dim: Any, correction: float | None, keepdim: bool, op: Any = O.Var) -> Value:
     x = x if x.shape else c.reshape(x, (1,))
     axes = axes_of(dim, len(x.shape))
-    found = c.emit(O.Var(axes=axes, keepdims=bool(keepdim), correction=float(1 if correction is None else correction)), x)
+    found = c.emit(op(axes=axes, keepdims=bool(keepdim), correction=float(1 if correction is None else correction)), x)
     return c.reshape(found, ()) if keepdim and c.shape == () else found
 
 
@@ -88,7 +88,7 @@ def var_mean(c: Context, x: Value, dim: Any = None, *, correction: float | None 
 
 @aten("std_mean.correction")
 def std_mean(c: Context, x: Value, dim: Any = None, *, correction: float | None = None, keepdim: bool = False) -> tuple[Value, Value]:
-    return c.emit(O.Sqrt(), _var(c, x, dim, correction, keepdim)), reduce(c, O.Mean, x, dim, keepdim)
+    return _var(c, x, dim, correction, keepdim, O.Std), reduce(c, O.Mean, x, dim, keepdim)
 
 
 @aten("logsumexp.default", "special_logsumexp.default")
@@ -186,11 +186,11 @@ rows({
     "any.default any.dim any.dims": lambda c, x, dim=None, keepdim=False: c.cast(reduce(c, O.Any, truth(c, x), dim, keepdim), c.dtype),
     "all.default all.dim all.dims": lambda c, x, dim=None, keepdim=False: c.cast(reduce(c, O.All, truth(c, x), dim, keepdim), c.dtype),
     "var.correction": lambda c, x, dim=None, *, correction=None, keepdim=False: _var(c, x, dim, correction, keepdim),
-    "std.correction": lambda c, x, dim=None, *, correction=None, keepdim=False: c.emit(O.Sqrt(), _var(c, x, dim, correction, keepdim)),
+    "std.correction": lambda c, x, dim=None, *, correction=None, keepdim=False: _var(c, x, dim, correction, keepdim, O.Std),
     "var.default": lambda c, x, unbiased=True: _var(c, x, None, float(unbiased), False),
-    "std.default": lambda c, x, unbiased=True: c.emit(O.Sqrt(), _var(c, x, None, float(unbiased), False)),
+    "std.default": lambda c, x, unbiased=True: _var(c, x, None, float(unbiased), False, O.Std),
     "var.dim": lambda c, x, dim, unbiased=True, keepdim=False: _var(c, x, dim, float(unbiased), keepdim),
-    "std.dim": lambda c, x, dim, unbiased=True, keepdim=False: c.emit(O.Sqrt(), _var(c, x, dim, float(unbiased), keepdim)),
+    "std.dim": lambda c, x, dim, unbiased=True, keepdim=False: _var(c, x, dim, float(unbiased), keepdim, O.Std),
     "var_mean.default": lambda c, x, unbiased=True: var_mean(c, x, correction=float(unbiased)),
     "var_mean.dim": lambda c, x, dim, unbiased=True, keepdim=False: var_mean(c, x, dim, correction=float(unbiased), keepdim=keepdim),
     "std_mean.default": lambda c, x, unbiased=True: std_mean(c, x, correction=float(unbiased)),
