@@ -6,7 +6,7 @@ reduction states axes. Type shorthands (`f32(2, 3)`) keep samples readable.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import partial, reduce
 from typing import Any, ClassVar
 
 import numpy as np
@@ -83,6 +83,13 @@ def provably_negative(d: Dim) -> bool:
     return bounds(d)[1] < 0
 
 
+def aligned(inputs: Values, batched: tuple[bool, ...]) -> list[Value]:
+    """Operands with equal ranks behind the batch axis, so that broadcasting still means the same."""
+    rank = max(len(v.shape) - b for v, b in zip(inputs, batched, strict=True))
+    return [F.reshape(v, (v.shape[0], *(1,) * (rank + 1 - len(v.shape)), *v.shape[1:])) if b else v
+            for v, b in zip(inputs, batched, strict=True)]
+
+
 class Elementwise(Op):
     """Output element i depends on the operand elements that broadcast to i."""
 
@@ -130,11 +137,7 @@ class Elementwise(Op):
         return (None if total is None else F.expand(total, outputs[0].shape),)
 
     def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
-        """Ranks are made equal behind the batch axis, so that broadcasting still means the same."""
-        rank = max(len(v.shape) - b for v, b in zip(inputs, batched, strict=True))
-        aligned = [F.reshape(v, (v.shape[0], *(1,) * (rank + 1 - len(v.shape)), *v.shape[1:])) if b else v
-                   for v, b in zip(inputs, batched, strict=True)]
-        return (self(*aligned),)
+        return (self(*aligned(inputs, batched)),)
 
 
 def unary_samples(low: float = -4.0, high: float = 4.0, *more: TensorType) -> list[Sample]:
@@ -253,6 +256,14 @@ class Contraction(Op):
     """Sums of products over shared axes."""
 
     traits = Traits(contraction=True)
+
+
+class Bilinear(Contraction):
+    """A contraction that is linear in each of its first two operands."""
+
+    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
+        parts = [self(*(t if k == i else v for k, v in enumerate(inputs))) for i, t in enumerate(tangents[:2]) if t is not None]
+        return (reduce(F.add, parts) if parts else None,)
 
 
 class Composite(Op):
