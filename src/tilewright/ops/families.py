@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial, reduce
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -15,13 +15,14 @@ from ..core import dtypes as dt
 from ..core.dims import Dim, Shape, bounds, sym
 from ..core.dtypes import DType
 from ..core.errors import UnsupportedError, require
-from ..ir.graph import Value
+from ..ir.graph import Graph, Value, inline
 from ..ir.layout import Layout
 from ..ir.types import TensorType
 from . import functions as F
 from .base import E, MaybeValues, Op, Pulled, S, Sample, Traits, Values, register
 from .tiles import TileBuilder
 
+Item = TypeVar("Item")
 N = sym("N", 0, 16)  # the symbolic dim of samples
 M = sym("M", 1, 12)
 
@@ -271,6 +272,45 @@ class Composite(Op):
 
     traits = Traits(composite=True)
     work = 1
+
+
+class Applied(Op):
+    """Applies the graph `body`: operands are its inputs, results its outputs."""
+
+    body: Graph
+
+    def infer(self, *types: TensorType) -> TensorType | tuple[TensorType, ...]:
+        want = tuple(v.type for v in self.body.inputs)
+        require(types == want, "operand types must be those of the body's inputs ({want})", want=", ".join(map(str, want)),
+                types=", ".join(map(str, types)))
+        return one_or_all(tuple(v.type for v in self.body.outputs))
+
+    def ref(self, *arrays: Any) -> Any:
+        from ..ir.interp import run
+
+        return one_or_all(tuple(run(self.body, arrays)))
+
+    def decompose(self, *values: Value) -> Value | Values:
+        if not values:
+            raise UnsupportedError(f"{self.name}: a body without inputs has no graph to be inlined into; copy it with Graph.copy_into")
+        return one_or_all(inline(self.body, values[0].node.graph, values))
+
+    def flops(self, *types: TensorType) -> Dim:
+        return body_flops(self.body)
+
+
+def one_or_all(items: tuple[Item, ...]) -> Item | tuple[Item, ...]:
+    """What an op gives: one thing by itself, several as a tuple."""
+    return items[0] if len(items) == 1 else items
+
+
+def body_flops(graph: Graph) -> Dim:
+    """Arithmetic operations of one run of a graph that an op holds."""
+    total: Dim = 0
+    for n in graph.nodes:
+        if not (n.op.traits.view or n.op.traits.source):
+            total = total + n.op.flops(*(v.type for v in n.operands))
+    return total
 
 
 class General(Op):
