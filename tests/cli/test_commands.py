@@ -198,6 +198,7 @@ def test_inspect_takes_a_factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ("tilewright.cli.sample:nothing", "has no function nothing"),
         ("tilewright.cli.sample", "must be a .tw, .onnx, .gguf or .ptx file, a folder of a language model, or module:factory"),
         ("missing.tw", "there is no file missing.tw"),
+        ("json:dumps", "json:dumps must be a function without arguments: missing a required argument: 'obj'"),
     ],
 )
 def test_inspect_rejects(model: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -232,6 +233,31 @@ def test_interrupt_and_version(capsys: pytest.CaptureFixture[str], monkeypatch: 
         main(["--version"])
     assert info.value.code == 0
     assert "tilewright" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["generate", "smollm2", "hi", "--tokens", "5"], "generate: error: unrecognized arguments: --tokens 5; did you mean --max-tokens?"),
+        (["doctor", "--frob"], "tilewright doctor: error: unrecognized arguments: --frob\n"),
+        (["splat", "render", "a.ply", "-o", "b", "--cam"], "expected one argument"),
+        (["inspct", "model.onnx"], "there is no command 'inspct'; did you mean inspect?"),
+        (["frob"], "invalid choice: 'frob' (choose from"),
+    ],
+)
+def test_mistakes_on_the_command_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The command that was meant says what it does not know."""
+    try:
+        code: object = main(words)
+    except SystemExit as e:
+        code = e.code
+    assert code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_no_command_shows_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert "inspect" in capsys.readouterr().out
 
 
 def test_reasons_in_the_table_of_ops_name_cases() -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.meta.source import DOCS, PACKAGE, ROOT
+from tilewright.cli.main import parser
 from tilewright.core.config import table
 
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "benchmarks" / "README.md", *DOCS.rglob("*.md")])
@@ -48,6 +51,50 @@ def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.Monke
         if language == "python":
             exec(compile("\n" * line + text, str(page), "exec"), names)
     assert len(names) > 1
+
+
+def commands(page: Path) -> list[list[str]]:
+    """The words of every command in a page's blocks of shell."""
+    lines = [line for _, language, text in blocks(page) if language == "bash" for line in text.splitlines()]
+    found: list[list[str]] = []
+    for line in lines:
+        words = shlex.split(line, comments=True)
+        for word in ["&&", *words] if words else []:
+            if word == "&&" or word == "make":  # two columns of targets may share a line
+                found.append([])
+            if word != "&&":
+                found[-1].append(word)
+    return [words for words in found if words]
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if any(language == "bash" for _, language, _ in blocks(p))], ids=lambda p: str(p.name))
+def test_commands_exist(page: Path) -> None:
+    """Targets of the Makefile, options of the command line, scripts, extras of the package: what a reader would paste is taken."""
+    makefile, project = (ROOT / "Makefile").read_text(), tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for name, *rest in commands(page):
+        if name == "make":
+            settings = {word.partition("=")[0] for word in rest[1:]}
+            assert re.search(rf"^{rest[0]}:", makefile, re.M), f"make {rest[0]}"
+            assert settings <= set(re.findall(r"\$\((\w+)\)", makefile)), f"make {rest}"
+        elif name == "tilewright":
+            try:
+                parser().parse_args(rest)
+            except SystemExit:
+                pytest.fail(f"not taken: tilewright {' '.join(rest)}")
+        elif name == "python":
+            assert (ROOT / rest[0]).is_file(), rest[0]
+        else:
+            assert name in ("pip", "git", "cd"), name
+            extras = {e for word in rest for found in re.findall(r"\[(.*)\]", word) for e in found.split(",")}
+            assert extras <= set(project["optional-dependencies"]), extras
+
+
+@pytest.mark.parametrize("line", ["make nothing", "make demo NOSUCH=1", "tilewright chat a b", "python benchmarks/none.py", "curl x"])
+def test_a_wrong_command_is_noticed(line: str, tmp_path: Path) -> None:
+    page = tmp_path / "wrong.md"
+    page.write_text(f"```bash\n{line}\n```\n")
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        test_commands_exist(page)
 
 
 def test_a_wrong_block_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

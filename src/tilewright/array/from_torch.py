@@ -9,10 +9,9 @@ import numpy as np
 from ..core.errors import InputError
 from ..core.pytree import flatten, unflatten
 from ..frontend.torch.importer import Imported, import_torch
-from ..ir.graph import Graph
+from ..ir.graph import Graph, inline
 from ..passes.pipeline import recognised
 from ..runtime.arguments import is_tensor, numpy_to_tensor, tensor_to_numpy
-from ..transform.inline import inline
 from ..transform.promote import as_tracer
 from ..transform.trace import Leaf, current, is_array, leaf_of
 from .functions import staged

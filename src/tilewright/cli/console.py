@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,14 @@ def console() -> Console:
         reconfigure(errors="replace")  # an ASCII terminal shows a question mark instead of ending the command
     out = Console(highlight=False)
     return out if out.is_terminal else Console(highlight=False, width=200, no_color=True)
+
+
+def command() -> str:
+    """How this command is called from where the user is: its name alone where the shell finds it, else its path."""
+    if shutil.which("tilewright"):
+        return "tilewright"
+    called = sys.argv[0]
+    return "python -m tilewright" if os.path.basename(called) == "__main__.py" else os.path.relpath(called)
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:

@@ -120,6 +120,8 @@ def timed(out: Console, session: Session, sample: Any, x: Any) -> None:
 
 def explain(out: Console, session: Session, count: int) -> None:
     """A few lines about what the compiler did, read off the session."""
+    from .console import command
+
     passes = session.model.passes
     found = {rule: n for hits in passes.values() for rule, n in hits.items()}
     launches = len(session.executable.launches) if session.executable is not None else 0
@@ -128,6 +130,6 @@ def explain(out: Console, session: Session, count: int) -> None:
         out.print("  recognised: " + ", ".join(f"{rule} ×{n}" for rule, n in passes["recognise"].items()), soft_wrap=True)
     out.print(f"  {count} ops became {launches} kernel launches in one native call; {sum(found.values())} rewrites by named rules.")
     out.print("  Weights were packed once for the kernels; all intermediate values share one arena.")
-    out.print(
-        "  Next: `tilewright inspect tilewright.cli.sample:example` shows graph, kernels and memory; `tilewright doctor` this machine."
-    )
+    tool = command()
+    out.print(f"  Next: `{tool} inspect tilewright.cli.sample:example` shows graph, kernels and memory; `{tool} doctor` this machine.",
+              soft_wrap=True)

@@ -39,7 +39,7 @@ def model_path() -> Path:
 
 def run(question: str, max_tokens: int) -> int:
     from ..llm.model import load_llm
-    from .console import console, progress, seconds, stages
+    from .console import command, console, progress, seconds, stages
 
     out = console()
     path = model_path()
@@ -55,8 +55,9 @@ def run(question: str, max_tokens: int) -> int:
         launches = len(llm.session.executable.launches) if llm.session.executable is not None else 0
         out.print(f"[bold]Ready[/] in {seconds(ready)} ({where}): {launches} kernel launches a token in one native call", soft_wrap=True)
         answer(out, llm, question, max_tokens)
-    out.print(f"\nNext: [bold]tilewright chat {NAME}[/] talks to it.", soft_wrap=True)
-    out.print("      `tilewright bench-llm` measures this file; `tilewright demo --block` compiles a small block and explains it.")
+    out.print(f"\nNext: [bold]{command()} chat {NAME}[/] talks to it.", soft_wrap=True)
+    rest = f"`{command()} bench-llm {NAME}` measures it; `{command()} demo --block` compiles a small block and explains it."
+    out.print(f"      {rest}", soft_wrap=True)
     return 0
 
 

@@ -16,6 +16,7 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -178,6 +179,12 @@ def _factory(text: str) -> Any:
     found = getattr(module, name, None)
     if not callable(found):
         raise InputError(f"inspect: {module_name} has no function {name}")
+    try:
+        signature(found).bind()
+    except TypeError as e:
+        raise InputError(f"inspect: {text} must be a function without arguments: {e}") from None
+    except ValueError:  # a function of C says nothing of its arguments
+        pass
     return found
 
 

@@ -1,18 +1,19 @@
 """The `tilewright` command: reads the arguments, runs one subcommand, turns our errors into one line and an exit code.
 
 Exit codes: 0 all right, 1 the command found a problem or an error of ours, 2 wrong usage, 130 interrupted.
-A subcommand's module is imported when it runs, so `tilewright --help` costs nothing.
+A subcommand's module is imported when the command line is read; what it needs, when it runs: `tilewright --help` takes 0.2 s.
 """
 
 from __future__ import annotations
 
 import argparse
+import difflib
 import faulthandler
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from types import ModuleType
-from typing import cast
+from typing import Any, cast
 
 from ..core.errors import TilewrightError
 
@@ -46,9 +47,21 @@ def _module(command: str) -> ModuleType:
     return import_module(f".{command.replace('-', '_')}", __package__)
 
 
-def parser() -> argparse.ArgumentParser:
+class Parser(argparse.ArgumentParser):
+    """A parser that says for itself what it does not know, with the nearest thing that it does."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        found, rest = super().parse_known_args(args, namespace)
+        if rest:
+            options = [name for action in self._actions for name in action.option_strings]
+            near = [f"; did you mean {names[0]}?" for word in rest if (names := difflib.get_close_matches(word.partition("=")[0], options))]
+            self.error(f"unrecognized arguments: {' '.join(rest)}{near[0] if near else ''}")
+        return found, rest
+
+
+def parser() -> Parser:
     """The whole command line as one argparse parser. Each command's module adds its own arguments."""
-    top = argparse.ArgumentParser(prog="tilewright", description="A tensor compiler and runtime for CPUs and NVIDIA GPUs.")
+    top = Parser(prog="tilewright", description="A tensor compiler and runtime for CPUs and NVIDIA GPUs.")
     top.add_argument("--version", action="version", version=f"tilewright {_version()}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, line in COMMANDS.items():
@@ -64,6 +77,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     if words[:1] == ["bench"] and (code := _module("bench").of_repository(words[1:])) is not None:
         return cast(int, code)
+    if not words:
+        parser().print_help()
+        return 2
+    if (word := words[0]) not in COMMANDS and not word.startswith("-") and (near := difflib.get_close_matches(word, COMMANDS, 1)):
+        print(f"tilewright: there is no command {word!r}; did you mean {near[0]}?", file=sys.stderr)
+        return 2
     args = parser().parse_args(words)
     module = _module(args.command)
     if not faulthandler.is_enabled():

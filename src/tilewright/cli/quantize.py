@@ -11,7 +11,7 @@ from ..core.errors import InputError
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("source", help="a GGUF file, best in F32, F16 or BF16")
+    parser.add_argument("source", help="a GGUF file, best in F32, F16 or BF16; smollm2, or owner/name:file.gguf of the Hugging Face Hub")
     parser.add_argument("target", help="the file to write")
     parser.add_argument("format", nargs="?", default="Q4_K", help="Q2_K … Q6_K, Q4_0 … Q8_0, IQ4_XS, TQ2_0, MXFP4, F16 … (default Q4_K)")
     parser.add_argument("--set", action="append", default=[], metavar="TENSOR=FORMAT",
@@ -22,12 +22,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from ..frontend.gguf.writer import quantize_gguf
+    from ..llm.names import find_model
 
     pairs = [p.rpartition("=") for p in args.set]
     if any(not name for name, _, _ in pairs):
         raise InputError(f"quantize: --set needs TENSOR=FORMAT, got {args.set}")
-    quantize_gguf(args.source, args.target, args.format, formats={n: f for n, _, f in pairs}, threads=args.threads,
+    source = find_model(args.source)
+    quantize_gguf(source, args.target, args.format, formats={n: f for n, _, f in pairs}, threads=args.threads,
                   progress=None if args.quiet else print)
-    before, after = (Path(p).stat().st_size for p in (args.source, args.target))
+    before, after = (Path(p).stat().st_size for p in (source, args.target))
     print(f"{args.target}: {after / 1e6:.1f} MB, {after / before:.0%} of {before / 1e6:.1f} MB")
     return 0

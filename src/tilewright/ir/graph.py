@@ -217,3 +217,10 @@ def subgraph(values: Sequence[Value]) -> list[Node]:
             needed.add(n)
             stack.extend(v.node for v in n.operands)
     return [n for n in values[0].node.graph.nodes if n in needed]
+
+
+def inline(body: Graph, target: Graph, inputs: Sequence[Value]) -> tuple[Value, ...]:
+    """Append what the body's outputs need to `target`; the values of its outputs there."""
+    env = dict(zip(body.inputs, inputs, strict=True))
+    body.copy_into(target, env, subgraph(body.outputs))
+    return tuple(env[v] for v in body.outputs)

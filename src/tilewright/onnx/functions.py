@@ -16,11 +16,10 @@ from ..frontend.onnx.importer import Blocked, Builder, Pending
 from ..frontend.onnx.load import Source
 from ..frontend.onnx.model import Frame, items_of, require_all
 from ..frontend.onnx.program import Program, Tensor, declared, input_names
-from ..ir.graph import Graph, Value
+from ..ir.graph import Graph, Value, inline
 from ..ir.types import TensorType
 from ..passes.pipeline import recognised
 from ..runtime.session import Session
-from ..transform.inline import inline
 from ..transform.promote import as_tracer
 from ..transform.trace import Leaf, current, is_array, leaf_of, trace
 

@@ -6,8 +6,8 @@ reduction states axes. Type shorthands (`f32(2, 3)`) keep samples readable.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, ClassVar
+from functools import partial, reduce
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -15,13 +15,14 @@ from ..core import dtypes as dt
 from ..core.dims import Dim, Shape, bounds, sym
 from ..core.dtypes import DType
 from ..core.errors import UnsupportedError, require
-from ..ir.graph import Value
+from ..ir.graph import Graph, Value, inline
 from ..ir.layout import Layout
 from ..ir.types import TensorType
 from . import functions as F
 from .base import E, MaybeValues, Op, Pulled, S, Sample, Traits, Values, register
 from .tiles import TileBuilder
 
+Item = TypeVar("Item")
 N = sym("N", 0, 16)  # the symbolic dim of samples
 M = sym("M", 1, 12)
 
@@ -83,6 +84,13 @@ def provably_negative(d: Dim) -> bool:
     return bounds(d)[1] < 0
 
 
+def aligned(inputs: Values, batched: tuple[bool, ...]) -> list[Value]:
+    """Operands with equal ranks behind the batch axis, so that broadcasting still means the same."""
+    rank = max(len(v.shape) - b for v, b in zip(inputs, batched, strict=True))
+    return [F.reshape(v, (v.shape[0], *(1,) * (rank + 1 - len(v.shape)), *v.shape[1:])) if b else v
+            for v, b in zip(inputs, batched, strict=True)]
+
+
 class Elementwise(Op):
     """Output element i depends on the operand elements that broadcast to i."""
 
@@ -130,11 +138,7 @@ class Elementwise(Op):
         return (None if total is None else F.expand(total, outputs[0].shape),)
 
     def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
-        """Ranks are made equal behind the batch axis, so that broadcasting still means the same."""
-        rank = max(len(v.shape) - b for v, b in zip(inputs, batched, strict=True))
-        aligned = [F.reshape(v, (v.shape[0], *(1,) * (rank + 1 - len(v.shape)), *v.shape[1:])) if b else v
-                   for v, b in zip(inputs, batched, strict=True)]
-        return (self(*aligned),)
+        return (self(*aligned(inputs, batched)),)
 
 
 def unary_samples(low: float = -4.0, high: float = 4.0, *more: TensorType) -> list[Sample]:
@@ -255,11 +259,58 @@ class Contraction(Op):
     traits = Traits(contraction=True)
 
 
+class Bilinear(Contraction):
+    """A contraction that is linear in each of its first two operands."""
+
+    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
+        parts = [self(*(t if k == i else v for k, v in enumerate(inputs))) for i, t in enumerate(tangents[:2]) if t is not None]
+        return (reduce(F.add, parts) if parts else None,)
+
+
 class Composite(Op):
     """Made of plainer ops: `decompose` says how; templates may do it faster."""
 
     traits = Traits(composite=True)
     work = 1
+
+
+class Applied(Op):
+    """Applies the graph `body`: operands are its inputs, results its outputs."""
+
+    body: Graph
+
+    def infer(self, *types: TensorType) -> TensorType | tuple[TensorType, ...]:
+        want = tuple(v.type for v in self.body.inputs)
+        require(types == want, "operand types must be those of the body's inputs ({want})", want=", ".join(map(str, want)),
+                types=", ".join(map(str, types)))
+        return one_or_all(tuple(v.type for v in self.body.outputs))
+
+    def ref(self, *arrays: Any) -> Any:
+        from ..ir.interp import run
+
+        return one_or_all(tuple(run(self.body, arrays)))
+
+    def decompose(self, *values: Value) -> Value | Values:
+        if not values:
+            raise UnsupportedError(f"{self.name}: a body without inputs has no graph to be inlined into; copy it with Graph.copy_into")
+        return one_or_all(inline(self.body, values[0].node.graph, values))
+
+    def flops(self, *types: TensorType) -> Dim:
+        return body_flops(self.body)
+
+
+def one_or_all(items: tuple[Item, ...]) -> Item | tuple[Item, ...]:
+    """What an op gives: one thing by itself, several as a tuple."""
+    return items[0] if len(items) == 1 else items
+
+
+def body_flops(graph: Graph) -> Dim:
+    """Arithmetic operations of one run of a graph that an op holds."""
+    total: Dim = 0
+    for n in graph.nodes:
+        if not (n.op.traits.view or n.op.traits.source):
+            total = total + n.op.flops(*(v.type for v in n.operands))
+    return total
 
 
 class General(Op):

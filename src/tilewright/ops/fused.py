@@ -1,22 +1,19 @@
 """The region: a graph applied as one op. The fuse pass makes them, templates serve them whole."""
 from __future__ import annotations
 
-from typing import Any
-
-from ..core.dims import Dim
-from ..core.errors import UnsupportedError, require
-from ..ir.graph import Graph, Value
+from ..core.errors import require
+from ..ir.graph import Graph
 from ..ir.types import TensorType
 from . import functions as F
 from . import pointwise  # noqa: F401  its samples are graphs of plain ops
-from .base import E, Op, S, register, single
-from .families import N, f32
+from .base import E, S, register, single
+from .families import Applied, N, f32
 from .matmul import contractions  # noqa: F401
 
 
 @register
-class Fused(Op):
-    """Apply `body`: operands are its inputs, results its outputs."""
+class Fused(Applied):
+    """Apply `body`, which a template serves whole."""
 
     body: Graph
     samples = [S(f32(3, 5), f32(5), body=single(lambda g, v: F.relu(F.add(v[0], v[1])), f32(3, 5), f32(5))),
@@ -29,32 +26,8 @@ class Fused(Op):
               E(body=single(lambda g, v: ()), match="the body needs at least one output")]
 
     def infer(self, *types: TensorType) -> TensorType | tuple[TensorType, ...]:
-        want = tuple(v.type for v in self.body.inputs)
-        require(types == want, "operand types must be those of the body's inputs ({want})", want=", ".join(map(str, want)),
-                types=", ".join(map(str, types)))
         require(len(self.body.outputs) > 0, "the body needs at least one output")
-        out = tuple(v.type for v in self.body.outputs)
-        return out[0] if len(out) == 1 else out
-
-    def ref(self, *arrays: Any) -> Any:
-        from ..ir.interp import run
-
-        out = run(self.body, arrays)
-        return out[0] if len(out) == 1 else tuple(out)
-
-    def decompose(self, *values: Value) -> Value | tuple[Value, ...]:
-        env = dict(zip(self.body.inputs, values, strict=True))
-        if not values:
-            raise UnsupportedError("fused: a body without inputs has no graph to be inlined into; copy it with Graph.copy_into")
-        self.body.copy_into(values[0].node.graph, env)
-        out = tuple(env[v] for v in self.body.outputs)
-        return out[0] if len(out) == 1 else out
-
-    def flops(self, *types: TensorType) -> Dim:
-        total: Dim = 0
-        for n in self.body.nodes:
-            total = total + n.op.flops(*(v.type for v in n.operands))
-        return total
+        return super().infer(*types)
 
     def __str__(self) -> str:
         return f"fused{{{' '.join(n.op.name for n in self.body.nodes if n.operands)}}}"

@@ -2,14 +2,12 @@
 from __future__ import annotations
 
 from ..ops.control import bodies
-from .inline import inline
 from .jvp import jvp_graph
 from .vjp import pull_back, split_vjp
 from .vmap import batch_graph
 
 
 class GraphTransforms:
-    inline = staticmethod(inline)
     pull_back = staticmethod(pull_back)
     split_vjp = staticmethod(split_vjp)
     jvp_graph = staticmethod(jvp_graph)

@@ -11,10 +11,9 @@ import numpy as np
 
 from ..core.errors import ShapeError
 from ..core.pytree import Spec, flatten, unflatten
-from ..ir.graph import Graph, Value
+from ..ir.graph import Graph, Value, inline
 from ..ops import Checkpoint
 from ..ops import functions as F
-from .inline import inline
 from .jvp import jvp_graph
 from .promote import as_tracer
 from .trace import Leaf, Traced, Tracer, apply, current, is_array, leaf_of, trace, user_place

@@ -1,20 +1,11 @@
 """Copying a graph into another one: what every transform does with its result."""
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from ..core.errors import UnsupportedError
 from ..ir.graph import Graph, Node, Value, subgraph
-from ..ops.base import Op, Values, name_origin
+from ..ops.base import Op, name_origin
 from ..ops.complex.rules import expanded, has_complex
 from ..ops.families import values_of
-
-
-def inline(body: Graph, target: Graph, inputs: Sequence[Value]) -> Values:
-    """Append what the body's outputs need to `target`; the values of its outputs there."""
-    env = dict(zip(body.inputs, inputs, strict=True))
-    body.copy_into(target, env, subgraph(body.outputs))
-    return tuple(env[v] for v in body.outputs)
 
 
 def prune(graph: Graph) -> Graph:

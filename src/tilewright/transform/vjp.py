@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 from ..core.dims import Dim
 from ..core.errors import UnsupportedError
-from ..ir.graph import Graph, Node, Value, subgraph
+from ..ir.graph import Graph, Node, Value, inline, subgraph
 from ..ops import Slice
 from ..ops import functions as F
 from ..ops.base import MaybeValues, name_origin
-from .inline import Pass, expands, inline, prune
+from .inline import Pass, expands, prune
 
 Active = tuple[bool, ...]
 

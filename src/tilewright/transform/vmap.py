@@ -8,11 +8,11 @@ from typing import Any
 from ..core.dims import Dim
 from ..core.errors import ShapeError, UnsupportedError, VerifyError
 from ..core.pytree import Spec, flatten, unflatten
-from ..ir.graph import Graph, Node, Value
+from ..ir.graph import Graph, Node, Value, inline
 from ..ops import functions as F
 from ..ops.base import name_origin
 from .derive import Argnums, Called, Fn, checked_argnums, grad, jvp, named, unit_vectors, vjp
-from .inline import Pass, inline, prune
+from .inline import Pass, prune
 from .lib.shapes import moveaxis, reshape
 from .promote import as_tracer
 from .trace import Leaf, Tracer, current, is_array, leaf_of, user_place

@@ -14,8 +14,7 @@ import numpy as np
 from ...core.errors import FormatError, InputError
 from ...core.files import write_file
 from ...core.workers import Workers
-from ...ops.quant import BlockFormat, PackedTensor, by_name
-from ...ops.quant.base import known
+from ...ops.quant import BY_ID, FORMATS, BlockFormat, PackedTensor, by_name
 from .metadata import Cursor, read_metadata
 from .reader import open_gguf
 
@@ -65,11 +64,11 @@ def quantize_gguf(source: str | os.PathLike[str], target: str | os.PathLike[str]
 
 
 def _writable(name: str) -> BlockFormat:
-    fmt = by_name(name)
-    if fmt.encode is None or fmt.type_id >= 1000:
-        names = " ".join(n for n in known(writable=True).split() if by_name(n).type_id < 1000)
-        raise InputError(f"quantize_gguf: {fmt} is not written to GGUF files; those that are: {names}")
-    return fmt
+    found = FORMATS.get(name.upper())
+    if found is None or found.encode is None or found.type_id >= 1000:
+        names = " ".join(f.name for _, f in sorted(BY_ID.items()) if f.encode is not None and f.type_id < 1000)
+        raise InputError(f"quantize_gguf: {name} is not written to GGUF files; those that are: {names}")
+    return found
 
 
 def _format(t: PackedTensor, main: BlockFormat, wanted: Mapping[str, BlockFormat | None]) -> BlockFormat:

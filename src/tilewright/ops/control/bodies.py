@@ -10,14 +10,11 @@ from typing import Protocol
 
 from ...core.dims import Dim
 from ...ir.graph import Graph, Value
-from ..base import MaybeValues, Values
+from ..base import MaybeValues
 
 
 class Transforms(Protocol):
     """What `transform/` offers to rules. A body is never changed: results are new graphs, or nodes appended to the target."""
-
-    def inline(self, body: Graph, target: Graph, inputs: Sequence[Value]) -> Values:
-        """Append a copy of the body to `target`; the values of its outputs."""
 
     def pull_back(self, body: Graph, target: Graph, inputs: Sequence[Value], cotangents: MaybeValues,
                   wanted: Sequence[bool]) -> MaybeValues:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ...core import dtypes as dt
 from ...core.dims import Dim
 from ...core.errors import UnsupportedError
-from ...ir.graph import Graph, Value, subgraph
+from ...ir.graph import Graph, Value, inline, subgraph
 from ...ir.types import TensorType
 from .. import functions as F
 from ..base import REGISTRY, MaybeValues, Op, Values
@@ -101,7 +101,7 @@ def _side(op: Cond, body: Graph, graph: Graph, taken: Value, operands: Values, f
     """One batched branch. The cases that do not take it must not divide by zero in it, nor bring NaN into derivatives: they get the
     operands of one that does, and where none does nothing runs."""
     if is_tame(body) or not isinstance(size, int) or size == 0:
-        return transforms().inline(body, graph, operands)
+        return inline(body, graph, operands)
     idle = Graph("idle")
     for v in body.inputs:
         idle.input(v.type, v.name)
@@ -142,7 +142,7 @@ def while_as_scan(op: While, values: Values) -> Value | Values:
     step = Graph(op.body.name)
     going = step.input(TensorType(dt.bool_, ()), "going")
     ins = [step.input(v.type, v.name) for v in op.body.inputs]
-    on = F.logical_and(going, copied(op.test, step, ins)[0])
+    on = F.logical_and(going, inline(op.test, step, ins)[0])
     still = Graph("still")
     still.outputs = [still.input(v.type, v.name) for v in op.body.inputs][:n]
     carries = add_node(step, REGISTRY["cond"](then=op.body, other=still), [on, *ins])  # type: ignore[call-arg]
@@ -151,13 +151,6 @@ def while_as_scan(op: While, values: Values) -> Value | Values:
     scan = REGISTRY["scan"](body=step, carries=n + 1, xs=0, length=op.max_iterations)  # type: ignore[call-arg]
     made = add_node(graph, scan, [F.scalar(graph, True, dt.bool_), *values])[1:]
     return made[0] if n == 1 else made
-
-
-def copied(body: Graph, target: Graph, inputs: Sequence[Value]) -> Values:
-    """A copy of the body's nodes (decompositions do not need `transform/`)."""
-    env = dict(zip(body.inputs, inputs, strict=True))
-    body.copy_into(target, env, subgraph(body.outputs))
-    return tuple(env[v] for v in body.outputs)
 
 
 def while_jvp(op: While, inputs: Values, tangents: MaybeValues) -> tuple[Values, MaybeValues]:
@@ -176,7 +169,7 @@ def while_jvp(op: While, inputs: Values, tangents: MaybeValues) -> tuple[Values,
     made.inputs = [made.inputs[k] for k in order]
     test = Graph(op.test.name)
     ins = {k: test.input(v.type, f"x{k}") for k, v in zip(order, made.inputs, strict=True)}
-    test.outputs = list(copied(op.test, test, [ins[k] for k in range(values)]))
+    test.outputs = list(inline(op.test, test, [ins[k] for k in range(values)]))
     both = dataclasses.replace(op, test=test, body=made, carries=n + len(heads))
     out = add_node(graph, both, [given[k] for k in order])
     found = dict(zip(heads, out[n:], strict=True))
@@ -187,9 +180,9 @@ def _masked(body: Graph, each: Graph, flags: Sequence[bool], size: Dim) -> Graph
     """A batched step that changes only the cases that go on; the others run on the values of one that does (see `_side`)."""
     made = Graph(body.name)
     ins = [made.input(v.type, v.name) for v in body.inputs]
-    (going,) = copied(each, made, ins)
+    (going,) = inline(each, made, ins)
     given = ins if is_tame(body) or not isinstance(size, int) or size == 0 else _sound(going, ins, flags)
-    made.outputs = [_choose(going, new, old) for new, old in zip(copied(body, made, given), ins, strict=False)]
+    made.outputs = [_choose(going, new, old) for new, old in zip(inline(body, made, given), ins, strict=False)]
     return made
 
 

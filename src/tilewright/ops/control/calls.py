@@ -4,13 +4,12 @@ from __future__ import annotations
 from typing import Any
 
 from ...core.dims import Dim
-from ...core.errors import UnsupportedError, require
 from ...ir.graph import Graph, Value
 from ...ir.layout import Layout
 from ...ir.types import TensorType
 from .. import functions as F
 from ..base import E, MaybeValues, S, Values, register, single
-from ..families import Composite, Unary, View, boolean, f32, i32, i64, unary_samples
+from ..families import Applied, Composite, Unary, View, boolean, f32, i32, i64, unary_samples
 from ..tiles import TileBuilder
 from .bodies import transforms
 
@@ -59,34 +58,13 @@ class Fence(View):
 
 
 @register
-class Checkpoint(Composite):
+class Checkpoint(Applied, Composite):
     """Apply `body`; its backward pass computes the body again instead of keeping its intermediate values."""
 
     body: Graph
     samples = [S(f32(3, 5), body=single(lambda g, v: F.tanh(F.mul(v[0], F.exp(v[0]))), f32(3, 5))),
                S(f32(2), f32(2), body=single(lambda g, v: (F.mul(v[0], v[1]), F.tanh(v[1])), f32(2), f32(2)))]
     errors = [E(f32(4), body=single(lambda g, v: F.exp(v[0]), f32(3)), match="operand types must be those of the body's inputs")]
-
-    def infer(self, *types: TensorType) -> TensorType | tuple[TensorType, ...]:
-        want = tuple(v.type for v in self.body.inputs)
-        require(types == want, "operand types must be those of the body's inputs ({want})", want=", ".join(map(str, want)),
-                types=", ".join(map(str, types)))
-        out = tuple(v.type for v in self.body.outputs)
-        return out[0] if len(out) == 1 else out
-
-    def ref(self, *arrays: Any) -> Any:
-        from ...ir.interp import run
-
-        out = run(self.body, arrays)
-        return out[0] if len(out) == 1 else tuple(out)
-
-    def decompose(self, *values: Value) -> Value | Values:
-        if not values:
-            raise UnsupportedError("checkpoint: a body without inputs has nothing to compute again")
-        env = dict(zip(self.body.inputs, values, strict=True))
-        self.body.copy_into(values[0].node.graph, env)
-        out = tuple(env[v] for v in self.body.outputs)
-        return out[0] if len(out) == 1 else out
 
     def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
         given = [g for g in cotangents if g is not None]
@@ -96,9 +74,3 @@ class Checkpoint(Composite):
 
     def expands(self, rule: str, active: tuple[bool, ...]) -> bool:
         return rule != "vjp"
-
-    def flops(self, *types: TensorType) -> Dim:
-        total: Dim = 0
-        for n in self.body.nodes:
-            total = total + n.op.flops(*(v.type for v in n.operands))
-        return total

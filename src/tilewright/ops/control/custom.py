@@ -1,15 +1,11 @@
 """Functions whose derivative the user has written: the function and its rules are graphs, traced when it is called."""
 from __future__ import annotations
 
-from typing import Any
-
 from ...core.dims import Dim
-from ...core.errors import UnsupportedError, require
-from ...ir.graph import Graph, Value
-from ...ir.types import TensorType
+from ...ir.graph import Graph, Value, inline
 from .. import functions as F
 from ..base import E, MaybeValues, NotSupported, Op, S, Values, register, single
-from ..families import Composite, boolean, f32
+from ..families import Applied, Composite, boolean, f32
 from .bodies import transforms
 
 
@@ -29,48 +25,13 @@ def _tangent(g: Graph, v: tuple[Value, ...]) -> Values:
     return F.mul(v[0], 0.5), F.mul(v[1], 0.5)
 
 
-class Called(Composite):
-    """Applies `body` where nothing is differentiated."""
-
-    @property
-    def applied(self) -> Graph:
-        return self.attrs()["body"]  # type: ignore[no-any-return]
-
-    def infer(self, *types: TensorType) -> TensorType | tuple[TensorType, ...]:
-        want = tuple(v.type for v in self.applied.inputs)
-        require(types == want, "operand types must be those of the body's inputs ({want})", want=", ".join(map(str, want)),
-                types=", ".join(map(str, types)))
-        out = tuple(v.type for v in self.applied.outputs)
-        return out[0] if len(out) == 1 else out
-
-    def ref(self, *arrays: Any) -> Any:
-        from ...ir.interp import run
-
-        out = run(self.applied, arrays)
-        return out[0] if len(out) == 1 else tuple(out)
-
-    def decompose(self, *values: Value) -> Value | Values:
-        if not values:
-            raise UnsupportedError(f"{self.name}: a function without array arguments has no graph to be inlined into")
-        env = dict(zip(self.applied.inputs, values, strict=True))
-        self.applied.copy_into(values[0].node.graph, env)
-        out = tuple(env[v] for v in self.applied.outputs)
-        return out[0] if len(out) == 1 else out
-
-    def flops(self, *types: TensorType) -> Dim:
-        total: Dim = 0
-        for n in self.applied.nodes:
-            total = total + n.op.flops(*(v.type for v in n.operands))
-        return total
-
-
 def _all_batched(graph: Graph, size: Dim) -> Graph:
     made, _ = transforms().batch_graph(graph, [True] * len(graph.inputs), size, [True] * len(graph.outputs))
     return made
 
 
 @register
-class CustomVjp(Called):
+class CustomVjp(Applied, Composite):
     """A function with its own backward pass. `forward` gives the results and then what `backward` wants saved; `backward` takes that and a
     cotangent of each float result, and gives a cotangent of each float operand."""
 
@@ -96,7 +57,7 @@ class CustomVjp(Called):
 
 
 @register
-class CustomForward(Called):
+class CustomForward(Applied, Composite):
     """The forward pass of a function with its own backward pass: `results` results, then what `backward` wants saved."""
 
     body: Graph
@@ -110,7 +71,7 @@ class CustomForward(Called):
         count = self.results
         given = [F.zeros(v) if g is None else g for v, g in zip(outputs[:count], cotangents[:count], strict=True) if v.dtype.is_float]
         graph = inputs[0].node.graph
-        found = iter(transforms().inline(self.backward, graph, [*outputs[count:], *given]))
+        found = iter(inline(self.backward, graph, [*outputs[count:], *given]))
         out = tuple(next(found) if v.dtype.is_float else None for v in inputs)
         if all(g is None for g in cotangents[count:]):
             return out
@@ -128,7 +89,7 @@ class CustomForward(Called):
 
 
 @register
-class CustomJvp(Called):
+class CustomJvp(Applied, Composite):
     """A function with its own forward derivative. `tangent` takes the operands and a tangent of each float one, and gives the results and a
     tangent of each float result; it is linear in the tangents, so the backward pass is its transpose."""
 
@@ -140,7 +101,7 @@ class CustomJvp(Called):
 
     def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
         given = [F.zeros(v) if t is None else t for v, t in zip(inputs, tangents, strict=True) if v.dtype.is_float]
-        found = transforms().inline(self.tangent, inputs[0].node.graph, [*inputs, *given])
+        found = inline(self.tangent, inputs[0].node.graph, [*inputs, *given])
         moved = iter(found[len(outputs) :])
         return tuple(next(moved) if v.dtype.is_float else None for v in outputs)
 

@@ -17,7 +17,7 @@ from ...ir.graph import Graph, Value
 from ...ir.types import TensorType
 from .. import functions as F
 from ..base import E, MaybeValues, Op, S, Values, register, single
-from ..families import General, N, boolean, f32, i64
+from ..families import General, N, body_flops, boolean, f32, i64
 from ..views import Expand
 from . import branches, rules
 
@@ -46,15 +46,6 @@ def _run(graph: Graph, arrays: Sequence[Any]) -> list[Any]:
     from ...ir.interp import run
 
     return run(graph, arrays)
-
-
-def body_flops(graph: Graph) -> Dim:
-    """Arithmetic of one run of a body."""
-    total: Dim = 0
-    for n in graph.nodes:
-        if not (n.op.traits.view or n.op.traits.source):
-            total = total + n.op.flops(*_types(n.operands))
-    return total
 
 
 def _rnn(length: Dim = 4) -> dict[str, Any]:

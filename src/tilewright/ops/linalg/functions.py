@@ -208,14 +208,6 @@ def order_of_pivots(pivots: Value, m: int) -> Value:
     return F.reshape(order, (*lead, m))
 
 
-def lu_solve(lu: Value, order: Value, b: Value, *, transpose: bool = False) -> Value:
-    """x of a @ x = b (a.T @ x = b) from a's packed factors and the order of its rows."""
-    if not transpose:
-        return X.solve_triangular(lu, X.solve_triangular(lu, X.permute_rows(b, order), unit=True), upper=True)
-    inner = X.solve_triangular(lu, b, upper=True, transpose=True)
-    return X.permute_rows(X.solve_triangular(lu, inner, transpose=True, unit=True), order, inverse=True)
-
-
 def lstsq(a: Value, b: Value) -> Value:
     """The x that makes |a @ x - b| least, and of several the shortest, for an a of full rank."""
     m, n = X.require_matrix(a.type)

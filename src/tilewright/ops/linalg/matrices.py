@@ -11,7 +11,6 @@ from ...core.errors import require
 from ...ir.graph import Graph, Value
 from ...ir.types import TensorType
 from .. import functions as F
-from ..base import Values
 from ..families import broadcast_shapes, show_shape
 
 
@@ -137,13 +136,6 @@ def permute_rows(x: Value, order: Value, *, inverse: bool = False) -> Value:
     rows, columns = x.shape[-2:]
     ids = F.expand(F.reshape(order, (*order.shape, 1)), (*lead, rows, columns))
     return F.one("gather_along_axis", F.expand(x, (*lead, rows, columns)), ids, axis=len(lead))
-
-
-def aligned(inputs: Values, batched: tuple[bool, ...], size: Dim) -> list[Value]:
-    """Operands of a batched op over the last axes, with equal ranks behind the batch axis, so that leading axes broadcast."""
-    rank = max(len(v.shape) - b for v, b in zip(inputs, batched, strict=True))
-    return [F.reshape(v, (size, *(1,) * (rank + 1 - len(v.shape)), *v.shape[1:])) if b else v
-            for v, b in zip(inputs, batched, strict=True)]
 
 
 def finite(x: Any) -> tuple[Any, Any]:

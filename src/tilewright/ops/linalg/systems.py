@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -12,8 +12,8 @@ from ...core.errors import ExecutionError
 from ...ir.graph import Value
 from ...ir.types import TensorType
 from .. import functions as F
-from ..base import E, MaybeValues, Pulled, S, Traits, Values, register
-from ..families import Composite, General, c64, c128, f32, f64, i32, values_of
+from ..base import E, MaybeValues, Op, Pulled, S, Values, register
+from ..families import Composite, General, aligned, c64, c128, f32, f64, i32, values_of
 from . import matrices as X
 
 SQUARE = [E(f32(3, 4), match="needs square matrices"), E(f32(3), match="needs matrices"), E(i32(3, 3), match="needs f32 or f64 matrices")]
@@ -31,12 +31,44 @@ def turned(arrays: list[Any]) -> list[Any]:
     return [(a + 3.0 * a.shape[-1] ** 0.5 * np.eye(*a.shape[-2:])[::-1]).astype(a.dtype), *arrays[1:]]
 
 
+class System(Op):
+    """x of op(a) @ x = b, where op may transpose. The derivative is the implicit function's: the cotangent of b solves the transposed
+    system."""
+
+    complex = "rule"
+    transpose: bool
+
+    def infer(self, a: TensorType, b: TensorType) -> TensorType:
+        return X.require_system(a, b)
+
+    def read(self, a: Value) -> Value:
+        """The elements of a that count, zeros elsewhere."""
+        return a
+
+    def pull(self, inputs: Values, output: Value, g: Value, wanted: tuple[bool, ...]) -> Pulled:
+        (a, _), x, op = inputs, output, cast(Any, self)
+        gb: Value = replace(op, transpose=not self.transpose)(a, g)
+        outer = F.matmul(x, gb, transpose_b=True) if self.transpose else F.matmul(gb, x, transpose_b=True)
+        return (self.read(F.neg(outer)) if wanted[0] else None, gb if wanted[1] else None)
+
+    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
+        ta, tb = tangents
+        side = tb
+        if ta is not None:
+            moved = F.neg(F.matmul(self.read(ta), outputs[0], transpose_a=self.transpose))
+            side = moved if tb is None else F.add(moved, tb)
+        assert side is not None
+        return values_of(self(inputs[0], side))
+
+    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
+        return values_of(self(*aligned(inputs, batched)))
+
+
 @register
-class TriangularSolve(General):
+class TriangularSolve(System, General):
     """x of op(a) @ x = b, where a is lower (or upper) triangular (the other triangle is not read) and op may transpose; with `unit` its
     diagonal counts as ones. A zero on the diagonal gives infinities and NaN."""
 
-    complex = "rule"
     upper: bool = False
     transpose: bool = False
     unit: bool = False
@@ -49,9 +81,6 @@ class TriangularSolve(General):
                S(c64(3, 3), c64(3, 2), fit=dominant), S(c128(2, 4, 4), c128(4, 1), upper=True, transpose=True, fit=dominant)]
     errors = [E(f32(3, 4), f32(3, 1), match="needs square matrices"), E(f32(3, 3), f32(4, 1), match="the right side must have 3 rows"),
               E(f32(3, 3), f64(3, 1), match="operands must have one dtype"), E(i32(3, 3), i32(3, 1), match="needs f32 or f64 matrices")]
-
-    def infer(self, a: TensorType, b: TensorType) -> TensorType:
-        return X.require_system(a, b)
 
     def ref(self, a: Any, b: Any) -> Any:
         a = np.swapaxes(a, -1, -2) if self.transpose else a
@@ -69,27 +98,9 @@ class TriangularSolve(General):
     def flops(self, a: TensorType, b: TensorType) -> Dim:
         return X.require_system(a, b).numel * a.shape[-1]
 
-    def _triangle(self, g: Value) -> Value:
+    def read(self, a: Value) -> Value:
         strict = int(self.unit)
-        return X.triu(g, strict) if self.upper else X.tril(g, -strict)
-
-    def pull(self, inputs: Values, output: Value, g: Value, wanted: tuple[bool, ...]) -> Pulled:
-        (a, _), x = inputs, output
-        gb: Value = replace(self, transpose=not self.transpose)(a, g)
-        outer = F.matmul(x, gb, transpose_b=True) if self.transpose else F.matmul(gb, x, transpose_b=True)
-        return (self._triangle(F.neg(outer)) if wanted[0] else None, gb if wanted[1] else None)
-
-    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
-        ta, tb = tangents
-        side = tb
-        if ta is not None:
-            moved = F.neg(F.matmul(self._triangle(ta), outputs[0], transpose_a=self.transpose))
-            side = moved if tb is None else F.add(moved, tb)
-        assert side is not None
-        return values_of(self(inputs[0], side))
-
-    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
-        return values_of(self(*X.aligned(inputs, batched, size)))
+        return X.triu(a, strict) if self.upper else X.tril(a, -strict)
 
 
 def factor(a: Any, check: bool) -> tuple[Any, Any, Any]:
@@ -189,24 +200,26 @@ def unit_lower(lu: Value, k: Dim) -> Value:
     return F.where(X.on_diagonal(lu.node.graph, part.shape[-2], k), 1, X.tril(part, -1))
 
 
-@register
-class Solve(Composite):
-    """x of a @ x = b (of a.T @ x = b with `transpose`) by LU with partial pivoting; a singular matrix is an error. Its derivative is the
-    implicit function's: the cotangent of b solves the transposed system, with the factors that the forward pass has (equal
-    factorisations of one matrix are one node)."""
+def lu_solve(lu: Value, order: Value, b: Value, *, transpose: bool = False) -> Value:
+    """x of a @ x = b (a.T @ x = b) from a's packed factors and the order of its rows."""
+    if not transpose:
+        return X.solve_triangular(lu, X.solve_triangular(lu, X.permute_rows(b, order), unit=True), upper=True)
+    inner = X.solve_triangular(lu, b, upper=True, transpose=True)
+    return X.permute_rows(X.solve_triangular(lu, inner, transpose=True, unit=True), order, inverse=True)
 
-    complex = "rule"
+
+@register
+class Solve(System, Composite):
+    """x of a @ x = b (of a.T @ x = b with `transpose`) by LU with partial pivoting; a singular matrix is an error. The backward pass
+    has the factors of the forward pass: equal factorisations of one matrix are one node."""
+
     faults = True
     transpose: bool = False
-    traits = Traits(composite=True)
     samples = [S(f32(5, 5), f32(5, 3), fit=dominant), S(f64(4, 4), f64(4, 1), fit=dominant), S(f32(2, 7, 7), f32(2, 7, 5), fit=dominant),
                S(f32(3, 3), f32(2, 3, 4), transpose=True, fit=dominant), S(f32(1, 1), f32(1, 2), fit=dominant), S(f32(0, 0), f32(0, 2)),
                S(f64(4, 3, 3), f64(3, 2), fit=dominant), S(f32(0, 3, 3), f32(0, 3, 1)), S(f32(50, 50), f32(50, 3), fit=dominant),
                S(c64(4, 4), c64(4, 3), fit=dominant), S(c128(2, 3, 3), c128(3, 1), transpose=True, fit=dominant)]
     errors = [E(f32(3, 4), f32(3, 1), match="needs square matrices"), E(f32(3, 3), f32(4, 1), match="the right side must have 3 rows")]
-
-    def infer(self, a: TensorType, b: TensorType) -> TensorType:
-        return X.require_system(a, b)
 
     def ref(self, a: Any, b: Any) -> Any:
         a = np.swapaxes(a, -1, -2) if self.transpose else a
@@ -225,25 +238,4 @@ class Solve(Composite):
 
             return unstacked(Solve().decompose(*system(self, a, b)))
         lu, _, order = a.node.graph.add(Lu(check=True), a, name="solve").values
-        if not self.transpose:
-            return X.solve_triangular(lu, X.solve_triangular(lu, X.permute_rows(b, order), unit=True), upper=True)
-        inner = X.solve_triangular(lu, b, upper=True, transpose=True)
-        return X.permute_rows(X.solve_triangular(lu, inner, transpose=True, unit=True), order, inverse=True)
-
-    def pull(self, inputs: Values, output: Value, g: Value, wanted: tuple[bool, ...]) -> Pulled:
-        (a, _), x = inputs, output
-        gb: Value = Solve(transpose=not self.transpose)(a, g)
-        outer = F.matmul(x, gb, transpose_b=True) if self.transpose else F.matmul(gb, x, transpose_b=True)
-        return (F.neg(outer) if wanted[0] else None, gb if wanted[1] else None)
-
-    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
-        ta, tb = tangents
-        side = tb
-        if ta is not None:
-            moved = F.neg(F.matmul(ta, outputs[0], transpose_a=self.transpose))
-            side = moved if tb is None else F.add(moved, tb)
-        assert side is not None
-        return values_of(self(inputs[0], side))
-
-    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
-        return values_of(self(*X.aligned(inputs, batched, size)))
+        return lu_solve(lu, order, b, transpose=self.transpose)

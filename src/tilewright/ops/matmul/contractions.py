@@ -20,12 +20,13 @@ from ...core.needs import require_room
 from ...ir.graph import Value
 from ...ir.types import TensorType
 from .. import functions as F
-from ..base import E, MaybeValues, Pulled, S, Values, register
+from ..base import E, Op, Pulled, S, Values, register
 from ..families import (
+    Bilinear,
     Composite,
-    Contraction,
     M,
     N,
+    aligned,
     bf16,
     boolean,
     broadcast_shapes,
@@ -46,7 +47,7 @@ Pairs = tuple[tuple[int, int], ...]
 
 
 @register
-class Matmul(Contraction):
+class Matmul(Bilinear):
     """alpha * a @ b over the last two axes; leading axes broadcast. A flag says that the operand is stored transposed. Operands of eight
     bits may have a result of another dtype: floats (of both eight-bit formats) f32, f16 or bf16, integers (u8 or i8 by i8) i32.
     `recurrent`: of a recurrent layer, whose f32 operands are rounded where those of convolutions are."""
@@ -137,24 +138,18 @@ class Matmul(Contraction):
             out = F.matmul(a, g, transpose_a=not self.transpose_a, alpha=self.alpha)
         return F.cast(out, b.dtype)
 
-    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
-        a, b = inputs
-        parts = [self(ta, b)] if (ta := tangents[0]) is not None else []
-        parts += [self(a, tb)] if (tb := tangents[1]) is not None else []
-        return (parts[0] if len(parts) == 1 else F.add(*parts),)
-
     def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
-        a, b = inputs
-        if batched == (True, False) and len(b.shape) == 2 and not self.transpose_a:  # a stack of matrices times one is one product
-            return (self(a, b),)
-        rank = max(len(v.shape) - bat for v, bat in zip(inputs, batched, strict=True))
-        a, b = (F.reshape(v, (size, *(1,) * (rank + 1 - len(v.shape)), *v.shape[1:])) if bat else v
-                for v, bat in zip(inputs, batched, strict=True))
-        return (self(a, b),)
+        return batched_product(self, inputs, batched, not self.transpose_a)
+
+
+def batched_product(op: Op, inputs: Values, batched: tuple[bool, ...], rows: bool) -> Values:
+    """A matrix product of several cases. Where `rows` lie in front of the shared axis, a stack of matrices times one is one product."""
+    one = rows and batched == (True, False) and len(inputs[1].shape) == 2
+    return (op(*(inputs if one else aligned(inputs, batched))),)
 
 
 @register
-class Conv(Contraction):
+class Conv(Bilinear):
     """Convolution (cross-correlation) x[N,C,*s] with w[O,C/groups,*k]; transposed: w[C,O/groups,*k], the gradient of the plain one."""
 
     fusion = "contraction"
@@ -312,27 +307,25 @@ class Conv(Contraction):
                          groups=self.groups)
         return by_convolution(data, taps, w.shape, self)
 
-    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
-        x, w = inputs
-        parts = [self(tx, w)] if (tx := tangents[0]) is not None else []
-        parts += [self(x, tw)] if (tw := tangents[1]) is not None else []
-        return (parts[0] if len(parts) == 1 else F.add(*parts),)
-
     def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
-        x, w = inputs
-        if not batched[1]:
-            merged = F.reshape(x, (size * x.shape[1], *x.shape[2:]))
-            out = self(merged, w)
-            return (F.reshape(out, (size, x.shape[1], *out.shape[1:])),)
-        if not isinstance(size, int):
-            raise UnsupportedError(f"conv: a batch of kernels needs a known size, got {size}")
-        x = F.broadcast_batch(x, batched[0], size)  # [size, N, C, ...] -> [N, size * C, ...]: each case is a group of channels
-        swapped = F.transpose(x, (1, 0, *range(2, len(x.shape))))
-        n, _, c = swapped.shape[:3]
-        wide = dataclasses.replace(self, groups=self.groups * size)
-        out = wide(F.reshape(swapped, (n, size * c, *swapped.shape[3:])), F.reshape(w, (size * w.shape[1], *w.shape[2:])))
-        apart = F.reshape(out, (n, size, out.shape[1] // size, *out.shape[2:]))
-        return (F.transpose(apart, (1, 0, *range(2, len(apart.shape)))),)
+        return batched_convolution(self, inputs, batched, size)
+
+
+def batched_convolution(op: Any, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
+    """A convolution of several cases: a longer batch where they share the weights, else each case is a group of channels."""
+    x, w = inputs
+    if not batched[1]:
+        out = op(F.reshape(x, (size * x.shape[1], *x.shape[2:])), w)
+        return (F.reshape(out, (size, x.shape[1], *out.shape[1:])),)
+    if not isinstance(size, int):
+        raise UnsupportedError(f"{op.name}: a batch of kernels needs a known size, got {size}")
+    x = F.broadcast_batch(x, batched[0], size)  # [size, N, C, ...] -> [N, size * C, ...]
+    swapped = F.transpose(x, (1, 0, *range(2, len(x.shape))))
+    n, _, c = swapped.shape[:3]
+    wide = dataclasses.replace(op, groups=op.groups * size)
+    out = wide(F.reshape(swapped, (n, size * c, *swapped.shape[3:])), F.reshape(w, (size * w.shape[1], *w.shape[2:])))
+    apart = F.reshape(out, (n, size, out.shape[1] // size, *out.shape[2:]))
+    return (F.transpose(apart, (1, 0, *range(2, len(apart.shape)))),)
 
 
 def cropped(x: Value, shape: Shape) -> Value:

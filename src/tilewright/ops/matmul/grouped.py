@@ -11,8 +11,8 @@ from ...core.errors import require
 from ...ir.graph import Value
 from ...ir.types import TensorType
 from .. import functions as F
-from ..base import E, MaybeValues, Pulled, S, Values, register
-from ..families import Composite, Contraction, N, bf16, f32, f64, i32, i64, require_kind, require_one_dtype
+from ..base import E, Pulled, S, Values, register
+from ..families import Bilinear, Composite, N, bf16, f32, f64, i32, i64, require_kind, require_one_dtype
 from ..index.indexing import check_indices, require_ids
 from ..rows.reductions import wide
 
@@ -44,7 +44,7 @@ def group_of_rows(ends: Value, rows: Dim) -> Value:
 
 
 @register
-class GroupedGemm(Contraction):
+class GroupedGemm(Bilinear):
     """Rows of x[M,K] in the order of their groups, times their group's matrix of w[G,K,N] (w[G,N,K] with transpose_b): rows ends[g-1] to
     ends[g] - 1 times w[g]. Rows past the last end give 0."""
 
@@ -99,18 +99,9 @@ class GroupedGemm(Contraction):
         to_w: Value | None = GroupedOuter()(*((g, x) if self.transpose_b else (x, g)), ends) if wanted[1] else None
         return to_x, to_w, None
 
-    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
-        return (bilinear(self, inputs, tangents),)
-
-
-def bilinear(op: Any, inputs: Values, tangents: MaybeValues) -> Value | None:
-    """The tangent of an op that is linear in each of its first two operands."""
-    parts: list[Value] = [op(*(tangents[k] if k == i else v for k, v in enumerate(inputs))) for i in range(2) if tangents[i] is not None]
-    return None if not parts else parts[0] if len(parts) == 1 else F.add(*parts)
-
 
 @register
-class GroupedOuter(Contraction):
+class GroupedOuter(Bilinear):
     """[G,K,N]: for each group of rows, x[M,K] of these transposed, times y[M,N] of these: the derivative of `GroupedGemm` to w."""
 
     samples = [S(f32(9, 5), f32(9, 6), i64(4), low=(-2, -2, 0), high=(2, 2, 9), fit=some_ends),
@@ -152,9 +143,6 @@ class GroupedOuter(Contraction):
         to_x: Value | None = GroupedGemm(transpose_b=True)(y, g, ends) if wanted[0] else None
         to_y: Value | None = GroupedGemm()(x, g, ends) if wanted[1] else None
         return to_x, to_y, None
-
-    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
-        return (bilinear(self, inputs, tangents),)
 
 
 @register

@@ -5,7 +5,6 @@ side by side; constants are packed at compile time) and an `IntDot`, whose kerne
 """
 from __future__ import annotations
 
-import dataclasses
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,7 +12,7 @@ import numpy as np
 from ...core import dtypes as dt
 from ...core.dims import Dim, Shape, ceildiv, product
 from ...core.dtypes import DType
-from ...core.errors import UnsupportedError, require
+from ...core.errors import require
 from ...core.needs import require_room
 from ...core.target_spec import TargetSpec
 from ...ir.graph import Value
@@ -37,7 +36,7 @@ from ..families import (
 )
 from ..packed.fake_quant import along, along_array
 from ..structure import Constant
-from .contractions import Conv, Pairs
+from .contractions import Conv, Pairs, batched_convolution, batched_product
 
 LANES = 16  # rows of weights side by side
 EXACT = 1 << 24  # integers below it are exact in f32
@@ -191,13 +190,7 @@ class IntMatmul(Composite):
         return packed_dot(filled(a, k), b if self.transpose_b else F.transpose(b, (1, 0)))
 
     def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
-        a, b = inputs
-        if batched == (True, False) and len(b.shape) == 2:
-            return (self(a, b),)
-        rank = max(len(v.shape) - bat for v, bat in zip(inputs, batched, strict=True))
-        a, b = (F.reshape(v, (size, *(1,) * (rank + 1 - len(v.shape)), *v.shape[1:])) if bat else v
-                for v, bat in zip(inputs, batched, strict=True))
-        return (self(a, b),)
+        return batched_product(self, inputs, batched, True)
 
     def flops(self, a: TensorType, b: TensorType) -> Dim:
         return 2 * self.infer(a, b).numel * a.shape[-1]
@@ -288,19 +281,7 @@ class IntConv(Composite):
         return F.transpose(out, (0, rank + 1, *range(1, rank + 1)))
 
     def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
-        x, w = inputs
-        if not batched[1]:
-            out = self(F.reshape(x, (size * x.shape[1], *x.shape[2:])), w)
-            return (F.reshape(out, (size, x.shape[1], *out.shape[1:])),)
-        if not isinstance(size, int):
-            raise UnsupportedError(f"int_conv: a batch of kernels needs a known size, got {size}")
-        x = F.broadcast_batch(x, batched[0], size)  # each case is a group of channels, as in a batch of plain convolutions
-        transposed = F.transpose(x, (1, 0, *range(2, len(x.shape))))
-        n, _, c = transposed.shape[:3]
-        wide = dataclasses.replace(self, groups=self.groups * size)
-        out = wide(F.reshape(transposed, (n, size * c, *transposed.shape[3:])), F.reshape(w, (size * w.shape[1], *w.shape[2:])))
-        apart = F.reshape(out, (n, size, out.shape[1] // size, *out.shape[2:]))
-        return (F.transpose(apart, (1, 0, *range(2, len(apart.shape)))),)
+        return batched_convolution(self, inputs, batched, size)
 
     def flops(self, x: TensorType, w: TensorType) -> Dim:
         return 2 * self.infer(x, w).numel * product(w.shape[1:])

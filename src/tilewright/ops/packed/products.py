@@ -65,8 +65,41 @@ def require_matrix(w: TensorType, name: str, k: int) -> None:
             row=row_bytes(name, k), k=k, name=name, w=w)
 
 
+class Packed(Contraction):
+    """A product with a packed matrix of `n` rows of `k` elements, or with matrices of a stack of `experts` of them."""
+
+    traits = Traits(contraction=True, linear=True)
+    unsupported = {"batch": LEADING}
+    format: str
+    n: int
+    k: int
+
+    def require_weights(self, x: TensorType, w: TensorType, books: tuple[TensorType, ...], name: str) -> None:
+        require_matrix(w, self.format, self.k)
+        require_books(self.format, books)
+        require_kind((x,), "f")
+        require(x.dtype in (dt.f32, dt.f64), "{name} must be f32 or f64", name=name, x=x)
+
+
+class Experts(Packed):
+    """Row (s, t) of the result is a product with matrix ids[s, t] of the stack."""
+
+    faults = True
+    experts: int
+
+    def require_stack(self, x: TensorType, w: TensorType, ids: TensorType, books: tuple[TensorType, ...], name: str) -> None:
+        self.require_weights(x, w, books, name)
+        require_ids(ids)
+        require(w.shape[0] == self.n * self.experts, "the stack must have {rows} rows", rows=self.n * self.experts, w=w)
+
+    def chosen(self, w: Any, ids: Any) -> Any:
+        """The matrix of every row: f64[S, T, n, k]."""
+        check_indices(self.name, ids, self.experts, 0)
+        return dequantize(self.format, w).reshape(self.experts, self.n, self.k).astype(np.float64)[ids]
+
+
 @register
-class QMatmul(Contraction):
+class QMatmul(Packed):
     """x[..., k] times the transpose of a packed matrix of `n` rows: [..., n] in f32. `rounded`: x may be rounded to eight bits, also where
     that is not what a format is made for."""
 
@@ -74,8 +107,6 @@ class QMatmul(Contraction):
     n: int
     k: int
     rounded: bool = False
-    traits = Traits(contraction=True, linear=True)
-    unsupported = {"batch": LEADING}
     samples = [S(f32(3, 32), u8(5, 34), format="Q8_0", n=5, k=32, low=(-2, 0), high=(2, 60)),
                S(f32(2, 1, 64), u8(3, 40), format="Q4_1", n=3, k=64, low=(-2, 0), high=(2, 60)),
                S(f32(N, 64), u8(4, 36), format="Q4_0", n=4, k=64, low=(-2, 0), high=(2, 60)),
@@ -90,10 +121,7 @@ class QMatmul(Contraction):
               E(i32(3, 32), u8(5, 34), format="Q8_0", n=5, k=32, match="needs float operands")]
 
     def infer(self, x: TensorType, w: TensorType, *books: TensorType) -> TensorType:
-        require_matrix(w, self.format, self.k)
-        require_books(self.format, books)
-        require_kind((x,), "f")
-        require(x.dtype in (dt.f32, dt.f64), "x must be f32 or f64", x=x)
+        self.require_weights(x, w, books, "x")
         require(x.ndim >= 1 and x.shape[-1] == self.k, "the last dim of x must be k", x=x, k=self.k)
         require(w.shape[0] == self.n, "the matrix must have n rows", w=w, n=self.n)
         return TensorType(x.dtype, (*x.shape[:-1], self.n))
@@ -141,17 +169,14 @@ class QGather(General):
 
 
 @register
-class QExperts(Contraction):
+class QExperts(Experts):
     """Row (s, t) of x times the transpose of matrix ids[s, t] of a stack of packed matrices: f32[S, T, n]. x has shape [S, T, k], or
     [S, 1, k] when all T products of a token read the same row."""
 
-    faults = True
     format: str
     n: int
     k: int
     experts: int
-    traits = Traits(contraction=True, linear=True)
-    unsupported = {"batch": LEADING}
     samples = [S(f32(3, 1, 32), u8(20, 34), i64(3, 2), format="Q8_0", n=5, k=32, experts=4, low=(-2, 0, 0), high=(2, 60, 3)),
                S(f32(N, 2, 32), u8(6, 20), i64(N, 2), format="Q4_1", n=3, k=32, experts=2, low=(-2, 0, 0), high=(2, 60, 1)),
                S(f32(2, 1, 5), u8(9, 10), i32(2, 1), format="BF16", n=3, k=5, experts=3, low=(-2, 0, 0), high=(2, 60, 2))]
@@ -161,20 +186,14 @@ class QExperts(Contraction):
               E(f32(3, 1, 32), u8(20, 34), f32(3, 2), format="Q8_0", n=5, k=32, experts=4, match="indices must be integers")]
 
     def infer(self, x: TensorType, w: TensorType, ids: TensorType, *books: TensorType) -> TensorType:
-        require_matrix(w, self.format, self.k)
-        require_books(self.format, books)
-        require_ids(ids)
-        require(w.shape[0] == self.n * self.experts, "the stack must have {rows} rows", rows=self.n * self.experts, w=w)
+        self.require_stack(x, w, ids, books, "x")
         rows = x.ndim == 3 and ids.ndim == 2 and x.shape[0] == ids.shape[0] and x.shape[1] in (1, ids.shape[1])
-        ok = rows and x.dtype in (dt.f32, dt.f64)
-        require(ok and x.shape[2] == self.k, "x must be f32[S,T,{k}] or f32[S,1,{k}] for ids [S,T]", k=self.k, x=x, ids=ids)
+        require(rows and x.shape[2] == self.k, "x must be f32[S,T,{k}] or f32[S,1,{k}] for ids [S,T]", k=self.k, x=x, ids=ids)
         return TensorType(x.dtype, (*ids.shape, self.n))
 
     def ref(self, x: Any, w: Any, ids: Any, *books: Any) -> Any:
-        check_indices(self.name, ids, self.experts, 0)
-        stack = dequantize(self.format, w).reshape(self.experts, self.n, self.k).astype(np.float64)
         rows = np.broadcast_to(x, (*ids.shape, self.k)).astype(np.float64)
-        return np.einsum("stk,stnk->stn", rows, stack[ids]).astype(x.dtype)
+        return np.einsum("stk,stnk->stn", rows, self.chosen(w, ids)).astype(x.dtype)
 
     def flops(self, x: TensorType, w: TensorType, ids: TensorType, *books: TensorType) -> Dim:
         return 2 * ids.numel * self.n * self.k
@@ -185,14 +204,12 @@ class QExperts(Contraction):
 
 
 @register
-class QMatmulBack(Contraction):
+class QMatmulBack(Packed):
     """g[..., n] times a packed matrix of n rows of k: [..., k] in f32. The matrix is unpacked a piece of a row at a time."""
 
     format: str
     n: int
     k: int
-    traits = Traits(contraction=True, linear=True)
-    unsupported = {"batch": LEADING}
     samples = [S(f32(3, 5), u8(5, 34), format="Q8_0", n=5, k=32, low=(-2, 0), high=(2, 60)),
                S(f32(2, 1, 3), u8(3, 40), format="Q4_1", n=3, k=64, low=(-2, 0), high=(2, 60)),
                S(f32(N, 4), u8(4, 36), format="Q4_0", n=4, k=64, low=(-2, 0), high=(2, 60)),
@@ -205,10 +222,7 @@ class QMatmulBack(Contraction):
               E(i32(3, 5), u8(5, 34), format="Q8_0", n=5, k=32, match="needs float operands")]
 
     def infer(self, g: TensorType, w: TensorType, *books: TensorType) -> TensorType:
-        require_matrix(w, self.format, self.k)
-        require_books(self.format, books)
-        require_kind((g,), "f")
-        require(g.dtype in (dt.f32, dt.f64), "g must be f32 or f64", g=g)
+        self.require_weights(g, w, books, "g")
         require(w.shape[0] == self.n, "the matrix must have n rows", w=w, n=self.n)
         require(g.ndim >= 1 and g.shape[-1] == self.n, "the last dim of g must be n", g=g, n=self.n)
         return TensorType(g.dtype, (*g.shape[:-1], self.k))
@@ -224,16 +238,13 @@ class QMatmulBack(Contraction):
 
 
 @register
-class QExpertsBack(Contraction):
+class QExpertsBack(Experts):
     """Row (s, t) of g[S,T,n] times matrix ids[s, t] of a stack of packed matrices: f32[S,T,k]. The derivative of `QExperts` to x."""
 
-    faults = True
     format: str
     n: int
     k: int
     experts: int
-    traits = Traits(contraction=True, linear=True)
-    unsupported = {"batch": LEADING}
     samples = [S(f32(3, 2, 5), u8(20, 34), i64(3, 2), format="Q8_0", n=5, k=32, experts=4, low=(-2, 0, 0), high=(2, 60, 3)),
                S(f32(N, 2, 3), u8(6, 20), i64(N, 2), format="Q4_1", n=3, k=32, experts=2, low=(-2, 0, 0), high=(2, 60, 1)),
                S(f32(2, 1, 3), u8(9, 10), i32(2, 1), format="BF16", n=3, k=5, experts=3, low=(-2, 0, 0), high=(2, 60, 2))]
@@ -242,18 +253,13 @@ class QExpertsBack(Contraction):
               E(f32(3, 2, 5), u8(20, 34), f32(3, 2), format="Q8_0", n=5, k=32, experts=4, match="indices must be integers")]
 
     def infer(self, g: TensorType, w: TensorType, ids: TensorType, *books: TensorType) -> TensorType:
-        require_matrix(w, self.format, self.k)
-        require_books(self.format, books)
-        require_ids(ids)
-        require(w.shape[0] == self.n * self.experts, "the stack must have {rows} rows", rows=self.n * self.experts, w=w)
-        ok = g.dtype in (dt.f32, dt.f64) and ids.ndim == 2 and g.shape == (*ids.shape, self.n)
+        self.require_stack(g, w, ids, books, "g")
+        ok = ids.ndim == 2 and g.shape == (*ids.shape, self.n)
         require(ok, "g must be [S,T,{n}] for ids [S,T]", n=self.n, g=g, ids=ids)
         return TensorType(g.dtype, (*ids.shape, self.k))
 
     def ref(self, g: Any, w: Any, ids: Any, *books: Any) -> Any:
-        check_indices(self.name, ids, self.experts, 0)
-        stack = dequantize(self.format, w).reshape(self.experts, self.n, self.k).astype(np.float64)
-        return np.einsum("stn,stnk->stk", g.astype(np.float64), stack[ids]).astype(g.dtype)
+        return np.einsum("stn,stnk->stk", g.astype(np.float64), self.chosen(w, ids)).astype(g.dtype)
 
     def flops(self, g: TensorType, w: TensorType, ids: TensorType, *books: TensorType) -> Dim:
         return 2 * g.numel * self.k

@@ -7,6 +7,7 @@ The backward pass of max pooling: every window adds its cotangent where its larg
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import product as cartesian
 from typing import Any
 
@@ -100,9 +101,9 @@ class Taps:
         return x
 
 
-@register
-class MaxPool(General):
-    """Largest element of each window; padding never wins; NaN does."""
+@dataclass(frozen=True, repr=False, eq=False)
+class Pooling(General):
+    """One result for each window over the last axes."""
 
     kernel: tuple[int, ...]
     stride: tuple[int, ...]
@@ -110,6 +111,35 @@ class MaxPool(General):
     dilation: tuple[int, ...]
     ceil_mode: bool = False
     cases = True
+
+    @property
+    def window(self) -> tuple[Ints, Ints, Pairs, Ints]:
+        return self.kernel, self.stride, self.padding, self.dilation
+
+    def pooled(self, sizes: Shape) -> Shape:
+        return pooled(sizes, *self.window, self.ceil_mode)
+
+    def taps(self, x: Any, fill: Any) -> Any:
+        """What each kernel tap reads of an array, stacked in front."""
+        return windows(x, self.pooled(x.shape)[-len(self.kernel) :], *self.window, fill)
+
+    def infer(self, x: TensorType) -> Any:
+        require_kind((x,), "fiu")
+        return x.with_shape(self.pooled(x.shape))
+
+    def flops(self, x: TensorType) -> Dim:
+        return product(self.pooled(x.shape)) * product(self.kernel)
+
+
+def lowest(dtype: Any) -> Any:
+    """What never wins."""
+    return -np.inf if dtype.kind not in "iu" else np.iinfo(dtype).min
+
+
+@register
+class MaxPool(Pooling):
+    """Largest element of each window; padding never wins; NaN does."""
+
     samples = [S(f32(1, 2, 6, 7), kernel=(3, 2), stride=(2, 2), padding=((1, 1), (0, 0)), dilation=(1, 1)),
                S(f32(2, 3, 8), kernel=(3,), stride=(2,), padding=((1, 1),), dilation=(2,)),
                S(f64(1, 1, 5, 5), kernel=(2, 2), stride=(2, 2), padding=((0, 0), (0, 0)), dilation=(1, 1), ceil_mode=True),
@@ -124,17 +154,8 @@ class MaxPool(General):
               E(f32(1, 1, 4), kernel=(2,), stride=(0,), padding=((0, 0),), dilation=(1,),
                 match="kernel, stride and dilation must be positive")]
 
-    def infer(self, x: TensorType) -> TensorType:
-        require_kind((x,), "fiu")
-        return x.with_shape(pooled(x.shape, self.kernel, self.stride, self.padding, self.dilation, self.ceil_mode))
-
     def ref(self, x: Any) -> Any:
-        out = pooled(x.shape, self.kernel, self.stride, self.padding, self.dilation, self.ceil_mode)[-len(self.kernel) :]
-        lowest = -np.inf if x.dtype.kind not in "iu" else np.iinfo(x.dtype).min
-        return np.max(windows(x, out, self.kernel, self.stride, self.padding, self.dilation, lowest), axis=0)
-
-    def flops(self, x: TensorType) -> Dim:
-        return self.infer(x).numel * product(self.kernel)
+        return np.max(self.taps(x, lowest(x.dtype)), axis=0)
 
     def _indices(self) -> Op:
         return REGISTRY["max_pool_indices"](**self.attrs())
@@ -148,16 +169,10 @@ class MaxPool(General):
 
 
 @register
-class Pool(General):
+class Pool(Pooling):
     """Sum, smallest or product of each window; padding adds 0, never wins, multiplies by 1. NaN wins. Integers wrap around."""
 
-    kernel: tuple[int, ...]
-    stride: tuple[int, ...]
-    padding: Pairs
-    dilation: tuple[int, ...]
-    ceil_mode: bool = False
     kind: str = "sum"
-    cases = True
     samples = [S(f32(1, 2, 6, 7), kernel=(3, 2), stride=(2, 2), padding=((1, 1), (0, 0)), dilation=(1, 1)),
                S(f32(2, 3, 8), kernel=(3,), stride=(2,), padding=((1, 1),), dilation=(2,), kind="min"),
                S(f64(1, 1, 5, 5), kernel=(2, 2), stride=(2, 2), padding=((0, 0), (0, 0)), dilation=(1, 1), ceil_mode=True, kind="prod"),
@@ -170,26 +185,21 @@ class Pool(General):
 
     def infer(self, x: TensorType) -> TensorType:
         require(self.kind in ("sum", "min", "prod"), "kind must be sum, min or prod", kind=self.kind)
-        require_kind((x,), "fiu")
-        return x.with_shape(pooled(x.shape, self.kernel, self.stride, self.padding, self.dilation, self.ceil_mode))
+        out: TensorType = super().infer(x)
+        return out
 
     def ref(self, x: Any) -> Any:
-        out = pooled(x.shape, self.kernel, self.stride, self.padding, self.dilation, self.ceil_mode)[-len(self.kernel) :]
         whole = x.dtype.kind in "iu"
         fill = {"sum": 0, "prod": 1, "min": np.iinfo(x.dtype).max if whole else np.inf}[self.kind]
-        taps = windows(x if whole else x.astype(np.float64), out, self.kernel, self.stride, self.padding, self.dilation, fill)
         join: Any = {"sum": np.sum, "prod": np.prod, "min": np.min}[self.kind]
-        return join(taps, axis=0).astype(x.dtype)
-
-    def flops(self, x: TensorType) -> Dim:
-        return self.infer(x).numel * product(self.kernel)
+        return join(self.taps(x if whole else x.astype(np.float64), fill), axis=0).astype(x.dtype)
 
     def _largest(self) -> MaxPool:
-        return MaxPool(self.kernel, self.stride, self.padding, self.dilation, self.ceil_mode)
+        return MaxPool(*self.window, self.ceil_mode)
 
     def _others(self, x: Value, y: Value) -> tuple[Taps, list[tuple[Slice, Value | None]]]:
         """For each tap the product of the other taps of its window; None where there is no other."""
-        taps = Taps(x, y, self.kernel, self.stride, self.padding, self.dilation)
+        taps = Taps(x, y, *self.window)
         padded = taps.padded(x, 1)
         seen = [tap(padded) for tap in taps.slices]
 
@@ -206,7 +216,7 @@ class Pool(General):
         x, g, y = inputs[0], cotangents[0], outputs[0]
         assert g is not None
         if self.kind == "sum":
-            return (spread(x, g, self.kernel, self.stride, self.padding, self.dilation),)
+            return (spread(x, g, *self.window),)
         if self.kind == "min":
             return self._largest().vjp((F.neg(x),), (F.neg(y),), cotangents, wanted)
         taps, found = self._others(x, y)
@@ -306,16 +316,10 @@ class AvgPool(General):
 
 
 @register
-class MaxPoolIndices(General):
+class MaxPoolIndices(Pooling):
     """Largest element of each window and its flat index in the spatial axes; the first of equals; NaN wins; padding never does."""
 
-    kernel: tuple[int, ...]
-    stride: tuple[int, ...]
-    padding: Pairs
-    dilation: tuple[int, ...]
-    ceil_mode: bool = False
     dtype: DType = dt.i64
-    cases = True
     samples = [S(f32(1, 2, 6, 7), kernel=(3, 2), stride=(2, 2), padding=((1, 1), (0, 0)), dilation=(1, 1)),
                S(f32(2, 3, 8), kernel=(3,), stride=(2,), padding=((1, 1),), dilation=(2,), dtype=dt.i32),
                S(f64(1, 1, 5, 5), kernel=(2, 2), stride=(2, 2), padding=((0, 0), (0, 0)), dilation=(1, 1), ceil_mode=True),
@@ -331,28 +335,20 @@ class MaxPoolIndices(General):
               E(f32(1, 1, 0), kernel=(2,), stride=(1,), padding=((1, 1),), dilation=(1,), match="has no value over an empty axis")]
 
     def infer(self, x: TensorType) -> tuple[TensorType, TensorType]:
-        require_kind((x,), "fiu")
         require(self.dtype.is_int, "indices must be of an integer dtype", dtype=self.dtype)
-        out = x.with_shape(pooled(x.shape, self.kernel, self.stride, self.padding, self.dilation, self.ceil_mode))
+        out = super().infer(x)
         for d in x.shape[-len(self.kernel) :]:
             require_room(d - 1, "has no value over an empty axis", x=x)
         return out, out.with_dtype(self.dtype)
 
     def ref(self, x: Any) -> Any:
         n = len(self.kernel)
-        out = pooled(x.shape, self.kernel, self.stride, self.padding, self.dilation, self.ceil_mode)[-n:]
-        lowest = -np.inf if x.dtype.kind not in "iu" else np.iinfo(x.dtype).min
-        taps = windows(x, out, self.kernel, self.stride, self.padding, self.dilation, lowest)
-        places = np.broadcast_to(np.arange(np.prod(x.shape[-n:])).reshape(x.shape[-n:]), x.shape)
-        where = windows(places, out, self.kernel, self.stride, self.padding, self.dilation, -1)
-        best = np.argmax(np.where(where < 0, np.asarray(lowest, taps.dtype), taps), axis=0)[None]
+        taps = self.taps(x, lowest(x.dtype))
+        where = self.taps(np.broadcast_to(np.arange(np.prod(x.shape[-n:])).reshape(x.shape[-n:]), x.shape), -1)
+        best = np.argmax(np.where(where < 0, np.asarray(lowest(x.dtype), taps.dtype), taps), axis=0)[None]
         first = np.where(np.take_along_axis(where, best, 0) < 0, np.where(where < 0, np.iinfo(np.int64).max, where).min(0), 0)
         index = np.maximum(np.take_along_axis(where, best, 0), first)[0]
         return np.take_along_axis(taps, best, 0)[0], index.astype(self.dtype.np)
-
-    def flops(self, x: TensorType) -> Dim:
-        out, _ = self.infer(x)
-        return out.numel * product(self.kernel)
 
     def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
         x, g, n = inputs[0], cotangents[0], len(self.kernel)

@@ -18,6 +18,7 @@ from ....ops.complex import rules as C
 from ....ops.linalg import factors as R
 from ....ops.linalg import functions as L
 from ....ops.linalg import matrices as X
+from ....ops.linalg import systems as S
 from ....ops.linalg.factors import Geqrf, Qr
 from ....ops.linalg.spectra import Eigh, Svd
 from ....ops.linalg.systems import Lu, Solve
@@ -102,8 +103,8 @@ def lu_solve(c: Context, packed: Value, pivots: Value, b: Value, *, left: bool =
         order = L.order_of_pivots(F.sub(pivots, 1), packed.shape[-1])
         signed = adjoint and packed.dtype.kind == "c"  # the solution for the transposed matrix, between two conjugations
         side = C.conj(b) if signed else b
-        out = L.lu_solve(packed, order, side, transpose=adjoint) if left else X.mt(
-            L.lu_solve(packed, order, X.mt(side), transpose=not adjoint))
+        out = S.lu_solve(packed, order, side, transpose=adjoint) if left else X.mt(
+            S.lu_solve(packed, order, X.mt(side), transpose=not adjoint))
         return C.conj(out) if signed else out
 
     return c.built(build)
