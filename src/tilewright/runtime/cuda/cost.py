@@ -124,7 +124,8 @@ def predict(kernel: Kernel, blocks: int, threads: int, flops: float, nbytes: flo
         wasted = one.products * programs / (used * sms) / 1e6
         resident = max(1, RESIDENT // max(threads, 1))
         rounds = -(-blocks // (target.cores * resident))
-        instructions, waits = (one.instructions, one.waits) if isinstance(kernel, BlockKernel) else (0.0, 0.0)  # else they overlap
+        mine = isinstance(kernel, BlockKernel) or one.singles  # else copies and products hide them
+        instructions, waits = (one.instructions, one.waits) if mine else (0.0, 0.0)
         issue = blocks * threads / 32 * instructions / (ISSUE * min(blocks, target.cores) * CLOCK)
         waiting = rounds * (waits * WAIT_US + instructions / CLOCK)
         if max(issue, waiting) > 2 * max(compute, memory, LAUNCH_US):
