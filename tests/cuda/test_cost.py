@@ -14,9 +14,11 @@ from tests.cuda.fake_driver import fake_gpu
 from tests.cuda.launching import graph
 from tests.small_models import MODELS
 from tilewright.core.dtypes import bf16, f32
+from tilewright.kernels.conv.cuda import hopper
 from tilewright.kernels.cuda import templates
 from tilewright.kernels.cuda.groups import Shared
 from tilewright.kernels.matmul.matmul import MatmulTemplate
+from tilewright.passes.patch_products import PatchProducts
 from tilewright.runtime.cost import LIMITS, lint, numbers
 from tilewright.runtime.cuda.cost import CHIPS, predict
 from tilewright.runtime.cuda.profile import _kind
@@ -42,6 +44,23 @@ def test_a_product_on_single_threads_is_named(monkeypatch: pytest.MonkeyPatch) -
     (finding,) = session.report().data["lint"]
     assert "of the roofline" in finding and ("one thread a program" in finding or "other units of the chip" in finding)
     assert f"slow: {finding}" in str(session.report()) and "predicted" in str(session.report())
+
+
+def convolved(x: tuple[int, ...], w: tuple[int, ...], stride: int) -> Any:
+    op = o.Conv(stride=(stride, stride), padding=((0, 0),) * 2, dilation=(1, 1))
+    return tw.compile(graph(lambda a, b: op(a, b), (bf16, x), (bf16, w)), target="sm_90a").report().data["lint"]
+
+
+def test_convolutions_of_few_channels_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of K that are mostly empty, and windows that are gathered element by element; packed pixels and patches are not named."""
+    assert not [x for x in convolved((32, 3, 227, 227), (64, 3, 11, 11), 4) if "steps of K" in x]
+    monkeypatch.setattr(hopper, "LONG", 1)
+    (finding,) = [x for x in convolved((32, 3, 227, 227), (64, 3, 11, 11), 4) if "steps of K" in x]
+    assert "of the roofline" in finding and "121 steps of K, 5 % of what they multiply is asked for" in finding
+    patches: tuple[Any, ...] = (32, 3, 224, 224), (768, 3, 16, 16), 16
+    assert not [x for x in convolved(*patches) if "instructions a thread" in x]
+    monkeypatch.setattr(PatchProducts, "rules", ())
+    assert [x for x in convolved(*patches) if "instructions a thread" in x]
 
 
 def test_what_a_prediction_is_made_of() -> None:

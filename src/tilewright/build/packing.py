@@ -45,7 +45,7 @@ def tap_shape(shape: Sequence[int], packed: Packed) -> tuple[int, ...]:
         inner = (*kernel, -(-channels // packed.width) * packed.width)
         return (*inner, out) if packed.transposed else (out, *inner)
     rows = kernel[0] if len(kernel) == 2 else 1
-    return (out, -(-rows // packed.width), ACROSS, packed.width, packed.words // packed.width)
+    return (out, -(-rows // packed.width), -(-kernel[-1] // ACROSS) * ACROSS, packed.width, packed.words // packed.width)
 
 
 def pack_taps(array: Array, packed: Packed, out: Array) -> None:

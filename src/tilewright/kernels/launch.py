@@ -219,7 +219,7 @@ class Packed:
     kernels/quant/cuda/fragments.py.
     `taps`: weights [O, C, taps…] stored as [O, taps…, C] ([taps…, C, O] when `transposed`), C filled up with zeros to a multiple of
     `width`.
-    `folded`: weights [O, C, R, S] of few channels stored as [O, ceil(R/width), 8 for S, width, words/width for C],
+    `folded`: weights [O, C, R, S] of few channels stored as [O, ceil(R/width), 8 ceil(S/8), width, words/width for C],
     zero-filled.
     `filters`: weights [O, C/groups, taps…] (`transposed`: [C, O/groups, taps…], with reversed taps) stored as panels
     [groups, ceil(O/groups/width), K…, width], zero-filled; K is the window's axes in the order of kernels/conv/direct.py. With `words` > 1

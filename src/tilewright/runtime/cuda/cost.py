@@ -8,11 +8,13 @@ reach, and the threads that stand behind a program.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 from ...core.dtypes import DType, f64
 from ...core.target_spec import TargetSpec
+from ...kernels.conv.cuda.kernels import ConvKernel
 from ...kernels.cuda.kernel import BlockKernel
 from ...kernels.cuda.tiled import TiledKernel
 from ...kernels.matmul.cuda.tiled import multiply_adds
@@ -25,6 +27,7 @@ LATENCY_US = 0.7  # latency of an access of memory under load: bytes in flight b
 RESIDENT = 2048  # threads of an SM
 WAIT_US = 0.4  # the wait in a loop's step that reads memory
 CLOCK, ISSUE = 1700.0, 3.0  # instructions of a warp in a microsecond, and warps of an SM that issue one at a time (four at best)
+STEP, COPIED = 128, 100e3  # bytes of a row in a step of K, and bytes a microsecond that TMA brings an SM out of windows
 LAUNCH_US = 2.0  # the time of a kernel in a graph that does next to nothing
 PRODUCTS = ("gemm", "matmul", "grouped_matmul", "conv", "attention", "flash", "gates")  # what kernels of products are called
 
@@ -85,9 +88,15 @@ def bytes_in_flight(text: str) -> int:
     return max(most, *here.values())
 
 
+def steps_of(kernel: Kernel, words: Sequence[int | None]) -> tuple[int, int]:
+    """Tiles of a convolution by TMA, and the steps of K of each: few channels leave most of a step empty."""
+    *_, steps, tiles = (0, 0, *words) if isinstance(kernel, ConvKernel) else (0, 0)
+    return tiles or 0, steps or 0
+
+
 def predict(kernel: Kernel, blocks: int, threads: int, flops: float, nbytes: float, target: TargetSpec, text: str,
-            one: Threads | None = None) -> Cost:
-    """The cost of one launch of `blocks` blocks on a chip; `one`: what a thread of a program does."""
+            one: Threads | None = None, steps: tuple[int, int] = (0, 0)) -> Cost:
+    """The cost of one launch of `blocks` blocks on a chip; `one`: what a thread of a program does, `steps`: see `steps_of`."""
     chip, dtype = CHIPS[target.cpu], numbers(kernel)
     times = {
         "flops": flops / _rate(chip, kernel, dtype, target, None) / 1e6, "bytes": nbytes / chip.memory / 1e6, "launch": LAUNCH_US,
@@ -113,12 +122,20 @@ def predict(kernel: Kernel, blocks: int, threads: int, flops: float, nbytes: flo
         few = asked < 0.5 * chip.memory * reach * 1e6
         memory = max(memory, nbytes / asked)
     why = []
+    if isinstance(kernel, ConvKernel) and steps[0]:
+        tiles, deep = steps
+        copied = -(-tiles // target.cores) * deep * (kernel.bm + (0 if kernel.kept else kernel.bn)) * STEP / COPIED
+        if copied > 2 * max(compute, memory, LAUNCH_US):
+            share = flops / (2.0 * tiles * deep * kernel.bm * kernel.bn * STEP / dtype.itemsize)
+            why.append(f"{deep} steps of K, {100 * share:.0f} % of what they multiply is asked for")
+        compute = max(compute, copied)
     if one is not None and blocks:
         programs = blocks * max(1, getattr(kernel, "programs", 1))
         wasted = one.products * programs / (used * sms) / 1e6
         resident = max(1, RESIDENT // max(threads, 1))
         rounds = -(-blocks // (target.cores * resident))
-        instructions, waits = (one.instructions, one.waits) if isinstance(kernel, BlockKernel) else (0.0, 0.0)  # else they overlap
+        mine = isinstance(kernel, BlockKernel) or one.singles  # else copies and products hide them
+        instructions, waits = (one.instructions, one.waits) if mine else (0.0, 0.0)
         issue = blocks * threads / 32 * instructions / (ISSUE * min(blocks, target.cores) * CLOCK)
         waiting = rounds * (waits * WAIT_US + instructions / CLOCK)
         if max(issue, waiting) > 2 * max(compute, memory, LAUNCH_US):

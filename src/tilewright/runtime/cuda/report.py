@@ -16,7 +16,7 @@ from ...target.cuda.ptx.ptxas import assemble, find_ptxas
 from ...target.cuda.threads.emit import warnings
 from ...tile.ir import Kernel
 from ..cost import LIMITS, Cost, lint
-from .cost import predict
+from .cost import predict, steps_of
 from .executable import KernelCode
 from .flow import describe_control, enclosing
 from .threads import per_thread
@@ -72,7 +72,8 @@ def launch_costs(session: CudaSession, env: Mapping[str, int]) -> dict[Launch, C
             kernel, beside = tiles[x.kernel.name], getattr(x.kernel, "beside", 1)
             words = tuple(evaluate(a.value, env) if isinstance(a, Word) else None for a in x.arguments[::beside])
             each = None if x.variants else per_thread(kernel, words, evaluate(x.grid, env))
-            found[x] = predict(kernel, _blocks(x, env), code.block, *work, session.model.target, code.ptx, each)
+            found[x] = predict(kernel, _blocks(x, env), code.block, *work, session.model.target, code.ptx, each,
+                               steps_of(kernel, words))
     return found
 
 

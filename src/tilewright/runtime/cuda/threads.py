@@ -29,6 +29,7 @@ class Threads(Walk):
         self.each = 0
         self.known: dict[Var, int] = {}  # integers that fill a tile
         self.divided = set[tuple[Operand, Operand]]()  # what a quotient or its rest is known of
+        self.singles = False  # whether operands of products are gathered element by element
         self.reads = False  # whether the open loop's body loads from memory
         self.made = {r: i for i in kernel.walk() for r in i.results}
         super().__init__(kernel, words, pid, lanes)
@@ -69,6 +70,7 @@ class Threads(Walk):
         single = instr.op in ("gather", "scatter", "atomic")
         apart = single and view.type.space != "shared"  # there the address of a row is computed once
         self.instructions += scale * self.registers(tile) * (1 + ADDRESS if apart else 1) + ADDRESS
+        self.singles = self.singles or (instr.op == "gather" and instr.attrs.get("run") is None and len(self.scales) > 1)
         self.reads = self.reads or (view.type.space == "global" and instr.op in ("load", "gather", "atomic"))
 
     def arithmetic(self, instr: Instr, scale: float) -> None:

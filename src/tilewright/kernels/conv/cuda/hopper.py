@@ -38,8 +38,9 @@ from .windows import Windowed
 # Images of few channels for the tensor cores: the first convolution of a network.
 # Pixels are packed 16 bytes each: the channels of `fold` neighbouring lines, filled up with zeros, with the padding around the image. Eight
 # neighbouring pixels are then 128 bytes in a row, one step of K, and windows that overlap are a stride. So a kernel of R lines of up to 8
-# taps becomes one of ⌈R/fold⌉ taps over 128 bytes of channels.
+# taps becomes one of ⌈R/fold⌉ taps over 128 bytes of channels. Longer lines are several such steps, where the next begins at a window.
 ACROSS = 8  # pixels of a step
+LONG = 4  # steps of a line of taps, at most
 PROGRAMS = 256
 
 
@@ -53,11 +54,29 @@ class First:
     pixel: int  # elements of a pixel
 
     @staticmethod
-    def of(at: Windowed, channels: Dim, dtype: DType) -> First | None:
+    def of(at: Windowed, channels: Dim, dtype: DType, *, steps: int = 1) -> First | None:
+        """`steps`: those of K that a line of taps may take."""
         pixel = piece(dtype)
-        if not isinstance(channels, int) or not 1 <= channels <= pixel or at.dilation != (1, 1) or not 1 < at.taps[1] <= ACROSS:
+        if not isinstance(channels, int) or not 1 <= channels <= pixel or at.dilation != (1, 1) or not 1 < at.taps[1] <= steps * ACROSS:
             return None
-        return First(at, channels, 2 if at.stride[0] == 2 and 2 * channels <= pixel else 1, pixel)
+        if at.taps[1] > ACROSS and ACROSS % at.stride[1]:
+            return None
+        return First(at, channels, 2 if at.stride[0] % 2 == 0 and 2 * channels <= pixel else 1, pixel)
+
+    @property
+    def steps(self) -> int:
+        """Steps of K of a line of taps."""
+        return -(-self.at.taps[1] // ACROSS)
+
+    @property
+    def apart(self) -> int:
+        """Windows from one step to the next."""
+        return ACROSS // self.at.stride[1] if self.steps > 1 else 1
+
+    @property
+    def across(self) -> int:
+        """Windows of a line."""
+        return self.at.out[1] + (self.steps - 1) * self.apart
 
     @property
     def lines(self) -> int:
@@ -72,12 +91,12 @@ class First:
     @property
     def size(self) -> tuple[int, int]:
         """Lines of packed pixels, and pixels of a line."""
-        return (self.at.out[0] - 1) * self.step + self.lines, (self.at.out[1] - 1) * self.at.stride[1] + ACROSS
+        return (self.at.out[0] - 1) * self.step + self.lines, (self.across - 1) * self.at.stride[1] + ACROSS
 
     @property
     def windows(self) -> Windowed:
-        height, width = self.size[0], self.at.out[1]
-        return Windowed((height, width), self.at.out, (self.lines, 1), (self.step, 1), (0, 0), (0, 0), (1, 1))
+        taps, dilation = (self.lines, self.steps), (1, self.apart)
+        return Windowed((self.size[0], self.across), self.at.out, taps, (self.step, 1), (0, 0), (0, 0), dilation)
 
     @property
     def packed(self) -> Packed:
@@ -90,7 +109,7 @@ class First:
         type_ = TensorType(x.type.dtype, (batch, height, width, self.pixel))
         whole = Operand(type_, Buffer(f"{name}.image", "temp", type_.nbytes), Layout.contiguous(type_.shape))
         across = self.at.stride[1] * self.pixel
-        seen = Layout((batch, height, self.at.out[1], ACROSS * self.pixel), (height * width * self.pixel, width * self.pixel, across, 1))
+        seen = Layout((batch, height, self.across, ACROSS * self.pixel), (height * width * self.pixel, width * self.pixel, across, 1))
         return [self._pack(name, x, whole)], Operand(TensorType(x.type.dtype, seen.shape), whole.buffer, seen)
 
     def _pack(self, name: str, x: Operand, whole: Operand) -> Launch:
@@ -120,9 +139,9 @@ class First:
         return launch
 
     def weights(self, name: str, w: Operand, target: TargetSpec) -> tuple[list[Launch], Operand]:
-        """Weights as [O, lines, 128 bytes]."""
+        """Weights as [O, lines and their steps, 128 bytes]."""
         out, channels, *kernel = w.type.shape
-        type_ = TensorType(w.type.dtype, (out, self.lines, ACROSS * self.pixel))
+        type_ = TensorType(w.type.dtype, (out, self.lines * self.steps, ACROSS * self.pixel))
         lay = Layout.contiguous(type_.shape)
         if w.packed.form == "folded":
             return [], Operand(type_, w.buffer, lay)
@@ -136,7 +155,7 @@ class First:
         for f in range(min(self.fold, rows)):
             lines = -(-(rows - f) // self.fold)
             shape = (out, channels, lines, across)
-            part = Layout(shape, (lay.strides[0], 1, lay.strides[1], self.pixel), f * each)
+            part = Layout(shape, (lay.strides[0], 1, self.steps * lay.strides[1], self.pixel), f * each)
             type_ = TensorType(w.type.dtype, shape)
             seen = Operand(type_, w.buffer, source.slice(2, f, lines, self.fold))
             launches.append(copy_launch(f"{name}.taps{f}", seen, Operand(type_, whole.buffer, part), target, "weights over packed pixels"))
@@ -220,7 +239,7 @@ def first_of(region: Region) -> First | None:
     at = windows_of(region)
     assert at is not None
     x = region.node.operands[0]
-    return First.of(at, x.shape[1], x.dtype)
+    return First.of(at, x.shape[1], x.dtype, steps=LONG)
 
 
 def packed_weights(region: Region, packed: Packed) -> dict[int, Packed]:
