@@ -141,6 +141,11 @@ def matmul(k: Kit, **attrs: Any) -> Value:
     return o.Matmul(**attrs)(k.x(k.b, k.s, k.d), k.x(k.d, 5))
 
 
+def part(x: Value) -> Value:
+    """All but the first two columns."""
+    return o.Slice(starts=(0, 0, 2), sizes=(*x.shape[:2], 3), steps=(1, 1, 1))(x)
+
+
 FACTORS = (0.5, -0.25, 3.0, 0.0, 1e-3, 1e5, 1e-30, 1e30, INF, math.nan)
 MATMUL: dict[str, list[Probe]] = {
     "widened_operands": [lambda k, e=e, f=f: o.Matmul()(*(o.Cast(dtype=k.dtype)(x) for x in (k.x(k.b, k.d, dtype=e), k.x(k.d, 5, dtype=f))))
@@ -153,6 +158,8 @@ MATMUL: dict[str, list[Probe]] = {
         for a in (False, True) for b in (False, True)],
     "scaled_result": [lambda k, op=op, c=c: op()(matmul(k), k.c(c)) for op in (o.Mul, o.Div) for c in FACTORS]
     + [lambda k: o.Mul()(matmul(k, alpha=0.5), k.c(4.0))],
+    "scaled_view": [lambda k, op=op, c=c: op()(part(matmul(k)), k.c(c)) for op in (o.Mul, o.Div) for c in FACTORS]
+    + [lambda k: o.Mul()(o.Transpose(perm=(2, 1, 0))(part(o.Reshape(shape=(k.s, k.b, 5))(matmul(k)))), k.c(-2.0))],
     "sum_of_products": [
         lambda k: o.Sum(axes=(3,))(o.Mul()(k.x(k.b, 4, 1, 5, tame=True), k.x(k.b, 1, 6, 5, tame=True))),
         lambda k: o.Sum(axes=(1,), keepdims=True)(o.Mul()(k.x(4, 5, k.b, 1, 1, tame=True), k.x(5, k.b, 3, 2, tame=True))),

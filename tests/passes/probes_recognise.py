@@ -176,6 +176,15 @@ def attention(change: Callable[[Kit, Value], Value] = lambda k, s: s, *, rank: i
     return build
 
 
+def windows(k: Kit) -> Value:
+    """Two images of three windows, which share a mask, and a bias for heads."""
+    q, keys, v = (k.x(6, k.b, n, k.d) for n in (k.s, k.s + 1, k.s + 1))
+    s = o.Add()(o.Matmul(transpose_b=True)(q, keys), k.x(k.b, k.s, k.s + 1))
+    s = o.Add()(o.Reshape(shape=(2, 3, *s.shape[1:]))(s), k.x(1, 3, 1, k.s, k.s + 1))
+    out: Value = o.Matmul()(o.Softmax(axis=3)(o.Reshape(shape=(6, *s.shape[2:]))(s)), v)
+    return out
+
+
 def values_in_columns(k: Kit) -> Value:
     """v @ p.T, values as [d, keys]: how images attend that keep their channels first."""
     p = o.Softmax(axis=2)(o.Matmul(transpose_b=True)(k.x(k.b, k.s, k.d), k.x(k.b, k.s + 1, k.d)))
@@ -230,12 +239,14 @@ def scaled(c: float, at: int, op: Any = o.Mul) -> Probe:
 
 ATTENTION: dict[str, list[Probe]] = {
     "attention": [attention(), attention(rank=3), attention(rank=2), *(attention(c) for c in SCORES),
-                  *(attention(cast=d) for d in (dt.f16, dt.f32, dt.f64)), attention(heads=1), attention(lambda k, s: o.Add()(s, k.c(0.0)))],
+                  *(attention(cast=d) for d in (dt.f16, dt.f32, dt.f64)), attention(heads=1), attention(lambda k, s: o.Add()(s, k.c(0.0))),
+                  *(attention(lambda k, s, c=c: o.Mul()(o.Add()(s, k.x(k.s, k.s + 1)), k.c(c))) for c in (0.5, -0.25, 1e-30)), windows],
     "values_in_columns": [values_in_columns],
     "guarded_attention": [attention(c, guard=g, heads=h) for c in (where(-INF), plus(-INF)) for g, h in ((0.0, None), (1.0, 1), (0.0, 1))],
     "mask_under_bias": [attention(lambda k, s, x=x: plus(1.0)(k, where(x)(k, s))) for x in (LOW, -1e9, -1.7e308, -65504.0, -INF)]
     + [attention(lambda k, s, x=x: o.Add()(where(LOW)(k, s), k.c(np.where(np.arange(k.s + 1) < 2, x, 0.0)))) for x in (LOW, -INF)],
     "grouped_heads": [grouped],
+    "scaled_view": MATMUL["scaled_view"],
     "scaled_query": [scaled(c, at, op) for c in (0.5, -0.25, 0.0, 1e-30, 1e30, INF) for at in (0, 1) for op in (o.Mul, o.Div)],
 }
 EXPERTS: dict[str, list[Probe]] = {

@@ -190,6 +190,23 @@ def test_attention_with_masks() -> None:
         assert causal.hidden == (float("-inf") if far else hidden)
 
 
+def test_scores_by_relative_places() -> None:
+    """Products by places are shifted by reshapes, added to the scores and scaled with them: one attention beside one product."""
+    q, k, v, places = torch.randn(2, 3, 5, 4), torch.randn(2, 3, 5, 4), torch.randn(2, 3, 5, 4), torch.randn(3, 4, 9)
+
+    def shifted(x: torch.Tensor) -> torch.Tensor:
+        return F.pad(x, (1, 0)).view(2, 3, 10, 5)[:, :, 1:].view(2, 3, 5, 9)[..., :5]
+
+    both = lambda q, k, v, p: F.softmax((q @ k.mT + shifted(q @ p)) / 3.0, -1) @ v
+    after = lambda q, k, v, p: F.softmax(q @ k.mT * 0.5 + shifted(q @ p) * 0.5, -1) @ v
+    for fn in (both, after):
+        kinds = check(fn, q, k, v, places)
+        assert [op.name for op in kinds] == ["matmul", "attention"]
+        assert kinds[0].alpha == pytest.approx(kinds[1].scale) and kinds[1].scale < 1
+    read_twice = lambda q, k, v, p: (F.softmax(q @ k.mT + (b := shifted(q @ p)) * 0.5, -1) @ v, b)[0] + b.sum()
+    assert "mul" in [op.name for op in check(read_twice, q, k, v, places)]
+
+
 def test_windows_share_masks_between_images() -> None:
     """Shifted windows add a mask that the images of a batch share, and a bias of every head: one attention. Adding to other axes is not."""
     q, k, v = (torch.randn(6, 2, 5, 4) for _ in range(3))

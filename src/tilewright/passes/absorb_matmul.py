@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from .. import ops as o
 from ..core import dtypes as dt
 from ..ir.graph import Node, Value
-from ..ir.rewrite import P, Rule, Such, X, Y, rule
+from ..ir.rewrite import Match, P, Rule, Such, X, Y, rule
 from .base import Pass, normal, scalar, swaps_last_two
 from .sums_of_products import sum_of_products
 
@@ -42,6 +42,7 @@ def transposed_product(weight: Value, y: Value, inner: Any, view: Any) -> Value 
     return o.emit(dataclasses.replace(op, transpose_a=not op.transpose_b, transpose_b=not op.transpose_a), y, weight)
 
 
+WINDOWS = (o.Slice, o.Reshape, o.Transpose)
 MOVES = (2.0**-16, 2.0**16)  # factors that a product may be multiplied with instead of its operand
 
 
@@ -71,6 +72,21 @@ def scaled(matmul: Node, by: float | None, x: Value, y: Value) -> Value | None:
 @rule(P((o.Mul, o.Div), P(o.Matmul, X, Y, name="inner", once=True), C, name="root"), changes="rounding")
 def scaled_result(x: Value, y: Value, inner: Any, root: Any) -> Value | None:
     return scaled(inner, factor(root), x, y) if root.operands[0] is inner.value else None
+
+
+@rule(P((o.Mul, o.Div), Such("view", lambda v: isinstance(v.op, WINDOWS)), C, name="root"), changes="rounding")
+def scaled_view(view: Value, root: Any, m: Match) -> Value | None:
+    """A part of a product, or the product in another shape: all of it is scaled, which costs nothing."""
+    chain, at = list[Node](), view
+    while isinstance(at.op, WINDOWS) and m.readers(at) == 1:
+        chain.append(at.node)
+        at = at.node.operands[0]
+    if root.operands[0] is not view or not isinstance(at.op, o.Matmul) or m.readers(at) != 1:
+        return None
+    made = scaled(at.node, factor(root), *at.node.operands)
+    for n in reversed(chain) if made is not None else ():
+        made = o.emit(n.op, made)
+    return made
 
 
 @rule(P(o.Matmul, P((o.Mul, o.Div), X, C, name="inner"), Y, name="root"), changes="rounding")
@@ -110,4 +126,4 @@ class AbsorbIntoMatmul(Pass):
 
     name: ClassVar[str] = "absorb-into-matmul"
     rules: ClassVar[tuple[Rule, ...]] = (widened_operands, transposed_left, transposed_right, transposed_product, scaled_result,
-                                         scaled_left, scaled_right, sum_of_products)
+                                         scaled_view, scaled_left, scaled_right, sum_of_products)

@@ -13,8 +13,8 @@ from ..core.dims import Shape, at_least
 from ..core.dtypes import DType, compute_dtype
 from ..ir.graph import Node, Value
 from ..ir.rewrite import Match, P, Var, rule
-from .absorb_matmul import factor, moves
-from .base import hides, normal, scalar, swapped
+from .absorb_matmul import factor, moves, scaled_view
+from .base import constant, hides, normal, scalar, swapped
 from .scalar_rules import lossless
 
 CAPS = (2.0**-20, 2.0**20)  # soft caps by which scores may be multiplied and divided
@@ -84,8 +84,10 @@ def trace(v: Value, m: Match) -> tuple[Node, Scores] | None:
             above = n.operands[0] if n.operands[0].dtype.is_float and lossless(n.operands[0].dtype, at.dtype) else None
         elif isinstance(n.op, (o.Mul, o.Div)):
             above = found.take_factor(n, m)
-        elif isinstance(n.op, o.Add) and found.plain:
+        elif isinstance(n.op, o.Add) and found.softcap is None and normal(found.scale, n.types[0].dtype):
             above, bias = _main(n)
+            if bias is not None and found.scale != 1.0:  # (s + b) * c
+                bias = o.Mul()(bias, constant(m.graph, found.scale, bias.dtype))
             found.biases += [] if bias is None or scalar(bias) == 0 else [bias]
         elif isinstance(n.op, o.Reshape) and found.plain:
             above, bias = _of_windows(n, m)
@@ -278,4 +280,4 @@ def scaled_query(root: Any) -> Value | None:
     return None
 
 
-RULES = [mask_under_bias, values_in_columns, attention, guarded_attention, grouped_heads, scaled_query]
+RULES = [mask_under_bias, values_in_columns, attention, guarded_attention, grouped_heads, scaled_query, scaled_view]
