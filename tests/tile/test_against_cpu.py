@@ -10,7 +10,7 @@ import pytest
 
 from tests.fresh import fresh_rng
 from tests.tile.kernels import random_arguments, random_kernel
-from tilewright.core.dtypes import DType, bf16, f32, i16, i32, i64, u8, u32
+from tilewright.core.dtypes import DType, bf16, f32, f64, i16, i32, i64, u8, u32
 from tilewright.core.errors import CompileError
 from tilewright.target.cpu.emit import emit_kernel
 from tilewright.target.cpu.host import host_target
@@ -79,6 +79,25 @@ def test_near_strides_and_shuffles(level: str, stride: int) -> None:
         got = np.zeros(27, np.float32)
         run_native(kernel, [view, got, inside], 1, level)
         np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("dtype,index", [(f32, i32), (f64, i64)], ids=str)
+def test_picks(dtype: DType, index: DType) -> None:
+    rng, n = fresh_rng(), 64 // dtype.itemsize
+    b = KernelBuilder("picks")
+    x, at, y = b.view("x", dtype, (1,)), b.view("at", index, (1,)), b.view("y", dtype, (1,))
+    b.store(y, [0], b.pick(b.load(x, [0], (2 * n,)), b.load(at, [0], (n,))))
+    kernel = b.build()
+    data, places = rng.normal(size=2 * n).astype(dtype.np), rng.integers(0, 2 * n, n).astype(index.np)
+    found = np.zeros(n, dtype.np)
+    run(kernel, [data, places, found], 1)
+    np.testing.assert_array_equal(found, data[places])
+    if host_target().has("avx512f"):
+        got = np.zeros(n, dtype.np)
+        run_native(kernel, [data, places, got], 1, "native")
+        np.testing.assert_array_equal(got, found)
+    with pytest.raises(CompileError, match="picks need AVX-512"):
+        run_native(kernel, [data, places, found], 1, "avx2")
 
 
 @pytest.mark.parametrize("dtype", [i32, i64, u8, u32], ids=str)

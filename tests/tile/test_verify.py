@@ -60,6 +60,7 @@ T = "%0 = load %x, 0, 0 {axes=(1,)} : tile<8xf32>\n"
         (T + "%1 = reshape %0 : tile<3x3xf32>", "keeps the number of elements"),
         (T + "%1 = transpose %0 : tile<8xf32>", "needs rank 2"),
         (T + "%1 = shuffle %0, %0 {order=(0, 16)} : tile<2xf32>", "order must name elements of tile<8xf32> and tile<8xf32>"),
+        (T + "%1 = pick %0, %0 : tile<8xf32>", "indices must be integers of an element's size, got tile<8xf32>"),
         (T + "%1 = extract %0 {starts=(4,)} : tile<8xf32>", r"tile<8xf32> at \(4,\) is not inside tile<8xf32>"),
         (
             "%0 = full {value=0.0} : tile<4x4xf32>\n%1 = full {value=0.0} : tile<8x4xf32>\n%2 = mma %0, %1, %0 : tile<4x4xf32>",

@@ -300,6 +300,10 @@ class KernelBuilder:
         """Elements of two rank-1 tiles, a's numbered before b's, in a fixed order."""
         return Tile(self, self._emit("shuffle", [a.var, b.var], [TileType((len(order),), a.dtype)], order=tuple(order))[0])
 
+    def pick(self, table: Tile, index: Tile) -> Tile:
+        """Elements of a rank-1 tile by a tile of integers of its element's size, which must be in range."""
+        return Tile(self, self._emit("pick", [table.var, index.var], [TileType(index.shape, table.dtype)])[0])
+
     def interleave(self, *parts: Tile) -> Tile:
         """a0 b0 … a1 b1 … of two or more rank-1 tiles of one size."""
         n, k, joined = parts[0].shape[0], len(parts), parts[0]

@@ -348,6 +348,7 @@ _OPS: dict[str, Callable[[Instr, list[Any]], Any]] = {
     "transpose": lambda i, xs: np.ascontiguousarray(xs[0].T),
     "extract": _extract,
     "shuffle": lambda i, xs: np.concatenate(xs)[list(i.attrs["order"])],
+    "pick": lambda i, xs: xs[0][xs[1]],
     "alloc": _alloc,
     "subview": _subview,
     "load": _load,

@@ -302,6 +302,16 @@ def _shuffle(i: Instr) -> list[Type]:
     return [TileType((len(order),), a.dtype)]
 
 
+def _pick(i: Instr) -> list[Type]:
+    operand_count(i, 2)
+    only_attrs(i)
+    table, index = [tile_type(x) for x in i.operands]
+    need(len(table.shape) == len(index.shape) == 1, f"needs two rank-1 tiles, got {table} and {index}")
+    need(index.dtype.is_int and index.dtype.itemsize == table.dtype.itemsize,
+         f"indices must be integers of an element's size, got {index}")
+    return [TileType(index.shape, table.dtype)]
+
+
 def _mma(i: Instr) -> list[Type]:
     operand_count(i, 3)
     only_attrs(i, "precision")
@@ -494,6 +504,7 @@ RULES: dict[str, Callable[[Instr], list[Type]]] = {
     "transpose": _transpose,
     "extract": _extract,
     "shuffle": _shuffle,
+    "pick": _pick,
     "mma": _mma,
     "alloc": _alloc,
     "subview": _subview,

@@ -19,7 +19,7 @@ FREE = frozenset(("full", "iota", "reshape", "extract", "bitcast", "broadcast", 
 MATH = frozenset(("exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "tan", "tanh", "erf", "sigmoid", "pow", "div", "sqrt",
                   "rsqrt", "reciprocal"))  # fmt: skip
 LATENCY = {"fma": 4, "mma": 4, "add": 4, "sub": 4, "mul": 4, "div": 14, "sqrt": 18, "load": 8, "gather": 20, "reduce": 20, "scan": 24,
-           "cast": 4, "dot2": 6, "dot4": 5, "shuffle": 3, "max": 3, "min": 3}  # cycles
+           "cast": 4, "dot2": 6, "dot4": 5, "shuffle": 3, "pick": 3, "max": 3, "min": 3}  # cycles
 LATENCY |= dict.fromkeys(MATH - LATENCY.keys(), 45) | dict.fromkeys(FREE, 1)
 PAGE = 4096  # bytes
 MANY = 8  # rows of a tile: as many lines as a set of a first-level cache holds

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from math import prod
 
+import numpy as np
+
 from ...core.dims import ceildiv, product
+from ...core.dtypes import i32, i64
 from ...core.target_spec import TargetSpec
 from ...ir.graph import Value
 from ...ir.layout import Layout
@@ -22,7 +25,16 @@ from ..region import Evaluator, Operand, Region, narrow, widen
 from ..template import Foreign, Reason, Template, region_bytes, region_flops
 from .gather import along_memory
 
+ROWS = 16  # rows of a program that share places along them
 ELEMENTS = 4096  # elements of a program, where sizes are known
+
+
+def within_two_registers(ids: Operand, size: int, lanes: int, target: TargetSpec) -> bool:
+    """Whether what a register of known results reads, tap by tap, lies in two registers from its first element on."""
+    if ids.data is None or not target.has("avx512f") or target.vector_bits != 512 or ids.layout.strides[-1] != 1:
+        return False
+    at = np.clip(ids.data.array, 0, size - 1)
+    return all(int((p.max(1) - p.min(1)).max()) < 2 * lanes for o in range(0, at.shape[1], lanes) for p in [at[:, o : o + lanes]])
 
 
 class GatherSumTemplate(Template):
@@ -65,6 +77,27 @@ class GatherSumTemplate(Template):
             for v, out, r in zip(region.body.outputs, outs, region.results, strict=True):
                 b.store(out, at, narrow(b, b.broadcast(evaluate(v), total.shape), r.type.dtype), limit=limit)
 
+        def lines(first: Ix | int, count: Ix) -> None:
+            """Results along the summed axis itself, of several rows: what a register of results reads lies in two registers."""
+            width = 2 * lanes
+            with b.loop(0, dims[-1], lanes) as loop:
+                limit, found = (dims[-1] - loop.index,), []
+                for t in range(taps):
+                    held = b.load(index, (t, loop.index), (lanes,), limit=limit)
+                    place = b.binary("max", b.binary("min", held, size - 1), 0)
+                    inside = b.select(b.cmp("lt", b.iota((lanes,), 0), b.from_index(limit[0])), place, size)
+                    start = b.maximum(b.minimum(b.to_index(b.reduce("min", inside)), size - width), 0)
+                    near = b.binary("max", place - b.from_index(start, place.dtype), 0)
+                    near = b.cast(near, i32 if shares.type.dtype.itemsize == 4 else i64)
+                    found.append((start, near, b.load(weight, (t, loop.index), (lanes,), limit=limit)))
+                with b.loop(first, b.minimum(first + ROWS, count)) as row:
+                    at, total = list(unravel(b, row.index, dims[:-1])), b.full((lanes,), 0.0, shares.type.dtype)
+                    for start, near, factor in found:
+                        inner_limit = None if size >= width else (size,)
+                        table = widen(b, b.load(source, (*at, start), (width,), limit=inner_limit))
+                        total = b.fma(factor, b.pick(table, near), total)
+                    finish(total, [*at, loop.index], limit)
+
         def line(at: list[Ix | int]) -> None:
             """Results along the summed axis itself."""
             with b.loop(0, dims[-1], lanes) as loop:
@@ -100,6 +133,10 @@ class GatherSumTemplate(Template):
             nest([], dims[axis + 1 : -1])
 
         moved, flops = region_bytes(region), region_flops(region)
+        if axis == rank - 1 and within_two_registers(ids, size, lanes, target):
+            rows = product(there[:-1])
+            lines(b.pid * ROWS, call.word("rows", rows))
+            return [call.finish(ceildiv(rows, ROWS), flops=flops, bytes_=moved, streams=True, note="two registers a tap")]
         if axis == rank - 1:
             line(list(unravel(b, b.pid, dims[:-1])))
             return [call.finish(product(there[:-1]), flops=flops, bytes_=moved, streams=True)]

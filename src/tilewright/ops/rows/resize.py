@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core.dims import Dim, Shape
+from ...core.dims import Dim, Shape, product
 from ...core.dtypes import compute_dtype
 from ...core.errors import require
 from ...core.target_spec import TargetSpec
@@ -19,6 +19,7 @@ from ..families import Composite, N, bf16, f32, f64, i32, require_kind
 
 Tap = tuple[Any, Any]  # the index that each output reads along an axis, and its weight
 MODES = ("nearest", "linear", "cubic")
+FEW = 16  # most weights of a result that are read one by one
 WHOLE = 64  # loads that a thread of a GPU may wait for, one after the other
 SLOPE = -0.75  # the cubic convolution's parameter, as PyTorch has it without antialiasing
 
@@ -67,7 +68,9 @@ class Resize(Composite):
                S(f32(1, 2, 4, 5), sizes=(7, 9), mode="linear", align_corners=True), S(f32(N, 3, 6), sizes=(13,), mode="linear"),
                S(bf16(1, 2, 3, 3), sizes=(5, 5)), S(f32(1, 1, 3, 4), sizes=(1, 1), mode="linear", align_corners=True),
                S(f32(1, 2, 5, 5), sizes=(7, 7), mode="linear", scales=(0.7, 0.7)), S(f32(1, 1, 2, 3, 4), sizes=(4, 3, 5), mode="linear"),
-               S(f32(1, 2, 5, 4), sizes=(9, 3), mode="cubic"), S(f64(1, 2, 7, 3), sizes=(12, 3), mode="cubic", align_corners=True)]
+               S(f32(1, 2, 5, 4), sizes=(9, 3), mode="cubic"), S(f64(1, 2, 7, 3), sizes=(12, 3), mode="cubic", align_corners=True),
+               S(f32(1, 1, 37, 5), sizes=(70, 21), mode="linear"), S(f32(1, 2, 70), sizes=(33,), mode="linear"),
+               S(f64(1, 3, 40, 3), sizes=(9, 70), mode="cubic"), S(bf16(1, 1, 3, 5), sizes=(7, 40), mode="cubic")]
     errors = [E(f32(2, 3), sizes=(1, 2, 3), match="needs at most one size an axis"),
               E(f32(2, 3), sizes=(0,), match="sizes must be positive"),
               E(f32(2, 3), sizes=(4,), mode="area", match="mode must be nearest, linear or cubic, got mode=area"),
@@ -88,7 +91,7 @@ class Resize(Composite):
         n = len(self.sizes)
         real = np.float64 if dtype == np.float64 else np.float32
         scales = self.scales or (0.0,) * n
-        every = zip(range(len(shape) - n, len(shape)), shape[-n:], self.sizes, scales, strict=True)
+        every = sorted(zip(range(len(shape) - n, len(shape)), shape[-n:], self.sizes, scales, strict=True), key=growth)
         return [(a, taps(d, s, self.mode, self.align_corners, r, real)) for a, d, s, r in every if d != s or r or self.mode != "nearest"]
 
     def ref(self, x: Any) -> Any:
@@ -109,6 +112,50 @@ class Resize(Composite):
             places = g.constant(at if len(at) > 1 else at[0], "places")
             x = F.one("gather_sum", x, places, g.constant(w, "weights"), axis=axis) if len(at) > 1 else F.gather(x, places, axis)
         return x
+
+    def expands(self, rule: str, active: tuple[bool, ...]) -> bool:
+        return rule != "vjp"
+
+    def pull(self, inputs: Values, output: Value, g: Value, wanted: tuple[bool, ...]) -> Pulled:
+        """What an element counts in each result, with those results."""
+        shape = inputs[0].shape
+        for axis, every in reversed(self._axes(shape, inputs[0].dtype.np)):
+            size, out = shape[axis], g.shape[axis]
+            assert isinstance(size, int) and isinstance(out, int)
+            table = np.zeros((out, size), compute_dtype(g.dtype).np)
+            for at, w in every:
+                np.add.at(table, (np.arange(out), at), w)
+            g = weighted(g, table, axis)
+        return (g,)
+
+
+def growth(axis: tuple[int, Any, int, Any]) -> tuple[float, int]:
+    """Axes that shrink come first, outer ones first; of those that grow the inner ones: what lies along memory is the most work."""
+    place, size, out, _ = axis
+    return out / size, -place if out > size else place
+
+
+def weighted(x: Value, table: Any, axis: int) -> Value:
+    """x @ table along an axis: few weights that are not 0 in a column are read where they are."""
+    held = table != 0
+    count, graph = int(held.sum(0).max(initial=0)), x.node.graph
+    if count == 0:
+        return F.full(graph, (*x.shape[:axis], table.shape[1], *x.shape[axis + 1 :]), 0, x.dtype)
+    if count > FEW:
+        if axis == len(x.shape) - 1:
+            return F.cast(F.matmul(F.widened(x), graph.constant(table, "weights")), x.dtype)
+        flat = F.reshape(F.widened(x), (*x.shape[: axis + 1], product(x.shape[axis + 1 :])))
+        y = F.matmul(graph.constant(table.T.copy(), "weights"), flat)
+        return F.cast(F.reshape(y, (*x.shape[:axis], table.shape[1], *x.shape[axis + 1 :])), x.dtype)
+    at = np.argsort(~held, axis=0, kind="stable")[:count]  # those that are not 0 first
+    found = held.sum(0)
+    last = np.maximum(found, 1) - 1
+    at = np.take_along_axis(at, np.minimum(np.arange(count)[:, None], last), 0)  # a column of fewer reads its last one again, for a share
+    shares = np.take_along_axis(table, at, 0) / np.where(np.arange(count)[:, None] < last, 1, count - last).astype(table.dtype)
+    y = F.one("gather_sum", x, graph.constant(at, "places"), graph.constant(shares, "weights"), axis=axis)
+    if found.all():
+        return y
+    return F.where(F.reshape(graph.constant(found > 0, "read"), (table.shape[1], *(1,) * (len(x.shape) - 1 - axis))), y, 0)
 
 
 def ranges(size: int, out: int) -> list[tuple[int, int]]:

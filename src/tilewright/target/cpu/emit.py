@@ -103,6 +103,17 @@ def _pad(f: FunctionText, ty: str, x: str, n: int, width: int, fill: str, wide: 
     return f.shuffle(wide, grown, fill, [i if i < n else width for i in range(width)])
 
 
+def pick(f: FunctionText, target: TargetSpec, table: Registers, index: Registers) -> str:
+    """One instruction of AVX-512 on two registers of 32- or 64-bit floats."""
+    n, size = index.type.shape[0], table.type.dtype.itemsize
+    if not (target.has("avx512f") and table.type.dtype.is_float and n * size == 64 and table.type.shape == (2 * n,)):
+        raise CompileError(f"cpu: picks need AVX-512 and a table of two registers of f32 or f64, got {table.type} by {index.type}")
+    whole, row = vector(n, table.elem), table.rows[0]
+    low, high = row if len(row) == 2 else (f.shuffle(vector(2 * n, table.elem), row[0], "poison", range(k, k + n)) for k in (0, n))
+    args = [(whole, low), (vector(n, index.elem), index.rows[0][0]), (whole, high)]
+    return f.intrinsic(f"llvm.x86.avx512.vpermi2var.{'ps' if size == 4 else 'pd'}.512", whole, args)
+
+
 def shuffle_tile(f: FunctionText, a: Registers, b: Registers, order: Sequence[int]) -> list[list[str]]:
     """Elements of two rows by constant index; a result register that takes from two registers is one shuffle."""
     elem, n = elem_type(a.type.dtype), a.type.shape[0]
@@ -310,6 +321,10 @@ class Emitter(Skeleton):
     def do_shuffle(self, instr: Instr) -> None:
         a, b = (self.tile(x) for x in instr.operands)
         self._tile(instr, shuffle_tile(self.f, a, b, instr.attrs["order"]))
+
+    def do_pick(self, instr: Instr) -> None:
+        table, index = (self.tile(x) for x in instr.operands)
+        self._tile(instr, [[pick(self.f, self.target, table, index)]])
 
     def do_reduce(self, instr: Instr) -> None:
         self._tile(instr, reduce_tile(self.f, instr.attrs["fn"], self.tile(instr.operands[0]), instr.attrs["axis"]))

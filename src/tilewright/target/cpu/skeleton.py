@@ -18,7 +18,7 @@ from .registers import Registers, chunk_sizes, chunks, elem_type
 
 # --- What a kernel knows about its 32-bit words, so that rounding them to bf16 costs no more than it must.
 
-MOVES = frozenset(("broadcast", "reshape", "extract", "bitcast", "transpose", "reverse", "shuffle"))
+MOVES = frozenset(("broadcast", "reshape", "extract", "bitcast", "transpose", "reverse", "shuffle", "pick"))
 KEEPS = frozenset(("neg", "abs", "sign", "floor", "ceil", "round", "trunc", "max", "min", "or", "xor"))  # short of short operands
 BITS = frozenset(("and", "or", "xor", "shl", "shr", "not", "mulhi"))
 

@@ -1,5 +1,5 @@
 """Sampling images and volumes at given places: grid_sample, and resizing with antialiasing
-(two products with constant weights)."""
+(sums of few weights, or products, an axis)."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import numpy as np
 
 from .... import ops as O
 from ....core import dtypes as dt
+from ....core.dtypes import compute_dtype
 from ....core.errors import UnsupportedError
 from ....ir.graph import Value
 from ....ops.index.weighted import grid_sample
-from ....ops.rows.resize import cubic_weight
-from .registry import Context, aten
+from ....ops.rows.resize import cubic_weight, growth, weighted
+from .registry import Context, aten, placed
 from .resize import static
 
 Array = np.ndarray[Any, Any]
@@ -41,11 +42,15 @@ def _weights(size: int, out: int, align: bool, factor: float | None, kernel: Any
     return table
 
 
+@placed
 def _antialiased(c: Context, x: Value, align: bool, factors: Any, kernel: Any, width: int) -> Value:
     if x.dtype is dt.u8:
         return _antialiased_bytes(c, x, align, factors, kernel, width)
-    rows, columns = _tables(c, x, x.shape[-2:], static(c, x, 2, "interpolate"), align, factors, kernel, width)
-    return c.emit(O.Matmul(), c.constant(rows, "weights"), c.emit(O.Matmul(transpose_b=True), x, c.constant(columns, "weights")))
+    sizes, outs = x.shape[-2:], static(c, x, 2, "interpolate")
+    tables = _tables(x, sizes, outs, align, factors, kernel, width)
+    for axis, _, _, table in sorted(zip((2, 3), sizes, outs, tables, strict=True), key=growth):
+        x = weighted(x, table.T, axis)
+    return x
 
 
 def _antialiased_bytes(c: Context, x: Value, align: bool, factors: Any, kernel: Any, width: int) -> Value:
@@ -62,10 +67,10 @@ def _antialiased_bytes(c: Context, x: Value, align: bool, factors: Any, kernel: 
     return c.cast(wide, dt.u8)
 
 
-def _tables(c: Context, like: Value, sizes: Any, outs: Any, align: bool, factors: Any, kernel: Any, width: int) -> list[Any]:
-    """The weights along rows and columns, in the dtype of `like`: [size of the result, size of the input]."""
-    given = [*(factors or ()), None, None][:2]
-    return [_weights(n, out, align, factor, kernel, width).astype(like.dtype.np) for n, out, factor in zip(sizes, outs, given, strict=True)]
+def _tables(like: Value, sizes: Any, outs: Any, align: bool, factors: Any, kernel: Any, width: int) -> list[Any]:
+    """The weights along rows and columns: [size of the result, size of the input]."""
+    given, dtype = [*(factors or ()), None, None][:2], compute_dtype(like.dtype).np
+    return [_weights(n, out, align, factor, kernel, width).astype(dtype) for n, out, factor in zip(sizes, outs, given, strict=True)]
 
 
 for _name, _kernel, _width in (("bilinear", _triangle, 2), ("bicubic", partial(cubic_weight, slope=-0.5), 4)):
@@ -79,10 +84,14 @@ for _name, _kernel, _width in (("bilinear", _triangle, 2), ("bicubic", partial(c
         return _antialiased(c, x, bool(align), factors, kernel, width)
 
     @aten(f"_upsample_{_name}2d_aa_backward.default")
+    @placed
     def backward(c: Context, g: Value, size: Any, shape: Any, align: bool, *factors: Any, kernel: Any = _kernel,
                  width: int = _width) -> Value:
-        rows, columns = _tables(c, g, static(c, g, 2, "interpolate"), g.shape[-2:], bool(align), factors, kernel, width)
-        return c.emit(O.Matmul(), c.constant(rows.T.copy(), "weights"), c.emit(O.Matmul(), g, c.constant(columns, "weights")))
+        sizes = static(c, g, 2, "interpolate")
+        tables = _tables(g, sizes, g.shape[-2:], bool(align), factors, kernel, width)
+        for axis, _, _, table in sorted(zip((2, 3), g.shape[-2:], sizes, tables, strict=True), key=growth):
+            g = weighted(g, table, axis)
+        return g
 
 
 # --- grid_sample ----------------------------------------------------------------------------------------------------------------------
