@@ -48,7 +48,7 @@ put, place, putmask, copyto, along, diagonal = map(
 CASES: dict[str, tuple[Callable[[Any, Any], Any], tuple[str, ...]]] = {  # functions of the module (tw or NumPy) and an array
     "modf": (lambda m, x: m.modf(x), FLOATS),
     "isneginf": (lambda m, x: (m.isneginf(x), m.isposinf(x)), FLOATS),
-    "iscomplex": (lambda m, x: (m.iscomplex(x), m.isreal(x), np.array(m.iscomplexobj(x)), np.array(m.isrealobj(x)), np.array(m.isscalar(x))), (*REAL, "c64")),
+    "iscomplex": (lambda m, x: (m.iscomplex(x), m.isreal(x), np.array([m.iscomplexobj(x), m.isrealobj(x), m.isscalar(x)])), (*REAL, "c64")),
     "bitwise_count": (lambda m, x: m.bitwise_count(x), INTEGERS),
     "piecewise": (lambda m, x: m.piecewise(x, [x > 2, x < 0], [lambda v: v * 2, -1.0, 7.0]), NUMBERS),
     "piecewise of one": (lambda m, x: m.piecewise(x[0], x[0] > 2, [3.0]), NUMBERS),

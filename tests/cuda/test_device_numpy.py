@@ -215,6 +215,101 @@ def test_known_calls_do_not_enter_the_interpreter(fake: FakeDriver, monkeypatch:
     np.testing.assert_allclose(held.numpy(), a + 0.5, rtol=1e-6)
 
 
+def test_views_writes_and_new_arrays_do_not_enter_the_interpreter(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tilewright.array import arrays
+    from tilewright.array.cuda import calls as python
+
+    a = numbers(4, 6)
+    x, one = put(a), put(numbers(6))
+    b, y = one.numpy(), x + 0.5  # y has no header yet
+
+    def writes(x: Any, y: Any, b: Any) -> Any:
+        x[0] = 2.0
+        x[-1] = b
+        x[1:3] = 7
+        x[...] = y
+        x[::2] = 1.5
+        return x
+
+    views: list[Callable[[Any], Any]] = [
+        lambda x: x.T, lambda x: x[1], lambda x: x[1:3], lambda x: x[::-1, None, 2], lambda x: x[..., 0], lambda x: x.reshape(6, 4),
+        lambda x: x.reshape((2, -1)), lambda x: x.transpose(1, 0), lambda x: x.swapaxes(0, 1), lambda x: x[None].squeeze(0), lambda x: x.mT,
+        lambda x: x.diagonal(1), lambda x: x.expand(2, 4, 6) if isinstance(x, tw.Array) else np.broadcast_to(x, (2, 4, 6)),
+        lambda x: (tw if isinstance(x, tw.Array) else np).flip(x, axis=1), lambda x: x.view(), lambda x: x[1].reshape(3, 2)[2]]  # fmt: skip
+    makers: list[tuple[Callable[[], Any], Any]] = [
+        (lambda: tw.zeros((2, 3), device="cuda"), np.zeros((2, 3))), (lambda: tw.zeros(4, device="cuda"), np.zeros(4)),
+        (lambda: tw.ones((1 + 1, 2), dtype=tw.float16, device="cuda"), np.ones((2, 2))),
+        (lambda: tw.full((3,), 2.5, device="cuda"), np.full(3, 2.5)), (lambda: tw.zeros((2, 2), tw.int32, device="cuda"), np.zeros((2, 2)))]
+    z = put(a)
+    for _ in range(2):
+        writes(z, x, one)
+        for make, _want in makers:
+            make()
+    entered: list[str] = []
+    for name in ("run", "quick", "taken", "put", "reshape", "create"):
+        monkeypatch.setattr(python, name, lambda *args, _name=name, **kwargs: entered.append(_name))
+    monkeypatch.setattr(arrays, "attribute", lambda x, name: entered.append(name))
+    for source in (x, y):
+        for view in views:
+            made = view(source)
+            assert type(made) is tw.Array and made.shape == view(source.numpy()).shape and made.dtype == np.float32
+            np.testing.assert_array_equal(made.numpy(), view(source.numpy()))
+    made_here = [(make().numpy(), want) for make, want in makers]
+    after = writes(z, x, one)
+    assert not entered and fake.native
+    monkeypatch.undo()
+    for got, want in made_here:
+        np.testing.assert_array_equal(got, want)
+    np.testing.assert_array_equal(after.numpy(), writes(a.copy(), a, b))
+    held, row = z.view(), z[0]
+    z[0] = 2.0  # others hold the memory: a copy, and nobody sees the write
+    z[1] = 3.0
+    assert z[0, 0].item() == 2 and held[0, 0].item() == 1.5 == row[0].item() and z[1, 0].item() == 3
+    w = x + 1.0
+    w[0] = 2.0
+    w[0] = w[1]
+    np.testing.assert_allclose(w.numpy(), np.concatenate([a[1:2], a[1:]]) + 1, rtol=1e-6)
+    with pytest.raises(IndexError):
+        x[9]
+    with pytest.raises(IndexError):
+        x[9] = 1.0
+    assert (x.device, x.T.device, x[0, 0].device) == ("cuda", "cuda", "cuda") and x[0, 0].shape == ()
+
+
+def test_known_calls_on_other_streams(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tilewright.array.cuda import calls as python
+
+    a = numbers(3, 5)
+    x = put(a)
+    call = lambda v: tw.exp(v) * 2.5 - v
+    zeros = lambda: tw.zeros((2, 3), device="cuda")
+    with tw.stream(7):
+        y = x + 0.0
+        call(y), zeros()
+        entered: list[str] = []
+        for name in ("run", "quick", "create"):
+            monkeypatch.setattr(python, name, lambda *args, _name=name, **kwargs: entered.append(_name))
+        fake.streams.clear()
+        fake.waits.clear()
+        made, nothing = call(y), zeros()
+        assert not entered and set(fake.streams) == {7} and not fake.waits
+        monkeypatch.undo()
+        y[0] = 1.0
+        y[0] = 1.0
+    b = np.concatenate([np.ones_like(a[:1]), a[1:]])
+    np.testing.assert_allclose(made.numpy(), np.exp(a) * 2.5 - a, rtol=1e-5)
+    np.testing.assert_allclose(y.numpy(), b, rtol=1e-6)
+    assert nothing.tolist() == [[0] * 3] * 2
+    np.testing.assert_allclose((made + x).numpy(), np.exp(a) * 2.5, rtol=1e-5)  # x is of the default stream, made of 7: one waits
+    assert (0, 7) in fake.waits
+    before = len(fake.memory.kept)
+    for _ in range(5):
+        with tw.stream(7):
+            call(y)
+    tw.synchronize()
+    assert len(fake.memory.kept) <= before + 1
+
+
 def test_known_calls_with_numbers_that_are_alike(gpu: Any) -> None:
     x = put(np.array([1.0, -2.0], np.float32))
     for _ in range(3):

@@ -370,6 +370,8 @@ for _name, (_entry, _told) in native.FUNCTIONS.items():
 OFFERED["where"] = native.function("where", 3, OFFERED["where"], "condition, x1=None, x2=None, /")
 for _name in reductions.NATIVE:
     OFFERED[_name] = native.function(_name, "_reduce", OFFERED[_name], reductions.NATIVE[_name])
+for _name in ("empty", "zeros", "ones", "full"):  # native on a GPU alone
+    OFFERED[_name] = native.function(_name, "_create", OFFERED[_name], native.signature(OFFERED[_name]))
 for _name in ("matmul", "softmax", "log_softmax", "var", "std", "cumsum"):  # native for Arrays on a GPU alone
     OFFERED[_name] = native.function(_name, "_other", OFFERED[_name], native.signature(OFFERED[_name]))
 OFFERED |= {_name: OFFERED[_other] for _name, _other in elementwise.ALIASES.items()}

@@ -166,6 +166,8 @@ def install() -> None:
     # As a native method, not a function: the interpreter would inline a function and never see the slot.
     setattr(Array, "__getitem__", _new_method(Array, ctypes.addressof(subscript)))  # noqa: B010
     _word(_word(at + _AS_MAPPING).value + 8).value = entry
+    assign = _word(_word(at + _AS_MAPPING).value + 16)
+    native.state[H.STATE.index("WRITE")], assign.value = assign.value, native.library.address("tw_device_assign")
     for name, view in _ATTRIBUTES.items():
         doc = (Array.__dict__[name].__doc__ or f"See NumPy's {name}.").encode()
         entry = native.library.address("tw_eager_transposed" if name == "T" else "tw_eager_view" if view else "tw_eager_attribute")

@@ -520,12 +520,14 @@ def tw_eager_matmul(x, y):
 
 def tw_eager_subscript(x, key):
     s = address(state)
-    h = header_of(x)
+    h = header_anywhere(x)
     t = ld64(key + 8)
     ok = 0
+    taken = 0  # axes, by integers
     if h != 0:
-        if t == ld64(s + S_LONG) or t == ld64(s + S_SLICE):
+        if t == ld64(s + S_LONG) or t == ld64(s + S_SLICE) or t == ld64(s + S_ELLIPSIS) or t == ld64(s + S_NONE):
             ok = 1
+            taken = t == ld64(s + S_LONG)
         elif t == ld64(s + S_TUPLE):
             n = ld64(key + 16)
             ok = 1
@@ -534,7 +536,11 @@ def tw_eager_subscript(x, key):
                 t = ld64(ld64(key + 24 + 8 * i) + 8)
                 if t != ld64(s + S_LONG) and t != ld64(s + S_SLICE) and t != ld64(s + S_ELLIPSIS) and t != ld64(s + S_NONE):
                     ok = 0
+                if t == ld64(s + S_LONG):
+                    taken += 1
                 i += 1
+        if header_of(x) == 0 and taken >= ldi32(h + 24):  # an element, which nobody may read
+            ok = 0
     if ok == 0:
         args = stack(16)
         st64(args, x)
@@ -549,7 +555,7 @@ def tw_eager_subscript(x, key):
         if array == 0:
             return 0
         found = array
-    return wrap(found)
+    return wrap_beside(x, found)
 
 
 def forced(x):

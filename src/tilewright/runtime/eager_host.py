@@ -99,5 +99,5 @@ EXPORTS = (*(f"tw_{name}" for name in (
     "eager_call3", "eager_call_method", "eager_call_clone", "eager_call_expand", "eager_call_flip", "eager_call_expand_dims",
     "eager_call_unfold", "eager_call_copy", "eager_call_astype", "eager_call_reduce", "eager_compare", "eager_subscript",
     "eager_matmul", "eager_getbuffer", "eager_attribute", "eager_view", "eager_transposed", "eager_dealloc", "device_learn",
-    "eager_call_other")),
+    "eager_call_other", "eager_call_create", "device_assign")),
     *(f"tw_op_{name}" for name in (*NUMBER_SLOTS, *UNARY_SLOTS)), *(f"tw_in_place_{name}" for name in IN_PLACE_SLOTS), *BLOCKS)

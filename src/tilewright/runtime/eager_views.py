@@ -24,7 +24,7 @@ def axis_of(x, nd, to):
     return k >= 0 and k < nd
 
 
-def new_view(h, nd, dims, strides, data, flags):
+def new_view(x, h, nd, dims, strides, data, flags):
     s = address(state)
     descr = ld64(h + 56)
     st64(descr, ld64(descr) + 1)
@@ -37,7 +37,7 @@ def new_view(h, nd, dims, strides, data, flags):
         PyErr_Clear()
         Py_DecRef(made)
         return 0
-    return wrap(made)
+    return wrap_beside(x, made)
 
 
 def axis_given(args, nargs, names):
@@ -49,11 +49,14 @@ def axis_given(args, nargs, names):
 
 
 def method(name, args, nargs, names):
-    h = header_of(ld64(args))
+    x = ld64(args)
+    h = header_anywhere(x)
     count = nargs
     if names != 0:
         count += ld64(names + 16)
     if h == 0 or count > 8:
+        return 0
+    if header_of(x) == 0 and (names != 0 or (name == ld64(address(state) + S_RESHAPE) and (ld32(h + 64) & 1) == 0)):
         return 0
     given = stack(64)
     copy(given, args, 8 * count)
@@ -65,7 +68,7 @@ def method(name, args, nargs, names):
     if ld64(found + 8) != ld64(address(state) + S_NDARRAY):
         Py_DecRef(found)
         return 0
-    return wrap(found)
+    return wrap_beside(x, found)
 
 
 def tw_eager_call_method(table, args, nargs, names):
@@ -78,10 +81,10 @@ def tw_eager_call_method(table, args, nargs, names):
 
 
 def clone(x):
-    h = header_of(x)
+    h = header_anywhere(x)
     if h == 0:
         return 0
-    return new_view(h, ldi32(h + 24), ld64(h + 32), ld64(h + 40), ld64(h + 16), ld32(h + 64) & 1024)
+    return new_view(x, h, ldi32(h + 24), ld64(h + 32), ld64(h + 40), ld64(h + 16), ld32(h + 64) & 1024)
 
 
 def tw_eager_call_clone(table, args, nargs, names):
@@ -142,7 +145,7 @@ def tw_eager_call_copy(table, args, nargs, names):
 
 
 def expanded(args, nargs):
-    h = header_of(ld64(args))
+    h = header_anywhere(ld64(args))
     if h == 0:
         return 0
     nd = ldi32(h + 24)
@@ -171,7 +174,7 @@ def expanded(args, nargs):
                 return 0
         st64(strides + 8 * i, step)
         i += 1
-    return new_view(h, n, dims, strides, ld64(h + 16), 0)
+    return new_view(ld64(args), h, n, dims, strides, ld64(h + 16), 0)
 
 
 def tw_eager_call_expand(table, args, nargs, names):
@@ -184,7 +187,7 @@ def tw_eager_call_expand(table, args, nargs, names):
 
 
 def flipped(x, axis):
-    h = header_of(x)
+    h = header_anywhere(x)
     if h == 0:
         return 0
     nd = ldi32(h + 24)
@@ -204,7 +207,7 @@ def flipped(x, axis):
             step = 0 - step
         st64(strides + 8 * i, step)
         i += 1
-    return new_view(h, nd, ld64(h + 32), strides, data, ld32(h + 64) & 1024)
+    return new_view(x, h, nd, ld64(h + 32), strides, data, ld32(h + 64) & 1024)
 
 
 def tw_eager_call_flip(table, args, nargs, names):
@@ -219,7 +222,7 @@ def tw_eager_call_flip(table, args, nargs, names):
 
 
 def with_axis(x, axis):
-    h = header_of(x)
+    h = header_anywhere(x)
     at = stack(8)
     st64(at, 0)
     if h == 0:
@@ -236,7 +239,7 @@ def with_axis(x, axis):
     st64(strides + 8 * k, 0)
     copy(dims + 8 * k + 8, ld64(h + 32) + 8 * k, 8 * (nd - k))
     copy(strides + 8 * k + 8, ld64(h + 40) + 8 * k, 8 * (nd - k))
-    return new_view(h, nd + 1, dims, strides, ld64(h + 16), ld32(h + 64) & 1024)
+    return new_view(x, h, nd + 1, dims, strides, ld64(h + 16), ld32(h + 64) & 1024)
 
 
 def tw_eager_call_expand_dims(table, args, nargs, names):
@@ -251,7 +254,7 @@ def tw_eager_call_expand_dims(table, args, nargs, names):
 
 
 def windows(args, nargs):
-    h = header_of(ld64(args))
+    h = header_anywhere(ld64(args))
     if h == 0:
         return 0
     nd = ldi32(h + 24)
@@ -275,7 +278,7 @@ def windows(args, nargs):
     st64(strides + 8 * nd, ld64(strides + 8 * k))
     st64(dims + 8 * k, (n - size) // step + 1)
     st64(strides + 8 * k, ld64(strides + 8 * k) * step)
-    return new_view(h, nd + 1, dims, strides, ld64(h + 16), 0)
+    return new_view(ld64(args), h, nd + 1, dims, strides, ld64(h + 16), 0)
 
 
 def tw_eager_call_unfold(table, args, nargs, names):
@@ -295,25 +298,28 @@ def python_attribute(x, name):
 
 
 def tw_eager_attribute(x, name):
+    s = address(state)
     h = header_of(x)
+    if h == 0 and place_of(x) != 0 and name != ld64(s + S_DEVICE):
+        h = ld64(place_of(x) + ld64(s + S_P_HEADER))
     if h == 0:
         return python_attribute(x, name)
     return PyObject_GetAttr(h, name)
 
 
 def tw_eager_view(x, name):
-    h = header_of(x)
+    h = header_anywhere(x)
     if h == 0:
         return python_attribute(x, name)
     found = PyObject_GetAttr(h, name)
     if found == 0:
         PyErr_Clear()
         return python_attribute(x, name)
-    return wrap(found)
+    return wrap_beside(x, found)
 
 
 def tw_eager_transposed(x, name):
-    h = header_of(x)
+    h = header_anywhere(x)
     nd = 0
     if h != 0:
         nd = ldi32(h + 24)
@@ -326,7 +332,7 @@ def tw_eager_transposed(x, name):
         st64(dims + 8 * i, ld64(ld64(h + 32) + 8 * (nd - 1 - i)))
         st64(strides + 8 * i, ld64(ld64(h + 40) + 8 * (nd - 1 - i)))
         i += 1
-    made = new_view(h, nd, dims, strides, ld64(h + 16), ld32(h + 64) & 1024)
+    made = new_view(x, h, nd, dims, strides, ld64(h + 16), ld32(h + 64) & 1024)
     if made == 0:
         return tw_eager_view(x, name)
     return made

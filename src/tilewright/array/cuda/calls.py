@@ -402,14 +402,36 @@ def put(x: Array, key: Any, value: Any) -> None:
     v = _value(x, value)
     if _is_basic(key):
         header = P.own(x).header[_whole(key)]
-        _assign(Placed(header, x._node.stream), v)
+        target = Placed(header, x._node.stream)
+        _assign(target, v)
         x._node.stream = P.current()
+        _write_noted(x, key, value, target, v)
     elif _is_mask(x, key) and v.key.size == 1:
         mask = place(leaf(key, "setitem") if type(key) is Array else P.wrap(P.uploaded(key)))
         more = mask.header[(..., *[None] * (x.ndim - mask.header.ndim))]
         x._node = kernels.run("where", [Placed(more, mask.stream), Placed(v.header.reshape(()), v.stream), place(x)])
     else:
         x._node = place(Index(x, key).changed(x, P.wrap(v), "set"))
+
+
+def _write_noted(x: Array, key: Any, value: Any, target: Placed, v: Placed) -> None:
+    """Host code may make this write by itself from now on, into memory that lies as x does."""
+    constant = type(value) in NUMBERS
+    args = (x, key.start, key.stop, key.step, value) if type(key) is slice else (x, key, value)
+    mine = constant or (type(value) is Array and getattr(value, "_node", None) is v)
+    if not mine or not target.key.size or v.header.ndim > target.header.ndim:
+        return
+
+    def make() -> direct.Plan | None:
+        found = kernels.copies(target, v) or kernels._copies(target, v)
+        if len(found) > 1:
+            return None
+        ((kernel, read, write),) = found
+        kernel.load(2)
+        places = [(len(args) - 1, read), (0, target.address - place(x).address + write)]
+        return direct.Plan("setitem", [*[None] * (len(args) - 1), v if constant else None], [], None, [direct.Start.of(kernel, places)])
+
+    direct.note("setitem", args, {}, make)
 
 
 def _is_mask(x: Array, key: Any) -> bool:
@@ -498,7 +520,22 @@ def create(name: str, fn: Fn, args: Sequence[Any], kwargs: dict[str, Any], devic
         P.clear(made)
     elif value is not None:
         kernels.copy_into(made, value)
+    if args and known is not None and 0 < key.nbytes <= SMALL and key.dtype.itemsize < 16 and not any(type(x) is Array for x in args):
+        given = (*(args[0] if type(args[0]) is tuple else args[:1]), *args[1:])
+        direct.note(name, given, {**kwargs, "device": device}, lambda: _create_plan(name, made, value, len(given) + len(kwargs) + 1))
     return P.wrap(made)
+
+
+def _create_plan(name: str, made: Placed, value: Placed | None, count: int) -> direct.Plan:
+    """A new array by host code: zeros by a kernel, too."""
+    launches: list[direct.Start] = []
+    if name != "empty":
+        number = P.number(0, made.dtype) if value is None else value
+        ((kernel, read, write),) = kernels.copies(made, number) or kernels._copies(made, number)
+        kernel.load(2)
+        launches.append(direct.Start.of(kernel, [(count - 1, read), (count, write)]))
+        return direct.Plan(name, [*[None] * (count - 1), number], [made.nbytes], made.key, launches)
+    return direct.Plan(name, [None] * count, [made.nbytes], made.key, launches)
 
 
 def as_array(obj: Any, dtype: np.dtype[Any] | None, device: Any, copy: bool | None) -> Array:

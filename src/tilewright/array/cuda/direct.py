@@ -4,6 +4,7 @@ first and notes its launches (`note`); they are written down as words, and the n
 from __future__ import annotations
 
 import ctypes
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from .placed import _State
 
 Fn = Callable[..., Any]
-STATICS = (type(None), bool, str, np.dtype, type)  # arguments that are known by their identity, beside tuples of integers
+STATICS = (type(None), bool, str, np.dtype, type, type(...))  # arguments that are known by their identity, beside tuples of integers
 PLANS = 2048
 
 
@@ -70,9 +71,10 @@ class Start:
 class Plan:
     """The launches of a call over its operands and buffers, the last of which is the result."""
 
-    def __init__(self, name: str, operands: Sequence[Placed | None], buffers: Sequence[int], result: Key,
-                 launches: Sequence[Start]) -> None:
-        """`operands`: the numbers among the arguments; `buffers`: their bytes."""
+    def __init__(self, name: str, operands: Sequence[Placed | None], buffers: Sequence[int], result: Key | None,
+                 launches: Sequence[Start], *, any_stream: bool = True) -> None:
+        """`operands`: the numbers among the arguments; `buffers`: their bytes. A write has no result. `any_stream`: the launches need
+        nothing that belongs to the default one."""
         self.keep: list[Any] = [operands, result, launches, name]
         rooms = [(cuda_array.small(n)[1], cuda_array.rounded(n)) for n in buffers]
         free = cuda_array.small(0)[0]
@@ -85,7 +87,8 @@ class Plan:
                      len(x.moved), x.faults]
         constants = self._words([0 if p is None else p.address for p in operands])
         room_rows = self._words([v for kept, size in rooms for v in (id(kept), id(size))])
-        self.address = self._words([constants, self._words(rows), len(launches), room_rows, len(rooms), id(result), id(free), id(name)])
+        self.address = self._words([constants, self._words(rows), len(launches), room_rows, len(rooms), id(result), id(free), id(name),
+                                    int(any_stream)])
 
     def _words(self, values: Sequence[int]) -> int:
         made = (ctypes.c_int64 * max(1, len(values)))(*values)
@@ -141,7 +144,7 @@ def note_session(name: str, args: Sequence[Any], kwargs: dict[str, Any], given: 
             launches.append(Start(int(s.function), s.grid, s.block, s.shared, [int(w) for w in s.words], moved, faults, (found, schedule)))
         shape = tuple(int(n) for n in out.shape)
         key = key_of(out.dtype.np, shape, tuple(int(n) * out.dtype.itemsize for n in row_major(shape)))
-        return Plan(name, [None] * every, [*buffers, out.nbytes], key, launches)
+        return Plan(name, [None] * every, [*buffers, out.nbytes], key, launches, any_stream=False)
 
     note(name, args, kwargs, make)
 
@@ -163,7 +166,7 @@ def _learn(table: int, names: Any, args: Sequence[Any], count: int, options: dic
     assert _here.noted is not None
     name, theirs, kwargs, plan = _here.noted
     same = len(theirs) == count and all(x is y for x, y in zip(args, theirs, strict=False)) and kwargs == options
-    own = id(_tables.get(name, b"")) + _BYTES, id(_tables.get(ALIASES.get(name, name), b"")) + _BYTES
+    own = id(written), id(_tables.get(name, b"")) + _BYTES, id(_tables.get(ALIASES.get(name, name), b"")) + _BYTES
     plain = all(type(x) in (Array, int, float) or isinstance(x, STATICS) or (type(x) is tuple and all(type(i) is int for i in x))
                 for x in args)
     if not same or table not in own or not plain or len(args) > D.ARGUMENTS:
@@ -209,9 +212,48 @@ def _current(_: int) -> int:
     return -1
 
 
-def _more(size: int) -> int:
+def _more(size: int, stream: int) -> int:
     """The address of a new small block."""
-    return cuda_array._allocated(size, 0)[0]
+    return cuda_array._allocated(size, stream)[0]
+
+
+def _less(address: int, stream: int) -> None:
+    """A small block of a stream goes back."""
+    cuda_array.small(0)[0](address, stream)
+
+
+def _chosen(_: int) -> int:
+    """The stream of a call inside `tw.stream`."""
+    from . import placed as P
+
+    return P.current()
+
+
+def created(table: int, form: Fn, names: Any, *args: Any) -> Any:
+    """A call of a function that makes Arrays, which host code does not know: it takes a shape by its sizes."""
+    _here.waits, _here.noted = True, None
+    try:
+        made = form(*args[: -len(names)], **dict(zip(names, args[-len(names) :], strict=True)))
+        if _here.noted is not None:
+            flat = (*args[0], *args[1:]) if type(args[0]) is tuple else args
+            _learn(table, names, flat, len(flat) - len(names), dict(zip(names, args[-len(names) :], strict=True)))
+        return made
+    finally:
+        _here.waits, _here.noted = False, None
+
+
+def written(x: Array, key: Any, value: Any) -> None:
+    """`x[key] = value` that host code does not know."""
+    from .calls import put
+
+    _here.waits, _here.noted = True, None
+    try:
+        put(x, key, value)
+        if _here.noted is not None:
+            args = (x, key.start, key.stop, key.step, value) if type(key) is slice else (x, key, value)
+            _learn(id(written), None, args, len(args), {})
+    finally:
+        _here.waits, _here.noted = False, None
 
 
 def _set(name: str, value: Any, *, word: bool = False) -> None:
@@ -240,14 +282,18 @@ def begin(state: _State) -> None:
     _plans.clear()
     _objects["KNOWN"] = known
     probe = object()
-    for prefix, cls, names in (("P", P.Placed, ("_key", "_address", "stream", "_home", "keep")),
+    for prefix, cls, names in (("P", P.Placed, ("_key", "_address", "stream", "_home", "keep", "_header")),
                                ("B", cuda_array.Block, ("address", "stream", "_free", "kept"))):
         for name in names:
             thing = object.__new__(cls)
             _set(f"{prefix}_{name.strip('_').upper()}", _field(thing, name, probe), word=True)
             delattr(thing, name)
     for name, value in {"BLOCK": cuda_array.Block, "PLACED": P.Placed, "ZERO": 0, "CURRENT": _current, "MISSED": missed, "MORE": _more,
-                        "KEYED": P.keyed, "NOTED": state.started.append}.items():
+                        "LESS": _less, "KEYED": P.keyed, "HEADED": P.headed, "NOTED": state.started.append, "BEGUN": P.started,
+                        "CHOSEN": _chosen, "STORAGE": P.Storage, "TRUE": True, "WRITTEN": written,
+                        "CREATED": created, "RESHAPE": sys.intern("reshape"),
+                        "DEVICE": sys.intern("device")}.items():
         _set(name, value)
+    _set("STORED_OWN", _field(object.__new__(P.Storage), "own", probe), word=True)
     _set("START", cuda_launch.address_of("cuLaunchKernelEx"), word=True)
     _set("KNOWN", ctypes.addressof(known), word=True)

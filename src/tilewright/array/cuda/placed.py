@@ -165,6 +165,11 @@ def keyed(p: Placed) -> None:
     p.key, p.home  # noqa: B018
 
 
+def headed(p: Placed) -> None:
+    """Make the header of a result, for a view of it."""
+    p.header  # noqa: B018
+
+
 def refused(node: Node) -> OnDevice:
     return OnDevice(f"Array: {shown(node)} lies on cuda, and this needs it in the memory of the host; use x.to('cpu') or x.numpy()")
 
@@ -385,6 +390,8 @@ def number(value: Any, dtype: np.dtype[Any]) -> Placed:
         if len(known) >= NUMBERS:
             known.pop(next(iter(known)))
         found = known[key] = uploaded(made)
+        status = cuda_launch.library().cuStreamSynchronize(found.stream)  # host code uses it on all streams
+        cuda_launch.check(status, "cuStreamSynchronize", "a number's copy")
     return found
 
 
