@@ -229,6 +229,8 @@ def measure(name: str, module: nn.Module, inputs: tuple[Any, ...], train: bool, 
     if "tw.compile" in args.peers and not train and not on_gpu:
         session = tw.compile(module, inputs)
         calls["tw.compile"] = lambda: session(*inputs)
+    if "nothing" in args.peers and not train:
+        calls["nothing"] = dynamo_alone(module, inputs)
     if "inductor" in args.peers:
         start = time.perf_counter()
         calls["inductor"] = make(torch.compile(module, options={"freezing": True} if args.freeze else None))
@@ -292,6 +294,8 @@ def overhead(args: argparse.Namespace) -> None:
                 beyond = ours - sum(bare.get(k, float("nan")) for k in inside)
                 print(f"{name:12s} {kind:8s} tilewright {ours:7.1f} us, beyond the graphs' own calls {beyond:6.1f}"
                       + "".join(f"  {k} {t:7.1f}" for k, t in times.items()), flush=True)
+            idle = interleaved({"call": dynamo_alone(module, (torch.randn(shape, device=args.device),))}, 0.3, batch)["call"]
+            print(f"{name:12s} a call of a graph that does nothing, which is dynamo's own part: {1e6 * idle:.1f} us", flush=True)
     if not on_gpu:
         module = small_layers()["40 linears"][0].eval()
         torch._dynamo.reset()
@@ -301,6 +305,22 @@ def overhead(args: argparse.Namespace) -> None:
             times = interleaved({"call": lambda: held(x), "graph": graph_alone(found[0], "cpu")}, 0.5)
         call, graph = 1e6 * times["call"], 1e6 * times["graph"]
         print(f"40 linears, frozen: a call {call:.1f} us, beyond the graph's own {call - graph:.1f}")
+
+
+def dynamo_alone(module: nn.Module, inputs: tuple[Any, ...]) -> Callable[[], Any]:
+    """A compiled call whose graphs give their first results again: guards and wrappers are dynamo's own part of every call."""
+    def nothing(graph: Any, given: Any) -> Any:
+        results = graph(*given)
+        return lambda *_: results
+
+    call = torch.compile(lambda *given: module(*given), backend=nothing)
+
+    def run() -> Any:
+        with torch.no_grad():
+            return call(*inputs)
+
+    run()
+    return run
 
 
 def small_call(call: Any, module: nn.Module, x: torch.Tensor, kind: str) -> Callable[[], Any]:
@@ -338,12 +358,13 @@ def main() -> None:
     ap.add_argument("--train", action="store_true")
     ap.add_argument("--both", action="store_true", help="inference, then a training step")
     ap.add_argument("--mode", choices=("eval", "train"), default="train", help="of batch norms in a training step")
-    ap.add_argument("--freeze", action="store_true", help="weights as constants, for ours and for inductor")
+    ap.add_argument("--freeze", action="store_const", const=True, default=False, help="weights as constants, for ours and for inductor")
+    ap.add_argument("--watch", dest="freeze", action="store_const", const="watch", help="the same, packed again after a write to them")
     ap.add_argument("--zoo", action="store_true", help="the models of zoo.py whose name contains one of the words")
     ap.add_argument("--layers", action="store_true", help="the layers of gpu_lint.py whose name contains one of the words")
     ap.add_argument("--why", type=int, default=0, help="so many of the slowest launches of every graph, on a GPU")
     ap.add_argument("--full", action="store_true", help="BERT-base, GPT-2, ViT-S, ResNet-18")
-    ap.add_argument("--peers", default="eager,inductor,tw.compile")
+    ap.add_argument("--peers", default="eager,inductor,tw.compile", help="or nothing: a graph that does nothing, so dynamo's own part")
     ap.add_argument("--seconds", type=float, default=1.0)
     ap.add_argument("--one-thread", action="store_true", help="processor time of one thread: what a busy machine can say")
     ap.add_argument("--jobs", type=int, default=0, help="every model in a process of its own, so many at a time")

@@ -324,6 +324,12 @@ row("losses", "dropout of 0 and 1", lambda a: (F.dropout(a, 0.0, True) + a, F.dr
     lambda: (r(55),))
 row("losses", "numpy", lambda x: torch.from_numpy(np.arange(4.0)) + x, lambda: (r(4, dtype=f64),), dynamic=False)
 
+row("indexing", "complex rows", lambda x, i, s: (x.index_add(0, i, s), x.index_copy(1, i, s.mT), x.scatter_add(0, i[:, None].expand(3, 4),
+    s), x.scatter(1, i[None].expand(4, 3), s.mT), x[i], x.index_put((i, i), s[:, 0], accumulate=True), x.gather(1, i[None].expand(4, 3)),
+    torch.lerp(x[:3], s, 0.25 + 0.5j), torch.lerp(x[:3], s, s)), lambda: (r(4, 4, dtype=c64), torch.tensor([3, 0, 2]), r(3, 4, dtype=c64)))
+row("indexing", "complex rows reduced", lambda x, i, s: x.scatter(0, i[:, None].expand(3, 4), s, reduce="add"),
+    lambda: (r(4, 4, dtype=c64), torch.tensor([3, 0, 2]), r(3, 4, dtype=c64)), grad=False)
+
 # ---- random numbers: shapes, dtypes
 row("random", "like", lambda x: (torch.rand_like(x), torch.randn_like(x), torch.randint_like(x, 10), torch.empty_like(x),
     torch.bernoulli(x.sigmoid())), lambda: (r(4, 3, 5, 5).to(memory_format=CL),), random=True, grad=False)

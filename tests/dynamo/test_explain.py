@@ -66,7 +66,7 @@ def test_explain_errors() -> None:
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    ({"frieze": True}, "has no option 'frieze'; it has freeze"), ({"freeze": 1}, "option 'freeze' must be True or False, got 1"),
+    ({"frieze": True}, "has no option 'frieze'; it has freeze"), ({"freeze": 1}, "option 'freeze' must be True, False or 'watch', got 1"),
     ({"threads": -1}, "threads"), ({"precision": "low"}, "precision"),
 ])
 def test_bad_options(options: dict[str, Any], message: str) -> None:

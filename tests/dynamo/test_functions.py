@@ -17,8 +17,8 @@ QUICK = {
               "views/repeat_interleave sizes", "views/negative and conjugate views", "writes/two overlapping views",
                   "pictures/nearest backward",
               "pictures/adaptive averages of size 0"),
-    "grad": ("elementwise/sgn", "reductions/f16 and bf16", "losses/batch_norm bf16 gradients", "losses/batch_norm f16 gradients",
-        "writes/slices"),
+    "grad": ("elementwise/sgn", "indexing/complex rows", "reductions/f16 and bf16", "losses/batch_norm bf16 gradients",
+        "losses/batch_norm f16 gradients", "writes/slices"),
     "dynamic": ("elementwise/div a number", "indexing/index_put into an argument", "views/cat channels last"),
 }
 

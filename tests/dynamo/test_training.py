@@ -174,6 +174,42 @@ def test_frozen_weights() -> None:
     assert [len(c.steps[0].session.interface.inputs) for c in found] == [1]
 
 
+def test_frozen_weights_that_are_watched() -> None:
+    module, x = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 8)), torch.randn(4, 16)
+    other = copy.deepcopy(module)
+    compiled = torch.compile(module, backend="tilewright", options={"freeze": "watch"})
+    optimizer = torch.optim.SGD(module.parameters(), 0.1)
+
+    def same() -> None:
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(x), module(x), rtol=1e-5, atol=1e-5)
+
+    with watching() as found:
+        for _ in range(3):
+            same()
+        assert len(found) == 1
+        module(x).square().sum().backward()
+        optimizer.step()
+        same()
+        module.load_state_dict(other.state_dict())
+        same()
+        module[0].weight.data = torch.randn(32, 16)  # other memory
+        for _ in range(3):
+            same()
+    assert len(found) == 4
+    assert [len(c.steps[0].session.interface.inputs) for c in found] == [1] * 4
+
+
+def test_what_cannot_be_watched_is_refused() -> None:
+    with torch.inference_mode():
+        module = nn.Linear(3, 3)
+        compiled = torch.compile(module, backend="tilewright", options={"freeze": "watch"})
+        with pytest.raises(Exception, match="writes PyTorch counts"):
+            compiled(torch.randn(2, 3))
+    with pytest.raises(Exception, match="option 'freeze' must be True, False or 'watch', got 3"):
+        torch.compile(module, backend="tilewright", options={"freeze": 3})(torch.randn(2, 3))
+
+
 class Tally(nn.Module):
     """Writes a buffer, a parameter, and memory that two buffers share."""
 

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from ..compile import compile_graph, disabled, graph_signature, target_spec
@@ -24,7 +25,7 @@ from .bodies import compile_bodies, write_out
 from .call import Call, make_call
 from .direct import Traced, direct, metadata
 from .fragment import Fragment, Reader, Refusal, Slot, apart
-from .freeze import constants, held_tensors, hold, without
+from .freeze import constants, follow, held_tensors, hold, without
 from .joint import partition
 from .options import Options
 from .settle import settle
@@ -325,6 +326,8 @@ def tilewright(module: Any, inputs: Sequence[Any], *, mode: str | None = None, o
             arity = len(graph.graph.find_nodes(op="placeholder"))
             fixed = constants(module, sources, graph, about) if frozen else {}
             found = compiler.graph(graph, kind, fixed, examples if kind == "backward" else ())
+            if chosen.freeze == "watch":
+                follow(found, list(fixed.values()), partial(compiler.graph, graph, kind, fixed))
             traced[kind] = Traced(found, about, arity, held_tensors() if frozen else ())
             found.call._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd gives such a function its arguments in one list
             return found.call

@@ -1,8 +1,14 @@
 """Parameters and buffers as constants of a graph: for inference with weights that do not change any more."""
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from ..core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from .backend import Compiled
 
 
 def hold(module: Any, inputs: Sequence[Any]) -> tuple[Any, list[Any], list[int], dict[str, list[Any]]]:
@@ -81,6 +87,35 @@ def _guard(own: set[Any]) -> None:
                 own.add(inner)
             source = inner
     install_guard(*(s.make_guard(GuardBuilder.ID_MATCH) for s in own))
+
+
+def follow(found: Compiled, tensors: Sequence[Any], again: Callable[[], Compiled]) -> None:
+    """Let a graph's call compile again after PyTorch has written to one of the tensors that are constants, or given it other memory."""
+    import torch
+
+    version, place = torch.Tensor._version.__get__, torch.Tensor.data_ptr  # type: ignore[attr-defined]
+    if any(t.is_inference() for t in tensors):
+        raise ConfigError("torch.compile: options={'freeze': 'watch'} needs parameters whose writes PyTorch counts, and it counts none of "
+                          "those made in torch.inference_mode(); make the model outside of it, or use {'freeze': True}")
+
+    def state() -> list[int]:
+        return [*map(version, tensors), *map(place, tensors)]
+
+    call, known, lock = found.call, state(), threading.Lock()
+
+    def run(args: list[Any]) -> list[Any]:
+        nonlocal call, known
+        if state() != known:
+            with lock:
+                now = state()
+                if now != known:
+                    call = again().call
+                    known = now
+        return call(args)
+
+    if len(found.steps) == 1 and found.call is found.steps[0].run:
+        found.steps[0].run = run
+    found.call = run
 
 
 def without(call: Callable[..., Any], kept: Sequence[int]) -> Callable[..., Any]:

@@ -15,7 +15,7 @@ MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagrap
 class Options:
     """`mode` changes nothing: calls are always of low overhead, and kernels are chosen by a cost model."""
 
-    freeze: bool = False  # parameters become constants of the program, packed for its kernels
+    freeze: bool | str = False  # parameters become constants of the program, packed for its kernels; "watch": again after a write
     threads: int | None = None
     precision: str | None = None
     passes: Any = None
@@ -33,7 +33,7 @@ class Options:
             if name not in known:
                 raise ConfigError(f"torch.compile: the backend tilewright has no option {name!r}; it has {', '.join(known)}")
         found = cls(**dict(options or {}))
-        if not isinstance(found.freeze, bool):
-            raise ConfigError(f"torch.compile: option 'freeze' must be True or False, got {found.freeze!r}")
+        if not isinstance(found.freeze, bool) and found.freeze != "watch":
+            raise ConfigError(f"torch.compile: option 'freeze' must be True, False or 'watch', got {found.freeze!r}")
         load_config(threads=found.threads, precision=found.precision)
         return found

@@ -231,7 +231,8 @@ def lerp(c: Context, a: Value, b: Value, weight: Any) -> Value:
         rest = c.scalar(1 - weight, c.dtype)
         return early if abs(weight) < 0.5 else c.emit(O.Sub(), b, c.emit(O.Mul(), step, rest))
     late = c.emit(O.Sub(), b, c.emit(O.Mul(), step, c.emit(O.Sub(), c.scalar(1.0, c.dtype), w)))
-    return c.emit(O.Where(), c.emit(O.Less(), c.emit(O.Abs(), w), c.scalar(0.5, c.dtype)), early, late)
+    far = c.emit(O.Abs(), w)
+    return c.emit(O.Where(), c.emit(O.Less(), far, c.scalar(0.5, far.dtype)), early, late)
 
 
 rows({

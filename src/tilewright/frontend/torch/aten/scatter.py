@@ -44,8 +44,15 @@ def combined(c: Context, ids: Sequence[Value], sizes: tuple[Dim, ...], *, checke
     return total if ok is None else c.emit(O.Where(), ok, total, c.scalar(-1, dt.i64))
 
 
+def _in_parts(c: Context, write: Any, x: Value, ids: Value, updates: Value) -> Value:
+    """Rows of complex numbers as rows of their parts."""
+    return c.emit(O.ViewAsComplex(), write(c, c.emit(O.ViewAsReal(), x), ids, c.emit(O.ViewAsReal(), updates)))
+
+
 def overwrite(c: Context, x: Value, ids: Value, updates: Value) -> Value:
     """x[n, ...] with updates[m, ...] written to the rows `ids`[m]."""
+    if x.dtype.kind == "c":
+        return _in_parts(c, overwrite, x, ids, updates)
     return x if ids.shape[0] == 0 or x.type.numel == 0 else c.emit(O.Scatter(axis=0), x, ids, updates)
 
 
@@ -54,6 +61,8 @@ def accumulate(c: Context, x: Value, ids: Value, updates: Value) -> Value:
     if x.dtype.is_bool:
         sums = accumulate(c, c.cast(x, dt.i32), ids, c.cast(updates, dt.i32))
         return c.emit(O.NotEqual(), sums, c.scalar(0, dt.i32))
+    if x.dtype.kind == "c":
+        return _in_parts(c, accumulate, x, ids, updates)
     return x if ids.shape[0] == 0 or x.type.numel == 0 else c.emit(O.ScatterAdd(axis=0), x, ids, updates)
 
 
@@ -100,7 +109,7 @@ def _scatter(c: Context, write: Any, x: Value, dim: int, index: Value, source: A
 
 def _elements(c: Context, mode: str, x: Value, dim: int, index: Value, source: Any) -> Value:
     """Like `_scatter`, by the op that takes every row's own indices."""
-    if not x.shape or not index.shape:
+    if not x.shape or not index.shape or x.dtype.kind == "c":
         return _scatter(c, accumulate if mode == "add" else overwrite, x, dim, index, source)
     if index.type.numel == 0 or x.type.numel == 0:
         return x
@@ -240,6 +249,8 @@ COMBINE = {"sum": "add", "add": "add", "mean": "add", "prod": "mul", "multiply":
 
 def scattered(c: Context, mode: str, x: Value, ids: Value, updates: Value) -> Value:
     """Rows of `updates` written at the rows `ids` by "set", "add", "mul", "max" or "min"."""
+    if x.dtype.kind == "c" and mode in ("set", "add"):
+        return _in_parts(c, accumulate if mode == "add" else overwrite, x, ids, updates)
     return c.emit(O.ScatterAdd() if mode == "add" else O.Scatter(mode=mode), x, ids, updates)
 
 
