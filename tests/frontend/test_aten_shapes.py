@@ -71,6 +71,8 @@ SHAPE: dict[str, Row] = {
     "pad reflect": (lambda x: F.pad(x, (2, 1), mode="reflect"), (f(1, 2, 5),)),
     "antialiased bytes": (lambda x: (F.interpolate(x, (5, 11), mode="bilinear", antialias=True),
                                      F.interpolate(x, (13, 4), mode="bicubic", antialias=True)), (i(2, 3, 9, 7, hi=256).to(torch.uint8),)),
+    "reflect and cut": (lambda x: (F.pad(x, (4, -3), mode="reflect"), F.pad(x, (-4, 4), mode="reflect"),
+                                   F.pad(x, (2, -2), mode="circular")), (f(1, 2, 5),)),
     "pad the edge of nothing": (lambda x: (F.pad(x, (-5, 4), mode="replicate"), F.pad(x, (4, -7), mode="replicate")), (f(1, 2, 5),)),
     "pad bool": (lambda x: F.pad(x, (1, 0), value=True), (i(2, 3).bool(),)),
     "slice scatter by steps": (lambda x, y: [torch.slice_scatter(x, y, 1, a, b, 3) for a, b in ((1, 8), (-8, 100), (0, 7))],

@@ -214,3 +214,6 @@ def write(x: Any, y: Any, p: Picks) -> Run:
         return x
 
     return both
+
+
+NAMES = tuple(OPS)

@@ -187,15 +187,10 @@ MODES = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}  # torch
 
 
 def edge_pad(c: Context, x: Value, pads: Sequence[Any], mode: str) -> Value:
-    """Padding with elements of x itself. What is cut away whole at one side leaves its last element for the edge at the other."""
-    pads = list(pads)
-    for i in range(0, len(pads), 2) if mode == "edge" else ():
-        size = x.shape[len(x.shape) - 1 - i // 2]
-        for cut, grown in ((i, i + 1), (i + 1, i)):
-            if all(isinstance(n, int) for n in (size, pads[cut], pads[grown])) and size and -pads[cut] >= size and pads[grown] > 0:
-                pads[cut], pads[grown] = 1 - size, pads[grown] + pads[cut] + size - 1
-    x, lo, hi = _cut(c, x, pads)
-    return c.emit(O.PadEdges(lo=lo, hi=hi, mode=mode), x) if any(d != 0 for d in (*lo, *hi)) else x
+    """Padding with elements of x itself. Negative widths cut before what is left wraps, and after x is mirrored or its edges repeated."""
+    cut = [p if at_most(p, -1) and mode != "wrap" else 0 for p in pads]
+    x, lo, hi = _cut(c, x, [0 if n else p for n, p in zip(cut, pads, strict=True)])
+    return _cut(c, c.emit(O.PadEdges(lo=lo, hi=hi, mode=mode), x) if any(d != 0 for d in (*lo, *hi)) else x, cut)[0]
 
 
 for _rank in (1, 2, 3):
