@@ -184,13 +184,22 @@ class _Async(_Block):
     def bulk(self, op: Op, xs: list[str], t: int) -> None:
         """TMA: a box of a tensor into swizzled rows, or bytes as they lie."""
         if "tensor" in op.opcode:
-            name, corner = xs[1].strip("[]").split(",", 1)
+            leaves = ".global.shared::cta" in op.opcode
+            name, corner = xs[0 if leaves else 1].strip("[]").split(",", 1)
             m, data, index = self.tensors[int(self.read(name.strip(), np.uint64)[t]) - _MAPS]
             first = [int(self.read(c, np.int32)[t]) for c in _names(corner.strip().strip("{}"))]
             box = np.zeros(m.box[::-1], data.dtype)
+            if leaves:
+                at = int(self.at(xs[1])[t])
+                box = self.shared[swizzled(at + np.arange(box.nbytes), m.swizzle)].view(data.dtype).reshape(box.shape)
             inside = [slice(max(-f, 0), max(min(n, size - f), 0)) for f, n, size in zip(first, m.box, index.shape[::-1], strict=True)]
             cut = [slice(f + i.start, f + i.stop) for f, i in zip(first, inside, strict=True)]
-            if all(i.stop > i.start for i in inside):
+            some = all(i.stop > i.start for i in inside)
+            if leaves:
+                if some:
+                    data[index[tuple(cut[::-1])]] = box[tuple(inside[::-1])]
+                return
+            if some:
                 box[tuple(inside[::-1])] = data[index[tuple(cut[::-1])]]
             if m.rounded:
                 box = ((np.ascontiguousarray(box).view(np.uint32) + 0x1000) & 0xFFFFE000).view(np.float32)
@@ -240,7 +249,7 @@ class _Async(_Block):
         """[rows, 16] behind a descriptor: rows of 128 swizzled bytes along K, or (`turned`) along the other side."""
         start, leading, stride = ((descriptor >> s & 0x3FFF) << 4 for s in (0, 16, 32))
         pitch = {1: 128, 2: 64, 3: 32}.get(descriptor >> 62)
-        if pitch is None or (turned and pitch != 128) or stride != 8 * pitch:
+        if pitch is None or (turned and pitch != 128) or (stride != 8 * pitch and (turned or stride % pitch or stride < 8 * pitch)):
             raise Fault(f"a matrix of swizzle {descriptor >> 62} with rows {stride} bytes apart")
         item = np.dtype(kind).itemsize
         r, c = np.arange(rows)[:, None], np.arange(32 // item)[None]

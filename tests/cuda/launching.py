@@ -24,7 +24,7 @@ from tilewright.ir.graph import Graph, Value
 from tilewright.ir.interp import bind_symbols
 from tilewright.ir.types import TensorType
 from tilewright.kernels.attention.cuda.flash_kernels import FlashGradKernel, FlashStatsKernel, MmaGradKernel
-from tilewright.kernels.conv.cuda.kernels import HaloKernel
+from tilewright.kernels.conv.cuda.kernels import HaloKernel, PatchKernel
 from tilewright.kernels.cuda.host import HostKernel
 from tilewright.kernels.cuda.kernel import (
     BlockKernel,
@@ -132,14 +132,14 @@ class Emulated:
                     for f, (_, size) in zip(found, kernel.spans(env), strict=True)]
             kernel.compute(raws, env)
             return
-        if isinstance(kernel, GemmKernel):
+        if isinstance(kernel, GemmKernel) and not isinstance(kernel, PatchKernel):
             run_product(kernel, self.heap, [_word(a, memory, env, error) for a in way.arguments], env)
             return
         if kernel.name not in self.texts:
             self.texts[kernel.name] = emit_cuda(kernel, self.target)
         hopper = isinstance(kernel, (FlashKernel, FlashStatsKernel)) or (isinstance(kernel, FlashGradKernel) and kernel.mode == "grad")
         units = isinstance(kernel, TiledKernel) and re.search(r"wgmma\.|mbarrier\.", self.texts[kernel.name])
-        if hopper or units or (isinstance(kernel, QGemmKernel) and kernel.wgmma):
+        if hopper or units or isinstance(kernel, PatchKernel) or (isinstance(kernel, QGemmKernel) and kernel.wgmma):
             words, maps = [_word(a, memory, env, error) for a in way.arguments], getattr(kernel, "maps", ())
             text = self.texts[kernel.name]
             emulator_hopper.run(text, self.heap, words, evaluate(way.grid, env), kernel.block, shared_bytes(kernel), maps, env)

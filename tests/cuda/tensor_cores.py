@@ -10,7 +10,7 @@ import numpy as np
 
 from tests.cuda.emulator import Array, Fault, Heap
 from tilewright.core.dims import evaluate
-from tilewright.kernels.conv.cuda.kernels import ConvKernel, PatchKernel, WindowGradientKernel
+from tilewright.kernels.conv.cuda.kernels import ConvKernel, WindowGradientKernel
 from tilewright.kernels.cuda.kernel import GemmKernel, TensorMap
 
 
@@ -50,18 +50,6 @@ def windows(image: Array, m: TensorMap, kernel: ConvKernel) -> Array:
     return np.stack(taps)
 
 
-def patches(image: Array, m: TensorMap, kernel: PatchKernel) -> Array:
-    """The same of a kernel that reads boxes of an image, which lie around every place of its first tap."""
-    assert m.box[1:-1] == kernel.box[::-1] and kernel.stride == kernel.dilation == (1, 1, 1)
-    before, ends = kernel.before, [n + t - 1 for n, t in zip(kernel.image, kernel.taps, strict=True)]
-    around = [(b, max(0, end - b - size)) for b, end, size in zip(before, ends, image.shape[1:4], strict=True)]
-    wide = np.pad(image, [(0, 0), *around, (0, 0)])
-    return np.stack([
-        wide[:, i : i + kernel.image[0], j : j + kernel.image[1], k : k + kernel.image[2]].reshape(-1, image.shape[-1])
-        for i, j, k in np.ndindex(*kernel.taps)
-    ])  # fmt: skip
-
-
 def run_gradient(kernel: WindowGradientKernel, heap: Heap, words: Sequence[int], env: dict[str, int]) -> None:
     """The gradient of weights: parts of the pixels, 64 at a time; a tap's channels begin at multiples of 64."""
     left, right, result = kernel.maps
@@ -96,14 +84,12 @@ def run_product(kernel: GemmKernel, heap: Heap, words: Sequence[int], env: dict[
     left, right, result = kernel.maps
     a, b = ((data.astype(np.float64))[index] for data, index in (tensor(heap, m, words, env) for m in (left, right)))
     if isinstance(kernel, ConvKernel):
-        seen = patches(a, left, kernel) if isinstance(kernel, PatchKernel) else windows(a, left, kernel)
+        seen = windows(a, left, kernel)
         each = kernel.each or b.shape[1]
         parts = seen.reshape(*seen.shape[:2], -1, kernel.channels), b.reshape(b.shape[0], -1, each, b.shape[2])
         total = np.einsum("tmgc,tgnc->mgn", *parts, optimize=True).reshape(1, seen.shape[1], -1)
     else:
         total = np.einsum("bmk,bnk->bmn" if kernel.transposed_b else "bmk,bkn->bmn", a, b)
     data, index = tensor(heap, result, words, env)
-    if isinstance(kernel, PatchKernel):
-        total = total.reshape(index.shape)
     assert index.shape == total.shape, (index.shape, total.shape)
     data[index] = total.astype(result.dtype.np)

@@ -32,7 +32,8 @@ WINDOWS = [
     (1, 72, 5, 7, 8, (3, 2), (2, 1), (1, 0), (1, 1)), (1, 13, 7, 7, 8, (2, 3), (1, 2), (0, 2), (2, 1)),
     (2, 3, 13, 15, 8, (7, 7), (2, 2), (3, 3), (1, 1)), (1, 5, 9, 6, 16, (2, 3), (3, 1), (0, 1), (1, 1)),
     (1, 3, 6, 6, 8, (3, 3), (1, 1), (1, 1), (1, 1)), (2, 3, 35, 39, 24, (11, 11), (4, 4), (2, 2), (1, 1)),
-    (1, 2, 9, 25, 16, (3, 19), (1, 2), (1, 9), (1, 1)), (1, 4, 17, 14, 8, (9, 9), (1, 1), (4, 4), (1, 1)), (1, 16, 6, 6, 8, (1, 1), (2, 2), (0, 0), (1, 1)),
+    (1, 2, 9, 25, 16, (3, 19), (1, 2), (1, 9), (1, 1)), (1, 4, 17, 14, 8, (9, 9), (1, 1), (4, 4), (1, 1)),
+    (1, 16, 6, 6, 8, (1, 1), (2, 2), (0, 0), (1, 1)),
 ]  # fmt: skip
 # ... sizes as a tuple, groups last
 GROUPED: list[tuple[Any, ...]] = [
@@ -227,6 +228,27 @@ def test_patches_are_for_results_of_16_bits() -> None:
     for dtype, kind in ((f16, PatchKernel), (f32, ConvKernel)):
         launches = program(graph(lambda v, w, dtype=dtype: o.Cast(dtype=dtype)(o.Relu()(op(v, w))), *types)).launches
         assert [type(x.kernel) for x in launches if isinstance(x.kernel, GemmKernel)] == [kind]
+
+
+# batch, channels, sizes, results, taps, padding
+FLAT: list[tuple[Any, ...]] = [
+    (1, 72, (64, 8), 24, (3, 3), (1, 1)), (2, 40, (32, 16), 32, (2, 3), (0, 1)), (3, 64, (30, 7), 8, (5, 3), (2, 1)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FLAT, ids=str)
+def test_few_results_read_their_pixels_once(case: tuple[Any, ...], rng: np.random.Generator) -> None:
+    """Patches below one another, whose last ones may be outside, with a bias that is shorter than a tile is wide."""
+    n, c, sizes, out, taps, padding = case
+    x, w, s = numbers(rng, f16, n, c, *sizes), numbers(rng, f16, out, c, *taps), numbers(rng, f16, out)
+    op = o.Conv(stride=(1, 1), padding=tuple((p, p) for p in padding), dilation=(1, 1))
+    types = ((f16, v.shape) for v in (x, w, s))
+    emulated = Emulated(graph(lambda v, u, b: o.Relu()(o.Add()(op(v, u), o.Reshape(shape=(out, 1, 1))(b))), *types), cores=1)
+    (kernel,) = [launch.kernel for launch in emulated.program.launches if isinstance(launch.kernel, GemmKernel)]
+    assert isinstance(kernel, PatchKernel) and kernel.stacked
+    (got,) = emulated(x, w, s)
+    want = F.conv2d(wide(x), wide(w), wide(s), 1, padding).relu().numpy()
+    np.testing.assert_allclose(got.astype(np.float64), want, rtol=1e-2, atol=1e-2 * np.abs(want).max())
 
 
 def test_a_chain_of_convolutions_is_not_copied_between() -> None:

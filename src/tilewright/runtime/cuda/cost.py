@@ -11,10 +11,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 
 from ...core.dtypes import DType, f64
 from ...core.target_spec import TargetSpec
-from ...kernels.conv.cuda.kernels import ConvKernel
+from ...kernels.conv.cuda.kernels import ConvKernel, PatchKernel
 from ...kernels.cuda.kernel import BlockKernel
 from ...kernels.cuda.tiled import TiledKernel
 from ...kernels.matmul.cuda.tiled import multiply_adds
@@ -124,7 +125,10 @@ def predict(kernel: Kernel, blocks: int, threads: int, flops: float, nbytes: flo
     why = []
     if isinstance(kernel, ConvKernel) and steps[0]:
         tiles, deep = steps
-        copied = -(-tiles // target.cores) * deep * (kernel.bm + (0 if kernel.kept else kernel.bn)) * STEP / COPIED
+        rows = deep * (kernel.bm + (0 if kernel.kept else kernel.bn))
+        if isinstance(kernel, PatchKernel):  # pixels once for all taps
+            rows = deep * kernel.bn + deep // prod(kernel.taps) * prod(kernel.box)
+        copied = -(-tiles // target.cores) * rows * STEP / COPIED
         if copied > 2 * max(compute, memory, LAUNCH_US):
             share = flops / (2.0 * tiles * deep * kernel.bm * kernel.bn * STEP / dtype.itemsize)
             why.append(f"{deep} steps of K, {100 * share:.0f} % of what they multiply is asked for")

@@ -26,10 +26,16 @@ class ConvKernel(GemmKernel):
 
 @dataclass(eq=False)
 class PatchKernel(ConvKernel):
-    """A convolution over three axes, steps of one, whose pixels are read once (see the target's `conv_patch`); `stages` are of weights, and
-    `box` the pixels of a tile (depth, height, width)."""
+    """A convolution with steps of one whose pixels are read once (see the target's `conv_patch`); `stages` are of weights, and `box` the
+    pixels of a tile (depth, height, width). Over two axes (`stacked`) the planes of a tile are patches below one another."""
 
     box: tuple[int, int, int] = (1, 1, 1)
+    stacked: bool = False
+
+    @property
+    def tile(self) -> tuple[int, int, int]:
+        """Results of a tile (depth, height, width)."""
+        return (1, PLANES * PATCH, PATCH) if self.stacked else (PLANES, PATCH, PATCH)
 
 
 @dataclass(eq=False)

@@ -104,7 +104,8 @@ class CudaPointwise(Pointwise):
             if o is not None
         }
         outs = [call.view(f"y{i}", r.type.dtype, r.buffer, views[len(leaves) + i], write=True) for i, r in enumerate(region.results)]
-        dims = [d if whole_sizes(sizes) else call.word(f"d{i}", d) for i, d in enumerate(sizes)]
+        known = whole_sizes(sizes)
+        dims = [d if known and isinstance(d, int) else call.word(f"d{i}", d) for i, d in enumerate(sizes)]
         ramps = {
             v: [call.word(f"r{i}_{k}", s) if not isinstance(s, int) else s for k, s in enumerate([layouts[i].offset, *strides[i]])]
             for i, (v, o) in enumerate(zip(leaves, operands, strict=True))

@@ -1,9 +1,10 @@
-"""Convolution over three axes with few results on Hopper: pixels are brought to shared memory once and every tap reads them there.
+"""Convolution with few results on Hopper: pixels are brought to shared memory once and every tap reads them there.
 
-A tile is a patch of 8 × 8 pixels in each of four planes, 64 rows of `wgmma` a plane. Its pixels and those around them, 64 channels of each
-(128 bytes, swizzled), come as one box, padding as zeros. A tap is an offset into it: eight neighbouring pixels are eight neighbouring rows,
-and the lines of the patch are as far apart as the box is wide. The swizzle goes by the address, so rows may begin at any multiple of 128
-bytes. Weights come tap by tap through a ring of their own. The rest is the kernel of `gemm.py`; two warpgroups have two planes each.
+A tile is a patch of 8 × 8 pixels in each of four planes (over two axes: four patches below one another), 64 rows of `wgmma` each. Its
+pixels and those around them, 64 channels of each (128 bytes, swizzled), come as one box, padding as zeros. A tap is an offset into it:
+eight neighbouring pixels are eight neighbouring rows, and the lines of the patch are as far apart as the box is wide. The swizzle goes by
+the address, so rows may begin at any multiple of 128 bytes. Weights come tap by tap through a ring of their own. The rest is the kernel of
+`gemm.py`; two warpgroups have two patches each.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class PatchGemm(Gemm):
         depth, height, width = g.image
         rest = v("i32", f"div.u32 {{}}, {row}, {g.bm};")
         found = []
-        for size, step in ((width, PATCH), (height, PATCH), (depth, PLANES)):
+        for size, step in zip((width, height, depth), g.tile[::-1], strict=True):
             count = -(-size // step)
             found.append(v("i32", f"mul.lo.u32 {{}}, {v('i32', f'rem.u32 {{}}, {rest}, {count};')}, {step};"))
             rest = v("i32", f"div.u32 {{}}, {rest}, {count};")
@@ -108,15 +109,18 @@ class PatchGemm(Gemm):
         k.emit("setmaxnreg.inc.sync.aligned.u32 232;")
         who = v("i32", f"sub.u32 {{}}, {v('i32', f'shr.u32 {{}}, {self.tid}, 7;')}, 1;")
         _, height, width = g.box
-        plane = height * width * BK
+        plane = (PATCH if g.stacked else height) * width * BK  # bytes from patch to patch
         mine = v("i32", f"mad.lo.u32 {{}}, {who}, {OWN * plane}, {self.base};")
         desc_a, desc_b = self._descriptor(mine, width), self._descriptor(self._weights(), 8)
         lead = v("i1", f"setp.eq.u32 {{}}, {v('i32', f'and.b32 {{}}, {self.tid}, 127;')}, 0;")
+        assert g.acc is not None
+        none = [v("float", "mov.f32 {}, 0f00000000;")] * ((g.acc.type.shape[1] - g.bn) // 2)  # type: ignore[union-attr]
         acc = [[k.reg("float") for _ in range(g.bn // 2)] for _ in range(OWN)]
         pixels, weights = Consumer(k, self.boxes), Consumer(k, self.stages)
         staging = v("i32", f"add.u32 {{}}, {self._weights()}, {g.stages * self.b_bytes};")
         self.e.place_staging(staging, who, self.tid, self.maps[2:])
         previous, step, tap, across, down = (k.reg("i32") for _ in range(5))
+        k.emit(f"mov.u32 {previous}, 0;")
         tile, top, done = self._tile_loop()
         row, column, _ = self._position(tile)
         first = self._patch(row)
@@ -148,7 +152,7 @@ class PatchGemm(Gemm):
         products.wait(before)
         k.emit(f"mov.u32 {previous}, {weights.stage};")
         weights.advance()
-        self._next_tap(here, across, down, (plane, width))
+        self._next_tap(here, across, down, (height * width * BK, width))
         for r in (step, tap):
             k.emit(f"add.u32 {r}, {r}, 1;")
         products.again(start)
@@ -157,10 +161,12 @@ class PatchGemm(Gemm):
         self.boxes.release(pixels.stage, lead)
         pixels.advance()
         k.emit(f"@{v('i1', f'setp.lt.u32 {{}}, {step}, {prod(g.taps) * -(-g.channels // 64)};')} bra {outer};")
-        plane_of = v("i32", f"mad.lo.u32 {{}}, {who}, {OWN}, {first[2]};")
+        each, axis = (PATCH, 1) if g.stacked else (1, 2)
+        begin = v("i32", f"mad.lo.u32 {{}}, {who}, {OWN * each}, {first[axis]};")
         for p in range(OWN):
-            at = v("i32", f"add.u32 {{}}, {plane_of}, {p};") if p else plane_of
-            self._patch_out(acc[p], (column, first[0], first[1], at, first[3]))
+            corner = [column, *first]
+            corner[axis + 1] = v("i32", f"add.u32 {{}}, {begin}, {p * each};") if p else begin
+            self._patch_out([*acc[p], *none], tuple(corner))
         self._next_tile(tile, top, done)
         self.e.finish()
 
@@ -182,7 +188,6 @@ class PatchGemm(Gemm):
         """The epilogue of one plane's patch; it reads nothing that differs between pixels."""
         g, e, v = self.kernel, self.e, self.k.value
         assert g.acc is not None and g.row is not None and g.column is not None and g.batch is not None
-        assert g.acc.type.shape == (64, g.bn)  # type: ignore[union-attr]
         for var in (g.row, g.batch):
             e.env[var] = v("i64", "mov.b64 {}, 0;")
         e.env[g.column] = v("i64", f"cvt.u64.u32 {{}}, {corner[0]};")
