@@ -35,6 +35,23 @@ def test_known_sizes(mode: str, shape: tuple[int, ...], options: dict[str, Any])
     assert "resize" in ops(found[0]) and not any(c.splits for c in found)
 
 
+@pytest.mark.parametrize(("mode", "shape", "size"), [("bicubic", (2, 3, 5, 7), (9, 4)), ("bilinear", (1, 2, 6, 6), (12, 13)), (
+    "nearest", (1, 2, 9, 4), (4, 9)), ("linear", (2, 3, 4), (250,))], ids=str)
+def test_gradients_sum_what_read_an_element(mode: str, shape: tuple[int, ...], size: tuple[int, ...]) -> None:
+    """Places are known, so nothing is added at indices (but where an element has very many readers); an infinite gradient reaches what read
+    it and nothing else."""
+    torch._dynamo.reset()
+    x = torch.randn(shape, requires_grad=True)
+    call = lambda x: F.interpolate(x, size, mode=mode)
+    with watching() as found:
+        got = torch.compile(call, backend=backend)(x)
+        g = torch.randn_like(got)
+        g.view(-1)[3] = 1e30 if mode == "bicubic" else float("inf")  # cubic weights have both signs
+        grads = [torch.autograd.grad(y, x, g)[0] for y in (got, call(x))]
+    torch.testing.assert_close(*grads, equal_nan=True, rtol=1e-4, atol=1e-4)
+    assert ("scatter" in ops(found[1])) == (mode == "linear")
+
+
 @pytest.mark.filterwarnings("ignore::tilewright.dynamo.backend.SplitWarning")
 @pytest.mark.parametrize("factor", [1.5, 1.3])
 def test_varying_sizes(factor: float) -> None:

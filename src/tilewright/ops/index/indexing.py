@@ -32,6 +32,7 @@ from ..families import (
     require_one_dtype,
 )
 from .sorting import order_of, require_index_dtype
+from .transposed import known, summed_readers
 
 
 def check_indices(op: str, ids: Any, size: int, axis: int) -> None:
@@ -87,7 +88,10 @@ class Gather(General):
 
     def pull(self, inputs: Values, output: Value, g: Value, wanted: tuple[bool, ...]) -> Pulled:
         x, ids = inputs
-        return F.scatter_add(F.zeros(x), ids, g, self.axis), None
+        size, at = x.shape[self.axis], known(ids)
+        inside = at is not None and at.ndim == 1 and isinstance(size, int) and at.size and 0 <= at.min() and at.max() < size
+        dx = summed_readers(g, at[None], None, size, self.axis) if inside else None
+        return F.scatter_add(F.zeros(x), ids, g, self.axis) if dx is None else dx, None
 
     def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
         x, ids = inputs

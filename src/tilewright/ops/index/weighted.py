@@ -17,6 +17,7 @@ from .. import functions as F
 from ..base import E, Pulled, S, Values, register
 from ..families import Composite, N, bf16, f32, f64, i32, i64, require_kind
 from .indexing import require_ids
+from .transposed import known, summed_readers
 
 
 @register
@@ -133,6 +134,22 @@ class GatherSum(Composite):
 
     def decomposes(self, operands: Values, target: TargetSpec | None) -> bool:
         return target is not None and target.kind == "cuda"
+
+    def expands(self, rule: str, active: tuple[bool, ...]) -> bool:
+        return rule != "vjp" or any(active[1:])
+
+    def pull(self, inputs: Values, output: Value, g: Value, wanted: tuple[bool, ...]) -> Pulled:
+        x, (index, weight), size = inputs[0], inputs[1:], inputs[0].shape[self.axis]
+        at, shares, (taps, out) = known(index), known(weight), index.shape
+        dx = None if at is None or shares is None or not isinstance(size, int) else summed_readers(g, at, shares, size, self.axis)
+        if dx is None:
+            along = tuple(out if a == self.axis else 1 for a in range(len(x.shape)))
+            dx = F.cast(F.zeros(x), weight.dtype)
+            for t in range(taps if isinstance(taps, int) else 0):
+                places = F.maximum(F.minimum(F.reshape(F.slice_(index, 0, t, 1), (out,)), size - 1), 0)
+                dx = F.scatter_add(dx, places, F.mul(F.cast(g, weight.dtype), F.reshape(F.slice_(weight, 0, t, 1), along)), self.axis)
+            dx = F.cast(dx, x.dtype)
+        return dx, None, None
 
     def flops(self, *types: TensorType) -> Dim:
         return 2 * self.infer(*types).numel * types[1].shape[0]
