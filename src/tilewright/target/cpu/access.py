@@ -246,12 +246,24 @@ def _store_chunk(f: FunctionText, mem: str, p: str, start: int, n: int, stride: 
             f.store(ty, value, q)
         else:
             f.masked_store(ty, value, q, mask)
+    elif stride in ("2", "3", "4"):
+        _to_every(int(stride), f, mem, f.gep(mem, p, str(int(stride) * start)) if start else p, n, mask, value)
     else:
         steps = f.constant(vector(n, "i64"), range(start, start + n))
         offsets = f.op("mul", vector(n, "i64"), steps, f.broadcast(vector(n, "i64"), stride))
         q = f.value(f"getelementptr {mem}, ptr {p}, {vector(n, 'i64')} {offsets}")
         args = [(ty, value), (f"<{n} x ptr> align {bits(ty) // 8}", q), (like(ty, "i1"), mask or "splat (i1 true)")]
         f.intrinsic(f"llvm.masked.scatter.{mangle(ty)}.v{n}p0", "void", args)
+
+
+def _to_every(step: int, f: FunctionText, mem: str, p: str, n: int, mask: str | None, value: str) -> None:
+    """Elements to places 0, step, 2 step … of `step` registers; what lies between is not touched."""
+    ty, inside = vector(n, mem), mask or f.constant(vector(n, "i1"), [1] * n)
+    for at in range(0, step * n, n):
+        places = range(at, at + n)
+        there = f.shuffle(vector(n, "i1"), inside, "zeroinitializer", [n if e % step else e // step for e in places])
+        spread = f.shuffle(ty, value, "poison", [-1 if e % step else e // step for e in places])
+        f.masked_store(ty, spread, f.gep(mem, p, str(at)) if at else p, there)
 
 
 def _from_memory(f: FunctionText, dtype: DType, n: int, x: str) -> str:
