@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -35,6 +36,7 @@ def z(v: int) -> Any:
 
 IDS = np.array([[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]], np.int32)
 MASK = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], np.int32)
+ROWS = np.array([[1, -1, 3], [0, 12, 2]])  # one counts from the end, one is beyond ten rows
 FLOATS: dict[str, Any] = {
     "fused_matmul": lambda: one("FusedMatMul", [f(2, 4, 3), f(2, 4, 5)], domain=MS, transA=1, alpha=0.5),
     "gelu": lambda: one("Gelu", [f(3, 4)], domain=MS),
@@ -69,7 +71,30 @@ FLOATS: dict[str, Any] = {
     "qmoe": lambda: one("QMoE", [f(5, 8), f(5, 4), u8(4, 16, 4), np.abs(f(4, 16)) * 0.1, f(4, 16), u8(4, 8, 8), np.abs(f(4, 8)) * 0.1,
                                  f(4, 8)], domain=MS, fixed=(2, 3, 5, 6), k=2, activation_type="relu", normalize_routing_weights=1,
                         expert_weight_bits=4),
+    **{f"rows_of_{bits}_bits": lambda bits=bits: one("GatherBlockQuantized", [u8(10, 4 * bits), ROWS, f(10, 2), u8(10, -(-bits // 4))],
+                                                    domain=MS, fixed=(0, 2, 3), bits=bits, block_size=16) for bits in (2, 4, 8)},
+    **{f"rows_of_{kind}_{rows}{blocks}": lambda kind=kind, rows=rows, blocks=blocks: small_rows(kind, rows, blocks)
+       for kind in ("int4", "uint4") for rows, blocks in ((0, 1), (1, 1), (2, 1), (1, 0))},
+    **{f"bnb4_{kind}": lambda kind=kind: one("MatMulBnb4", [f(3, 40), u8(140), np.abs(f(18))], domain=MS, fixed=(1, 2), K=40, N=7,
+                                             block_size=16, quant_type=kind) for kind in (0, 1)},
+    "quantized_embed": lambda: one("QEmbedLayerNormalization",
+                                   [IDS, IDS % 2, u8(10, 8), u8(6, 8), u8(2, 8), u8(8), u8(8), MASK, s(0.02), s(0.03), s(0.01), s(0.05),
+                                    s(0.04), z(120), z(130), z(3), z(100), z(128)], domain=MS, fixed=(2, 3, 4, 5, 6, *range(8, 18)),
+                                   outputs=2),
+    "grid_sample": lambda: one("GridSample", [f(2, 3, 5, 6), np.tanh(f(2, 4, 4, 2))], domain=MS, mode="bicubic", padding_mode="border"),
+    "transpose_matmul": lambda: one("TransposeMatMul", [f(2, 4, 3), f(2, 4, 5)], domain=MS, transA=1, alpha=0.5),
 }  # fmt: skip
+
+
+def small_rows(kind: str, rows: int, blocks: int) -> Any:
+    number, low = np.dtype(getattr(ml_dtypes, kind)), -8 if kind == "int4" else 0
+    scales = [6, 40, 3]
+    scales[blocks] = -(-scales[blocks] // 16)
+    table, zeros = (fresh_rng().integers(low, low + 16, shape).astype(number) for shape in ((6, 40, 3), scales))
+    return one("GatherBlockQuantized", [table, np.array([[1, 2], [0, -1]]), f(*scales), zeros], domain=MS, fixed=(0, 2, 3), block_size=16,
+               gather_axis=rows, quantize_axis=blocks)
+
+
 CODES: dict[str, Any] = {
     "add": lambda: one("QLinearAdd", [u8(2, 3), s(0.02), z(10), u8(2, 3), s(0.03), z(5), s(0.05), z(7)], domain=MS),
     "mul": lambda: one("QLinearMul", [u8(2, 3), s(0.02), z(10), u8(2, 3), s(0.03), z(5), s(0.05), z(7)], domain=MS),
@@ -87,6 +112,7 @@ CODES: dict[str, Any] = {
                                    s(0.3), z(9)], domain=MS, fixed=(3, 4, 5, 6), alpha=0.5),
     "gemm_transposed": lambda: one("QGemm", [u8(8, 3), s(0.02), z(7), i8(5, 8), s(0.01), np.array(0, np.int8), None, s(0.3), z(9)],
                                    domain=MS, fixed=(3, 4, 5), transA=1, transB=1),
+    "pool_of_pixels": lambda: one("NhwcMaxPool", [u8(2, 9, 8, 3)], domain=MS, kernel_shape=[3, 2], strides=[2, 1], pads=[1, 0, 1, 1]),
     "where": lambda: one("QLinearWhere", [f(2, 3) > 0, u8(2, 3), s(0.02), z(10), u8(2, 1), s(0.03), z(5), s(0.05), z(7)], domain=MS,
                          fixed=(2, 3, 5, 6, 7, 8)),
     "concat": lambda: one("QLinearConcat", [s(0.02), z(3), u8(2, 3), s(0.03), z(5), u8(2, 3), s(0.02), z(3)], domain=MS, axis=0),

@@ -1,7 +1,7 @@
 """com.microsoft: what ONNX Runtime's optimizers and quantizers write into files."""
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from ...core import dtypes as dt
 from ...core.errors import ShapeError, UnsupportedError
 from ...ir.graph import Value
 from ...ops import functions as F
+from ...ops.index.weighted import grid_sample as sample_grid
 from ...ops.quant.formats import GROUPS, pack_groups
 from .elements import Elem
 from .ops_cast import (
@@ -24,9 +25,9 @@ from .ops_cast import (
     to_quantized,
 )
 from .ops_math import bit_shift as _bit_shift
-from .ops_nn import average_pool, conv, gemm, layer_norm, product_of, rms_norm
+from .ops_nn import average_pool, conv, gemm, layer_norm, max_pool, product_of, rms_norm
 from .ops_shape import trilu as _trilu
-from .registry import Context, axis_of
+from .registry import Context, axis_of, nonnegative
 from .tables import MICROSOFT, op, rows
 
 ACTIVATIONS = {"Relu": "relu", "Tanh": "tanh", "Sigmoid": "sigmoid"}
@@ -114,14 +115,34 @@ def skip_rms_norm(c: Context, x: Value, skip: Value, gamma: Value, bias: Value |
 def embed_layer_norm(c: Context, ids: Value, segments: Value | None, words: Value, positions: Value, segment_table: Value | None,
                      gamma: Value, beta: Value, mask: Value | None = None, position_ids: Value | None = None, *,
                      epsilon: float = 1e-12, mask_index_type: int = 0) -> Any:
+    return _embedded(c, ids, (words, positions, segment_table), segments, gamma, beta, mask, position_ids, epsilon, lambda rows, _: rows)
+
+
+@op("QEmbedLayerNormalization", domain=MICROSOFT)
+def quantized_embed_layer_norm(c: Context, ids: Value, segments: Value | None, words: Value, positions: Value,
+                               segment_table: Value | None, gamma: Value, beta: Value, mask: Value | None, *numbers: Value | None,
+                               epsilon: float = 1e-12) -> Any:
+    scales, zeros = numbers[:5], numbers[5:]
+
+    def plain(x: Value, k: int) -> Value:
+        scale, zero = scales[k], zeros[k]
+        assert scale is not None
+        return dequantize(c, x, F.reshape(scale, ()), None if zero is None else F.reshape(zero, ()))
+
+    tables = words, positions, segment_table
+    return _embedded(c, ids, tables, segments, plain(gamma, 3), plain(beta, 4), mask, None, epsilon, plain)
+
+
+def _embedded(c: Context, ids: Value, tables: Sequence[Value | None], segments: Value | None, gamma: Value, beta: Value,
+              mask: Value | None, position_ids: Value | None, epsilon: float, plain: Callable[[Value, int], Value]) -> Any:
+    """Rows of the tables of words, positions and segments, made `plain` floats and added up, normalized."""
+    words, positions, segment_table = tables
+    assert words is not None and positions is not None
     batch, length = ids.shape
-    total = F.gather(words, ids, 0)
-    if position_ids is not None:
-        total = F.add(total, F.gather(positions, position_ids, 0))
-    else:
-        total = F.add(total, F.slice_(positions, 0, 0, length))
+    at = F.slice_(positions, 0, 0, length) if position_ids is None else F.gather(positions, position_ids, 0)
+    total = F.add(plain(F.gather(words, ids, 0), 0), plain(at, 1))
     if segments is not None and segment_table is not None:
-        total = F.add(total, F.gather(segment_table, segments, 0))
+        total = F.add(total, plain(F.gather(segment_table, segments, 0), 2))
     y = O.LayerNorm(eps=epsilon, naxes=1, affine="both")(total, gamma, beta)
     index = F.cast(F.sum_(mask, (1,)), dt.i32) if mask is not None else c.full((batch,), 0, dt.i32)
     return y, index, total
@@ -136,6 +157,69 @@ def unpacked(packed: Any, bits: int) -> Any:
         return packed
     parts = [(packed >> (bits * k)) & ((1 << bits) - 1) for k in range(8 // bits)]
     return np.stack(parts, -1).reshape(*packed.shape[:-1], -1)
+
+
+def _unpacked(x: Value, bits: int) -> Value:
+    """Bytes of small numbers along the last axis, the lowest bits first, as one number a byte."""
+    if bits == 8:
+        return x
+    parts = [F.one("bitwise_and", F.one("bitwise_right_shift", x, bits * k), (1 << bits) - 1) for k in range(8 // bits)]
+    *front, last = x.shape
+    return F.reshape(F.concat([F.reshape(p, (*x.shape, 1)) for p in parts], len(x.shape)), (*front, last * len(parts)))
+
+
+@op("GatherBlockQuantized", domain=MICROSOFT)
+def gather_block_quantized(c: Context, data: Value, ids: Value, scales: Value, zeros: Value | None = None, *, bits: int = 4,
+                           block_size: int = 128, gather_axis: int = 0, quantize_axis: int = 1) -> Value:
+    """Rows of a quantized table; indices beyond it give zeros."""
+    have, rank = c.elem(data), len(data.shape)
+    rows, blocks = axis_of(gather_axis, rank), axis_of(quantize_axis, rank)
+    if have.name not in ("u8", "i4", "u4") or bits not in (2, 4, 8) or block_size < 1 or (have.name == "u8" and rows == blocks):
+        raise UnsupportedError(f"GatherBlockQuantized of {have.name}, bits={bits}, block_size={block_size}, gather_axis={gather_axis}")
+    packed = bits if have.name == "u8" else 8
+    if zeros is None and have.name == "u8":
+        zeros = c.full(scales.shape, 1 << (bits - 1), dt.u8)
+    elif zeros is not None:
+        zeros = _unpacked(zeros, packed)
+        zeros = F.slice_(zeros, rank - 1, 0, scales.shape[-1]) if zeros.shape[-1] != scales.shape[-1] else zeros
+    size = data.shape[rows]
+    ids = nonnegative(c, ids, size)
+    there = F.logical_and(F.greater_equal(ids, 0), F.less(ids, c.scalar(size, ids.dtype)))
+    ids = F.where(there, ids, 0)
+
+    def picked(x: Value) -> Value:
+        return F.gather(x, ids, rows)
+
+    def wide(x: Value, scale: Value, zero: Value | None, axis: int) -> Value:
+        whole = _unpacked(x, packed)
+        numbers = [F.cast(spread(c, t, whole, axis, block_size), dt.i32) for t in (zero,) if t is not None]
+        made = F.cast(F.sub(F.cast(whole, dt.i32), numbers[0]) if numbers else F.cast(whole, dt.i32), dt.f32)
+        return F.cast(F.mul(made, F.cast(spread(c, scale, whole, axis, block_size), dt.f32)), scales.dtype)
+
+    if rows == blocks:
+        out = picked(wide(data, scales, zeros, blocks))
+    else:
+        axis = blocks if blocks < rows else blocks + len(ids.shape) - 1
+        out = wide(picked(data), picked(scales), None if zeros is None else picked(zeros), axis)
+    return F.where(F.reshape(there, (*(1,) * rows, *ids.shape, *(1,) * (rank - rows - 1))), out, 0.0)
+
+
+NF4 = (-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
+       -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+       0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0)
+FP4 = (0.0, 5.208333333e-03, 0.66666667, 1.0, 0.33333333, 0.5, 0.16666667, 0.25)
+
+
+@op("MatMulBnb4", domain=MICROSOFT)
+def matmul_bnb4(c: Context, a: Value, b: Value, peaks: Value, *, K: int, N: int, block_size: int, quant_type: int, transB: int = 1,
+                training_mode: int = 0) -> Value:
+    """Weights of four bits (numbers of a table, the first one in the high bits) times the largest of their block; they become floats."""
+    data = c.array(b, "the weights").reshape(-1)
+    table = np.array(NF4 if quant_type == 1 else (*FP4, *(-v for v in FP4)), np.float32)
+    values = table[np.stack([data >> 4, data & 15], -1).reshape(-1)[: N * K]]
+    scale = np.repeat(c.array(peaks, "absmax").astype(np.float32).reshape(-1), block_size)[: N * K]
+    w = c.constant((values * scale).reshape(N, K), "weights")
+    return F.cast(F.matmul(F.cast(a, dt.f32), w, transpose_b=bool(transB)), a.dtype)
 
 
 EIGHT_BITS = 4  # the accuracy level at which activations may be rounded to eight bits
@@ -350,6 +434,10 @@ def dynamic_quantize_matmul(c: Context, a: Value, b: Value, sb: Value, zb: Value
 
 
 rows({
+    "GridSample": lambda c, x, grid, *, align_corners=0, mode="bilinear", padding_mode="zeros":
+        sample_grid(x, grid, mode=mode.removeprefix("bi"), padding=padding_mode, align=bool(align_corners)),
+    "TransposeMatMul": lambda c, a, b, **attrs: fused_matmul(c, a, b, **attrs),
+    "NhwcMaxPool": lambda c, x, **attrs: _channels(lambda v: max_pool(c, v, **attrs), x, 1),
     "Gelu": lambda c, x: F.gelu(x),
     "BiasGelu": lambda c, x, bias: F.gelu(F.add(x, bias)),
     "FastGelu": lambda c, x, bias=None: F.gelu(x if bias is None else F.add(x, bias), approximate="tanh"),
