@@ -68,7 +68,7 @@ class Pointwise(Template):
         sizes, strides = collapse(shape, [*layouts, Layout.contiguous(shape)] if checked(region) else layouts)
         if not sizes:
             sizes, strides = [1], [[1] for _ in strides]
-        lanes = target.vector_bits // 32
+        lanes = _lanes(region, target)
         sizes, strides = _innermost(sizes, strides, len(leaves), lanes)
         call = Call("pointwise", region.name)
         b = call.b
@@ -130,6 +130,13 @@ def _transposed(region: Region, target: TargetSpec, operands: list[Operand | Non
             launches.append(launch)
             operands[i], layouts[i] = there, there.layout
     return launches
+
+
+def _lanes(region: Region, target: TargetSpec) -> int:
+    """Elements of a register: of bytes, bools and integers of 16 bits alone as many as it holds, of anything else as of f32."""
+    dtypes = {v.dtype for n in region.body.nodes for v in (*n.operands, *n.values)}
+    narrow = dtypes and all((d.is_int or d.is_bool) and d.itemsize < 4 for d in dtypes)
+    return target.vector_bits // (8 * max(d.itemsize for d in dtypes) if narrow else 32)
 
 
 Store = tuple[View, tuple[int, ...]]  # a view and the results that go into it: one, or some by turns

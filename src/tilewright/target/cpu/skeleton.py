@@ -76,12 +76,19 @@ _INDEX_OPS = {
 }
 
 
+def _lanes(kernel: Kernel, target: TargetSpec) -> int:
+    """Elements of a register: as many as f32 has, and more where a kernel computes in bytes, bools and integers of 16 bits alone."""
+    dtypes = {v.type.dtype for instr in kernel.walk() for v in instr.results if isinstance(v.type, TileType)}
+    narrow = dtypes and all((d.is_int or d.is_bool) and d.itemsize < 4 for d in dtypes)
+    return target.vector_bits // (8 * max(d.itemsize for d in dtypes) if narrow else 32)
+
+
 class Skeleton:
     """Walks a kernel once; `env` maps each tile-IR value to its LLVM form."""
 
     def __init__(self, kernel: Kernel, target: TargetSpec) -> None:
         self.kernel, self.target = kernel, target
-        self.lanes = target.vector_bits // 32
+        self.lanes = _lanes(kernel, target)
         self.f = FunctionText(
             kernel.name,
             [("ptr noalias readonly", "%args"), ("i64", "%begin"), ("i64", "%end"), ("ptr noalias", "%scratch")],
