@@ -105,6 +105,8 @@ def compile(  # noqa: A001
                                        ("dynamic_shapes", dynamic_shapes, (Mapping, tuple, list), "torch.export's own form")):
         if given is not None and not isinstance(given, kinds):
             raise ConfigError(f"{option}: must be {rule}, got {given!r}")
+    if isinstance(module, type):
+        raise CompileError(f"compile: takes a module, got the class {module.__name__}; make one of it: {module.__name__}(...)")
     check_level(load_config(threads=threads).validation if validation is None else validation)
     if target is not None:
         target_spec(target, precision)

@@ -62,7 +62,7 @@ X = r"session: input 'x' must be f32\[B,S,24\] with 1 <= B <= 16, 1 <= S <= 64, 
 ])
 def test_shape_dtype_and_rank(block: tw.Session, frame: Callable[[Any], Any], shape: tuple[int, ...], dtype: Any, got: str) -> None:
     for _ in range(2):
-        with pytest.raises(InputError, match=f"^{X}{got}$"):
+        with pytest.raises(InputError, match=f"^{X}{got}(; cast it first)?$"):
             block(frame(np.zeros(shape, dtype)))
         assert_alive(block, "block")
 
@@ -147,7 +147,7 @@ def test_models_that_cannot_be_compiled() -> None:
     assert "test_bad_input.py" in text
     with pytest.raises(UnsupportedError, match=r"^torch: the model writes to .*count"):
         tw.compile(Writes(), (x,))
-    with pytest.raises(CompileError, match=r"compile: takes a torch.nn.Module, a function, an ExportedProgram or an ONNX file, got a int"):
+    with pytest.raises(CompileError, match=r"compile: takes a torch.nn.Module, a function, an ExportedProgram or an ONNX file, got int"):
         tw.compile(5, (x,))
     with pytest.raises(CompileError, match=r"^torch\.export: "):
         tw.compile(module_of("block"), (torch.randn(3),))

@@ -165,7 +165,7 @@ def test_result_of_an_unknown_class() -> None:
 
 
 def test_not_a_model() -> None:
-    with pytest.raises(CompileError, match=r"compile: takes a torch.nn.Module, a function, an ExportedProgram or an ONNX file, got a int"):
+    with pytest.raises(CompileError, match=r"compile: takes a torch.nn.Module, a function, an ExportedProgram or an ONNX file, got int"):
         import_torch(3, ())
 
 

@@ -73,6 +73,14 @@ def returns_early(x, y):
     y.store(0, 1.0)
 
 
+def never_writes(x, y):
+    x.load(0, 8)
+
+
+def returns_result(x, y):
+    return x.load(0, 8)
+
+
 def while_loop(x, y):
     i = 0
     while i < 3:
@@ -143,6 +151,8 @@ def big_number(x, y):
     (shapes, r"shapes \(8,\) and \(4,\) do not broadcast \(test_bad_input.py:\d+: `y.store\(0, x.load\(0, 8\) \+ tl.zeros\(4\)\)`\)"),
     (rank_of_mma, r"mma: needs tiles of rank 2, got tile f32\[4\] @ tile f32\[4\] \+ tile f32\[4, 4\]"),
     (shapes_of_mma, r"mma: shapes do not fit, got tile f32\[4, 8\] @ tile f32\[4, 8\]"),
+    (never_writes, r"the result y is never written"),
+    (returns_result, r"return: results are written, not returned, as in `out\[i\] = x`"),
     (writes_argument, r"x.store: x is an argument, which is only read; write to a result"),
     (narrows, r"scratch.store: scratch holds i32, got tile f32\[4\]; cast it with .to\('i32'\)"),
     (run_time_side, r"x.load: the sides of a tile are positive integers, got an index; tiles have sizes that are known at compile time"),

@@ -16,6 +16,7 @@ from onnx import helper, numpy_helper
 import tilewright as tw
 from tests.fresh import fresh_rng
 from tests.onnx.models import agree, info, model, one, peer
+from tilewright.core.errors import InputError
 
 
 def f(*shape: int) -> Any:
@@ -513,3 +514,22 @@ def test_what_a_loop_carries_unchanged_is_a_constant_of_its_body(monkeypatch: py
     (made,) = session._program.bodies.values()
     taken = {name for s in made.start.next.values() if s.segment is not None for name, _, _ in s.segment.inputs}
     assert "weight" in made.constants and taken and "weight" not in taken
+
+
+def test_providers_are_an_order_of_preference(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tilewright.runtime.cuda import driver
+
+    monkeypatch.setattr(driver, "available", lambda: "no driver")
+    x = f(2, 3)
+    data = one("Relu", [x])[0].SerializeToString()
+    assert tw.onnx.get_available_providers() == ["CPUExecutionProvider"]
+    lists: list[Any] = [["CUDAExecutionProvider", "CPUExecutionProvider"], [("CUDAExecutionProvider", {}), "CPUExecutionProvider"]]
+    for providers in lists:
+        with pytest.warns(UserWarning, match="there is no GPU that can be used here"):
+            session = tw.onnx.InferenceSession(data, providers=providers)
+        assert session.get_providers() == ["CPUExecutionProvider"]
+        assert np.array_equal(session.run(None, {"x0": x})[0], np.maximum(x, 0))
+    with pytest.warns(UserWarning, match="there is no provider FooProvider here, only CPUExecutionProvider and CUDAExecutionProvider"):
+        tw.onnx.InferenceSession(data, providers=["FooProvider"])
+    with pytest.raises(InputError, match=r"inputs are given by name, \{'x0': array\}, got list"):
+        session.run(None, [x])  # type: ignore[arg-type]

@@ -179,6 +179,28 @@ def test_programs_of_torch_export(model: Words, tmp_path: Path) -> None:
         tw.load(path)
     with pytest.raises(CompileError, match=r"there is no file '.*missing.pt2'; give a module"):
         tw.compile(tmp_path / "missing.pt2")
+    for name, advice in [("model.gguf", r"tw.load_llm\(path\)"), ("model.tw", r"tw.load\(path\)"), ("model.pth", "module.load_state_dict")]:
+        (tmp_path / name).write_bytes(b"nothing at all")
+        with pytest.raises(CompileError, match=f"is no program that torch.export.save wrote; .*{advice}"):
+            tw.compile(tmp_path / name)
     (tmp_path / "bad.pt2").write_bytes(b"nothing")
     with pytest.raises(CompileError, match=r"is no program that torch.export.save wrote"):
         tw.compile(tmp_path / "bad.pt2")
+
+
+def test_what_is_no_model_says_what_to_do() -> None:
+    layer = torch.nn.Linear(8, 4).eval()
+    with pytest.raises(CompileError, match=r"got the class Linear; make one of it: Linear\(...\)"):
+        tw.compile(torch.nn.Linear)
+    with pytest.raises(CompileError, match=r"got OrderedDict; weights alone say nothing .*module.load_state_dict"):
+        tw.compile(layer.state_dict(), (torch.ones(2, 8),))
+    fixed = tw.compile(layer, (torch.ones(2, 8),))
+    message = r"must be f32\[2,8\], got f32\[3,8\]; sizes that vary are named at the compile: dynamic={'input': {0: 'N'}}$"
+    with pytest.raises(InputError, match=message):
+        fixed(torch.ones(3, 8))
+
+
+def test_torch_prints_nothing_about_a_branch_on_data(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(CompileError, match=r"control flow and sizes may not depend on tensor values"):
+        tw.compile(lambda x: x if x.sum() > 0 else -x, (torch.ones(3),))
+    assert capfd.readouterr() == ("", "")

@@ -110,7 +110,7 @@ AT_A_LINE: list[tuple[Any, type[TilewrightError], str]] = [
     # control flow
     (lambda: tw.scan(lambda c, x: (c, c), A, length=2.5), ShapeError, "scan: length must be an int, got 2.5"),  # type: ignore[arg-type]
     (lambda: tw.scan(lambda c, x: (c.astype("f64"), x), np.float32(0), A), ShapeError, "scan: a carried value keeps its type, but carry 0"),
-    (lambda: tw.scan(lambda c, x: c, np.float32(0), A), ShapeError, "scan: the step must return (carry, y), got *"),
+    (lambda: tw.scan(lambda c, x: c, np.float32(0), A), ShapeError, "scan: the step must return (carry, y), got an array; y may be None"),
     (lambda: tw.scan(lambda c, x: (c, x), 0.0, (A, A.T)), ShapeError, "scan: xs and length must give one number of steps, got 3, 4"),
     (lambda: tw.cond(True, lambda x: x, lambda x: x[0], A), ShapeError, "cond: both branches must give the same types"),
     (lambda: tw.while_loop(lambda c: c, lambda c: c, np.float32(0)), ShapeError, "while: the condition must give one bool scalar"),

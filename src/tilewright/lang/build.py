@@ -243,7 +243,7 @@ def build(d: Definition, bound: Bound, inputs: Sequence[Place_], outputs: Sequen
         else:
             number = b.load(raw, (), ())
             env[name] = b.to_index(number) if p.type.dtype.is_int else number
-    e.run(d.fn, {**env, **constants})
+    e.run(d.fn, {**env, **constants}, [name for name in d.outputs if name not in unread])
     plain = Kernel(d.name, list(b.kernel.params), b.kernel.pid, b.kernel.body)
     for name in unread:
         drop_stores(b.kernel, name)

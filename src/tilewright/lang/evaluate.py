@@ -11,6 +11,7 @@ import ast
 import builtins
 import functools
 import inspect
+import os
 import textwrap
 import types
 from collections.abc import Callable, Iterator, Sequence
@@ -78,6 +79,7 @@ class Evaluator(Expressions):
                  report: Callable[[Tile, str, Place | None, Index, Index], None] | None = None) -> None:
         self.b, self.name, self.kind, self.grid, self.debug, self.report = b, name, kind, list(grid), debug, report
         self.frames: list[Frame] = []
+        self.written: set[str] = set()  # names of the results that a store goes to
         rest: Index = b.pid
         at: list[Index] = []
         for size in reversed(self.grid[1:]):
@@ -145,13 +147,19 @@ class Evaluator(Expressions):
         self.report(self.truth(bad), f"gather of {name} along axis {axis}", self.b.place, self.b.to_index(worst), size)
 
     # --- functions ------------------------------------------------------------------------------------------------------------
-    def run(self, fn: types.FunctionType, args: dict[str, Any]) -> None:
-        """The kernel itself."""
+    def run(self, fn: types.FunctionType, args: dict[str, Any], results: Sequence[str]) -> None:
+        """The kernel itself, which writes all of `results`."""
         stack.evaluators.append(self)
         try:
-            self.call_function(fn, args)
+            returned = self.call_function(fn, args)
         finally:
             stack.evaluators.pop()
+        missing = [name for name in results if name not in self.written]
+        place = f"({os.path.basename(fn.__code__.co_filename)}:{fn.__code__.co_firstlineno})"
+        if returned is not None:
+            raise KernelError(f"kernel {self.name}: return: results are written, not returned, as in `out[i] = x` {place}")
+        if missing:
+            raise KernelError(f"kernel {self.name}: the result {missing[0]} is never written {place}")
 
     def call_function(self, fn: types.FunctionType, env: dict[str, Any]) -> Any:
         if len(self.frames) > 50:

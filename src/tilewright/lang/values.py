@@ -201,6 +201,7 @@ class View:
     def _need_writable(self, what: str) -> None:
         if not self.writable:
             raise CompileError(f"{self.name}.{what}: {self.name} is an argument, which is only read; write to a result")
+        self.e.written.add(self.name)
 
 
 def tokens(after: Any) -> tuple[Var, ...]:

@@ -8,6 +8,7 @@ used (`functions.py`).
 """
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from ..runtime.session import Session
     from .functions import export_onnx, from_onnx
 
-__all__ = ["IOBinding", "InferenceSession", "ModelMeta", "NodeArg", "OrtValue", "SessionOptions", "export_onnx", "from_onnx", "load_onnx"]
+__all__ = ["IOBinding", "InferenceSession", "ModelMeta", "NodeArg", "OrtValue", "SessionOptions", "export_onnx", "from_onnx",
+           "get_available_providers", "load_onnx"]
 
 Model = str | PathLike[str] | bytes | Any
 
@@ -40,6 +42,30 @@ def load_onnx(model: Model, *, target: Any = None, threads: int | None = None, d
     """Compile an ONNX model: a path, its bytes, or a ModelProto. Symbolic sizes of its inputs are symbols of the session: one compile
     serves all sizes. External data must lie in the model's folder. The same as `tw.compile(path)`, for any file name."""
     return compile_model(Source(model), target=target, threads=threads, dtype=dtype, passes=passes, name=name)
+
+
+CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+
+
+def get_available_providers() -> list[str]:
+    """What sessions can run on here, as `providers=` takes it."""
+    from ..runtime.cuda.driver import available
+
+    return [CPU] if available() else [CUDA, CPU]
+
+
+def _target(providers: Sequence[str]) -> str:
+    """The device of the first provider that there is. One for GPUs that is alone is taken without a GPU, too: it says what is missing."""
+    known = [p for p in providers if p in (CPU, CUDA)]
+    if len(known) < len(providers):
+        other = ", ".join(p for p in providers if p not in known)
+        warnings.warn(f"onnx: there is no provider {other} here, only {CPU} and {CUDA}; the others of the list are used", stacklevel=3)
+    if known[:1] != [CUDA]:
+        return "cpu"
+    if CPU in known and CUDA not in get_available_providers():
+        warnings.warn("onnx: there is no GPU that can be used here (`tilewright doctor` says why); the model runs on the CPU", stacklevel=3)
+        return "cpu"
+    return "cuda"
 
 
 class NodeArg:
@@ -180,10 +206,9 @@ class InferenceSession:
     def __init__(self, path_or_bytes: Model, sess_options: SessionOptions | None = None, providers: Any = None,
                  provider_options: Any = None, **_: Any) -> None:
         self._source = Source(path_or_bytes)
-        wanted = [p[0] if isinstance(p, tuple) else p for p in providers or ()]
-        target = "cuda" if wanted[:1] == ["CUDAExecutionProvider"] else "cpu"
+        target = _target([p[0] if isinstance(p, tuple) else p for p in providers or ()])
         threads = (sess_options.intra_op_num_threads or None) if sess_options is not None else None
-        self._providers = ["CUDAExecutionProvider" if target == "cuda" else "CPUExecutionProvider"]
+        self._providers = [CUDA if target == "cuda" else CPU]
         self._on_gpu = target == "cuda"
         self.session: Any = compile_model(self._source, target=target, threads=threads)
         self._inputs, self._outputs = ([NodeArg(*a) for a in side] for side in self.session.arguments)
@@ -207,6 +232,8 @@ class InferenceSession:
     def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None) -> list[Any]:
         """The named outputs (all of them for None), in that order."""
         names = self._names
+        if not isinstance(input_feed, Mapping):
+            raise InputError(f"onnx: inputs are given by name, {{{names[0] if names else 'x'!r}: array}}, got {type(input_feed).__name__}")
         for n in input_feed:
             if n not in names:
                 self._check_input(n)

@@ -139,7 +139,8 @@ def widens(given: DType | None, wanted: DType) -> bool:
 def _check_type(name: str, type_: TensorType, dtype: DType | None, shown: str, shape: tuple[int, ...], *, widening: bool = False) -> None:
     fits = (dtype is type_.dtype or (widening and widens(dtype, type_.dtype))) and len(shape) == len(type_.shape)
     if not fits or any(isinstance(w, int) and w != g for w, g in zip(type_.shape, shape, strict=True)):
-        raise InputError(f"session: input {name!r} must be {describe(type_)}, got {shown}[{','.join(map(str, shape))}]")
+        cast = "; cast it first" if dtype is not None and dtype is not type_.dtype and not (widening and widens(dtype, type_.dtype)) else ""
+        raise InputError(f"session: input {name!r} must be {describe(type_)}, got {shown}[{','.join(map(str, shape))}]{cast}")
 
 
 def _admit_tensor(name: str, type_: TensorType, tensor: Any, bound: Bound) -> tuple[int, ...]:

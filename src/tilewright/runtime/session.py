@@ -104,10 +104,26 @@ class Compiled:
     def __reduce__(self) -> Any:
         raise UnsupportedError("session: machine code cannot be pickled or copied; write it with save(path) and read it with tw.load(path)")
 
+    def _other_size(self, leaves: Sequence[Any]) -> str:
+        """How an input that has another size along one axis than the example could be taken, where no size varies yet."""
+        if self.interface.symbols or self.model.framework != "torch":
+            return ""
+        for name, type_, given in zip(self.interface.input_names, self.interface.inputs, leaves, strict=True):
+            shape = tuple(getattr(given, "shape", ()))
+            if len(shape) != len(type_.shape):
+                continue
+            other = [axis for axis, (want, got) in enumerate(zip(type_.shape, shape, strict=True)) if isinstance(want, int) and want != got]
+            if len(other) == 1:
+                return f"; sizes that vary are named at the compile: dynamic={{{name!r}: {{{other[0]}: 'N'}}}}"
+        return ""
+
     def _bound(self, leaves: Sequence[Any], env: Mapping[str, int] | None, admit: Any = None) -> Bound:
         """The inputs of a call, checked, and the values of all symbols."""
         interface = self.interface
-        bound = bind(interface.input_names, interface.inputs, leaves, env, interface.symbols, admit)
+        try:
+            bound = bind(interface.input_names, interface.inputs, leaves, env, interface.symbols, admit)
+        except InputError as e:
+            raise InputError(f"{e}{self._other_size(leaves)}") from None
         for name in bound.copied:
             self.copies[name] = self.copies.get(name, 0) + 1
         return bound

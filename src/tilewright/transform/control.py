@@ -71,7 +71,8 @@ def scan(step: Fn, init: Any, xs: Any = None, length: int | None = None, checkpo
         def one(carried: Any, x: Any) -> Any:
             out = step(carried, x)
             if not isinstance(out, tuple) or len(out) != 2:
-                raise ShapeError(f"scan: the step must return (carry, y), got {flatten(out)[1]} ({user_place()})")
+                kind = "an array" if is_array(out) else f"a tuple of {len(out)}" if isinstance(out, tuple) else repr(out)
+                raise ShapeError(f"scan: the step must return (carry, y), got {kind}; y may be None ({user_place()})")
             kept = _carried("scan: the step", out[0], spec, [c.value.dtype for c in first])
             ys, y_spec = flatten(out[1])
             return tuple(kept), unflatten(y_spec, [as_tracer(y) if is_array(y) else y for y in ys])

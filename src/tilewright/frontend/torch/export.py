@@ -40,8 +40,10 @@ def as_module(target: Any) -> Any:
     if isinstance(target, torch.nn.Module):
         return target
     if not callable(target):
-        raise CompileError("compile: takes a torch.nn.Module, a function, an ExportedProgram or an ONNX file, "
-                           f"got a {type(target).__name__}")
+        kinds = "a torch.nn.Module, a function, an ExportedProgram or an ONNX file"
+        weights = isinstance(target, dict) and any(isinstance(v, torch.Tensor) for v in target.values())
+        hint = "; weights alone say nothing of what is computed: make the module and call module.load_state_dict(...)" if weights else ""
+        raise CompileError(f"compile: takes {kinds}, got {type(target).__name__}{hint}")
 
     body = target
     if isinstance(target, types.FunctionType):
@@ -98,7 +100,17 @@ def read_program(path: Any) -> Any:
     except CompileError:
         raise
     except Exception as e:  # any class, by what the file holds
-        raise CompileError(f"import_torch: {os.fspath(path)!r} is no program that torch.export.save wrote ({type(e).__name__})") from e
+        raise CompileError(f"import_torch: {os.fspath(path)!r} is no program that torch.export.save wrote; {_other_file(path)}") from e
+
+
+def _other_file(path: Any) -> str:
+    """What to do with a file that is no exported program."""
+    ending = os.path.splitext(path)[1].lower()
+    if ending == ".gguf":
+        return "a language model is loaded with tw.load_llm(path)"
+    if ending == ".tw":
+        return "a saved session is loaded with tw.load(path)"
+    return "weights alone go into a module, module.load_state_dict(...), which is compiled with example inputs"
 
 
 def run_export(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], dynamic_shapes: Any) -> Any:
@@ -118,19 +130,23 @@ def run_export(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], dy
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """torch logs the whole way to an error that we pass on in one line; its distributions look at their arguments' data."""
+    """torch logs the whole way to an error that we pass on in one line, and prints its graph; its distributions look at their arguments'
+    data."""
     import torch
+    import torch.export._trace as tracer
 
-    logs = [logging.getLogger(name) for name in ("torch._subclasses.fake_tensor", "torch.export")]
+    logs = [logging.getLogger(name) for name in ("torch._subclasses.fake_tensor", "torch.export", "torch.fx.experimental.symbolic_shapes")]
     distributions = torch.distributions.Distribution
     before = [log.disabled for log in logs]
     for log in logs:
         log.disabled = True
     checked = distributions._validate_args
     distributions.set_default_validate_args(False)
+    tracer.__dict__["print"] = lambda *_, **__: None
     try:
         yield
     finally:
+        tracer.__dict__.pop("print", None)
         for log, was in zip(logs, before, strict=True):
             log.disabled = was
         distributions.set_default_validate_args(checked)

@@ -100,8 +100,11 @@ class SavedFile:
         size = os.fstat(self._descriptor).st_size
         head = os.pread(self._descriptor, HEAD, 0)
         if len(head) < HEAD or head[:8] != MAGIC:
-            hint = "; programs of torch.export are compiled: tw.compile(path)" if self.path.endswith(".pt2") else ""
-            raise FormatError(f"archive: {self.path} is not a saved session{hint}")
+            others = {".pt2": "programs of torch.export are compiled: tw.compile(path)",
+                      ".onnx": "ONNX files are compiled: tw.compile(path)",
+                      ".gguf": "language models are loaded with tw.load_llm(path)"}
+            hint = others.get(os.path.splitext(self.path)[1])
+            raise FormatError(f"archive: {self.path} is not a saved session{f'; {hint}' if hint else ''}")
         (length,) = struct.unpack("<Q", head[8:16])
         if length > min(size - HEAD, MAX_HEADER):
             raise self.broken(f"the header of {length} bytes is cut off, or longer than {MAX_HEADER}")

@@ -9,7 +9,7 @@ from ...core.dims import Expr, ceildiv, maximum
 from ...core.errors import ShapeError
 from ...ops import Expand, Iota
 from ..promote import as_tracer
-from ..trace import Functions, apply, current, dtype_given, user_place
+from ..trace import Functions, Tracer, apply, current, dtype_given, user_place
 from .elementwise import FUNCTIONS as ELEMENTWISE
 from .shapes import shape_of
 
@@ -76,7 +76,10 @@ def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None) -> An
     if isinstance(last, Expr) and type(first) is type(step) is int and step > 0:
         count = maximum(ceildiv(last - first, step), 0)
     elif any(isinstance(n, bool) or not isinstance(n, (int, np.integer)) for n in (first, last, step)) or step == 0:
-        raise ShapeError(f"arange: needs numbers and a step that is not 0, got start={first}, stop={last}, step={step} ({user_place()})")
+        traced = any(isinstance(n, Tracer) for n in (first, last, step))
+        hint = "; sizes are known when a function is traced: name the argument in tw.jit(f, static=(...))" if traced else ""
+        raise ShapeError(f"arange: needs numbers and a step that is not 0, got start={first}, stop={last}, step={step}{hint} "
+                         f"({user_place()})")
     else:
         count = len(range(first, last, step))
     trace = current()
