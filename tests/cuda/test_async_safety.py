@@ -60,11 +60,8 @@ SPARE: dict[str, dict[str, int]] = {
     "attention_backward flash_grad": {"wgmma.fence": 2, "fence.proxy": 2, "fence.acq_rel": 1, "bar.warp": 3},
     "attention_training flash_grad": {"wgmma.fence": 2, "wgmma.wait_group": 1, "fence.proxy": 2, "fence.acq_rel": 1, "bar.warp": 3},
     "attention_row decode": {"griddepcontrol.wait": 1, "bar.warp": 1},
-    "matmul_f32 on sm_80": {},
     "attention on sm_80": {},
     "attention_training on sm_80 mma_grad": {},
-    "matmul_f64 on sm_80": {},
-    "conv on sm_80": {},
     "conv_groups on sm_80": {},
     "conv_patch": {},
 }

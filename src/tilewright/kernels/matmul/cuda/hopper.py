@@ -33,7 +33,8 @@ STAGES_BYTES = 160 << 10  # bytes of a ring beside the sums of a split product
 SLICE = 128  # bytes of the epilogue's columns at a time: a swizzled row of shared memory
 FEW_ROWS = 16
 PROMOTE = 2  # steps of 128 eight-bit floats whose sum the tensor core keeps by itself
-TILE, JOINED = 0.0115, 2.0  # microseconds of a tile of 128x256 for each of K, and of joining the sums of its parts
+TILE = 0.0115  # microseconds of a tile of 128x256 for each of K
+CLUSTERS = {1: 1.0, 2: 0.97, 4: 0.92, 8: 0.8}  # the share of all SMs that clusters of so many blocks find (measured)
 NARROW = 32  # ... where results go to memory from registers
 
 
@@ -74,28 +75,29 @@ def choose(m: Dim, n: Dim, k: Dim, batch: Dim, sms: int, item: int = 2, widest: 
     if isinstance(k, int) and (parts := splits(m, n, k, batch, sms)) > 1:
         return in_parts(Config(64, 64, 12, rows=rows), parts)
 
-    joined = JOINED / (TILE * max(k, 1)) if isinstance(k, int) else 0.0
-
-    def cost(item: tuple[Config, float]) -> float:
-        c, t = item
-        tiles = -(-m // (c.bm * c.cluster)) * c.cluster * -(-n // c.bn) * batch
-        together = max(c.splits, c.cluster)
-        waves = -(-tiles * c.splits // (sms // together * together))
-        return waves * t if c.splits == 1 else waves * t / c.splits + joined
-
     few = -(-m // 64) * -(-n // 64) * batch
     if m <= FEW_ROWS and transposed_b and sms < few <= 3 * sms:  # blocks that share an SM hide each other's start
         return Config(64, 64, 6, rows=rows, per_sm=3)
-    fits = [c for c in CONFIGS if c[0].bn <= widest and (transposed_b or c[0].bn % 64 == 0)]
+    fits = [(c, t, -(-m // (c.bm * c.cluster)) * c.cluster * -(-n // c.bn) * batch) for c, t in CONFIGS
+            if c.bn <= widest and (transposed_b or c.bn % 64 == 0)]  # fmt: skip
+    best = min(fits, key=lambda fit: -(-fit[2] // (sms // fit[0].cluster * fit[0].cluster)) * fit[1])
     if isinstance(k, int) and few < 2 * sms:  # weight gradients have a long K and few tiles
-        fits += [(in_parts(c, s), t) for c, t in fits for s in (2, 4, 8) if c.bn // s >= 16 and c.bm * c.bn <= 1 << 14 and _divides(k, s)]
-    best = min(fits, key=cost)[0]
-    return replace(best, rows=rows) if best.bm == 64 else best
+        depth, many = k, [s for s in CLUSTERS if s > 1 and _divides(k, s)]
+        divided = [(in_parts(c, s), t, tiles) for c, t, tiles in fits for s in many if c.bn // s >= 16 and c.bn < 256]
+        best = min([best, *divided], key=lambda fit: microseconds(*fit, depth, sms))
+    return replace(best[0], rows=rows) if best[0].bm == 64 else best[0]
+
+
+def microseconds(c: Config, t: float, tiles: int, k: int, sms: int) -> float:
+    """Those of a product whose K may be in parts: SMs draw more from L2 where others are idle."""
+    room = int(sms * CLUSTERS[c.splits]) // c.splits
+    taken = t * TILE * -(-k // c.splits) * (0.7 + 0.3 * min(tiles, room) * c.splits / sms)
+    return -(-tiles // room) * (taken + (1.5 + c.bm * c.bn / 8192 if c.splits > 1 else 0.0))
 
 
 def in_parts(c: Config, splits: int) -> Config:
     """The configuration with K in parts, each of a block of a cluster, with a ring that leaves room for the sums."""
-    return replace(c, splits=splits, stages=min(c.stages, STAGES_BYTES // ((c.rows or c.bm) + c.bn) // BK))
+    return replace(c, splits=splits, stages=min(c.stages, (STAGES_BYTES + 65536 - 4 * c.bm * c.bn) // ((c.rows or c.bm) + c.bn) // BK))
 
 
 def _divides(k: int, parts: int) -> bool:
