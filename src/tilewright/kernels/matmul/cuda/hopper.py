@@ -84,7 +84,7 @@ def choose(m: Dim, n: Dim, k: Dim, batch: Dim, sms: int, item: int = 2, widest: 
     if isinstance(k, int) and few < 2 * sms:  # weight gradients have a long K and few tiles
         depth, many = k, [s for s in CLUSTERS if s > 1 and _divides(k, s)]
         divided = [(in_parts(c, s), t, tiles) for c, t, tiles in fits for s in many if c.bn // s >= 16 and c.bn < 256]
-        best = min([best, *divided], key=lambda fit: microseconds(*fit, depth, sms))
+        best = min([best, *divided], key=lambda fit: microseconds(fit[0], fit[1], fit[2], depth, sms))
     return replace(best[0], rows=rows) if best[0].bm == 64 else best[0]
 
 
