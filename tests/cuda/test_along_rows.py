@@ -13,6 +13,7 @@ import tilewright as tw
 import tilewright.ops as o
 from tests.cuda.fake_driver import fake_gpu
 from tests.cuda.launching import Emulated, graph
+from tilewright.core.dims import sym
 from tilewright.core.dtypes import DType, bf16, bool_, f16, f32, f64, i32, i64
 from tilewright.core.errors import ExecutionError
 from tilewright.kernels.cuda.kernel import BlockKernel
@@ -176,3 +177,18 @@ def test_groups_of_short_rows_are_full(width: int, dtype: DType, threads: int, r
     x, a, b = (rng.standard_normal(shape).astype(dtype.np) for shape in ((37, width), (width,), (width,)))
     want = np.maximum(x.astype(np.float64) * a.astype(np.float64) + b.astype(np.float64), 0)
     np.testing.assert_allclose(emulated(x, a, b)[0].astype(np.float64), want, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("most", [256, 4096, 8192])
+def test_short_rows_of_a_run_time_length_stay_in_registers(most: int, rng: np.random.Generator) -> None:
+    """One kernel for all lengths up to a bound: what lies behind a shorter row is masked; beyond 4096 rows are swept."""
+    g = graph(lambda x: (o.Sum(axes=(1,))(x), o.Softmax(axis=1)(x)), (f32, (sym("r", 1, 1000), sym("n", 1, most))))
+    run = Emulated(g, "sm_90a")
+    for launch in run.program.launches:
+        assert isinstance(launch.kernel, BlockKernel) and launch.kernel.threads == (32 if most == 256 else 128 if most == 4096 else 256)
+    for n in (1, 3, 100, 255, most):
+        x = rng.standard_normal((3, n)).astype(np.float32)
+        e = np.exp(x.astype(np.float64))
+        total, soft = run(x)
+        np.testing.assert_allclose(total, x.astype(np.float64).sum(1), rtol=1e-5, atol=1e-4)
+        np.testing.assert_allclose(soft, e / e.sum(1, keepdims=True), rtol=1e-5, atol=1e-7)

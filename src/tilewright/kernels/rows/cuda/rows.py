@@ -1,13 +1,14 @@
 """Row kernels on a GPU: a row lives in the registers of a group of threads, is read once and written once.
 
-Rows of up to `threads · 32` elements of known length are resident: all statistics come from registers. Longer rows, and rows of a length
-known only at run time, are swept like on a CPU, once per statistic. Short rows share a block; a row alone or in a batch has the same bits.
+Rows of up to `threads · 32` elements of known length are resident: all statistics come from registers; so are short ones of a length
+known only at run time. Longer rows are swept like on a CPU, once per statistic. Short rows share a block; a row alone or in a batch has the same bits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from ....core.dims import bounds
 from ....core.target_spec import TargetSpec
 from ....ir.layout import Layout
 from ....ops.rows.norms import RmsNorm
@@ -22,6 +23,7 @@ PER_THREAD = 32  # elements of a resident row in one thread's registers
 WANTED = 32  # ... where there are enough threads: fewer threads a row, more rows in flight (measured)
 SEVERAL = 8  # ... of the sum of several rows and its RMS norm
 LONG_THREADS, LONG_EACH = 512, 100  # threads and elements of longer resident rows: most of the registers that a thread of so many may have
+SHORT = 4096  # elements that rows of a length known at run time have at most to be resident
 SWEEP_THREADS = 256
 BLOCK = 256  # threads of a block of short rows
 
@@ -42,6 +44,8 @@ class CudaRowKernel(RowKernel):
     def tile_width(self, target: TargetSpec) -> int:
         self.vector = self._vector()
         n = self.length
+        if not isinstance(n, int) and bounds(n)[1] <= SHORT:
+            n = bounds(n)[1]  # resident with threads for the longest row: what is behind a shorter one is masked
         if isinstance(n, int) and MOST_THREADS * PER_THREAD < n <= LONG_THREADS * LONG_EACH:
             self.resident, self.threads = True, LONG_THREADS
             step = self.threads * self.vector
