@@ -13,6 +13,7 @@ import torch.nn.functional as nn
 import tilewright.ops as o
 from tests.cuda.launching import Emulated, graph
 from tests.fresh import fresh_rng
+from tilewright.core.dims import sym
 from tilewright.core.dtypes import DType, bf16, f16, f32, f64, i32, i64
 from tilewright.kernels.index.cuda.pad_edges import _source
 from tilewright.kernels.linalg.cuda import cholesky, lu
@@ -78,6 +79,18 @@ def test_large_windows_of_every_channel(case: Any, last: bool) -> None:
     conv: Any = (nn.conv1d, nn.conv2d, nn.conv3d)[rank - 1]
     want = conv(padded, wide(w), wide(bias), stride, 0, dilation, c).relu()
     assert_close(np.moveaxis(got, -1, 1) if last else got, want, dtype)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_large_windows_of_a_batch_of_any_size(batch: int) -> None:
+    """Whose planes are counted at run time; the image is flipped and its rows are every second one of a larger one."""
+    rng, n = fresh_rng(), sym("N", 1)
+    x, w = rng.normal(size=(batch, 4, 24, 10)).astype(np.float32), rng.normal(size=(4, 1, 9, 9)).astype(np.float32)
+    op = o.Conv(stride=(1, 1), padding=((4, 4),) * 2, dilation=(1, 1), groups=4)
+    emulated = Emulated(graph(lambda v, u: op(F.flip(F.slice_(v, 2, 1, 12, 2), (3,)), u), (f32, (n, *x.shape[1:])), (f32, w.shape)))
+    assert any(k.kernel.name.startswith("conv_depthwise_tiles") for k in emulated.program.launches)
+    want = nn.conv2d(wide(x)[:, :, 1::2].flip(3), wide(w), None, 1, 4, 1, 4)
+    assert_close(emulated(x, w)[0], want)
 
 
 def test_pools_of_any_strides() -> None:

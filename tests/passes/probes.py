@@ -199,6 +199,19 @@ def cut(k: Kit, start: int, end: int, *, stride: int = 1, step: int = 1, bias: b
     return o.Slice(starts=(0, 0, start), sizes=(2, 3, (int(y.shape[2]) - start - end) // step), steps=(1, 1, step))(y)
 
 
+def patches(k: Kit) -> Value:
+    return o.Conv(stride=(8,), padding=((0, 0),), dilation=(1,))(k.x(k.b, 2, 16 + k.s), k.weights(16, 2, 8))
+
+
+def patch_gradient(k: Kit) -> Value:
+    op = o.WeightGradient(kernel=(8,), stride=(8,), dilation=(1,), padding=((0, 0),))
+    return op(k.x(k.b, 2, 16 + k.s, tame=True), k.x(k.b, 16, 2, tame=True))  # products of two large numbers overflow in any order
+
+
+PATCHES: dict[str, list[Probe]] = {
+    "convolved_patches": [patches], "biased_patches": [lambda k: o.Add()(patches(k), column(k, *(0.5 * i for i in range(16))))],
+    "gradient_of_patches": [patch_gradient],
+}  # fmt: skip
 CONV: dict[str, list[Probe]] = {
     "cut_conv": [lambda k: cut(k, 0, 3), lambda k: cut(k, 2, 1), lambda k: cut(k, 1, 1, stride=2), lambda k: cut(k, 3, 0),
                  lambda k: cut(k, 0, 4), lambda k: cut(k, 0, 1, step=2), lambda k: cut(k, 0, 2, stride=2)],

@@ -13,7 +13,7 @@ from tilewright.core.dims import sym
 from tilewright.ir.graph import Value
 
 from .kit import Kit, Probe
-from .probes import CONCATS, CONV, INDEX, INF, MASKS, MATMUL, SCALAR, VIEWS, iota
+from .probes import CONCATS, CONV, INDEX, INF, MASKS, MATMUL, PATCHES, SCALAR, VIEWS, iota
 
 EPS = (1e-5, 0.0, 1e-12)
 K = math.sqrt(2 / math.pi)
@@ -290,5 +290,6 @@ FUSE: dict[str, list[Probe]] = {
         lambda k, x: o.Sub()(k.c(1.0), x))],
 }
 PROBES: dict[str, dict[str, list[Probe]]] = {
-    "canonicalise": SCALAR | VIEWS, "absorb-into-matmul": MATMUL, "absorb-into-conv": CONV, "fold-index": INDEX, "absorb-masks": MASKS,
-    "recognise": NORMS | ACTIVATIONS | ROPE | ATTENTION | EXPERTS, "fold-tables": TABLES, "narrow-concats": CONCATS, "fuse": FUSE}
+    "canonicalise": SCALAR | VIEWS, "absorb-into-matmul": MATMUL, "absorb-into-conv": CONV, "patch-products": PATCHES,
+    "fold-index": INDEX, "absorb-masks": MASKS, "recognise": NORMS | ACTIVATIONS | ROPE | ATTENTION | EXPERTS, "fold-tables": TABLES,
+    "narrow-concats": CONCATS, "fuse": FUSE}

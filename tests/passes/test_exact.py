@@ -22,6 +22,7 @@ from tilewright.ir.rewrite import P, Rule, X, rewrite, rule
 from tilewright.passes.base import Pass, scalar
 from tilewright.passes.canonicalise import Canonicalise
 from tilewright.passes.pipeline import pipeline
+from tilewright.target.cuda.device import cuda_target
 
 from .kit import DTYPES, Probe, built, differences, draws, variants
 from .probes import SCALAR
@@ -33,8 +34,8 @@ APART = dict.fromkeys(("winograd", "winograd_weight_gradient"),
 
 
 def rules() -> dict[tuple[str, str], tuple[Pass, Rule]]:
-    """Every rule of every pass, by the names that the log shows."""
-    return {(p.name, r.name): (p, r) for p in pipeline() for r in p.rules}
+    """Every rule of every pass, by the names that the log shows: a GPU's own passes, too."""
+    return {(p.name, r.name): (p, r) for p in (*pipeline(cuda_target()), *pipeline()) for r in p.rules}
 
 
 def missing() -> list[str]:

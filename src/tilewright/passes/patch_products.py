@@ -49,19 +49,19 @@ def product_of(conv: Any, x: Value, w: Value, bias: Value | None) -> Value | Non
     return F.reshape(F.transpose(y, (0, 2, 1)), conv.value.shape)
 
 
-@rule(P(o.Add, P(o.Conv, X, Y, name="conv", once=True), S))
+@rule(P(o.Add, P(o.Conv, X, Y, name="conv", once=True), S), changes="rounding")
 def biased_patches(x: Value, y: Value, s: Value, conv: Any, m: Match) -> Value | None:
     return product_of(conv, x, y, s) if per_channel(s, conv.value) else None
 
 
-@rule(P(o.Conv, X, Y, name="conv"))
+@rule(P(o.Conv, X, Y, name="conv"), changes="rounding")
 def convolved_patches(x: Value, y: Value, conv: Any, m: Match) -> Value | None:
     bias = [v for n in m.users(conv.value) if isinstance(n.op, o.Add) for v in n.operands if v is not conv.value]
     biased = len(bias) == 1 and m.readers(conv.value) == 1 and per_channel(bias[0], conv.value)  # a rule of its own
     return None if biased else product_of(conv, x, y, None)
 
 
-@rule(P(o.WeightGradient, X, Y, name="root"))
+@rule(P(o.WeightGradient, X, Y, name="root"), changes="rounding")
 def gradient_of_patches(x: Value, y: Value, root: Any) -> Value | None:
     found = patches(root.op, x, tuple(root.op.kernel), y.shape[1])
     if found is None or y.shape[2:] != tuple(d // k for d, k in zip(x.shape[2:], root.op.kernel, strict=True)):

@@ -53,7 +53,7 @@ class Windows:
         options = [*(p for p in PIXELS if stride[-1] == 1 and divisible(width, p)), 4, 2]
         self.per = next((p for p in options if p <= most and rows * -(-most // p) >= FULL), 1)
         self.tile = tile = self.threads * self.vector
-        self.x = call.view("x", x.type.dtype, x.buffer, source)
+        self.x = call.view("x", x.type.dtype, x.buffer, source, bake=(n,))  # neighbours are so many bytes from one address
         places = enumerate(zip(results, outs, strict=True))
         self.results = [call.view(f"c{i}", r.type.dtype, r.buffer, lay, write=True) for i, (r, lay) in places]
         self.fill, self.dtype = fill, compute_dtype(x.type.dtype)
@@ -79,6 +79,8 @@ class Windows:
         self.spots = {i: self.first * step + (i - lo) for i in self.reads}
         self.limits = {i: self.edge if safe else (self.left * (inside_flag(b, q + 1) * inside_flag(b, self.sizes[-1] - q)),)
                        for i, q in self.spots.items()}  # fmt: skip
+        first = self.first * step - lo
+        self.near = b.subview(self.x, (self.image, *(0,) * (n - 1), first, self.start), tuple(range(1, n + 2)))
 
     def fold(self, row: Row, more: Sequence[Tile] = ()) -> list[Tile]:
         """The states of the program's results, `fill` (and `more` behind them) at first, after all rows of taps."""
@@ -88,8 +90,7 @@ class Windows:
         b = self.b
         if axis == self.n - 1:
             def pixel(i: int) -> Tile:
-                where = (self.image, *at, self.spots[i], self.start)
-                return widen(b, b.load(self.x, where, (self.tile,), limit=self.limits[i], other=self.fill))
+                return widen(b, b.load(self.near, (*at, i, 0), (self.tile,), limit=self.limits[i], other=self.fill))
 
             few = {i: pixel(i) for i in self.spots} if len(self.spots) <= MANY else None
             return row(taps, pixel if few is None else few.__getitem__, list(states))

@@ -100,7 +100,7 @@ def depthwise_launch(region: Region, node: Node, x: Operand, w: Operand, results
     leaves = {v: o.layout.expand(value.shape).permute(order) for v, o in read.items()}
     at = Windows("conv_depthwise", region, x, results, kernel, op.stride, op.padding, op.dilation, [weights, *leaves.values()])
     b, tile = at.b, at.tile
-    factors = at.call.view("w", w.type.dtype, w.buffer, weights)
+    factors = b.subview(at.call.view("w", w.type.dtype, w.buffer, weights, bake=(n - 1,)), (*(0,) * n, at.start), tuple(range(n + 1)))
     ins = {v: at.call.view(f"e{i}", read[v].type.dtype, read[v].buffer, lay) for i, (v, lay) in enumerate(leaves.items())}
 
     def row(taps: tuple[Ix | int, ...], pixel: Callable[[int], Tile], sums: list[Tile]) -> list[Tile]:
@@ -109,7 +109,7 @@ def depthwise_launch(region: Region, node: Node, x: Operand, w: Operand, results
             x = pixel(i)
             for o, t in pairs:
                 if t not in along:
-                    along[t] = widen(b, b.load(factors, (*taps, t, at.start), (tile,), limit=at.edge))
+                    along[t] = widen(b, b.load(factors, (*taps, t, 0), (tile,), limit=at.edge))
                 sums[o] = b.fma(x, along[t], sums[o])
         return sums
 

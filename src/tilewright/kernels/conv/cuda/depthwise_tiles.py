@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache, reduce
 from math import prod
 
-from ....core.dims import Dim, bounds, ceildiv, product
+from ....core.dims import Dim, ceildiv, product
 from ....core.dtypes import bf16, f16, f32, i32
 from ....core.target_spec import TargetSpec
 from ....ir.graph import Node, Value
@@ -32,7 +32,6 @@ from ...pointwise.cuda.pointwise import evaluator
 from ...region import Operand, Region, narrow, widen
 from ...template import Reason, Template, region_bytes, region_flops
 from ..conv import ConvTemplate
-from .tiled import LARGEST
 from .weight_gradient import is_weight_gradient
 
 LEAST_TAPS = 65  # fewer are spelled out by `depthwise.py`
@@ -235,8 +234,8 @@ def large_depthwise(node: Node) -> bool:
     known = all(isinstance(d, int) and d > 0 for d in (*x.shape[1:], *w.shape, *out.shape[1:]))
     if not known or x.dtype not in (bf16, f16, f32) or w.dtype != x.dtype or any(p < 0 for pair in op.padding for p in pair):
         return False
-    taps, largest = prod(int(d) for d in w.shape[2:]), max(int(bounds(v.type.numel)[1]) for v in (x, out))
-    return taps >= LEAST_TAPS and largest < LARGEST and next(tilings(shape_of(node), 1), None) is not None
+    taps = prod(int(d) for d in w.shape[2:])
+    return taps >= LEAST_TAPS and next(tilings(shape_of(node), 1), None) is not None
 
 
 def in_runs(node: Node, cores: int = 132) -> bool:

@@ -27,8 +27,8 @@ from .kernels import PATCH, PLANES, PatchKernel
 from .windows import Windowed
 
 BN = 64
-FLAT = 32  # the most results over two axes: more keep the tensor cores busy while windows are gathered
-LEAST_FULL = 0.8  # the least share of a tile's pixels inside the image, on average
+FLAT = 32  # results over two axes above which ...
+LEAST_FULL, FLAT_FULL = 0.8, 0.95  # the least share of a tile's pixels inside the image, on average, is the larger (measured)
 SHARED = 226 << 10
 RESULTS = 32 << 10  # bytes of shared memory for results on their way out
 
@@ -70,8 +70,8 @@ class PatchConv(HopperConv):
         node, at = region.anchor, windows_of(region)
         assert node is not None and isinstance(node.op, ConvOp) and at is not None
         n, flat = node.values[0].shape[1], len(at.image) == 2
-        if not isinstance(n, int) or n > (FLAT if flat else BN) or n % 8:
-            return Reason(f"at most {BN} results (over two axes {FLAT}), in eights")
+        if not isinstance(n, int) or n > BN or n % 8:
+            return Reason(f"at most {BN} results, in eights")
         if {*at.stride, *at.dilation} != {1} or node.op.groups != 1 or stages_of(at, n) < 3 or prod(at.taps[-2:]) < 4:
             return Reason("steps of one, no groups, and boxes that fit in shared memory")
         tiles = tiles_of(at, node.values[0].shape[0])
@@ -84,7 +84,7 @@ class PatchConv(HopperConv):
         full = 1.0
         for size, step in zip(at.out, tile_of(at), strict=True):
             full *= size / (-(-size // step) * step)
-        if full < LEAST_FULL:
+        if full < (FLAT_FULL if flat and n > FLAT else LEAST_FULL):
             return Reason("patches that fill the image")
         for v in leaves_of_epilogue(region, node.values[0]):
             o = region.operand(v)

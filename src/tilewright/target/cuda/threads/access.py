@@ -56,18 +56,21 @@ class Access:
                  limits: Mapping[int, str]) -> None:
         self.e, self.f, self.view, self.shape, self.axes = e, e.f, view, shape, axes
         self.item = view.dtype.itemsize
-        offset = "0"
-        for i, x in enumerate(at):
-            offset = plus(self.f, offset, times(self.f, x, view.strides[i]))
+        offset, known = "0", 0
+        for x, s in zip(at, view.strides, strict=True):
+            if x.startswith("%") or (s.startswith("%") and x != "0"):
+                offset = plus(self.f, offset, times(self.f, x, s))
+            elif x != "0":
+                known += int(x) * int(s)
         for axis in range(len(shape)):
             if e.layout.spread(shape, axis):
                 offset = plus(self.f, offset, times(self.f, e.base(shape, axis), view.strides[axes[axis]]))
+        self.offset = known * self.item  # bytes from the origin that every instruction adds
         self.origin = self._bytes(view.pointer, offset)
         self.room = {axis: self._room(axis, limit) for axis, limit in limits.items()}
         self._rows: dict[Key, tuple[str, int]] = {}
         self._checks: dict[tuple[int, int], str] = {}
         self.known: str | None = None  # a predicate of the whole access
-        self.offset = 0  # bytes from the origin that every instruction adds
 
     def _bytes(self, pointer: str, elements: str) -> str:
         return plus(self.f, pointer, times(self.f, elements, str(self.item)))

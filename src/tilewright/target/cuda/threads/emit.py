@@ -409,7 +409,8 @@ class Emitter(Control):
 
     def do_subview(self, instr: Instr) -> None:
         view, keep = self._view(instr), instr.attrs["keep"]
-        origin = access.Access(self, view, [self.ix(x) for x in instr.operands[1:]], (), (), {}).origin
+        first = access.Access(self, view, [self.ix(x) for x in instr.operands[1:]], (), (), {})
+        origin = access.plus(self.f, first.origin, str(first.offset))
         self.env[instr.results[0]] = Address(origin, tuple(view.strides[i] for i in keep), view.dtype, view.space)
 
     def _access(self, instr: Instr) -> tuple[Address, list[str], dict[int, str], int]:
@@ -474,12 +475,8 @@ class Emitter(Control):
         """The accesses of single elements, each at an index of its own; `masked`: those with a negative one are not touched."""
         view, at, _, used = self._access(instr)
         indices, axis = self.tile(instr.operands[used]), instr.attrs["axis"]
-        step, known = view.strides[axis], 0
-        moves = [(x, s) for x, s in zip(at, view.strides, strict=True) if x != "0"]
-        if all(not x.startswith("%") and not s.startswith("%") for x, s in moves):  # the offset of every element's instruction
-            origin, known = view.pointer, view.dtype.itemsize * sum(int(x) * int(s) for x, s in moves)
-        else:
-            origin = access.Access(self, view, at, (), (), {}).origin
+        first, step = access.Access(self, view, at, (), (), {}), view.strides[axis]
+        origin = first.origin
         narrow = indices.type.dtype is i32 and not step.startswith("%") and abs(int(step) * view.dtype.itemsize) < 1 << 31
         out = {}
         for key, index in indices.values.items():
@@ -490,7 +487,7 @@ class Emitter(Control):
                 wide = convert(self.f, indices.type.dtype, i64, index)
                 place = access.plus(self.f, origin, access.times(self.f, access.times(self.f, wide, step), str(view.dtype.itemsize)))
             out[key] = one = access.Access(self, replace(view, pointer=place, strides=(), hint=""), [], (), (), {})
-            one.known, one.offset = inside, known
+            one.known, one.offset = inside, first.offset
         return out
 
     def do_join(self, instr: Instr) -> None:
