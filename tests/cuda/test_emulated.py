@@ -189,6 +189,19 @@ def test_gather_checks_its_indices(rng: np.random.Generator) -> None:
     assert e.errors[0] == 1 and e.errors[3] == 11
 
 
+@pytest.mark.parametrize(("dtype", "width", "vector"), [(bf16, 8, 8), (f32, 4, 4), (bf16, 4, 4), (f32, 2, 1), (bf16, 24, 8)], ids=str)
+def test_lookups_of_short_rows(dtype: DType, width: int, vector: int, rng: np.random.Generator) -> None:
+    """A row of one access is a thread's: tables of biases by relative place have a column for every head."""
+    table, ids = floats(rng, dtype, 11, width), rng.integers(0, 11, (37, 5))
+    e = Emulated(graph(lambda t, i: o.Relu()(o.Gather(axis=0)(t, i)), (dtype, (11, width)), (i64, (37, 5))))
+    (out,) = e(table, ids)
+    np.testing.assert_array_equal(out.astype(np.float32), np.maximum(table.astype(np.float32), 0)[ids])
+    assert [x.kernel.vector for x in e.program.launches if isinstance(x.kernel, BlockKernel)] == [vector]
+    ids[36, 4] = 11
+    e(table, ids)
+    assert e.errors[0] == 1 and e.errors[3] == 11
+
+
 @pytest.mark.parametrize("n", [5, 300])
 def test_division_checks_its_divisors(n: int, rng: np.random.Generator) -> None:
     x, y = rng.integers(-50, 50, (2, n)).astype(np.int32), rng.integers(1, 9, (2, n)).astype(np.int32)

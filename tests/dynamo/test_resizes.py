@@ -52,6 +52,22 @@ def test_gradients_sum_what_read_an_element(mode: str, shape: tuple[int, ...], s
     assert ("scatter" in ops(found[1])) == (mode == "linear")
 
 
+@pytest.mark.parametrize(("shape", "pad"), [((2, 3, 7, 9), (3, 2, 1, 0)), ((2, 3, 7), (7, 1)), ((1, 2, 4, 5, 6), (1, 1, 2, 2, 0, 3)),
+                                            ((2, 3, 7, 9), (-1, 2, 1, 0))], ids=str)
+def test_circular_pads(shape: tuple[int, ...], pad: tuple[int, ...]) -> None:
+    """Concatenations, not copies into slices of the whole; pads that cut are left to PyTorch; a corner wraps along both axes."""
+    torch._dynamo.reset()
+    x = torch.randn(shape, requires_grad=True)
+    call = lambda x: F.pad(x, pad, mode="circular") * 2
+    with watching() as found:
+        got, want = torch.compile(call, backend=backend)(x), call(x)
+        g = torch.randn_like(want)
+        grads = [torch.autograd.grad(y, x, g)[0] for y in (got, want)]
+    torch.testing.assert_close(got, want)
+    torch.testing.assert_close(*grads)
+    assert got.stride() == want.stride() and ("concat" in ops(found[0]) or min(pad) < 0)
+
+
 @pytest.mark.filterwarnings("ignore::tilewright.dynamo.backend.SplitWarning")
 @pytest.mark.parametrize("factor", [1.5, 1.3])
 def test_varying_sizes(factor: float) -> None:

@@ -1,6 +1,6 @@
 """Resizes in graphs of AOTAutograd. PyTorch takes them apart while it traces, a bilinear one into four lookups whose backward pass are four
 scatters. Ours are one launch each way where sizes are known, so they are traced as the ops they are; with varying sizes they are taken
-apart as before.
+apart as before. Circular pads, which PyTorch traces as copies into slices of the whole, one after the other, are concatenations.
 """
 from __future__ import annotations
 
@@ -23,6 +23,25 @@ def _whole() -> Iterator[tuple[Any, Any, Callable[..., Any]]]:
                 found = op.py_kernels.get(key)
                 if found is not None and (make is _with_factors or key == torch._C.DispatchKey.Autograd):
                     yield op, key, make(packet, found)
+
+
+    pad, key = torch.ops.aten._pad_circular.default, torch._C.DispatchKey.CompositeImplicitAutograd
+    yield pad, key, _circular
+
+
+def _circular(x: Any, sizes: Any) -> Any:
+    """(x, elements before and behind, the last axis first); what PyTorch refuses is left to it."""
+    import torch
+
+    pairs = [(x.dim() - 1 - i // 2, sizes[i], sizes[i + 1]) for i in range(0, len(sizes), 2)]
+    if not all(isinstance(n, int) and 0 <= n <= x.shape[axis] for axis, *both in pairs for n in both):
+        with torch._C._DisablePythonDispatcher():
+            return torch.ops.aten._pad_circular.default(x, sizes)
+    for axis, low, high in pairs:
+        size = x.shape[axis]
+        ends = x.narrow(axis, size - low, low), x, x.narrow(axis, 0, high)
+        x = torch.cat([part for part in ends if part is x or part.shape[axis]], axis)
+    return x.contiguous()
 
 
 def _known(x: Any, sizes: Any) -> bool:

@@ -84,8 +84,8 @@ def scaled_view(view: Value, root: Any, m: Match) -> Value | None:
     if root.operands[0] is not view or not isinstance(at.op, o.Matmul) or m.readers(at) != 1:
         return None
     made = scaled(at.node, factor(root), *at.node.operands)
-    for n in reversed(chain) if made is not None else ():
-        made = o.emit(n.op, made)
+    for n in reversed(chain):
+        made = None if made is None else o.emit(n.op, made)
     return made
 
 

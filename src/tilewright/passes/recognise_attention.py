@@ -216,10 +216,10 @@ def _sum(a: Value, b: Value) -> Value:
     wide = a.node.operands[0] if isinstance(a.op, o.Reshape) else a
     if isinstance(wide.op, o.Expand) and len(wide.shape) == 5 and len(a.shape) == 4 and a.shape[0] != 1 and b.shape[:-3] in ((), (1,)):
         once, own = wide.node.operands[0], (1, 1, *((1,) * (3 - len(b.shape[-3:])) + b.shape[-3:]))
-        total = o.Add()(once, o.Reshape(shape=own)(b))
-        lead = wide.shape[:2]
-        return o.Reshape(shape=(a.shape[0], *total.shape[-3:]))(o.Expand(shape=(*lead, *total.shape[-3:]))(total))
-    return o.Add()(a, b)
+        total = o.emit(o.Add(), once, o.Reshape(shape=own)(b))
+        own = total.shape[-3:]
+        return o.emit(o.Reshape(shape=(a.shape[0], *own)), o.Expand(shape=(*wide.shape[:2], *own))(total))
+    return o.emit(o.Add(), a, b)
 
 
 def narrowed(x: Value, dtype: DType) -> Value | None:

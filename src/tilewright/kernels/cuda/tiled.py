@@ -58,6 +58,34 @@ def aligned(layout: Layout, inner: Dim | None = None, most: int = 16) -> int:
     return v
 
 
+def split_warps(rows: int, columns: int, warps: int, least: tuple[int, int], *, chained: bool = False) -> tuple[int, int] | None:
+    """Warps along rows and columns of a product, each of `least` rows and columns: along rows only where rows are used again, else warp
+    tiles as square as they get. None: it is too small."""
+    down, across = 1, 1
+    while down * across < warps:
+        tall, wide = rows // down, columns // across
+        if tall >= 2 * least[0] and (chained or tall >= wide or wide < 2 * least[1]):
+            down *= 2
+        elif wide >= 2 * least[1]:
+            across *= 2
+        else:
+            return None
+    return down, across
+
+
+PLAIN = (4, 8)  # lanes of a warp along rows and columns of a product of multiply-adds
+
+
+def multiply_adds(rows: int, columns: int, warps: int, resident: int, *, chained: bool = False) -> float:
+    """TFLOP/s of multiply-adds in f32 on an H200 of a tile by so many warps, `resident` of them on an SM: loads from shared memory cost as
+    much however many threads read the same, and few warps wait for them. Within a tenth of what was measured."""
+    down, _ = split_warps(rows, columns, warps, PLAIN, chained=chained) or (1, 1)
+    each = max(1, rows * columns // (32 * warps))
+    tall = max(1, min(each, rows // down // PLAIN[0]))
+    loads, waits = 18.0 * each / (tall + each / tall), resident * (10.0 if each >= 64 else 6.5)
+    return float((loads**-2 + waits**-2 + 60.0**-2) ** -0.5)
+
+
 def filled(made: Mapping[Var, Instr], x: Operand) -> tuple[int, ...]:
     """The rows and columns of a matrix, from the first on, that may be other than zeros: a load may end at a number inside its tile."""
     assert isinstance(x, Var) and isinstance(x.type, TileType)

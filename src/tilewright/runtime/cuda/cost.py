@@ -17,8 +17,7 @@ from ...core.dtypes import DType, f64
 from ...core.target_spec import TargetSpec
 from ...kernels.conv.cuda.kernels import ConvKernel, PatchKernel
 from ...kernels.cuda.kernel import BlockKernel
-from ...kernels.cuda.tiled import TiledKernel
-from ...kernels.matmul.cuda.tiled import multiply_adds
+from ...kernels.cuda.tiled import TiledKernel, multiply_adds
 from ...tile.ir import Kernel
 from ..cost import Cost, numbers
 from .threads import Threads
@@ -105,9 +104,9 @@ def predict(kernel: Kernel, blocks: int, threads: int, flops: float, nbytes: flo
     bound = max(times, key=lambda k: times[k])
     used = _rate(chip, kernel, dtype, target, text)
     slow = 1.0  # the share of that rate which few warps reach
-    if isinstance(kernel, TiledKernel) and used == chip.f32 and one is not None and one.each:
+    if isinstance(kernel, TiledKernel) and used == chip.f32 and one is not None and one.tile[0] and blocks:
         warps = min(-(-blocks // target.cores), max(2, kernel.per_sm)) * kernel.warps
-        slow = min(1.0, multiply_adds(one.each, max(warps, 1)) / 50.0)
+        slow = min(1.0, multiply_adds(*one.tile, kernel.warps, warps, chained=kernel.name.startswith("attention")) / 50.0)
         used *= slow
     waves = -(-blocks // target.cores)
     sms = min(1.0, blocks / (waves * target.cores)) if waves else 1.0
@@ -153,7 +152,7 @@ def predict(kernel: Kernel, blocks: int, threads: int, flops: float, nbytes: flo
         why.append(f"{blocks} blocks of {threads} threads on {target.cores} SMs")
     best = _rate(chip, kernel, dtype, target, None)
     if slow < 0.6 and compute > max(memory, LAUNCH_US):
-        why.append(f"{warps} warps of an SM, {one.each if one else 0} elements of a product a thread")
+        why.append(f"{warps} warps of an SM multiply tiles of {one.tile if one else ''}")
     elif compute >= memory and used < 0.9 * best:
         why.append(f"{dtype} products run at {used:.0f} TFLOP/s, other units of the chip reach {best:.0f}")
     if flying and blocks and few and memory > max(compute, LAUNCH_US):

@@ -21,12 +21,12 @@ ADDRESS = 2  # instructions of an access' address
 
 
 class Threads(Walk):
-    """`instructions` of a thread, `waits`: how often it must wait for memory, `products`: flops of the program's tiles, `each`: elements
-    of a product that a thread has."""
+    """`instructions` of a thread, `waits`: how often it must wait for memory, `products`: flops of the program's tiles, `tile`: rows
+    and columns of the largest product."""
 
     def __init__(self, kernel: Kernel, words: Sequence[int | None], pid: int, lanes: int) -> None:
         self.instructions = self.waits = self.products = 0.0
-        self.each = 0
+        self.tile = (0, 0)
         self.known: dict[Var, int] = {}  # integers that fill a tile
         self.divided = set[tuple[Operand, Operand]]()  # what a quotient or its rest is known of
         self.singles = False  # whether operands of products are gathered element by element
@@ -80,7 +80,7 @@ class Threads(Walk):
         assert isinstance(out, TileType)
         if instr.op == "mma":
             deep, wide = multiplied(self.made, instr)
-            self.each = max(self.each, out.numel // self.lanes)
+            self.tile = max(self.tile, (out.shape[0], out.shape[1]), key=lambda t: t[0] * t[1])
             self.products += scale * 2.0 * out.shape[0] * wide * deep
         elif instr.op in ("floordiv", "rem", "div") and not out.dtype.is_float:
             by = instr.operands[1]

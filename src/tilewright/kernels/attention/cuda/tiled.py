@@ -18,9 +18,8 @@ from ....ops.attention.backward import AttentionSaved as AttentionSavedOp
 from ....ops.attention.forward import Attention as AttentionOp
 from ....tile.builder import Ix, Tile, View
 from ...call import Call
-from ...cuda.tiled import aligned, tiled
+from ...cuda.tiled import aligned, multiply_adds, tiled
 from ...launch import Launch
-from ...matmul.cuda.tiled import multiply_adds
 from ...matmul.tiling import leaves_of_epilogue
 from ...pointwise.pointwise import unravel
 from ...region import Evaluator, Operand, Region, narrow, widen
@@ -47,9 +46,8 @@ def padded(d: int, least: int = 16) -> int:
     return max(least, 1 << (d - 1).bit_length())
 
 
-F32 = tuple(Config(rows, keys, warps) for rows, warps in ((64, 4), (64, 8), (32, 4), (16, 2)) for keys in (64, 32, 16))
+F32 = tuple(Config(rows, keys, warps) for rows, warps in ((128, 4), (64, 4), (64, 8), (32, 4), (16, 2)) for keys in (64, 32, 16))
 SHARED = 220 << 10  # bytes of an SM
-STEP = 1.0  # microseconds of a step over keys beside its products: barriers, and the softmax of one block alone
 
 
 def fastest(sq: int, sk: int, heads: int, d: int, dv: int, cores: int) -> Config:
@@ -57,16 +55,17 @@ def fastest(sq: int, sk: int, heads: int, d: int, dv: int, cores: int) -> Config
     longest = max(16, padded(sk))  # no tile of keys is wider
 
     def held(c: Config) -> int:
-        return 4 * (c.rows * (d + c.keys) + 2 * c.keys * (d + dv))
+        return 4 * (c.rows * (padded(d) + c.keys) + 2 * c.keys * (padded(d) + padded(dv)))
 
     def time(c: Config) -> float:
         per_sm = max(1, min(16 // c.warps, SHARED // held(c)))
         waves, rest = divmod(-(-sq // c.rows) * heads, cores * per_sm)
-        steps = -(-sk // c.keys)
-        flops = 2 * c.rows * c.keys * steps * (d + dv) * cores / 1e6
-        each = c.rows * (c.keys + dv) // (64 * c.warps)
-        resident = (per_sm,) * waves + ((-(-rest // cores),) if rest else ())
-        return sum(flops * n / multiply_adds(each, c.warps * n) + steps * STEP for n in resident)
+        steps, total = -(-sk // c.keys), 0.0
+        for n in (per_sm,) * waves + ((-(-rest // cores),) if rest else ()):  # blocks that share an SM
+            scores, values = (multiply_adds(c.rows, x, c.warps, n * c.warps, chained=True) for x in (c.keys, padded(dv)))
+            step = 2 * c.rows * c.keys * (d / scores + min(padded(dv), -(-dv // 32) * 32) / values)
+            total += steps * (n * step * cores / 1e6 + 40.0 / (n * c.warps) ** 2)  # few warps wait for barriers and the softmax
+        return total
 
     return min((c for c in F32 if min(32, longest) <= c.keys <= longest and held(c) <= SHARED), key=time)
 
@@ -77,7 +76,7 @@ def choose(sq: Dim, sk: Dim, heads: Dim, d: int, dv: int, item: int, cores: int)
     if item == 4:
         q, k, h = (x if isinstance(x, int) else 1024 for x in (sq, sk, heads))
         return fastest(q, k, h, d, dv, cores)
-    d = max(d, dv)
+    d = max(padded(d), padded(dv))
     keys = 64 if d <= 128 else 32
     keys = min(keys, padded(int(longest)) if longest < 64 else keys)
     for rows, warps in ((128, 8), (64, 4), (32, 2)):
@@ -127,7 +126,7 @@ class AttentionKernel:
         self.dtype = self.wide if mixed else q.type.dtype  # the dtype of the products
         item = self.dtype.itemsize
         self.d, self.dp = padded(depth), padded(dv)
-        self.config = choose(self.sq, self.sk, product([self.batch, self.heads]), self.d, self.dp, item, target.cores)
+        self.config = choose(self.sq, self.sk, product([self.batch, self.heads]), depth, dv, item, target.cores)
         self.call = Call("attention", region.name)
         self.vectors: dict[str, int] = {}
         self._bind(q, k, v)

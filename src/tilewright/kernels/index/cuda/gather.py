@@ -43,8 +43,10 @@ class CudaGather(GatherTemplate):
         along = node.op.axis != last
         if not along and (found := picked(region, table, [region.given(node.operands[1])], (node.op.axis,))) is not None:
             return [found]
-        if not isinstance(inner, int) or inner < 2 * vector or (vector == 1 and inner < 32) or table.packed.form != "plain" or not along:
+        short = not isinstance(inner, int) or (inner < 32 if vector == 1 else inner < max(2 * vector, 4) and vector < 4)
+        if short or table.packed.form != "plain" or not along:
             return Shared(GatherTemplate()).build(region, target)
+        assert isinstance(inner, int)
         threads = BLOCK if inner >= BLOCK * vector else min(32, 1 << (inner // vector).bit_length() - 1)
         # its tile is four times this wide
         (launch,) = GatherTemplate().build(region, replace(target, vector_bits=32 * threads * vector // 4))

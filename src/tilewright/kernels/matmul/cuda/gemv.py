@@ -29,7 +29,8 @@ from ..product import Problem
 from .places import Places, suitable
 
 MOST_ROWS = 1  # the most rows of the left operand: more go to the tensor cores
-MOST_ROWS_F32 = 8  # ... which take no f32
+MOST_ROWS_F32 = 8  # ... which take no f32, and ...
+LARGE, FEW_F32 = 1 << 24, 4  # ... of a matrix of so many bytes: tiles read rows from shared memory (8x4096x4096: 25 us against 44)
 BLOCK = 256  # threads at most
 FEW, TOGETHER = 128, 8  # threads where all programs are there at once then, so many an SM (a decode step: 693 us against 708)
 LONG = 1 << 16  # rows of a matrix from which on four at a time are faster (a vocabulary: 124 us against 141)
@@ -100,7 +101,9 @@ def fitting(region: Region) -> Places | None:
     p = Problem.of(region)
     if not (isinstance(p.n, int) and isinstance(p.k, int) and p.k % 8 == 0 and p.n % 2 == 0):
         return None
-    at, most = suitable(region), MOST_ROWS_F32 if p.a.type.dtype is f32 else MOST_ROWS
+    at, most = suitable(region), MOST_ROWS
+    if p.a.type.dtype is f32:
+        most = MOST_ROWS_F32 if 4 * p.n * p.k < LARGE else FEW_F32
     if at is None or not isinstance(at.m, int) or not 1 <= at.m <= most or at.batch != 1:
         return None
     return at if at.a[2] == 1 and at.b[1] == 1 else None

@@ -35,6 +35,7 @@ FEW_ROWS = 16
 PROMOTE = 2  # steps of 128 eight-bit floats whose sum the tensor core keeps by itself
 TILE = 0.0115  # microseconds of a tile of 128x256 for each of K
 CLUSTERS = {1: 1.0, 2: 0.97, 4: 0.92, 8: 0.8}  # the share of all SMs that clusters of so many blocks find (measured)
+SHORT = 256  # of K: rows of results that begin anywhere leave side by side as block programs (32x200x399, K 64: 17 us here)
 NARROW = 32  # ... where results go to memory from registers
 
 
@@ -125,8 +126,12 @@ class HopperMatmul(Template):
             return Reason("needs bf16, f16 or eight-bit operands, or f32 and precision tf32")
         if MatmulTemplate().matches(region, target) is not None:
             return MatmulTemplate().matches(region, target)
-        good = places_of(region) is not None and at_least(Problem.of(region).k, 1)
-        return None if good else Reason("two batch axes at most, and K of 1 at least")
+        at, p = places_of(region), Problem.of(region)
+        if at is None or not at_least(p.k, 1):
+            return Reason("two batch axes at most, and K of 1 at least")
+        if isinstance(p.k, int) and p.k <= SHORT and p.a.type.dtype.itemsize == 2 and not at.runs(region, p.n, 2):
+            return Reason(f"results that leave one by one cost more than products of K up to {SHORT}")
+        return None
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         places = places_of(region)

@@ -19,7 +19,7 @@ from ....ir.layout import Layout
 from ....ops.matmul.contractions import Matmul as MatmulOp
 from ....tile.builder import Ix, Tile, View
 from ...call import Call
-from ...cuda.tiled import aligned, fitting, tiled
+from ...cuda.tiled import aligned, fitting, multiply_adds, tiled
 from ...launch import Buffer, Launch
 from ...pointwise.cuda.pointwise import evaluator
 from ...pointwise.pointwise import unravel
@@ -52,14 +52,8 @@ class Config:
     parts: int = 1  # the parts of K, each a block's
 
 
-def multiply_adds(each: int, warps: int) -> float:
-    """TFLOP/s of multiply-adds in f32 on an H200 with `each` elements of a product a thread, and `warps` on an SM: products of few elements
-    load more, and few warps wait for what they load. Within a tenth of what was measured for four tiles."""
-    return 60.0 / (1.15 + 3.2 / each + (2.9 if each >= 64 else 6.4) / warps)
-
-
 def estimated(c: Config) -> tuple[float, ...]:
-    return tuple(multiply_adds(c.rows * c.columns // (32 * c.warps), c.warps * n) for n in range(1, c.per_sm + 1))
+    return tuple(multiply_adds(c.rows, c.columns, c.warps, c.warps * n) for n in range(1, c.per_sm + 1))
 
 
 # f32 by multiply-adds: (configuration, TFLOP/s of an H200 where one, two, … blocks share an SM), measured

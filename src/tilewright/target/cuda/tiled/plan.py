@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from ....core.dtypes import DType, bf16, f8e4m3, f8e5m2, f16, f32, f64, i8, i32, u8
 from ....core.errors import CompileError
-from ....kernels.cuda.tiled import TiledKernel, multiplied
+from ....kernels.cuda.tiled import PLAIN, TiledKernel, multiplied, split_warps
 from ....tile.ir import BINARY, UNARY, Block, Instr, Operand, TileType, Var, ViewType
 from .layout import Layout, blocked, fragment, log2, register_tile
 
@@ -329,21 +329,14 @@ class _Planner:
         return False
 
     def _split(self, shape: tuple[int, ...], kind: str, chained: bool) -> tuple[int, int]:
-        """Warps along rows and columns: along rows only where rows are used again, else warp tiles as square as they get."""
         rows, columns = shape
-        low, narrow = (16, 16) if kind != "fma" else (4, 8)
-        warps, down, across = self.kernel.warps, 1, 1
+        warps = self.kernel.warps
         if kind.startswith("wgmma"):
             return min(warps, rows // 16), warps // min(warps, rows // 16)
-        while down * across < warps:
-            tall, wide = rows // down, columns // across
-            if tall >= 2 * low and (chained or tall >= wide or wide < 2 * narrow):
-                down *= 2
-            elif wide >= 2 * narrow:
-                across *= 2
-            else:
-                raise CompileError(f"cuda: kernel {self.kernel.name}: a product of {rows}x{columns} is too small for {warps} warps")
-        return down, across
+        found = split_warps(rows, columns, warps, (16, 16) if kind != "fma" else PLAIN, chained=chained)
+        if found is None:
+            raise CompileError(f"cuda: kernel {self.kernel.name}: a product of {rows}x{columns} is too small for {warps} warps")
+        return found
 
     # --- neighbours ---------------------------------------------------------------------------------------------------
     def _propagate(self) -> None:
