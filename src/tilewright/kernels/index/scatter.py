@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 
-from ...core.dims import Dim, bounds, ceildiv, product
+from ...core.dims import Dim, Shape, bounds, ceildiv, product
+from ...core.dtypes import DType
 from ...core.target_spec import TargetSpec
 from ...ops.index.scatter import Scatter as ScatterOp
 from ...ops.index.scatter import ScatterAdd as ScatterAddOp
@@ -30,7 +31,7 @@ from ..template import Reason, Template, alone
 from .gather import report_index
 from .gather_last import for_each_index
 
-STRIPS = (256, 64, 16)  # columns of a program, of 32 bits each: as many as leave two programs for every core
+STRIPS = (256, 128, 64, 16)  # columns of a program, of 32 bits each: as many as leave two programs for every core
 
 
 class ScatterAddTemplate(Template):
@@ -62,9 +63,7 @@ class ScatterAddTemplate(Template):
         places = [call.word(f"i{i}", d) for i, d in enumerate(ids.type.shape)]
         count = call.word("count", product(ids.type.shape))
         inner = call.word("n", after[-1]) if after else None
-        few = after and bounds(product((*before, *after)))[1]
-        wide = max(x.type.dtype.itemsize, 4) // 4  # words of an element
-        strip = next((s // wide for s in STRIPS if not few or few * wide >= 2 * s * target.cores), STRIPS[-1])
+        strip = _strip((*before, *after), x.type.dtype, target)
         strips: Ix | int = 1 if inner is None else b.ceildiv(inner, strip)
         at = unravel(b, b.pid // strips, outer)
         lead, rest = at[: len(before)], at[len(before) :]
@@ -89,7 +88,12 @@ class ScatterAddTemplate(Template):
         return [*launches, call.finish(grid, flops=updates.type.numel, bytes_=moved)]
 
 
-STRIP = 64  # columns of a program, where the axis is not the innermost one
+
+def _strip(shape: Shape, dtype: DType, target: TargetSpec) -> int:
+    """Columns of a program, of all there are."""
+    words = max(dtype.itemsize, 4) // 4
+    few = bounds(product(shape))[1] * words
+    return next((s // words for s in STRIPS if few >= 2 * s * target.cores), STRIPS[-1])
 
 
 class ScatterAlongTemplate(Template):
@@ -117,10 +121,11 @@ class ScatterAlongTemplate(Template):
         before, after = shape[:axis], shape[axis + 1 :]
         outer = [call.word(f"d{i}", d) for i, d in enumerate((*before, *after[:-1]))]
         width = call.word("width", after[-1]) if after else None
-        strips: Ix | int = 1 if width is None else b.ceildiv(width, STRIP)
+        strip = _strip((*before, *after), dtype, target)
+        strips: Ix | int = 1 if width is None else b.ceildiv(width, strip)
         at = unravel(b, b.pid // strips, outer) if outer else []
         lead, rest = at[: len(before)], at[len(before) :]
-        first, tile = b.pid % strips * STRIP, target.vector_bits // 32
+        first, tile = b.pid % strips * strip, target.vector_bits // 32
 
         def update(row: Ix | int, j: Ix | int, last: tuple[Ix | int, ...]) -> None:
             goal, where = (*lead, row, *rest, *last), (*lead, j, *rest, *last)
@@ -130,7 +135,7 @@ class ScatterAlongTemplate(Template):
 
         def along_columns() -> None:
             assert width is not None
-            with b.loop(0, count) as loop, b.loop(first, b.minimum(width, first + STRIP)) as column:
+            with b.loop(0, count) as loop, b.loop(first, b.minimum(width, first + strip)) as column:
                 wanted = b.to_index(b.load(index, (*lead, loop.index, *rest, column.index), ()))
                 for bad in (b.compare("lt", wanted, 0), b.compare("ge", wanted, size)):
                     with b.if_(bad):
@@ -147,6 +152,6 @@ class ScatterAlongTemplate(Template):
                 for_each_index(b, index, lead, count, tile, size, error, lambda i, place: update(place, i, ()))
             else:
                 along_columns()
-        grid: Dim = product((*before, *after[:-1])) * (ceildiv(after[-1], STRIP) if after else 1)
+        grid: Dim = product((*before, *after[:-1])) * (ceildiv(after[-1], strip) if after else 1)
         moved = updates.type.nbytes * 3 + ids.type.nbytes + (2 * x.type.nbytes if here else 0)
         return [*launches, call.finish(grid, flops=updates.type.numel, bytes_=moved)]

@@ -130,8 +130,8 @@ class DftColumns(General):
         n, lanes = self.sizes(x.type)
         assert isinstance(n, int) and isinstance(lanes, int)
         angle = (-2.0 if self.inverse else 2.0) * np.pi * np.arange(n)[:, None] * np.arange(lanes) / (n * lanes)
-        z = np.exp(1j * angle)[..., None]
-        z = np.swapaxes(z, 0, 1) if self.rows_out else z
+        z = np.exp(1j * angle)
+        z = z.T if self.rows_out else z
         re, im = (g.node.graph.constant(np.ascontiguousarray(p).astype(x.dtype.np)) for p in (z.real, z.imag))
         return times(g, (re, im))
 
@@ -223,22 +223,26 @@ def halves(n: int) -> tuple[int, int]:
 
 
 def constant_pair(graph: Any, z: Any, dtype: DType) -> tuple[Value, Value]:
-    """Real and imaginary parts [n, 1] of constant complex numbers."""
-    re, im = (graph.constant(np.ascontiguousarray(p)[:, None].astype(dtype.np)) for p in (z.real, z.imag))
+    """Real and imaginary parts [n] of constant complex numbers."""
+    re, im = (graph.constant(np.ascontiguousarray(p).astype(dtype.np)) for p in (z.real, z.imag))
     return re, im
 
 
 def times(x: Value, by: tuple[Value, Value]) -> Value:
-    """Pairs x[…, n, 2] times complex numbers given as parts [n, 1]."""
-    axis = len(x.shape) - 1
-    re, im = F.slice_(x, axis, 0, 1), F.slice_(x, axis, 1, 1)
-    a, b = by
+    """Pairs x[…, n, 2] times complex numbers given as parts [n]."""
+    (re, im), (a, b) = parts_of(x), by
     return paired(F.sub(F.mul(re, a), F.mul(im, b)), F.add(F.mul(re, b), F.mul(im, a)))
 
 
+def parts_of(x: Value) -> tuple[Value, Value]:
+    """Real and imaginary parts […, n] of pairs […, n, 2]."""
+    re, im = (F.reshape(F.slice_(x, len(x.shape) - 1, k, 1), x.shape[:-1]) for k in range(2))
+    return re, im
+
+
 def paired(re: Value, im: Value) -> Value:
-    """Pairs […, n, 2] of parts […, n, 1], which one kernel stores."""
-    return F.emit(ViewAsReal(), Complex()(*(F.reshape(p, p.shape[:-1]) for p in (re, im))))
+    """Pairs […, n, 2] of parts […, n], which one kernel stores."""
+    return F.emit(ViewAsReal(), Complex()(re, im))
 
 
 LONGEST = 8192  # complex elements of a row that stays near its core
@@ -417,8 +421,8 @@ class RealDft(_RealForm):
         z = Dft(False, 0.5 * self.scale).decompose(F.reshape(x, (*lead, m, 2)))
         around = F.concat([z, F.slice_(z, rank - 1, 0, 1)], rank - 1)
         other = F.flip(around, (rank - 1,))
-        a, b, c, d = (F.slice_(v, rank, k, 1) for v in (around, other) for k in range(2))
-        angle = -2.0 * np.pi * np.arange(m + 1)[:, None] / n
+        (a, b), (c, d) = parts_of(around), parts_of(other)
+        angle = -2.0 * np.pi * np.arange(m + 1) / n
         cos, sin = (x.node.graph.constant(fn(angle).astype(x.dtype.np)) for fn in (np.cos, np.sin))
         u, v = F.add(b, d), F.sub(c, a)  # the odd elements' transform
         re = F.add(F.add(a, c), F.sub(F.mul(cos, u), F.mul(sin, v)))
@@ -466,11 +470,12 @@ class RealDftBack(_RealForm):
         if lanes:
             return by_rows(x, "back", m, lanes, inverse=True, scale=self.scale)
         lead, at = x.shape[:-2], len(x.shape) - 2
-        edge = np.ones((m + 1, 1), x.dtype.np)
+        edge = np.ones(m + 1, x.dtype.np)
         edge[0] = 0
         if n % 2 == 0:
             edge[m] = 0
-        re, im = F.slice_(x, at + 1, 0, 1), F.mul(F.slice_(x, at + 1, 1, 1), graph.constant(edge))
+        re, im = parts_of(x)
+        im = F.mul(im, graph.constant(edge))
 
         def pick(v: Value, start: int, count: int) -> Value:
             return F.slice_(v, at, start, count)
@@ -482,7 +487,7 @@ class RealDftBack(_RealForm):
             return F.reshape(F.slice_(made, at + 1, 0, 1), (*lead, n))
         a, b = pick(re, 0, m), pick(im, 0, m)
         c, d = F.flip(pick(re, 1, m), (at,)), F.flip(pick(im, 1, m), (at,))
-        angle = 2.0 * np.pi * np.arange(m)[:, None] / n
+        angle = 2.0 * np.pi * np.arange(m) / n
         cos, sin = (graph.constant(fn(angle).astype(x.dtype.np)) for fn in (np.cos, np.sin))
         u, v = F.sub(a, c), F.add(b, d)
         odd_re, odd_im = F.sub(F.mul(cos, u), F.mul(sin, v)), F.add(F.mul(cos, v), F.mul(sin, u))
