@@ -54,6 +54,21 @@ def test_a_module_runs_as_one_graph(gpu: FakeDriver, rng: np.random.Generator) -
     assert session.report().data["input_copies"] == {session.interface.input_names[0]: 2}
 
 
+def test_onnx_sessions_take_sizes_that_the_one_compile_does_not(gpu: FakeDriver, rng: np.random.Generator) -> None:
+    """Sizes of one name that differ, and empty ones: the results lie on the GPU as others do."""
+    nodes = [helper.make_node("Add", ["x", "z"], ["s"]), helper.make_node("Softmax", ["s"], ["y"])]
+    x = rng.standard_normal((3, 4)).astype(np.float32)
+    proto = model(nodes, [info("x", x, ["N", 4]), info("z", x, ["N", 4])], ["y"])
+    session: Any = tw.compile(proto, target="cuda")
+    for a, z in ((x, x), (x, x[:1]), (x[:1], x), (x[:0], x[:0])):
+        y = session(a, z)
+        e = np.exp(a + z)
+        assert isinstance(y, DeviceArray) and y.shape == e.shape
+        np.testing.assert_allclose(y.numpy(), e / e.sum(-1, keepdims=True), rtol=1e-5)
+    with pytest.raises(InputError, match="'z' must be"):
+        session(x, x[:, :3])
+
+
 def test_onnx_sessions_give_arrays_of_the_host(gpu: FakeDriver, rng: np.random.Generator) -> None:
     """One segment, several with a step of the host between them, and bound outputs."""
     nodes = [helper.make_node("MatMul", ["x", "w"], ["p"]), helper.make_node("Relu", ["p"], ["y"]),

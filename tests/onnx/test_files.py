@@ -533,3 +533,65 @@ def test_providers_are_an_order_of_preference(monkeypatch: pytest.MonkeyPatch) -
         tw.onnx.InferenceSession(data, providers=["FooProvider"])
     with pytest.raises(InputError, match=r"inputs are given by name, \{'x0': array\}, got list"):
         session.run(None, [x])  # type: ignore[arg-type]
+
+
+def _sizes(*values: int) -> Any:
+    return np.array(values, np.int64)
+
+
+SIZED: dict[str, tuple[list[Any], list[Any], dict[str, Any], int]] = {  # nodes, what n is from call to call, weights, plans that are tried
+    "range": ([helper.make_node("Range", ["zero", "n", "one"], ["r"]), helper.make_node("Cast", ["r"], ["y"], to=1)],
+              [np.array(v) for v in (3, 5, 9, 0, 7, 1, 6)], {"zero": np.array(0), "one": np.array(1)}, 4),
+    "slice": ([helper.make_node("Slice", ["x", "one", "n", "one"], ["r"]), helper.make_node("Exp", ["r"], ["y"])],
+              [_sizes(v) for v in (3, 5, 12, 20, 1, -2, 7)], {"one": _sizes(1)}, 3),
+    "expand": ([helper.make_node("Expand", ["x", "n"], ["e"]), helper.make_node("Relu", ["e"], ["y"])],
+               [_sizes(*v, 5, 12) for v in ((2,), (3,), (1,), (4, 2), (0,), (7,))], {}, 4),
+    "reshape": ([helper.make_node("Reshape", ["x", "n"], ["e"]), helper.make_node("ReduceSum", ["e", "one"], ["y"])],
+                [_sizes(5, 12), _sizes(12, 5), _sizes(60, 1), _sizes(-1, 6), _sizes(5, 12)], {"one": _sizes(1)}, 6),
+}
+
+
+@pytest.fixture
+def plans(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of nodes of each plan that is made."""
+    from tilewright.frontend.onnx.program import Program
+
+    found: list[int] = []
+    plan = Program.plan
+
+    def noting(self: Any, items: Any, *args: Any, **options: Any) -> Any:
+        found.append(len(items))
+        return plan(self, items, *args, **options)
+
+    monkeypatch.setattr(Program, "plan", noting)
+    return found
+
+
+@pytest.mark.parametrize("name", SIZED)
+def test_integers_that_decide_sizes_are_symbols_from_the_second_one_on(name: str, plans: list[int]) -> None:
+    nodes, values, weights, most = SIZED[name]
+    x = fresh_rng().standard_normal((5, 12)).astype(np.float32)
+    shape = [f"n{k}" for k in range(values[0].ndim)]
+    inputs = [info("n", values[0], shape)] + ([info("x", x)] if any("x" in n.input for n in nodes) else [])
+    proto = model(nodes, inputs, ["y"], weights)
+    session = tw.compile(proto)
+    for _ in range(2):
+        for n in values:
+            feed = {"n": n, "x": x} if len(inputs) == 2 else {"n": n}
+            np.testing.assert_allclose(session(*feed.values()), peer(proto, feed)[0], rtol=1e-6)
+    assert len(plans) <= most
+
+
+def test_a_cache_whose_total_length_is_an_input_has_one_plan(plans: list[int]) -> None:
+    q, k, past = (np.ones(s, np.float32) for s in ((1, 1, 64), (1, 1, 32), (1, 2, 20, 16)))
+    node = helper.make_node("GroupQueryAttention", ["q", "k", "k", "past", "past", "own", "total"], ["y", "a", "b"], domain="com.microsoft",
+                            num_heads=4, kv_num_heads=2)
+    total = np.array(5, np.int32)
+    proto = model([node], [info("q", q), info("k", k), info("past", past), info("own", total.reshape(1)), info("total", total)],
+                  ["y", "a", "b"], domains=["com.microsoft"])
+    session = tw.compile(proto)
+    for n in (5, 6, 9, 20, 6, 13):
+        feed = {"q": q, "k": k, "past": past, "own": np.array([n - 1], np.int32), "total": np.array(n, np.int32)}
+        for a, b in zip(session(*feed.values()), peer(proto, feed), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-5)
+    assert len(plans) <= 4  # before a call, the first length, any other one

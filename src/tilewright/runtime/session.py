@@ -95,6 +95,7 @@ class Compiled:
     def __init__(self, model: Model) -> None:
         self.model, self.interface = model, model.interface
         self.copies: dict[str, int] = {}  # input name -> calls that had to copy it
+        self.otherwise: Any = None  # an ONNX file's `OtherSizes`: takes calls at sizes that the program does not
         self._closed = False
 
     @property
@@ -185,7 +186,6 @@ class Session(Compiled):
         self._free: list[Workspace] = []
         self.quantization: Any = None  # what `tw.quantize` did to every layer
         self.arguments: Any = None  # an ONNX file's inputs and outputs as it declares them
-        self.otherwise: Any = None  # an ONNX file's `OtherSizes`: takes calls at sizes that the program does not
         self._checked = False
         self._pool: Pool | None = None
         self._has_looked = False

@@ -40,7 +40,7 @@ NAMES = {"sum": "sum", "prod": "prod", "mean": "sum", "max": "max", "min": "min"
 LONG, CHUNK, CHUNKS = 1 << 14, 1 << 12, 1 << 10  # a row: elements from which it is cut, of a chunk, chunks at most
 LONGEST = 1 << 34  # elements that a kernel reduces to one
 SHORT = (256, 1024, 4096)  # elements of rows that a group of threads of that size keeps in registers
-TALL = {8: 4, 16: 4, 64: 4, 512: 4, 1 << 16: 4, LONGEST: 32}  # steps of the blocks that reduce columns, by the rows up to which a kernel serves
+TALL = {8: 4, 16: 4, 64: 4, 512: 4, 1 << 16: 4, LONGEST: 32}  # steps of blocks that reduce columns, by the rows up to which one serves
 NARROW, FOLDED, FEW = 32, 256, 512  # columns of a matrix that is folded, those that it has then, and rows that it has at least
 Axis = tuple[int, int]  # size, stride in elements
 
@@ -48,8 +48,8 @@ Axis = tuple[int, int]  # size, stride in elements
 @dataclass(frozen=True)
 class Form:
     """What a kernel serves: the number of kept axes, the row's length where that is known (of columns, and from `E.SHORT` on: what it is at
-    most), whether the stride along which memory runs is 1, whether what lies along it begins and ends at multiples of 16 elements; whether rows
-    are columns."""
+    most), whether the stride along which memory runs is 1, whether what lies along it begins and ends at multiples of 16 elements; whether
+    rows are columns."""
 
     outer: int
     length: int

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,6 +48,18 @@ def _ranks(sizes: list[Any]) -> list[Any]:
 def scalars(env: Mapping[str, Any]) -> set[str]:
     """Names of integers and flags by themselves."""
     return {n for n, v in env.items() if isinstance(v, np.ndarray) and v.size == 1 and v.dtype.kind in "iub"}
+
+
+SIZES = " as sizes"  # ends the name of what `sizes_of` makes of a value
+FEW = 4  # elements of such a value
+
+
+def sizes_of(value: Any) -> np.ndarray[Any, Any] | None:
+    """A few positive integers as the sizes of an array without elements: a plan takes those that differ from call to call for symbols."""
+    if type(value) is not np.ndarray or value.dtype.kind not in "iu" or not 1 <= value.size <= FEW:
+        return None
+    sizes = value.reshape(-1).tolist()
+    return np.empty((*sizes, 0), np.uint8) if min(sizes) >= 1 and prod(sizes) < 1 << 40 else None
 
 
 def _name(key: str, *parts: object) -> str:
@@ -265,6 +278,7 @@ class _Stage:
     host: list[Callable[[Env], None]]
     reads: set[str]  # names that it or one after it needs
     needs: set[str]  # names whose elements decide which stage follows
+    sized: list[str]  # what `sizes_of` makes for the stage that follows
     ends: bool
     next: list[tuple[list[tuple[str, Any, Any, Any]], list[int], _Stage]]
 
@@ -281,6 +295,10 @@ class _Stage:
 
     def following(self, env: Env) -> _Stage:
         """The stage that was planned for what this one has given."""
+        for n in self.sized:
+            if (found := sizes_of(env[n.removesuffix(SIZES)])) is None:
+                raise _Missing
+            env[n] = found
         for asks, equal, stage in self.next:
             if all(_fits(env[n], *asked) for n, *asked in asks) and (not equal or _alike(asks, env) == equal):
                 return stage
@@ -359,9 +377,11 @@ class _Reader:
         s.reads = {*s.inputs, *outputs}
         s.host = [self.step(h, s.reads) for h in d["host"]]
         s.next = [([self.asked(*a) for a in asks], equal, self.stage(after, outputs)) for (asks, equal), after in d["next"]]
+        s.sized = sorted({n for asks, _, _ in s.next for n, *_ in asks if n.endswith(SIZES)})
         s.needs = {n for asks, _, _ in s.next for n, _, _, elements in asks if elements is not None}
+        s.needs |= {n.removesuffix(SIZES) for n in s.sized}
         for asks, _, after in s.next:
-            s.reads |= {n for n, *_ in asks} | after.reads
+            s.reads |= {n.removesuffix(SIZES) for n, *_ in asks} | after.reads
         return s
 
     def asked(self, n: str, kind: str, shape: list[int | None] | None, blob: int | None) -> tuple[str, Any, Any, Any]:

@@ -21,7 +21,7 @@ from ...core.seeds import draw_seed
 from ...ir.graph import Graph, Value
 from ...ir.types import TensorType
 from .assume import Assumed, Pair
-from .calls import scalars
+from .calls import SIZES, scalars, sizes_of
 from .elements import Elem, elem, elem_of
 from .host_flow import Callee, Gives
 from .importer import Blocked, Builder, Nothing, Pending, Strings, constants_of
@@ -49,7 +49,16 @@ class Known:
     array: Any
 
 
-Spec = Any  # Tensor | Known | list | Nothing | Strings | Pending
+@dataclass
+class Sized:
+    """A tensor whose elements are dims."""
+
+    type: TensorType
+    elem: Elem
+    dims: Sequence[Dim]
+
+
+Spec = Any  # Tensor | Known | Sized | list | Nothing | Strings | Pending
 
 
 @dataclass
@@ -115,6 +124,7 @@ class Stage:
     names: list[str] = field(default_factory=list)  # those of the names that the keys of `next` speak of
     why: list[str] = field(default_factory=list)  # the program is cut here
     alike: bool = False  # sizes that are equal in a call are one symbol; symbols of their own did not work out here
+    plain: bool = False  # elements that the plan needs are no symbols; they did not work out here
     exact: bool = False  # symbols did not work out here: every set of sizes has its own plan
 
 
@@ -172,6 +182,11 @@ class Program:
             return builder.input(spec.type, name, spec.elem)
         if isinstance(spec, Known):
             return builder.lift(spec.array, name)
+        if isinstance(spec, Sized):
+            places.append((name, place, spec.elem))
+            value = builder.input(spec.type, name, spec.elem)
+            builder.context.contents.tell(value, np.array([*spec.dims, None], object)[:-1].reshape(spec.type.shape))
+            return value
         if isinstance(spec, list):
             return [self._enter(builder, name, s, (*place, i), places) for i, s in enumerate(spec)]
         return spec
@@ -256,10 +271,10 @@ class Program:
                     (stage.segment is None or all(n in few for n, _, _ in stage.segment.inputs)):
                 before = set(env)
                 self._run_stage(stage, env)
-                given.update((n, env[n]) for n in env if n not in before)
-                few |= set(given)
                 passed.append(stage)
                 stage = self._following(stage, env)
+                given.update((n, env[n]) for n in env if n not in before)
+                few |= set(given)
             later = {n for i in (*(b.item for b in stage.host), *stage.rest) for n in i.reads} | set(self.outputs)
             later |= {n for n, _, _ in stage.segment.inputs} if stage.segment is not None else set()
             found = self._begun[key] = [*passed, stage], {n: v for n, v in given.items() if n in later}
@@ -280,13 +295,19 @@ class Program:
         if stage.reads is None:
             stage.reads = sorted({n for i in stage.rest for n in i.reads} | set(self.outputs))
         known, needs = stage.known, stage.needs
+        sized: list[str] = []
+        for n in sorted(needs - known.keys()):
+            if (sizes := sizes_of(env.get(n))) is not None:
+                env[n + SIZES] = sizes
+                sized.append(n)
         quick = tuple([_exact(env[n], n in needs) for n in stage.reads if n in env and n not in known])
         if (found := stage.recent.get(quick)) is not None:
             return found
-        names = [n for n in stage.reads if n in env]
+        names = [n for n in stage.reads if n in env] + [n + SIZES for n in sized]
 
         def key() -> Any:
-            own = [_key(env[n], n in needs, self._shape(stage, n, env[n])) for n in names if n not in known]
+            whole = needs if stage.plain else needs - set(sized)
+            own = [_key(env[n], n in whole, self._shape(stage, n, env[n])) for n in names if n not in known]
             return *own, *self._equal(stage, env, names)
 
         found = stage.next.get(now := key())
@@ -310,9 +331,27 @@ class Program:
         def given(alike: bool) -> dict[str, Spec]:
             shapes = {n: self._shape(stage, n, env[n]) for n in names}
             free = set(self._free(stage, env, names)) if alike else set[int]()
-            return {n: self._spec(n, env[n], n in needs, s, stage.types.get(n), renamed, free) for n, s in shapes.items()}
+            found = {n: self._spec(n, env[n], n in needs, s, stage.types.get(n), renamed, free) for n, s in shapes.items()}
+            for n in [n for n in found if n.endswith(SIZES)]:
+                dims, of = found[n].type.shape[:-1], n.removesuffix(SIZES)
+                if stage.plain or not any(isinstance(d, Expr) for d in dims):
+                    del found[n]
+                else:
+                    e = elem_of(env[of])
+                    found[of] = Sized(TensorType(e.held, env[of].shape), e, dims)
+            return found
 
         specs = given(stage.alike)
+        if any(isinstance(s, Sized) for s in specs.values()):
+            try:
+                made = self.plan(stage.rest, specs)[0]
+                if not made.needs & {n for n, s in specs.items() if isinstance(s, Sized)}:
+                    made.needs |= stage.needs
+                    return made
+            except TilewrightError as e:
+                self.notes.append(f"one plan for each of the numbers that decide sizes: {e}")
+            stage.plain = True
+            specs = given(stage.alike)
         has_symbols = any(isinstance(d, Expr) for s in specs.values() for d in _dims(s))
         try:
             made = self.plan(stage.rest, specs)[0]
@@ -383,7 +422,7 @@ class Program:
             if d not in renamed:
                 self._symbols += 1
                 only = next(iter(d.symbols)) if isinstance(d, Expr) and len(d.terms) == 1 and len(d.symbols) == 1 else None
-                low = only.lo if isinstance(only, Symbol) else 0
+                low = only.lo if isinstance(only, Symbol) else int(name.endswith(SIZES))
                 renamed[d] = sym(f"n{self._symbols}", low)
             dims.append(renamed[d])
         return Tensor(TensorType(e.held, tuple(dims)), e)

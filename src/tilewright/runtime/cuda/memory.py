@@ -133,8 +133,14 @@ class TorchMemory:
         dtype = _numpy_dtype(array)
         _check_type(name, type_, dtype, str(dtype if dtype is not None else array.dtype), array.shape, widening=True)
         bound.copied.append(name)
-        bits = np.array(array, dtype=type_.dtype.np, order="C").reshape(-1).view(np.uint8)
-        return self.torch.from_numpy(bits).to(self.device).view(from_dtype()[type_.dtype]).reshape(array.shape)
+        return self.sent(array, type_.dtype, 0)
+
+    def sent(self, array: np.ndarray[Any, Any], dtype: dt.DType, stream: int) -> Any:
+        bits = np.array(array, dtype=dtype.np, order="C").reshape(-1).view(np.uint8)
+        return self.torch.from_numpy(bits).to(self.device).view(from_dtype()[dtype]).reshape(array.shape)
+
+    def fetched(self, value: Any) -> Any:
+        return value.detach().cpu() if is_tensor(value) else value
 
 
 class OwnMemory:
@@ -185,6 +191,13 @@ class OwnMemory:
         bound.addresses.append(array.address)
         bound.kept.append(array)
         return array.shape
+
+    def sent(self, array: np.ndarray[Any, Any], dtype: dt.DType, stream: int) -> DeviceArray:
+        return upload(np.asarray(array, dtype.np), dtype, stream)
+
+    def fetched(self, value: Any) -> Any:
+        """An argument where the host can read it."""
+        return value
 
     def _foreign(self, name: str, type_: TensorType, value: Any, bound: Bound, stream: int) -> DeviceArray:
         if is_tensor(value) and value.device.type != "cuda":

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ...core.dims import evaluate
-from ...core.errors import ExecutionError
+from ...core.errors import ExecutionError, InputError, ShapeError, TilewrightError
 from ...core.records import replace
 from ..arguments import as_given
 from ..faults import fault
@@ -63,7 +63,22 @@ class CudaSession(Compiled):
             result = fast(args)
             if result is not MISSED:
                 return result
-        return self._call(args, kwargs, {}, keep=True)
+        try:
+            return self._call(args, kwargs, {}, keep=True)
+        except (InputError, ShapeError) as problem:
+            if self.otherwise is None or self._closed:
+                raise
+            return self._elsewhere(problem, args, kwargs)
+
+    def _elsewhere(self, problem: TilewrightError, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call at sizes that the program does not serve: its results come by the host, and lie where others would."""
+        from .memory import memory_of
+
+        memory = memory_of([*args, *kwargs.values()], self.stream)
+        here = self.otherwise.instead(problem, [memory.fetched(x) for x in args], {k: memory.fetched(x) for k, x in kwargs.items()})
+        found = tuple(memory.sent(x, t.dtype, memory.stream())
+                      for x, t in zip(here if isinstance(here, tuple) else (here,), self.interface.outputs, strict=True))
+        return found if isinstance(here, tuple) else found[0]
 
     def on(self, stream: Any) -> CudaSession:
         """Calls without torch's tensors go to this stream from now on: a number, or what has `__cuda_stream__` (a stream of cuda.core).

@@ -1,7 +1,8 @@
 """Row kernels on a GPU: a row lives in the registers of a group of threads, is read once and written once.
 
 Rows of up to `threads · 32` elements of known length are resident: all statistics come from registers; so are short ones of a length
-known only at run time. Longer rows are swept like on a CPU, once per statistic. Short rows share a block; a row alone or in a batch has the same bits.
+known only at run time. Longer rows are swept like on a CPU, once per statistic. Short rows share a block; a row alone or in a batch has
+the same bits.
 """
 
 from __future__ import annotations
