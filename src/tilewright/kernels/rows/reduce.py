@@ -88,12 +88,14 @@ CHUNK = 256 * TILE
 WIDTH = 64  # columns of a program, at least
 AHEAD = 32  # rows that columns ask for before they are read
 SPREAD = 1 << 20  # bytes of a matrix whose columns are spread
+PIECE = 16 << 10  # bytes of a row that a program reads in one go
 SPREAD_ROWS = 16  # times the partial results it has at least: they take a sixteenth of its memory at most
 
 
 def spread_sizes(target: TargetSpec, itemsize: int) -> tuple[int, int]:
-    """The partial results of a column, and the columns of a program that makes one: few rows far apart, so it reads long pieces."""
-    return target.vector_bits // 32 * 4, WIDTH * (4 if target.registers >= 32 else 2) * 4 // max(itemsize, 4)
+    """The partial results of a column, and the columns of a program that makes one: few rows far apart, so it reads long pieces, and keeps
+    what it has in the first cache."""
+    return target.vector_bits // 32 * 4, PIECE // max(itemsize, 4)
 
 
 class Reduce(Template):
@@ -188,7 +190,7 @@ class ReduceKernel:
         parts, pieces = spread_sizes(target, self.dtype.itemsize)
         self.tile = TILE if chunked else parts if not isinstance(length, int) or length >= parts else lanes
         self.chunked, self.spread = chunked, may_spread and not chunked and self._spreads(length)
-        self.width = pieces if self.spread else WIDTH
+        self.width, self.block = WIDTH, pieces if self.spread else WIDTH  # columns of a tile and of a program
         self._bind()
 
     def _spreads(self, length: Dim) -> bool:
@@ -231,10 +233,10 @@ class ReduceKernel:
         where: Ix | int = b.pid
         self.grid = product(outer)
         if self.columns:
-            self.grid = product(outer[:-1]) * ceildiv(outer[-1], self.width)
+            self.grid = product(outer[:-1]) * ceildiv(outer[-1], self.block)
         if self.spread:
             self.chunks: Dim = self.tile
-            count = b.ceildiv(dims[-1], self.width)
+            count = b.ceildiv(dims[-1], self.block)
             for d in dims[:-1]:
                 count = count * d
             self.chunk = where // count
@@ -253,10 +255,10 @@ class ReduceKernel:
             self.temp = Buffer(f"{self.region.name}.parts", "temp", product(outer) * self.chunks * self.dtype.itemsize)
         self.limit: Ix | int | None = None
         if self.columns:
-            blocks = b.ceildiv(dims[-1], self.width)
-            first = where % blocks * self.width
+            blocks = b.ceildiv(dims[-1], self.block)
+            first = where % blocks * self.block
             self.at: list[Ix | int] = [*unravel(b, where // blocks, dims[:-1]), first] if len(dims) > 1 else [first]
-            self.limit = b.minimum(dims[-1] - first, self.width)
+            self.limit = b.minimum(dims[-1] - first, self.block)
         else:
             self.at = unravel(b, where, dims)
         self.row = where
@@ -326,14 +328,13 @@ class ReduceKernel:
     # --- the kernels --------------------------------------------------------------------------------------------------
     def launch(self) -> Launch:
         b = self.b
+        if self.spread:
+            self._spread_columns(REDUCTIONS[type(self.op)])
+            return self._finished()
         value = self.value()
         limit = None if self.limit is None else (self.limit,)
-        if self.chunked or self.spread:
-            last: Dim = self.outer[-1] if self.columns else 1
-            rows = product(self.outer[:-1]) if self.columns else product(self.outer)
-            layout = Layout((rows, self.chunks, last), (self.chunks * last, last, 1))
-            out = self.call.view("p", self.dtype, self.temp, layout, write=True)
-            row = self._outer_row() if self.columns else self.row
+        if self.chunked:
+            out, row = self._parts()
             b.store(out, (row, self.chunk, self.at[-1] if self.columns else 0), value, limit=limit)
         axis = len(self.outer) - 1
 
@@ -347,6 +348,16 @@ class ReduceKernel:
         for (v, r), view in zip(self.after, self.outs, strict=True):
             x = b.broadcast(evaluate(v), (self.width,) if self.columns else (1,))
             b.store(view, self.at, narrow(b, x, r.type.dtype), axes=(axis,), limit=limit)
+        return self._finished()
+
+    def _parts(self) -> tuple[View, Ix | int]:
+        """Where partial results go, and the row of the result that they are of."""
+        last: Dim = self.outer[-1] if self.columns else 1
+        rows = product(self.outer[:-1]) if self.columns else product(self.outer)
+        layout = Layout((rows, self.chunks, last), (self.chunks * last, last, 1))
+        return self.call.view("p", self.dtype, self.temp, layout, write=True), self._outer_row() if self.columns else self.row
+
+    def _finished(self) -> Launch:
         note = f"{'columns' if self.columns else 'rows'}{', in chunks' if self.chunked else ', spread' if self.spread else ''}"
         return self.call.finish(self.grid, flops=region_flops(self.region), bytes_=region_bytes(self.region), note=note, streams=True)
 
@@ -354,7 +365,7 @@ class ReduceKernel:
         """The result of one row, or of some columns."""
         fn = REDUCTIONS[type(self.op)]
         value = self._fold_columns(fn) if self.columns else self._fold_row(fn)
-        if not isinstance(self.op, red.Mean) or self.spread:
+        if not isinstance(self.op, red.Mean):
             return value
         count: Ix | int = 1
         for n in self.sizes:
@@ -390,14 +401,10 @@ class ReduceKernel:
             with b.loop(low + first if last else low, high, self.tile if last else 1, [state]) as loop:
                 here = [*prefix, loop.index]
                 state = loop.carried[0]
-                if last and self.spread:
-                    self._foresee(here, 2 * self.tile)
                 loop.next(b.binary(COMBINE[fn], self.values(here, None), state) if last else nest(here, first, state))
             found: Tile = loop.results[0]
             return found
 
-        if self.spread:
-            return nest([], self.chunk, b.full((self.width,), other, self.dtype))
         if fn not in ("sum", "prod"):  # the order does not matter: one register block is enough
             def best(place: list[Ix | int], state: Tile) -> Tile:
                 self._foresee(place, AHEAD)
@@ -415,11 +422,45 @@ class ReduceKernel:
             half //= 2
         return b.load(parts, (0, 0), (self.width,))
 
-    def _foresee(self, place: list[Ix | int], ahead: int) -> None:
+    def _spread_columns(self, fn: str) -> None:
+        """One partial result of many columns: rows are added up whole, one after another, in memory that the first cache holds."""
+        b, other, width = self.b, identity(fn, self.dtype), self.width
+        sums = b.scratch(self.dtype, (self.block // width, width))
+        first, left = self.at[-1], self.limit
+        assert left is not None
+
+        def pieces(body: Callable[[Ix | int], None]) -> None:
+            whole = left // width
+            with b.loop(0, whole) as piece:
+                self.at[-1], self.limit = first + piece.index * width, None
+                body(piece.index)
+            with b.loop(whole, b.ceildiv(left, width)) as tail:
+                self.at[-1], self.limit = first + tail.index * width, left - tail.index * width
+                body(tail.index)
+
+        def add(here: list[Ix | int], k: Ix | int) -> None:
+            self._foresee(here, self.tile, near=3)
+            b.store(sums, (k, 0), b.binary(COMBINE[fn], self.values(here, None), b.load(sums, (k, 0), (width,))))
+
+        def rows(prefix: list[Ix | int]) -> None:
+            level = len(prefix)
+            low, high = (self.low, self.high) if level == 0 else (0, self.sizes[level])
+            last = level == len(self.inner) - 1
+            with b.loop(low + self.chunk if last else low, high, self.tile if last else 1) as loop:
+                here = [*prefix, loop.index]
+                pieces(lambda k: add(here, k)) if last else rows(here)
+
+        out, row = self._parts()
+        pieces(lambda k: b.store(sums, (k, 0), b.full((width,), other, self.dtype)))
+        rows([])
+        pieces(lambda k: b.store(out, (row, self.chunk, self.at[-1]), b.load(sums, (k, 0), (width,)),
+                                 limit=None if self.limit is None else (self.limit,)))
+
+    def _foresee(self, place: list[Ix | int], ahead: int, *, near: int = 2) -> None:
         """Ask for what lies some rows ahead: a few columns are too short for the hardware to foresee the next."""
         for v in self.full.values():
             for k in range(0, self.width if v.type.strides[len(self.outer) - 1] == 1 else 0, 64 // v.type.dtype.itemsize):
-                self.b.prefetch(v, (*self.at[:-1], self.at[-1] + k, *place[:-1], place[-1] + ahead), locality=2)
+                self.b.prefetch(v, (*self.at[:-1], self.at[-1] + k, *place[:-1], place[-1] + ahead), locality=near)
 
     def _each_place(self, start: Tile, step: Callable[[list[Ix | int], Tile], Tile]) -> Tile:
         b = self.b
