@@ -12,6 +12,15 @@ from tilewright.dynamo.backend import SplitWarning
 from .check import check
 
 
+def test_large_results_of_equal_sides_lie_as_they_should() -> None:
+    """Results from 2 MB on get memory that was in use: its shape alone does not say how a square lies."""
+    square = torch.randn(768, 768)
+    check(lambda x: (x.t() + 1, x.t().contiguous() * 2, x.sin()), square, grad=False)
+    convs = torch.nn.Sequential(torch.nn.Conv2d(64, 64, 3, padding=1), torch.nn.ReLU(), torch.nn.Conv2d(64, 64, 3, padding=1))
+    check(convs, torch.randn(2, 64, 64, 64).to(memory_format=torch.channels_last))
+    check(convs, torch.randn(2, 64, 64, 64, requires_grad=True), grad=True)
+
+
 def test_complex_factors_are_conjugated() -> None:
     a, b = torch.randn(4, 4, dtype=torch.complex64), torch.randn(4, 3, dtype=torch.complex64)
     whole = a @ a.mH + 4 * torch.eye(4)

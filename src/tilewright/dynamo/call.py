@@ -21,7 +21,7 @@ from ..runtime.arguments import solve
 from ..runtime.fastcall import GENERATED
 from ..runtime.outputs import is_recycled, recycler
 from ..runtime.session import FREE, Session
-from .fragment import COMPARED, Argument, Fetched, Fixed, Fragment, Laid, Result, Size, Slot, Source, ViewOf
+from .fragment import COMPARED, Argument, Fetched, Fixed, Fragment, Laid, Result, Size, Slot, Source, ViewOf, contiguous
 
 Call = Callable[[list[Any]], list[Any]]
 _HOLDS = {text: fn for fn, text in COMPARED.items()}
@@ -120,7 +120,8 @@ class Writer:
             if is_recycled(type_) and not self.on_gpu:
                 stored = tuple(d for d in type_.shape if isinstance(d, int))
                 self.scope[f"R{k}"] = recycler(type_, stored, True)
-                self.lines.append(f"y{k} = R{k}()" + ("" if stored == t.shape else f".as_strided(Y{k}, S{k})"))
+                plain = stored == t.shape and contiguous(stored) == t.strides  # a square's transpose has its shape, too
+                self.lines.append(f"y{k} = R{k}()" + ("" if plain else f".as_strided(Y{k}, S{k})"))
             else:
                 self.lines.append(f"y{k} = alloc({shape}, {strides}, E{k})")
             found.append(f"y{k}.data_ptr()")

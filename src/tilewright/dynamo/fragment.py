@@ -363,12 +363,12 @@ class Reader:
             value = self.graph.add(Cast(dtype=dtype_of(fake.dtype)), value).value
         if self.bounded.padded(fake):
             self.graph.outputs.append(value)
-            self.fragment.targets.append(Target(value.shape, _contiguous(value.shape)))
+            self.fragment.targets.append(Target(value.shape, contiguous(value.shape)))
             return Slot(len(self.graph.outputs) - 1)
         shape, strides = self.symbols.shape(fake.shape), self.symbols.shape(fake.stride())
         layout = layout_of(shape, strides, self._hint)
         if layout is None or layout.broadcast:
-            layout, strides = Layout(tuple(range(len(shape)))), _contiguous(shape)
+            layout, strides = Layout(tuple(range(len(shape)))), contiguous(shape)
         if node in self.saved and value in self.last:  # the backward pass reads it as it lies
             layout, strides = Layout((0, *range(2, len(shape)), 1)), self.last[value].strides
         self.graph.outputs.append(layout.stored(self.graph, value))
@@ -391,7 +391,7 @@ class Reader:
                 self.graph.donated[position[arg]] = len(self.graph.outputs) - 1
             else:  # its memory cannot be written while the program runs
                 self.graph.outputs.append(new)
-                f.targets.append(Target(new.shape, _contiguous(new.shape)))
+                f.targets.append(Target(new.shape, contiguous(new.shape)))
                 f.copies.append((arg, len(self.graph.outputs) - 1))
 
     def _results(self, walk: Walk, values: dict[Any, Any]) -> None:
@@ -469,7 +469,7 @@ class Reader:
         if not isinstance(value, Value) or any(symbols(d) for d in shape[1:]):
             raise UnsupportedError("torch.compile: the number of elements along another axis than the first depends on data")
         slot = slots[node] if node in slots else slots.setdefault(node, self._slot(node, value))
-        return ViewOf(slot, shape, _contiguous(shape), 0)
+        return ViewOf(slot, shape, contiguous(shape), 0)
 
     def _no_smaller(self, view: Any, whole: Any) -> bool:
         """Whether a view shows all of a tensor, or elements of it several times. (One that shows a part may be all that is computed.)"""
@@ -540,7 +540,7 @@ def apart(fake: Any) -> bool:
     return True
 
 
-def _contiguous(shape: Sequence[Dim]) -> tuple[Dim, ...]:
+def contiguous(shape: Sequence[Dim]) -> tuple[Dim, ...]:
     strides: list[Dim] = []
     step: Dim = 1
     for n in reversed(shape):
