@@ -199,16 +199,28 @@ def _check(f: Function) -> None:
     else:
         torch._dynamo.reset()
         compiled = torch.compile(module, backend="tilewright", dynamic=True if way == "dynamic" else None)
+    compare(f, compiled, module, way, want, moved, unit)
+
+
+def compare(f: Function, compiled: Any, module: Any, way: str, want: list[Any], moved: list[list[Any]], unit: float) -> None:
+    """Results of `compiled` are PyTorch's; what dynamo does without us, and what it refuses, is PyTorch's, too."""
+
+    def alone() -> list[Any]:
+        torch._dynamo.reset()
+        return results(f, torch.compile(module, backend="aot_eager", dynamic=True if way == "dynamic" else None))
+
     try:
         got = results(f, compiled)
-    except torch._dynamo.exc.TorchRuntimeError:  # dynamo's shape rules refuse products of empty tensors of two dtypes
-        raise Invalid from None
+    except torch._dynamo.exc.TorchDynamoException:
+        try:
+            alone()
+        except (torch._dynamo.exc.TorchDynamoException, RuntimeError):
+            raise Invalid from None
+        raise
     problem = different(got, want, moved, unit)
-    if problem is not None and way != "session":  # what dynamo does without us is PyTorch's
-        torch._dynamo.reset()
-        traced = torch.compile(module, backend="aot_eager", dynamic=True if way == "dynamic" else None)
-        problem = different(got, results(f, traced), moved, unit) and problem
-    assert problem is None, problem
+    if problem is not None and way != "session":
+        problem = different(got, alone(), moved, unit) and problem
+    assert problem is None, f"{problem}, at {[list(g.shape) for g in f.inputs]}"
 
 
 def different(got: list[Any], want: list[Any], moved: list[list[Any]], unit: float) -> str | None:

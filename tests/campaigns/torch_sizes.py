@@ -15,7 +15,7 @@ import tilewright as tw
 from .engine.campaign import MB, Campaign, Invalid
 from .programs.program import Step
 from .programs.torch_sizes import SIZED
-from .torch_programs import Function, Given, Plan, different, planned, results, tensors
+from .torch_programs import Function, Given, Plan, compare, planned, results, tensors
 
 AROUND = ("unary", "activation", "binary", "number", "reduce", "along", "view", "join", "product")
 WAYS = ("dynamic", "automatic", "session")
@@ -98,18 +98,7 @@ def _check(f: Function, sizes: tuple[tuple[int, int], ...]) -> None:
         torch._dynamo.reset()
         compiled = torch.compile(module, backend="tilewright", dynamic=True if way == "dynamic" else None)
     for g, (want, *moved) in kept:
-        try:
-            got = results(g, compiled)
-        except torch._dynamo.exc.TorchRuntimeError:
-            raise Invalid from None
-        except torch._dynamo.exc.Unsupported:
-            raise Invalid from None
-        problem = different(got, want, moved, unit)
-        if problem is not None and way != "session":  # what dynamo does without us is PyTorch's
-            torch._dynamo.reset()
-            traced = torch.compile(module, backend="aot_eager", dynamic=way == "dynamic")
-            problem = different(got, results(g, traced), moved, unit) and problem
-        assert problem is None, f"{problem}, at {[x.shape for x in g.inputs]}"
+        compare(g, compiled, module, way, want, moved, unit)
 
 
 CAMPAIGN = Campaign(draw=draw, check=check, keep=("out", "op"), quick=3, seconds=60.0, memory=3072 * MB, growth=8.0 * MB)
