@@ -30,6 +30,12 @@ KNOWN = {"Any", "Array", "ArrayLike", "Callable", "Mapping", "None", "Sequence",
 READ_AS = {"bool": "builtins.bool", "Value": "Array", "Tracer": "Array", "Fn": "Callable[..., Any]", "Argnums": "int | Sequence[int]"}
 SEVERAL = {"cond", "fori_loop", "while_loop", "scan", "gradient", "load_arrays", "unique", "fake_quantize", "fake_quantize_lsq",
            "gated_delta_rule", "selective_scan", "where", "custom_op", "geqrf"}  # what they return depends on what they are given
+WRITTEN = {  # overloads that no single signature says
+    "where": """@overload
+def where(condition: ArrayLike, x1: ArrayLike, x2: ArrayLike, /) -> Array: ...
+@overload
+def where(condition: ArrayLike, /) -> tuple[Array, ...]: ...""",
+}
 OPERANDS = {"x", "x1", "x2", "y", "a", "b", "q", "k", "v", "weight", "bias", "mask", "indices", "condition", "ids", "scale", "zero"}
 HEADER = '''"""Written by `make tables` from what the package offers; do not edit."""
 '''
@@ -74,6 +80,8 @@ def function(name: str, source: Callable[..., Any], several: bool = False) -> st
 
 def overloads(name: str, *sources: Callable[..., Any] | None) -> str:
     """The signature of a function for Arrays, and that of its form for traces where it has further options, or more by position."""
+    if name in WRITTEN:
+        return WRITTEN[name]
     first, *others = [f for f in sources if f is not None]
     more = [f for f in others if not options(f) <= set(inspect.signature(first).parameters) or by_position(f) > by_position(first)]
     several = function(name, first).endswith("-> Any: ...")
