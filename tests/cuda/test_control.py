@@ -142,11 +142,12 @@ def test_shared_memory_of_one_block(gpu: FakeDriver, rng: np.random.Generator, m
     arrays = draw(rng, (64, 64), (1, 64, 64))
     f = tw.jit(turned, target="cuda")
     np.testing.assert_allclose(f(*arrays).numpy(), turned(*(a.astype(np.float64) for a in arrays)), rtol=1e-4, atol=1e-5)
-    (launch,) = f.lower(*arrays).executable.program.launches
+    session: Any = f.lower(*arrays)
+    (launch,) = session.executable.program.launches
     copy = 32 * 33 * 4
     kernels: list[Any] = [x.kernel for x in flatten(list(launch.kernel.items))]
     assert [whole.scratch_bytes(k) for k in kernels].count(copy) == 2
-    (text,) = f.lower(*arrays).ptx().values()
+    (text,) = session.ptx().values()
     assert f"scratch[{whole.SHARED // copy * copy}]" in text and check(text) == []
     with monkeypatch.context() as less:
         less.setattr(whole, "SHARED", copy - 1 + whole.REDUCED)
@@ -284,7 +285,7 @@ def test_strict_sessions_wait_after_every_kernel(gpu: FakeDriver, monkeypatch: p
 
 def test_bad_data_ends_a_loop(gpu: FakeDriver) -> None:
     """Its predicate would stay true for ever."""
-    f = tw.jit(lambda t, i: tw.while_loop(lambda c: c.sum() >= 0.0, lambda c: c + t[i].sum(), t[0]), target="cuda")
+    f: Any = tw.jit(lambda t, i: tw.while_loop(lambda c: c.sum() >= 0.0, lambda c: c + t[i].sum(), t[0]), target="cuda")
     table = np.ones((4, 3), np.float32)
     assert np.array_equal(f(-table, np.array([1, 2])).numpy(), -table[0])
     f(table, np.array([1, 7]))

@@ -32,6 +32,12 @@ SEVERAL = {"cond", "fori_loop", "while_loop", "scan", "gradient", "load_arrays",
            "gated_delta_rule", "selective_scan", "where", "custom_op", "geqrf", "array_equiv", "iscomplexobj",
            "isrealobj", "isscalar", "issubdtype", "iterable", "ndindex", "ndenumerate", "shares_memory", "may_share_memory",
            "min_scalar_type", "common_type", "einsum_path"}  # what they return depends on what they are given
+WRITTEN = {  # overloads that no single signature says
+    "where": """@overload
+def where(condition: ArrayLike, x1: ArrayLike, x2: ArrayLike, /) -> Array: ...
+@overload
+def where(condition: ArrayLike, /) -> tuple[Array, ...]: ...""",
+}
 OPERANDS = {"x", "x1", "x2", "y", "a", "b", "q", "k", "v", "weight", "bias", "mask", "indices", "condition", "ids", "scale", "zero"}
 HEADER = '''"""Written by `make tables` from what the package offers; do not edit."""
 '''
@@ -76,6 +82,8 @@ def function(name: str, source: Callable[..., Any], several: bool = False) -> st
 
 def overloads(name: str, *sources: Callable[..., Any] | None) -> str:
     """The signature of a function for Arrays, and that of its form for traces where it has further options, or more by position."""
+    if name in WRITTEN:
+        return WRITTEN[name]
     first, *others = [f for f in sources if f is not None]
     more = [f for f in others if not options(f) <= set(inspect.signature(first).parameters) or by_position(f) > by_position(first)]
     several = function(name, first).endswith("-> Any: ...")

@@ -35,21 +35,27 @@ def step(w: tw.Array, x: tw.ArrayLike) -> tw.Array:
     return tw.gelu(x @ w, approximate="tanh").sum(axis=0) - 1.0
 
 
+@tw.jit(donate=(0,))
+def moved(w: tw.Array) -> tw.Array:
+    return tw.where(w > 0, w, 0.0) + 1
+
+
 def loss(w: tw.Array, x: tw.Array) -> tw.Array:
     return tw.mean((tw.exp(-(x @ w)) - 1.0) ** 2)
 
 
 w: tw.Array = tw.zeros((3, 4), dtype=tw.float32)
+report: str = str(step.lower(w, w).report())
 slope = tw.grad(loss)(w, tw.asarray(np.ones((2, 3))))
 same: tw.Array = tw.linalg.solve(w, w == 1)
 session: tw.Session = tw.compile(object(), (w,))
 values, places = tw.top_k(w, 2)
 count: int = values.size
 try:
-    tw.exp(w, nonsense=1)  # line 22
+    tw.exp(w, nonsense=1)  # line 28
 except tw.ShapeError:
-    tw.no_such_function(w)  # line 24
-wrong: int = tw.exp(w)  # line 25
+    tw.no_such_function(w)  # line 30
+wrong: int = tw.exp(w)  # line 31
 '''
 
 
@@ -62,4 +68,4 @@ def test_a_type_checker_knows_the_package(tmp_path: Path) -> None:
     run = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=paths, check=False)
     errors = [line.split(":", 2)[1:] for line in run.stdout.splitlines() if ": error:" in line]
     assert [(int(line), what.rpartition("[")[2]) for line, what in errors] == [
-        (22, "call-arg]"), (24, "attr-defined]"), (25, "assignment]")], run.stdout + run.stderr
+        (28, "call-arg]"), (30, "attr-defined]"), (31, "assignment]")], run.stdout + run.stderr

@@ -10,7 +10,7 @@ import inspect
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -314,8 +314,18 @@ def _check_static(fn: Fn, static: Sequence[int | str]) -> None:
             raise InputError(f"jit: static names arguments of {getattr(fn, '__name__', 'function')}({', '.join(parameters)}), got {s!r}")
 
 
+@overload
+def jit(fn: Fn, *, donate: int | Sequence[int] = (), static: int | str | Sequence[int | str] = (),
+        target: str | TargetSpec | None = None, dynamic: Mapping[str | int, Any] | None = None) -> Jit: ...
+
+
+@overload
+def jit(fn: None = None, *, donate: int | Sequence[int] = (), static: int | str | Sequence[int | str] = (),
+        target: str | TargetSpec | None = None, dynamic: Mapping[str | int, Any] | None = None) -> Callable[[Fn], Jit]: ...
+
+
 def jit(fn: Fn | None = None, *, donate: int | Sequence[int] = (), static: int | str | Sequence[int | str] = (),
-        target: str | TargetSpec | None = None, dynamic: Mapping[str | int, Any] | None = None) -> Any:
+        target: str | TargetSpec | None = None, dynamic: Mapping[str | int, Any] | None = None) -> Jit | Callable[[Fn], Jit]:
     """Compile a function of arrays: `tw.jit(f)`, `@tw.jit`, `@tw.jit(donate=(0, 1))`, `tw.jit(f, target="cuda")`.
 
     Arguments and results are NumPy arrays, numbers and nested containers of them; where an argument is an Array, results are Arrays; where

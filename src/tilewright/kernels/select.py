@@ -6,7 +6,7 @@ the report says so. A node without a template on this target is a compile error 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
 from ..core.dims import Dim, ceildiv, product
@@ -297,7 +297,7 @@ class Selector:
         for node in self.graph.nodes:
             if node.op.traits.view or node.op.traits.source or isinstance(node.op, CONTROL):
                 continue
-            region = self._make_region(node, self._probe)
+            region = self._make_region(node)
             template = self._template(region)
             if template is not None:
                 for index, packed in template.packs(region, self.target).items():
@@ -380,7 +380,7 @@ class Selector:
         self.block.append(launch)
 
     # --- regions ------------------------------------------------------------------------------------------------------
-    def _make_region(self, node: Node, operand: Callable[[Value], Operand], results: list[Operand] | None = None) -> Region:
+    def _make_region(self, node: Node) -> Region:
         if isinstance(node.op, Fused):
             body = node.op.body
         else:
@@ -391,9 +391,7 @@ class Selector:
             if isinstance(op, OwnKernel):
                 op = op.without(tuple(i for i, v in enumerate(node.values) if not self.users[v] and v not in self.graph.outputs))
             body.outputs = list(body.add(op, *ins, name=node.name, place=node.place).values)
-        operands = [operand(v) for v in _given(node)]
-        made = results if results is not None else [self._probe(v) for v in node.values]
-        return Region(node.name, body, operands, made, node.place)
+        return Region(node.name, body, [self._probe(v) for v in _given(node)], [self._probe(v) for v in node.values], node.place)
 
     def _template(self, region: Region) -> Template | None:
         return next((t for t in self.templates if t.matches(region, self.target) is None), None)
@@ -407,7 +405,7 @@ class Selector:
         if node in self.joins and node.value in self.places:
             self._join(node)
             return
-        probe = self._make_region(node, self._probe)
+        probe = self._make_region(node)
         template = self._template(probe)
         if template is None:
             why = {t.key: t.matches(probe, self.target) for t in self.templates}

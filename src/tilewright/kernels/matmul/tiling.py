@@ -69,13 +69,11 @@ def write_tile(
     at: tuple[Ix | int, ...],
     column: Ix | int,
     left: Ix | int | None,
-    *,
-    transposed: bool = False,
 ) -> Tile:
-    """Stores every output of the region but those of a tail; returns what the tail reads (without one, the last output). `transposed`: the
-    tile's second axis runs along rows. `left` elements of the second axis are inside."""
+    """Stores every output of the region but those of a tail; returns what the tail reads (without one, the last output). `left` elements
+    of the second axis are inside."""
     rows, width = acc.shape
-    axes = (len(at), len(at) - 1) if transposed else (len(at) - 1, len(at))
+    axes = (len(at) - 1, len(at))
 
     def leaf(v: Value, o: Operand) -> Tile:
         view = ins[v]

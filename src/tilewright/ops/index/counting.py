@@ -126,14 +126,14 @@ def even_edges(low: Value, high: Value, bins: int) -> Value:
     return F.where(F.less(up, (bins + 1) // 2), from_low, from_high)
 
 
-def own_range(x: Value, margin: float = 0.5) -> tuple[Value, Value]:
+def own_range(x: Value) -> tuple[Value, Value]:
     """The smallest and the largest element; equal ones are moved apart, and of nothing they are 0 and 1."""
     if product(x.shape) == 0:
         return F.scalar(x.node.graph, 0, x.dtype), F.scalar(x.node.graph, 1, x.dtype)
     axes = tuple(range(len(x.shape)))
     low, high = F.one("min", x, axes=axes), F.max_(x, axes)
     same = F.equal(low, high)
-    return F.where(same, F.sub(low, margin), low), F.where(same, F.add(high, margin), high)
+    return F.where(same, F.sub(low, 0.5), low), F.where(same, F.add(high, 0.5), high)
 
 
 def histogram(x: Value, edges: Sequence[Value], weight: Value | None = None, *, density: bool = False) -> Value:

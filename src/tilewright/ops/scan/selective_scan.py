@@ -67,7 +67,7 @@ def _shapes(length: Dim = 6, gated: bool = True, *, batch: Dim = 2, d: Dim = 5, 
 LOW, HIGH = (-1.0, 0.05, -2.0, -1, -1, -1), (1.0, 1.0, -0.1, 1, 1, 1)
 
 
-def _s(types: list[TensorType], more: int = 0, **attrs: Any) -> Any:
+def _s(types: list[TensorType], **attrs: Any) -> Any:
     rest = len(types) - 6
     return S(*types, low=(*LOW, *(-1.0,) * rest), high=(*HIGH, *(1.0,) * rest), **attrs)
 

@@ -240,13 +240,13 @@ class FunctionText:
     def store(self, ty: str, x: str, pointer: str, align: int = 0) -> None:
         self.emit(f"store {ty} {x}, ptr {pointer}, align {align or bits(ty) // 8}")
 
-    def masked_load(self, ty: str, pointer: str, mask: str, otherwise: str = "zeroinitializer", align: int = 0) -> str:
-        args = [(f"ptr align {align or bits(ty) // 8}", pointer), (like(ty, "i1"), mask), (ty, otherwise)]
+    def masked_load(self, ty: str, pointer: str, mask: str, otherwise: str = "zeroinitializer") -> str:
+        args = [(f"ptr align {bits(ty) // 8}", pointer), (like(ty, "i1"), mask), (ty, otherwise)]
         return self.intrinsic(f"llvm.masked.load.{mangle(ty)}.p0", ty, args)
 
-    def masked_store(self, ty: str, x: str, pointer: str, mask: str, align: int = 0) -> None:
+    def masked_store(self, ty: str, x: str, pointer: str, mask: str) -> None:
         ty, x = self._not_truncated(ty, x)
-        args = [(ty, x), (f"ptr align {align or bits(ty) // 8}", pointer), (like(ty, "i1"), mask)]
+        args = [(ty, x), (f"ptr align {bits(ty) // 8}", pointer), (like(ty, "i1"), mask)]
         self.intrinsic(f"llvm.masked.store.{mangle(ty)}.p0", "void", args)
 
     def _not_truncated(self, ty: str, x: str) -> tuple[str, str]:
@@ -272,13 +272,9 @@ class FunctionText:
     def jump(self, target: str) -> None:
         self.emit(f"br label %{target}")
 
-    def phi(self, ty: str, incoming: Sequence[tuple[str, str]], name: str | None = None) -> str:
-        """A phi of (value, label); give a `name` from fresh() when a later value must be named before it exists."""
-        rhs = f"phi {ty} " + ", ".join(f"[ {v}, %{b} ]" for v, b in incoming)
-        if name is None:
-            return self.value(rhs)
-        self.emit(f"{name} = {rhs}")
-        return name
+    def phi(self, ty: str, incoming: Sequence[tuple[str, str]]) -> str:
+        """A phi of (value, label)."""
+        return self.value(f"phi {ty} " + ", ".join(f"[ {v}, %{b} ]" for v, b in incoming))
 
     def ret(self, ty: str = "void", x: str = "") -> None:
         self.emit(f"ret {ty} {x}".rstrip())

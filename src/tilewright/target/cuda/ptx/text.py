@@ -89,9 +89,9 @@ class KernelText:
             self.prologue.append(f"  setp.{'eq' if value else 'ne'}.u32 {p}, 0, 0;")
         return self._truth[value]
 
-    def alloc_shared(self, nbytes: int, align: int = 16) -> int:
-        """An offset in the kernel's static shared memory."""
-        at = -(-self.shared // align) * align
+    def alloc_shared(self, nbytes: int) -> int:
+        """An offset in the kernel's static shared memory, a multiple of 16."""
+        at = -(-self.shared // 16) * 16
         self.shared = at + nbytes
         return at
 
