@@ -27,7 +27,7 @@ LATENCY_US = 0.7  # latency of an access of memory under load: bytes in flight b
 RESIDENT = 2048  # threads of an SM
 WAIT_US = 0.4  # the wait in a loop's step that reads memory
 CLOCK, ISSUE = 1700.0, 3.0  # instructions of a warp in a microsecond, and warps of an SM that issue one at a time (four at best)
-STEP, COPIED = 128, 100e3  # bytes of a row in a step of K, and bytes a microsecond that TMA brings an SM out of windows
+STEP, COPIED = 128, 60e3  # bytes of a row in a step of K, and bytes a microsecond that TMA brings an SM out of windows
 LAUNCH_US = 2.0  # the time of a kernel in a graph that does next to nothing
 PRODUCTS = ("gemm", "matmul", "grouped_matmul", "conv", "attention", "flash", "gates")  # what kernels of products are called
 
