@@ -33,7 +33,7 @@ STAGES_BYTES = 160 << 10  # bytes of a ring beside the sums of a split product
 SLICE = 128  # bytes of the epilogue's columns at a time: a swizzled row of shared memory
 FEW_ROWS = 16
 PROMOTE = 2  # steps of 128 eight-bit floats whose sum the tensor core keeps by itself
-SHORT = 256  # of K: rows of results that begin anywhere leave side by side as block programs (32x200x399, K 64: 17 us here)
+SHORT = 256  # elements of K: rows of results that begin anywhere leave side by side as block programs (32x200x399, K 64: 17 us here)
 NARROW = 32  # ... where results go to memory from registers
 
 
