@@ -101,9 +101,10 @@ def test_memory_is_planned(arch: str) -> None:
 
 
 def test_the_launches_say_what_becomes_of_a_bias() -> None:
-    """Tiles that nobody sees are cleared, the scores' cotangent is stored, and its sum over broadcast axes is a launch of its own."""
+    """Tiles that nobody sees are cleared, the scores' cotangent is stored, and its sum over broadcast axes is a launch of its own; the
+    result is computed where it is asked for."""
     names = [x.name.partition(".")[2] for x in Emulated(BACKWARD[0].graph(f16)).program.launches]
-    assert {"unseen", "grad", "dq", "shares"} <= set(names) and len(names) == 8, names
+    assert {"unseen", "grad", "dq", "shares"} <= set(names) and len(names) == 7, names
 
 
 @pytest.mark.parametrize(("arch", "split"), [("sm_90a", 2), ("sm_80", 2), pytest.param("sm_90a", 1, marks=pytest.mark.slow)])

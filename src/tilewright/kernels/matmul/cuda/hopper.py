@@ -35,7 +35,7 @@ FEW_ROWS = 16
 PROMOTE = 2  # steps of 128 eight-bit floats whose sum the tensor core keeps by itself
 TILE = 0.0115  # microseconds of a tile of 128x256 for each of K
 CLUSTERS = {1: 1.0, 2: 0.97, 4: 0.92, 8: 0.8}  # the share of all SMs that clusters of so many blocks find (measured)
-SHORT = 256  # of K: rows of results that begin anywhere leave side by side as block programs (32x200x399, K 64: 17 us here)
+SHORT = 256  # elements of K: rows of results that begin anywhere leave side by side as block programs (32x200x399, K 64: 17 us here)
 NARROW = 32  # ... where results go to memory from registers
 
 
