@@ -11,7 +11,7 @@ import torch
 
 import tilewright as tw
 from tests.fresh import fresh_rng
-from tilewright.core.errors import ShapeError
+from tilewright.core.errors import ShapeError, UnsupportedError
 
 ft = tw.fft
 
@@ -113,6 +113,18 @@ def test_a_torch_module() -> None:
     x = torch.randn(2, 8, 10)
     for got, want in zip(tw.compile(Spectral(), (x,))(x), Spectral()(x), strict=True):
         np.testing.assert_allclose(got.numpy(), want.numpy(), rtol=1e-4, atol=1e-5)
+
+
+class Transform(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = torch.ops.aten._fft_c2c(x, [1], 0, True)
+        return found
+
+
+def test_a_run_time_length_is_refused() -> None:
+    n = torch.export.Dim("n", min=3, max=100)
+    with pytest.raises(UnsupportedError, match="a Fourier transform needs static sizes along its axes, got n elements"):
+        tw.compile(Transform(), (torch.randn(4, 20, dtype=torch.complex64),), dynamic_shapes=({1: n},))
 
 
 def test_what_is_refused() -> None:

@@ -8,16 +8,19 @@ from typing import Any
 
 import numpy as np
 
+from ....core.dims import Dim
 from ....core.dtypes import real_of
-from ....core.errors import ShapeError
+from ....core.errors import ShapeError, UnsupportedError
 from ....ir.graph import Value
 from ....ops import functions as F
 from ....ops.fourier import functions as T
 from .registry import Context, aten, axis_of, rows
 
 
-def _scale(normalization: int, n: int) -> float:
+def _scale(normalization: int, n: Dim) -> float:
     """torch's codes: nothing, by the root of n, by n."""
+    if not isinstance(n, int):
+        raise UnsupportedError(f"a Fourier transform needs static sizes along its axes, got {n} elements")
     return (1.0, 1.0 / max(n, 1) ** 0.5, 1.0 / max(n, 1))[normalization]
 
 
