@@ -18,6 +18,8 @@ def _codes(table: Any) -> Any:
         if a.dtype.kind != "O":
             return None
         try:
+            if a.size == 1:
+                return np.array([place(a.item())])
             return np.fromiter(map(place, a.reshape(-1).tolist()), np.intp, a.size)
         except (KeyError, TypeError):
             return None

@@ -59,7 +59,8 @@ class Blocked:
     item: Item
     why: str
     needs: tuple[str, ...] = ()
-    run: Callable[..., Any] | None = None  # the result for its inputs, once it has run
+    run: Callable[..., Any] | None = None  # the result for its inputs, where the importer knows it
+    go: Callable[[dict[str, Any]], None] | None = None  # its run over values by name, once it has run
 
 
 Binding = Any  # Value | list | Nothing | Pending | Strings

@@ -296,7 +296,7 @@ class Program:
             stage.reads = sorted({n for i in stage.rest for n in i.reads} | set(self.outputs))
         known, needs = stage.known, stage.needs
         sized: list[str] = []
-        for n in sorted(needs - known.keys()):
+        for n in needs - known.keys() if needs else ():
             if (sizes := sizes_of(env.get(n))) is not None:
                 env[n + SIZES] = sizes
                 sized.append(n)
@@ -429,20 +429,40 @@ class Program:
 
     def _step(self, blocked: Blocked, env: dict[str, Any]) -> None:
         """One node on the host."""
-        item = blocked.item
-        run = blocked.run
+        if blocked.go is None:
+            blocked.go = self._going(blocked, env)
+        blocked.go(env)
+
+    def _going(self, blocked: Blocked, env: dict[str, Any]) -> Callable[[dict[str, Any]], None]:
+        """A node of the host as a function of the values by name. What is a constant at its first run is one at each."""
+        item, run, outputs = blocked.item, blocked.run, blocked.item.outputs
+        title = item.title
         if run is None:
             fn = lookup(HOST, item.domain, item.op_type, item.version)
             assert fn is not None
-            run = partial(fn, Step(self, item, env), **item.attrs)
             if fn in PREPARED:
-                (run,) = stepped(item.title, partial(fn, **item.attrs), ())
-                blocked.run = run
+                (run,) = stepped(title, partial(fn, **item.attrs), ())
+            else:  # a step that is given the values of its call
+                inner = partial(fn, **item.attrs)
+                names = item.inputs
+
+                def given(env: dict[str, Any]) -> None:
+                    step = partial(inner, Step(self, item, env))
+                    results = stepped(title, step, [self._output(n, env) if n else None for n in names])
+                    env.update((n, v) for n, v in zip(outputs, results, strict=False) if n)
+
+                return given
         assert run is not None
-        results = stepped(item.title, run, [self._output(n, env) if n else None for n in item.inputs])
-        for name, value in zip(item.outputs, results, strict=False):
-            if name:
-                env[name] = value
+        fixed = {n: self._output(n, env) for n in item.inputs if n and n not in env}
+        sources = [(n, fixed.get(n)) for n in item.inputs]
+
+        def go(env: dict[str, Any]) -> None:
+            results = stepped(title, run, [env.get(n, v) for n, v in sources])
+            for n, value in zip(outputs, results, strict=False):
+                if n:
+                    env[n] = value
+
+        return go
 
 
 @dataclass
