@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from ....core.dims import bounds
 from ....core.target_spec import TargetSpec
 from ....ir.layout import Layout
 from ....ops.rows.norms import RmsNorm
@@ -23,6 +24,8 @@ WANTED = 32  # ... where there are enough threads: fewer threads a row, more row
 SEVERAL = 8  # ... of the sum of several rows and its RMS norm
 LONG_THREADS, LONG_EACH = 512, 100  # threads and elements of longer resident rows: most of the registers that a thread of so many may have
 SWEEP_THREADS = 256
+SWEPT_ALONE = 2048  # elements of rows of unknown length that at most a warp takes
+ALONE = 16  # elements of a row that one thread reduces: its neighbours read the same lines
 BLOCK = 256  # threads of a block of short rows
 
 
@@ -47,9 +50,15 @@ class CudaRowKernel(RowKernel):
             step = self.threads * self.vector
             return -(-n // step) * step
         if not isinstance(n, int) or n > MOST_THREADS * PER_THREAD:
-            self.threads = SWEEP_THREADS
+            most = bounds(n)[1]
+            if most > SWEPT_ALONE:
+                self.threads = SWEEP_THREADS
+            while most <= SWEPT_ALONE and self.threads < 32 and self.threads * 8 < most:
+                self.threads *= 2
             return self.threads * self.vector * max(1, 8 // self.vector)
         self.resident = True
+        if self.reduces and n <= ALONE:
+            return -(-max(n, 1) // self.vector) * self.vector
         wanted = SEVERAL if self._several() else WANTED
         while self.threads < MOST_THREADS and self.threads * max(self.vector, wanted if self.threads >= 32 else self.vector) < n:
             self.threads *= 2
