@@ -39,33 +39,32 @@ from .placed import Placed
 NAMES = {"sum": "sum", "prod": "prod", "mean": "sum", "max": "max", "min": "min", "any": "any", "all": "all"}  # -> what joins parts
 LONG, CHUNK, CHUNKS = 1 << 14, 1 << 12, 1 << 10  # a row: elements from which it is cut, of a chunk, chunks at most
 LONGEST = 1 << 34  # elements that a kernel reduces to one
-SHORT = (256, 1024, 4096)  # elements of rows that a group of threads of that size keeps in registers
-TALL = {8: 4, 16: 4, 64: 4, 512: 4, 1 << 16: 4, LONGEST: 32}  # steps of blocks that reduce columns, by the rows up to which one serves
+TALL = {**{1 << k: 4 for k in range(2, 11)}, 1 << 16: 4, LONGEST: 32}  # steps of blocks that reduce columns, by the most rows
 NARROW, FOLDED, FEW = 32, 256, 512  # columns of a matrix that is folded, those that it has then, and rows that it has at least
+BOUNDED = (128, 512, 2048)  # rows up to which kernels are made for rows that are not longer
 Axis = tuple[int, int]  # size, stride in elements
 
 
 @dataclass(frozen=True)
 class Form:
-    """What a kernel serves: the number of kept axes, the row's length where that is known (of columns, and from `E.SHORT` on: what it is at
-    most), whether the stride along which memory runs is 1, whether what lies along it begins and ends at multiples of 16 elements; whether
-    rows are columns."""
+    """What a kernel serves: the number of kept axes, the row's length where that is known (of columns: what it is at most),
+    whether the stride along which memory runs is 1, whether what lies along it begins and ends at multiples of 16 elements; whether rows
+    are columns."""
 
     outer: int
     length: int
     near: bool
     wide: bool
     columns: bool = False
+    most: int = 0  # what the length of a row is at most, where it is not known
 
     def shape(self) -> tuple[Dim, ...]:
         kept: list[Dim] = [sym(f"n{i}", 1, E.STEP) for i in range(self.outer)]
         if self.columns:
             kept[-1] *= E.WIDE if self.wide else 1
             return *kept, sym("n", 1, self.length)
-        if 0 < self.length <= E.SHORT:
-            return *kept, self.length
         unit = E.WIDE if self.wide else 1
-        return *kept, unit * sym("n", 1, (self.length or LONGEST) // unit)
+        return *kept, self.length or unit * sym("n", 1, (self.most or LONGEST) // unit)
 
     def layouts(self) -> tuple[Layout, Layout]:
         """Layouts of the operand and of the result."""
@@ -219,9 +218,9 @@ def _launch(plan: Plan, name: str, x: Rows, wide: DType | None, target: Callable
     length, near = (size, step == 1) if vector is None else (outer[-1][0], far[-1] == 1)
     aligned = near and not short and length % E.WIDE == 0 and x.read % ALIGNMENT == 0 and (plan.aligned or x.source > 0)
     aligned = aligned and not any(s % E.WIDE for s in (far if vector is None else [*far[:-1], step]))
-    some = (size,) if short else (*SHORT, 0) if vector is None else TALL
-    most = next(n for n in some if size <= n or not n)
-    found = _kernel(name, x.dtype, wide, Form(len(outer), most, near, aligned, vector is not None), P.state().target)
+    most = (size if short else 0) if vector is None else next(n for n in TALL if size <= n)
+    bound = 0 if most else next((n for n in BOUNDED if size <= n), 0)
+    found = _kernel(name, x.dtype, wide, Form(len(outer), most, near, aligned, vector is not None, bound), P.state().target)
     if found is None:
         return None
     kernels, dtype = found

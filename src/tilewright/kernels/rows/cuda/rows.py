@@ -26,6 +26,7 @@ SEVERAL = 8  # ... of the sum of several rows and its RMS norm
 LONG_THREADS, LONG_EACH = 512, 100  # threads and elements of longer resident rows: most of the registers that a thread of so many may have
 SHORT = 4096  # elements that rows of a length known at run time have at most to be resident
 SWEEP_THREADS = 256
+ALONE = 16  # elements of a row that one thread reduces: its neighbours read the same lines
 BLOCK = 256  # threads of a block of short rows
 
 
@@ -55,6 +56,8 @@ class CudaRowKernel(RowKernel):
             self.threads = SWEEP_THREADS
             return self.threads * self.vector * max(1, 8 // self.vector)
         self.resident = True
+        if self.reduces and n <= ALONE:
+            return -(-max(n, 1) // self.vector) * self.vector
         wanted = SEVERAL if self._several() else WANTED
         while self.threads < MOST_THREADS and self.threads * max(self.vector, wanted if self.threads >= 32 else self.vector) < n:
             self.threads *= 2
