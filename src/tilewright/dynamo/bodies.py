@@ -21,7 +21,8 @@ def _name(node: Any) -> str:
     import torch
 
     op: Any = node.target
-    return str(op.name()) if isinstance(op, torch._ops.HigherOrderOperator) else ""
+    kind: Any = torch._ops.HigherOrderOperator
+    return str(op.name()) if isinstance(op, kind) else ""
 
 
 def _bodies(module: Any) -> list[Any]:
