@@ -295,7 +295,7 @@ def test_quotients_by_constants_are_rounded_as_divisions(c: float, rng: np.rando
     k = b.build()
     text = emit_block_kernel(BlockKernel(k.name, k.params, k.pid, k.body, threads=32, programs=1, vector=2), cuda_target())
     assert ("mul.rn.f32" in text) == (c not in (1.9999999, 1e-30))
-    special = np.float32([0, -0.0, np.inf, -np.inf, np.nan, 1e-45, 3e38, -1e-40])
+    special = np.array([0, -0.0, np.inf, -np.inf, np.nan, 1e-45, 3e38, -1e-40], np.float32)
     for given in (
         rng.standard_normal(64) * np.exp2(rng.integers(-140, 120, 64)), rng.standard_normal(64) * (rng.random(64) < 0.7),
         np.r_[special, rng.standard_normal(56)],
