@@ -55,7 +55,7 @@ def convolved(x: tuple[int, ...], w: tuple[int, ...], stride: int) -> tuple[str,
 
 
 def test_convolutions_of_few_channels_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps of K that are mostly empty, and windows that are gathered element by element; packed pixels and patches are predicted faster."""
+    """Steps of K that are mostly empty, and windows that are gathered element by element; packed pixels and patches are faster."""
     long: tuple[Any, ...] = (32, 3, 227, 227), (64, 3, 11, 11), 4
     _, packed = convolved(*long)
     monkeypatch.setattr(hopper, "LONG", 1)
