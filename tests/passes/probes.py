@@ -32,10 +32,11 @@ def with_numbers(*ops: Any) -> list[Probe]:
             for op in ops for c in (*FEW, 1e-5, 7.0, 64.0, 2.0**-30) for turn in (False, True)]
 
 
-def by_place(k: Kit, n: int, start: int, size: int) -> Value:
+def by_place(k: Kit, n: int, start: int, size: int, *, column: bool = False) -> Value:
     """Scores by relative place, as Transformer-XL and Conformers shift them."""
     cut: Any = lambda v, starts, sizes: o.Slice(starts=starts, sizes=sizes, steps=(1, 1, 1))(v)
-    padded = o.Pad(lo=(0, 0, 1), hi=(0, 0, 0))(k.x(k.b, n, 2 * n - 1))
+    x = k.x(k.b, n, 2 * n - 1)
+    padded = o.Concat(axis=2)(k.x(k.b, n, 1), x) if column else o.Pad(lo=(0, 0, 1), hi=(0, 0, 0))(x)
     rows = cut(o.Reshape(shape=(k.b, 2 * n, n))(padded), (0, 1, 0), (k.b, 2 * n - 1, n))
     out: Value = cut(o.Reshape(shape=(k.b, n, 2 * n - 1))(rows), (0, 0, start), (k.b, n, size))
     return out
@@ -104,6 +105,8 @@ VIEWS: dict[str, list[Probe]] = {
     "slice_of_slice": [lambda k: o.Slice(starts=(1,), sizes=(3,), steps=(2,))(o.Slice(starts=(2,), sizes=(8,), steps=(1,))(k.x(11))),
                        lambda k: o.Slice(starts=(1,), sizes=(2,), steps=(2,))(o.Slice(starts=(1,), sizes=(5,), steps=(2,))(k.x(11)))],
     "diagonals": [lambda k, n=n, kept=kept: by_place(k, n, *kept) for n in (2, 4) for kept in ((0, n), (1, n - 1), (0, n + 1))],
+    "diagonals_behind_a_column": [lambda k, n=n, kept=kept: by_place(k, n, *kept, column=True)
+                                  for n in (2, 4) for kept in ((0, n), (1, n - 1), (0, n + 1))],
     "expand_of_expand": [lambda k: o.Expand(shape=(k.b, k.s, k.d))(o.Expand(shape=(k.s, k.d))(k.x(k.d)))],
     "flip_of_flip": [lambda k: o.Flip(axes=(1,))(o.Flip(axes=(1,))(k.x())), lambda k: o.Flip(axes=(0,))(o.Flip(axes=(1,))(k.x()))],
     "keep_dims": [lambda k, op=op: o.Reshape(shape=(k.b, 1))(op(axes=(1,))(k.x()))

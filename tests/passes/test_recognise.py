@@ -194,12 +194,16 @@ def test_scores_by_relative_places() -> None:
     """Products by places are shifted by reshapes, added to the scores and scaled with them: one attention beside one product."""
     q, k, v, places = torch.randn(2, 3, 5, 4), torch.randn(2, 3, 5, 4), torch.randn(2, 3, 5, 4), torch.randn(3, 4, 9)
 
-    def shifted(x: torch.Tensor) -> torch.Tensor:
-        return F.pad(x, (1, 0)).view(2, 3, 10, 5)[:, :, 1:].view(2, 3, 5, 9)[..., :5]
+    def with_zeros(x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([torch.zeros(2, 3, 5, 1), x], -1)
+
+    def shifted(x: torch.Tensor, padded: Any = lambda x: F.pad(x, (1, 0))) -> torch.Tensor:
+        return padded(x).view(2, 3, 10, 5)[:, :, 1:].view(2, 3, 5, 9)[..., :5]
 
     both = lambda q, k, v, p: F.softmax((q @ k.mT + shifted(q @ p)) / 3.0, -1) @ v
     after = lambda q, k, v, p: F.softmax(q @ k.mT * 0.5 + shifted(q @ p) * 0.5, -1) @ v
-    for fn in (both, after):
+    column = lambda q, k, v, p: F.softmax((q @ k.mT + shifted(q @ p, with_zeros)) * 0.25, -1) @ v
+    for fn in (both, after, column):
         kinds = check(fn, q, k, v, places)
         assert [op.name for op in kinds] == ["matmul", "attention"]
         assert kinds[0].alpha == pytest.approx(kinds[1].scale) and kinds[1].scale < 1

@@ -98,9 +98,19 @@ def slice_of_slice(x: Value, inner: Any, outer: Any) -> Value:
 def diagonals(x: Value, pad: Any, turned: Any, cut: Any, back: Any, root: Any) -> Value | None:
     """Scores by relative place, x[i, j - i + rows - 1]: models pad a column and fold the matrix at another width, so that every row moves
     by one. Where what is kept has nothing of that column, it lies in x, whose rows then are one element shorter."""
+    padded = len(x.shape) >= 2 and pad.op.lo == (0,) * (len(x.shape) - 1) + (1,) and all(d == 0 for d in pad.op.hi)
+    return _moved_rows(x, turned, cut, back, root) if padded else None
+
+
+@rule(P(o.Slice, P(o.Reshape, P(o.Slice, P(o.Reshape, P(o.Concat, Y, X, name="by"), name="turned"), name="cut"), name="back"), name="root"))
+def diagonals_behind_a_column(x: Value, y: Value, by: Any, turned: Any, cut: Any, back: Any, root: Any) -> Value | None:
+    """The same where models put a column before the scores, whatever is in it."""
+    padded = len(x.shape) >= 2 and by.op.axis == len(x.shape) - 1 and y.shape[-1] == 1
+    return _moved_rows(x, turned, cut, back, root) if padded else None
+
+
+def _moved_rows(x: Value, turned: Any, cut: Any, back: Any, root: Any) -> Value | None:
     lead = x.shape[:-2]
-    if len(x.shape) < 2 or pad.op.lo != (0,) * (len(x.shape) - 1) + (1,) or any(d != 0 for d in pad.op.hi):
-        return None
     rows, width = x.shape[-2:]
     plain = (0,) * len(lead)
     if turned.types[0].shape != (*lead, width + 1, rows) or back.types[0].shape != x.shape or {*cut.op.steps, *root.op.steps} != {1}:
@@ -315,7 +325,7 @@ RULES = [
     whole_slice, *rules(lambda x, view: x if len(view.op.sizes) == 1 else None, whole_split=P(o.Split, X, name="view")),
     *rules(lambda x, outer: o.emit(outer.op, x), reshape_of_reshape=P(o.Reshape, P(o.Reshape, X), name="outer"),
            expand_of_expand=P(o.Expand, P(o.Expand, X), name="outer")),
-    transpose_of_transpose, ones_before_transpose, transpose_between_reshapes, slice_of_slice, diagonals,
+    transpose_of_transpose, ones_before_transpose, transpose_between_reshapes, slice_of_slice, diagonals, diagonals_behind_a_column,
     *rules(lambda x, inner, outer: x if inner.op.axes == outer.op.axes else None,
            flip_of_flip=P(o.Flip, P(o.Flip, X, name="inner"), name="outer")),
     keep_dims, reduced_ones, reshape_before_elementwise,

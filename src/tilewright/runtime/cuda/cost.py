@@ -105,7 +105,7 @@ def predict(kernel: Kernel, blocks: int, threads: int, flops: float, nbytes: flo
     used = _rate(chip, kernel, dtype, target, text)
     slow = 1.0  # the share of that rate which few warps reach
     if isinstance(kernel, TiledKernel) and used == chip.f32 and one is not None and one.tile[0] and blocks:
-        warps = min(-(-blocks // target.cores), max(2, kernel.per_sm)) * kernel.warps
+        warps = min(-(-blocks // target.cores), max(3 if kernel.warps <= 4 else 2, kernel.per_sm)) * kernel.warps
         slow = min(1.0, multiply_adds(*one.tile, kernel.warps, warps, chained=kernel.name.startswith("attention")) / 50.0)
         used *= slow
     waves = -(-blocks // target.cores)

@@ -46,7 +46,7 @@ def padded(d: int, least: int = 16) -> int:
     return max(least, 1 << (d - 1).bit_length())
 
 
-F32 = tuple(Config(rows, keys, warps) for rows, warps in ((128, 4), (64, 4), (64, 8), (32, 4), (16, 2)) for keys in (64, 32, 16))
+F32 = tuple(Config(rows, keys, warps) for rows, warps in ((64, 4), (64, 8), (32, 4), (16, 2)) for keys in (64, 32, 16))
 SHARED = 220 << 10  # bytes of an SM
 
 
