@@ -23,7 +23,7 @@ from .sorting import RANKED, Job, axis_last, sort_launches
 
 FEW = 64  # most elements that are kept in order by insertion
 SHORT = 256  # longest rows all of whose elements are inserted
-REGISTERS = 4  # of keys that a program keeps for its short rows
+REGISTERS = 4  # registers of keys that a program keeps for its short rows
 TILES = 4  # registers that are compared before one of them is looked at
 
 
