@@ -401,3 +401,26 @@ def test_copies_of_any_layout_are_contiguous_and_their_own(dtype: str, shape: tu
             assert (made.dtype, made.strides) == (v.dtype, v.copy().strides)
         made[...] = 0
         np.testing.assert_array_equal(x.numpy(), v)
+
+
+@pytest.mark.parametrize("shape", [(1025, 4099), (1100, 257), (1024, 256)])
+def test_columns_of_large_matrices_have_the_bits_of_rows(shape: tuple[int, int]) -> None:
+    """Programs add whole rows of at most so many columns, the last piece of them masked."""
+    a = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    x, t = tw.asarray(a), tw.asarray(np.ascontiguousarray(a.T))
+    np.testing.assert_array_equal(tw.sum(x, axis=0).numpy(), tw.sum(t, axis=1).numpy())
+    np.testing.assert_allclose(tw.sum(x, axis=0).numpy(), a.astype(np.float64).sum(0), rtol=1e-3, atol=1e-3)
+    assert (tw.max(x, axis=0) == tw.asarray(a.max(0))).numpy().all()
+
+
+@pytest.mark.parametrize("size", [1, 63, 64, 65, 255, 256, 257, 4095, 9001])
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint8", "int16"])
+def test_registers_of_narrow_elements(dtype: str, size: int) -> None:
+    rng = np.random.default_rng(size)
+    a, b = (rng.integers(0, 2 if dtype == "bool" else 100, size).astype(dtype) for _ in range(2))
+    x, y = tw.asarray(a), tw.asarray(b)
+    pairs = [(x & y, a & b), (x ^ y, a ^ b), (x | y, a | b), (x < y, a < b), (x == y, a == b), (x != y, a != b)]
+    pairs += [(tw.where(x > 0, x, y), np.where(a > 0, a, b))]
+    pairs += [] if dtype == "bool" else [(x + y, a + b), (x * y, a * b), (-x, -a), (tw.maximum(x, y), np.maximum(a, b))]
+    for ours, theirs in pairs:
+        np.testing.assert_array_equal(ours.numpy(), theirs)

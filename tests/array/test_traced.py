@@ -59,7 +59,7 @@ CASES: dict[str, Callable[[Any, Any], Any]] = {  # functions of the module (tw o
     "trapezoid": lambda m, x: m.trapezoid(x, V, axis=1) + m.trapezoid(x, dx=0.5, axis=1),
     "searchsorted": lambda m, x: m.searchsorted(V, x) + m.searchsorted(V, x, side="right") + m.digitize(x, V),
     "isin": lambda m, x: m.isin(x, [7.0, 0.5]),
-    "interp": lambda m, x: m.interp(x, V, V * V),
+    "interp": lambda m, x: m.interp(x, V, V * V) + m.interp(x, V, V * V, left=-1.0, right=9.0) + m.interp(x, V[::-1], V, period=2.75),
     "select": lambda m, x: m.select([x > 3, x > 1], [x, -x], 0.5),
     "products": lambda m, x: m.tensordot(x, x, axes=((1,), (1,))) + m.inner(x, x) + m.vdot(x, x) + m.vecdot(x, x)[:, None],
     "kron": lambda m, x: m.kron(x[:2], x),

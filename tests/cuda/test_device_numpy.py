@@ -188,6 +188,18 @@ def test_functions_of_numpy(gpu: Any, name: str) -> None:
         np.testing.assert_allclose(x.numpy(), w, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("length", [3, 16, 17, 100, 128, 129, 513, 2049])
+def test_rows_of_every_class_of_lengths(gpu: Any, length: int) -> None:
+    """A thread's, a warp's or a block's; columns of as many rows."""
+    a = numbers(5, length)
+    for x, b in ((put(a), a), (put(a).T, a.T)):
+        for axis in (0, 1):
+            np.testing.assert_allclose(tw.sum(x, axis=axis).numpy(), b.sum(axis), rtol=1e-4, atol=1e-4)
+            np.testing.assert_array_equal(tw.max(x, axis=axis).numpy(), b.max(axis))
+    alone = tw.sum(put(a[2:3]), axis=1).numpy()
+    np.testing.assert_array_equal(tw.sum(put(a), axis=1).numpy()[2:3], alone)
+
+
 def test_known_calls_do_not_enter_the_interpreter(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = numbers(3, 5), numbers(3, 5)
     x, y = put(a), put(b)

@@ -246,15 +246,25 @@ def isin(x1: Any, x2: Any, invert: bool = False) -> Any:
 
 
 @public
-def interp(x: Any, xp: Any, fp: Any) -> Any:
+def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: float | None = None) -> Any:
     x, xp, fp = (there(v) for v in (x, xp, fp))
     dtype = fp.dtype if dt.dtype(fp.dtype).kind == "f" else FLOAT
     x, xp, fp = (v.astype(np.float64) for v in (x, xp, fp))
+    if period is not None:
+        if not period:
+            raise ArgumentError("interp: the period must not be 0")
+        x, xp, left, right = x % abs(period), xp % abs(period), None, None
+        order = call("argsort", xp)
+        xp, fp = xp[order], fp[order]
+        xp = call("concat", [xp[-1:] - abs(period), xp, xp[:1] + abs(period)])
+        fp = call("concat", [fp[-1:], fp, fp[:1]])
     k = call("clip", searchsorted(xp, x, "right") - 1, 0, max(len(xp) - 2, 0))
     low, high = xp[k], xp[call("minimum", k + 1, len(xp) - 1)]
     a, b = fp[k], fp[call("minimum", k + 1, len(xp) - 1)]
     made = a + (x - low) * call("where", high == low, 0.0, (b - a) / (high - low))
     made = call("where", x <= xp[0], fp[0], call("where", x >= xp[-1], fp[-1], made))
+    made = made if left is None else call("where", x < xp[0], left, made)
+    made = made if right is None else call("where", x > xp[-1], right, made)
     return call("where", call("isnan", x), x, made).astype(dtype)
 
 

@@ -47,7 +47,9 @@ rows.enter(FUNCTIONS, {
     "cross(x1, x2, /, *, axis: int = -1)": ("The cross product of vectors of three elements along an axis.", np.linalg.cross),
 }, rows.of_one_dtype)
 rows.enter(FUNCTIONS, {
-    "cov(x, y=None, *, rowvar: bool = True, ddof: int | None = None)": ("The covariance matrix of variables in rows.", _float_like(np.cov)),
+    "cov(x, y=None, fweights=None, aweights=None, *, rowvar: bool = True, bias: bool = False, ddof: int | None = None)":
+        ("The covariance matrix of variables in rows; `fweights` count observations, `aweights` weigh them.",
+         _float_like(lambda a, y, f, w, rowvar, bias, ddof: np.cov(a, y, rowvar, bias, ddof, f, w))),
     "corrcoef(x, y=None, *, rowvar: bool = True)": ("The correlation coefficients of variables in rows.", _float_like(np.corrcoef)),
     "trapezoid(y, x=None, dx: float = 1.0, axis: int = -1)": ("The integral by the trapezoidal rule.", _float_like(_numpy.trapezoid)),
 })

@@ -134,8 +134,8 @@ def bincount(x: Any, weights: Any = None, minlength: int = 0) -> Array:
 
 
 @public
-def interp(x: Any, xp: Any, fp: Any) -> Array:
-    """Linear interpolation through the points (xp, fp)."""
+def interp(x: Any, xp: Any, fp: Any, left: float | None = None, right: float | None = None, period: float | None = None) -> Array:
+    """Linear interpolation through the points (xp, fp); `left` and `right` beyond them, by default the ends. With a period xp wraps."""
     f = header(fp, "interp")
     dtype = f.dtype if f.dtype.kind == "f" else FLOAT
-    return give(np.asarray(np.interp(header(x), header(xp), f), dtype))
+    return give(np.asarray(np.interp(header(x), header(xp), f, left, right, period), dtype))

@@ -39,7 +39,8 @@ from .placed import Placed
 NAMES = {"sum": "sum", "prod": "prod", "mean": "sum", "max": "max", "min": "min", "any": "any", "all": "all"}  # -> what joins parts
 LONG, CHUNK, CHUNKS = 1 << 14, 1 << 12, 1 << 10  # a row: elements from which it is cut, of a chunk, chunks at most
 LONGEST = 1 << 34  # elements that a kernel reduces to one
-TALL = {**{1 << k: 4 for k in range(2, 11)}, 1 << 16: 4, LONGEST: 32}  # steps of blocks that reduce columns, by the most rows
+# Steps of the blocks that reduce columns, by the rows up to which a kernel serves.
+TALL = {**{1 << k: 4 for k in range(2, 11)}, 1 << 16: 4, LONGEST: 32}
 NARROW, FOLDED, FEW = 32, 256, 512  # columns of a matrix that is folded, those that it has then, and rows that it has at least
 BOUNDED = (128, 512, 2048)  # rows up to which kernels are made for rows that are not longer
 Axis = tuple[int, int]  # size, stride in elements
