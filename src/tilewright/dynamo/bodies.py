@@ -20,9 +20,7 @@ WITH_BODIES = {"cond", "while_loop", "map_impl", "scan", "associative_scan"}
 def _name(node: Any) -> str:
     import torch
 
-    op: Any = node.target
-    kind: Any = torch._ops.HigherOrderOperator
-    return str(op.name()) if isinstance(op, kind) else ""
+    return str(node.target) if isinstance(node.target, torch._ops.HigherOrderOperator) else ""
 
 
 def _bodies(module: Any) -> list[Any]:
