@@ -13,7 +13,7 @@ from .programs.torch_layers import LAYERS
 from .torch_programs import Function, Given
 
 AROUND = ("unary", "activation", "binary", "number", "cast", "reduce", "along", "view", "view", "join", "pick", "product", "write")
-FLOATS = (0, 0, 0, 0, 6, 7, 8)  # places of floats in DTYPES
+FLOATS = (0, 0, 0, 0, 6, 7, 8)  # places in DTYPES
 
 
 def draw(rng: np.random.Generator) -> Function:

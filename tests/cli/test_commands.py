@@ -206,6 +206,33 @@ def test_inspect_rejects(model: str, message: str, capsys: pytest.CaptureFixture
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["run", "inspect", "digest", "generate", "quantize"])
+def test_names_that_no_file_has(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    more = {"generate": ["hello"], "quantize": ["y.gguf"]}.get(command, [])
+    for name in ("x" * 5000, "x/" * 3000 + ".tw"):
+        assert main([command, name, *more]) == 1
+        assert "Error: " in capsys.readouterr().err
+
+
+def test_a_pipe_is_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Opening one would wait for a writer."""
+    os.mkfifo(tmp_path / "m.gguf")
+    for command, more in (("quantize", [str(tmp_path / "out.gguf")]), ("generate", ["hello"]), ("inspect", [])):
+        assert main([command, str(tmp_path / "m.gguf"), *more]) == 1
+        assert "Error: " in capsys.readouterr().err
+
+
+def test_a_disk_that_fails_while_a_session_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "m.tw").write_bytes(bytes(999))
+
+    def fails(*_: int) -> bytes:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "pread", fails)
+    with pytest.raises(tw.core.errors.FileError, match=r"archive: could not read .*m\.tw: Input/output error"):
+        tw.load(tmp_path / "m.tw")
+
+
 def test_inspect_says_where_it_cannot_write(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "out").write_text("a file")
     assert main(["inspect", "tilewright.cli.sample:example", "-o", str(tmp_path / "out")]) == 1

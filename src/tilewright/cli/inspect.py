@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     if args.model.endswith(".ptx"):
         return _barriers(Path(args.model))
     with progress(f"inspecting {args.model}") as say:
-        if args.model.endswith(".gguf") or Path(args.model).is_dir():
+        if args.model.endswith(".gguf") or os.path.isdir(args.model):
             return _language_model(args, say)
         session, imported, off = open_model(args.model, say, args.target)
         return _written(session, imported, off, Path(args.output or f"{_file_name(session.name)}-inspect"), say, sizes(args.at))
@@ -124,7 +124,7 @@ def open_model(text: str, say: Callable[[str], None], wanted: str | None = None)
     if text.endswith(".onnx"):
         return _onnx(text, wanted)
     if text.endswith(".tw") or os.path.sep in text:
-        if not Path(text).is_file():
+        if not os.path.isfile(text):
             raise InputError(f"inspect: there is no file {text}")
         saved = load(text)
         has = saved.model.target

@@ -7,6 +7,7 @@ to an .npz file by the names of the outputs, or described on the terminal.
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def opened(path: str, target: str | None) -> tuple[Any, list[str], list[str]]:
         return session.session, [i.name for i in session.get_inputs()], [o.name for o in session.get_outputs()]
     from ..compile import load
 
-    if not Path(path).is_file():
+    if not os.path.isfile(path):
         raise InputError(f"run: there is no file {path}")
     saved = load(path)
     return saved, list(saved.interface.input_names), []

@@ -10,7 +10,8 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, BinaryIO
 
 from .errors import FileError, MissingFileError, TilewrightError
@@ -99,10 +100,21 @@ def open_file(path: str | os.PathLike[str], *, subject: str, error: type[Tilewri
     return descriptor
 
 
+@contextmanager
+def reading(path: str | os.PathLike[str], *, subject: str) -> Iterator[None]:
+    """A disk or a network that fails behind an open file is a FileError, too."""
+    try:
+        yield
+    except OSError as e:
+        if isinstance(e, TilewrightError):
+            raise
+        raise FileError(f"{subject}: could not read {os.fspath(path)!s:.1000}: {e.strerror or e}{_hint(e)}") from e
+
+
 def read_file(path: str | os.PathLike[str], *, subject: str) -> bytes:
     """The contents of a regular file."""
     try:
-        with os.fdopen(open_file(path, subject=subject), "rb") as handle:
+        with os.fdopen(open_file(path, subject=subject), "rb") as handle, reading(path, subject=subject):
             return handle.read()
     except MemoryError as e:
         raise FileError(f"{subject}: could not read {os.fspath(path)}: it is larger than the memory") from e

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -32,9 +33,9 @@ from .weights import Weights
 
 def load(path: Path, *, context_length: int | None, threads: int | None, cache_dtype: str, progress: Any, target: str = "cpu") -> LLM:
     """See `load_llm`."""
-    if not path.exists():
+    if not os.path.exists(path):
         raise InputError(f"load_llm: {str(path)!r} does not exist; a model is a GGUF file, a folder, {' '.join(PACKAGES)}, or owner/name")
-    if not path.is_file() and not path.is_dir():
+    if not os.path.isfile(path) and not os.path.isdir(path):
         raise InputError(f"load_llm: {str(path)!r} is neither a file nor a folder")
     stages = Stages(path.name, progress)
     try:
@@ -66,7 +67,7 @@ def named(path: Path) -> Iterator[None]:
 
 def open_model(path: Path) -> tuple[ModelConfig, Weights, Tokenizer]:
     """A GGUF file, or a folder in Hugging Face's layout."""
-    if path.is_dir():
+    if os.path.isdir(path):
         from ..frontend.safetensors import open_folder
         from .hf import tensors_from_state
         from .hf_config import config_from_json

@@ -5,6 +5,7 @@ costs nothing. The scale s is part of B.
 """
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import sqrt
@@ -57,8 +58,8 @@ def load_adapter(path: str | Path, config: ModelConfig, *, scale: float | None =
     from ..frontend.safetensors.folder import read_json
 
     place = Path(path)
-    file = place / "adapter_model.safetensors" if place.is_dir() else place
-    if not file.is_file():
+    file = place / "adapter_model.safetensors" if os.path.isdir(place) else place
+    if not os.path.isfile(file):
         raise FormatError(f"lora: no adapter at {str(file)!r}")
     beside = file.parent / "adapter_config.json"
     settings = Fields(read_json(beside) if beside.is_file() else {}, "adapter_config.json", str(beside))

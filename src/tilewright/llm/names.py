@@ -18,7 +18,7 @@ def find_model(name: str | os.PathLike[str]) -> Path:
     """The file or folder of `name`. What exists as a path is that path; `smollm2` is the file of an installed package; `owner/name` is
     fetched from the Hugging Face Hub (or found in its cache), of which `owner/name:file.gguf` is one file."""
     path = Path(name)
-    if path.exists() or isinstance(name, os.PathLike):
+    if os.path.lexists(path) or isinstance(name, os.PathLike):
         return path
     if str(name).lower() in PACKAGES:
         return packaged(str(name).lower())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -274,7 +275,7 @@ def load_views(folder: str | Path, *, scale: float = 1.0, background: Sequence[f
     Pictures with an alpha channel are laid over the background. `scale` below 1 makes pictures smaller.
     """
     folder = Path(folder)
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise MissingFileError(f"splat: there is no folder {folder}")
     none = np.zeros((0, 3), np.float32)
     points, colors, test = none, none, list[Camera]()

@@ -33,7 +33,7 @@ class CheckpointFolder:
     @property
     def steps(self) -> list[int]:
         """The steps of which there is a checkpoint, in order."""
-        names = (NAME.fullmatch(p.name) for p in self.path.iterdir()) if self.path.is_dir() else ()
+        names = (NAME.fullmatch(p.name) for p in self.path.iterdir()) if os.path.isdir(self.path) else ()
         return sorted(int(m[1]) for m in names if m is not None)
 
     def file(self, step: int) -> Path:

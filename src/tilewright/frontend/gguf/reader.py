@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from ...core.errors import FormatError
+from ...core.files import open_file, reading
 from ...ops.quant import BY_ID, BlockFormat, PackedTensor
 from .metadata import Cursor, Metadata, read_metadata
 
@@ -101,7 +102,7 @@ def open_gguf(path: str | os.PathLike[str]) -> GGUFFile:
 
 
 def _open_one(path: Path) -> GGUFFile:
-    with path.open("rb") as handle:
+    with os.fdopen(open_file(path, subject="gguf"), "rb") as handle, reading(path, subject="gguf"):
         size = os.fstat(handle.fileno()).st_size
         if size < 24:
             raise FormatError(f"gguf: a file has at least 24 bytes, got {size}; it is truncated or no GGUF file ({path})")

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from ...core.errors import FormatError, UnsupportedError
+from ...core.files import open_file, reading
 from ...ops.quant import PackedTensor, by_name
 
 FORMATS = {"F32": "F32", "F16": "F16", "BF16": "BF16", "F64": "F64", "I8": "I8", "I16": "I16", "I32": "I32", "I64": "I64"}
@@ -33,7 +34,7 @@ def open_safetensors(path: str | os.PathLike[str]) -> tuple[dict[str, PackedTens
     except ImportError as e:
         raise UnsupportedError("safetensors: the package is not installed; pip install tilewright[llm]") from e
     path = Path(path)
-    with path.open("rb") as handle:
+    with os.fdopen(open_file(path, subject="safetensors"), "rb") as handle, reading(path, subject="safetensors"):
         length, first = os.fstat(handle.fileno()).st_size, handle.read(8)
         if len(first) < 8:
             raise FormatError(f"safetensors: a file has at least 8 bytes, got {length} ({path})")
@@ -159,7 +160,7 @@ def _open_shards(folder: Path, tensors: dict[str, PackedTensor], others: dict[st
 
 def read_json(path: Path, limit: int = JSON_LIMIT) -> dict[str, Any]:
     """A JSON object; FormatError when it is none."""
-    with path.open("rb") as file:
+    with os.fdopen(open_file(path, subject=path.name), "rb") as file, reading(path, subject=path.name):
         data = file.read(limit + 1)
     if len(data) > limit:
         raise FormatError(f"{path.name}: {path.stat().st_size} bytes, at most {limit} are read ({path})")

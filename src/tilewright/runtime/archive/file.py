@@ -21,7 +21,7 @@ import numpy as np
 
 from ...core.checksums import DIGITS, Reading, checksums, count_pieces
 from ...core.errors import STRANGE, CompileError, FormatError, ParseError, ShapeError, TilewrightError, VerifyError
-from ...core.files import open_file, write_file
+from ...core.files import open_file, reading, write_file
 from ...core.hashing import blake2b
 from ..memory import Allocation, available
 
@@ -91,7 +91,8 @@ class SavedFile:
         self._pending: list[tuple[Reading, Sequence[Section]]] = []
         self._descriptor = open_file(path, subject="archive")
         try:
-            self._read()
+            with reading(path, subject="archive"):
+                self._read()
         except BaseException:
             os.close(self._descriptor)
             raise
@@ -130,9 +131,12 @@ class SavedFile:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        for reading, _sections in self._pending:
-            reading.stop()
+        for pending, _sections in self._pending:
+            pending.stop()
         os.close(self._descriptor)
+        if isinstance(error, OSError) and not isinstance(error, TilewrightError):
+            with reading(self.path, subject="archive"):
+                raise error
         if isinstance(error, DAMAGE) and self.path not in str(error):
             said = str(error).removeprefix("archive: ") if isinstance(error, TilewrightError) else f"{type(error).__name__}: {error}"
             raise self.broken(said[:200]) from error
@@ -184,8 +188,8 @@ class SavedFile:
     def finish(self) -> None:
         """Wait for what is being read. A byte that is not as it was written is an error that names the section."""
         while self._pending:
-            reading, sections = self._pending[-1]
-            wrong = reading.finish()
+            pending, sections = self._pending[-1]
+            wrong = pending.finish()
             self._pending.pop()
             if wrong is not None:
                 raise self.broken(f"{sections[wrong[0]][0]} does not match its checksum, at or after its byte {wrong[1]}")
