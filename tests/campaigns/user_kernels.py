@@ -105,9 +105,10 @@ class Source:
         shape = "(BN,)" if axis else "(BM,)"
         index = f"tl.cast((tl.arange({shape}, 0) * {1 + p(3)} + {p(5)}) % tl.cast(x.shape[{axis}], 'i64'), 'i64')"
         rest = "(i * BM) % x.shape[0]" if axis else "(j * BN) % x.shape[1]"
-        self.say(f"at = {index}")
+        at = f"at{len(self.lines)}"
+        self.say(f"{at} = {index}")
         row = f"x[{rest}, :]" if axis else f"x[:, {rest}]"
-        self.give(f"{row}.gather(at, 0){'[None, :]' if axis else '[:, None]'}", old)
+        self.give(f"{row}.gather({at}, 0){'[None, :]' if axis else '[:, None]'}", old)
 
     def _reduce(self, p: Picks, body: Any, old: str | None) -> None:
         a, axis = self.of(p), p(2)
