@@ -125,6 +125,8 @@ class Emulated:
     def _launch(self, launch: Launch, memory: dict[Buffer, int], env: dict[str, int], error: int) -> None:
         way: Any = next((v for v in launch.variants if v.lo <= evaluate(v.value, env) <= v.hi), launch)
         kernel = way.kernel
+        if evaluate(way.grid, env) == 0:
+            return
         if isinstance(kernel, HostKernel):
             places = [_word(a, memory, env, error) + low for a, (low, _) in zip(way.arguments, kernel.spans(env), strict=True)]
             found = [self.heap.find(at, size) if size else None for at, (_, size) in zip(places, kernel.spans(env), strict=True)]

@@ -125,7 +125,7 @@ def test_sequences_side_by_side_are_those_one_by_one(path: Path) -> None:
             want = ["".join(llm.generate(p, max_tokens=3, **options)) for p in prompts]
             gpu.launches.clear()
             assert llm.generate_batch(prompts, max_tokens=3, **options) == want
-            assert sum(name.startswith("sample_block") for name in gpu.launches) == 3 + 2 * 4
+            assert sum(name.startswith("sample_block") for name in gpu.launches) == 3 + 2  # the lanes of a step are one launch
 
 
 @pytest.mark.slow

@@ -26,11 +26,10 @@ from tilewright.tile.ir import Kernel
 THREADS = 2
 KNOWN = {  # models of the zoo, with AVX-512: what is slow and known
     "mamba2": {"gated_delta_rule"},  # steps of a recurrence; it reaches 45 %
-    "densenet": {"conv2d_28_1"},  # four tiles of a 7x7 image by 24 channels
-    "diffusion": {"conv2d_18_region"},  # four result channels in a register of 16
+    "levit": {"index"},  # a bias looked up for every pair of places
     "vocoder": {"conv1d_13_region"},  # one result channel
     "recommender": {"mean_12", "index_10"},  # means of eight rows, apart from the lookups before them
-    "graph attention": {"index_add"},  # a column of sums in one order, by one program
+    "graph attention": {"index_add", "gather_1"},  # a column of sums in one order, by one program; single elements looked up
 }
 
 

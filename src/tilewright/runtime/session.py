@@ -113,7 +113,8 @@ class Compiled:
             shape = tuple(getattr(given, "shape", ()))
             if len(shape) != len(type_.shape):
                 continue
-            other = [axis for axis, (want, got) in enumerate(zip(type_.shape, shape, strict=True)) if isinstance(want, int) and want != got]
+            both = enumerate(zip(type_.shape, shape, strict=True))  # sizes of a tensor that is traced may be tensors
+            other = [axis for axis, (want, got) in both if type(want) is type(got) is int and want != got]
             if len(other) == 1:
                 return f"; sizes that vary are named at the compile: dynamic={{{name!r}: {{{other[0]}: 'N'}}}}"
         return ""
