@@ -354,6 +354,51 @@ def test_rows_at_indices_of_which_most_are_one(count: int, shape: tuple[int, ...
     assert len(levels) == (1 if count <= 32 else 2 if count <= 384 else 3), levels
 
 
+MESSAGES = {  # how many, the result's shape, factors (none, one a row, rows of them), dtype, mode
+    "one factor a row": (300, (20, 48), "row", f32, "add"), "none": (90, (20, 5), "", f32, "add"), "maxima": (90, (9, 64), "", bf16, "max"),
+    "expanded factors": (70, (9, 12), "expanded", bf16, "add"), "heads": (200, (20, 3, 8), "row", f16, "add"),
+    "one chunk": (13, (7, 2), "row", f64, "add"),
+}
+
+
+@pytest.mark.parametrize(("count", "shape", "factor", "dtype", "mode"), MESSAGES.values(), ids=MESSAGES)
+def test_messages_are_read_where_they_are_summed(count: int, shape: tuple[int, ...], factor: str, dtype: Any, mode: str,
+                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of a table at indices, times a factor each: nothing of their size is written, and a bad index is reported."""
+    monkeypatch.setattr("tilewright.kernels.index.cuda.scatter.LAST", 12)
+    rng, table, each = fresh_rng(), (11, *shape[1:]), (count, *(1 for _ in shape[1:]))
+
+    def build(x: Any, ids: Any, h: Any, at: Any, f: Any = None) -> Any:
+        rows = o.Gather(axis=0)(h, at)
+        if f is not None:
+            rows = o.Mul()(o.Expand(shape=(count, *shape[1:]))(f) if factor == "expanded" else f, rows)
+        return o.ScatterAdd()(x, ids, rows) if mode == "add" else o.Scatter(mode=mode)(x, ids, rows)
+
+    g = graph(build, (dtype, shape), (i64, (count,)), (dtype, table), (i32, (count,)), *([(dtype, each)] if factor else []))
+    x, h, f = (rng.standard_normal(s).astype(dtype.np) for s in (shape, table, each))
+    ids, at = np.where(rng.random(count) < 0.5, 3, rng.integers(0, shape[0], count)), rng.integers(0, 11, count).astype(np.int32)
+    given = [x, ids, h, at, *([f] if factor else [])]
+    e = Emulated(g)
+    assert not any(launch.kernel.name.startswith("gather") for launch in e.program.launches)
+    assert_close(e(*given)[0], reference(g, given)[0], dtype)
+    assert not e.errors.any()
+    for wrong in (-1, 11, 1 << 30):
+        place = rng.integers(0, count)
+        right, at[place] = at[place], wrong
+        e(*given)
+        assert e.errors[2:].tolist() == [place, wrong]
+        at[place] = right
+
+
+def test_a_gather_that_others_read_stays_whole() -> None:
+    def build(x: Any, ids: Any, h: Any, at: Any) -> Any:
+        rows = o.Gather(axis=0)(h, at)
+        return o.ScatterAdd()(x, ids, rows), o.Exp()(rows)
+
+    g = graph(build, (f32, (9, 4)), (i64, (50,)), (f32, (7, 4)), (i64, (50,)))
+    assert any(launch.kernel.name.startswith("gather") for launch in Emulated(g).program.launches)
+
+
 def test_launches_that_find_anything_in_their_buffers_stay_inside_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """A profile repeats every launch by itself: what the launches before it leave is not there then."""
     monkeypatch.setattr("tilewright.kernels.index.cuda.scatter.LAST", 8)

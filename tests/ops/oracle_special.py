@@ -135,7 +135,8 @@ def index_order(a: dict[str, Any], ids: Any) -> Any:
     return rows << 32 | places
 
 
-def scatter_ordered(a: dict[str, Any], x: Any, words: Any, updates: Any) -> Any:
+def scatter_ordered(a: dict[str, Any], x: Any, words: Any, updates: Any, ids: Any = None, factor: Any = 1) -> Any:
+    updates = (updates if ids is None else updates[ids.long()]) * factor
     rows, updates = words >> 32, updates[words & 0xFFFFFFFF]
     return torch.index_add(x, 0, rows, updates) if a.get("mode", "add") == "add" else scatter({"mode": a["mode"]}, x, rows, updates)
 

@@ -1,14 +1,18 @@
 """On a GPU, scatters take their indices in order, and those of equal indices share it."""
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import ClassVar
+from itertools import permutations
+from typing import ClassVar, NamedTuple
 
 from ..core.dims import bounds, product
 from ..ir.graph import Graph, Node, Value
 from ..ir.layout import Layout
 from ..ops import functions as F
+from ..ops.index.indexing import Gather
 from ..ops.index.scatter import IndexOrder, ScatterAlong, ScatterOrdered, ScatterRows, claimed
+from ..ops.pointwise.binary import Mul
 from ..ops.views import Expand
 from .base import Log, Pass
 
@@ -16,24 +20,55 @@ FEW = 16  # elements along an axis that one thread takes one after the other
 MOST = 1 << 30  # indices and rows that the words of an order hold
 
 
+class Messages(NamedTuple):
+    """Rows that a gather reads: a table, the indices, and what multiplies each row, if anything does."""
+
+    operands: list[Value]
+    place: str
+
+
+def messages(n: Node, users: dict[Value, list[Node]], outputs: Collection[Value]) -> Messages | None:
+    """The gather that makes the updates of a scatter along the first axis, where nothing else reads them."""
+    ids, rows = n.operands[1:]
+    factors: list[Value] = []
+    if isinstance(rows.node.op, Mul) and rows.dtype.kind == "f":
+        for a, b in permutations(rows.node.operands):
+            factor = b.node.operands[0] if isinstance(b.node.op, Expand) else b
+            if not factors and isinstance(a.node.op, Gather) and factor.shape == (*ids.shape, *(1 for _ in rows.shape[1:])):
+                factors, between, rows = [factor], rows, a
+        if factors and (users[between] != [n] or between in outputs):
+            return None
+    node = rows.node
+    alone = len(users[rows]) == 1 and rows not in outputs and len(ids.shape) == 1 and len(rows.shape) > 1
+    if not alone or not isinstance(node.op, Gather) or node.op.axis != 0 or getattr(n.op, "axis", 0) != 0:
+        return None
+    table, at = node.operands
+    return Messages([table, at, *factors], node.place) if at.shape == ids.shape and min(bounds(table.shape[0])) > 0 else None
+
+
 @dataclass(frozen=True)
 class OrderScatters(Pass):
     """Before: composites are taken apart; the target is a GPU. After: a scatter of rows of known width is an `index_order` of its indices
-    and a `scatter_ordered` of rows along the first axis; so is one that adds more than a few elements along an axis, each of them a row."""
+    and a `scatter_ordered` of rows along the first axis; so is one that adds more than a few elements along an axis, each of them a row.
+    Rows that are a gather, or one times factors, and that nothing else reads are read where the gather would have read them."""
 
     name: ClassVar[str] = "order-scatters"
 
     def run(self, graph: Graph, log: Log) -> Graph:
         if not any(self.suits(n) for n in graph.nodes):
             return graph
-        new, env = Graph(graph.name), dict[Value, Value]()
+        new, env, users = Graph(graph.name), dict[Value, Value](), graph.users()
         for n in graph.nodes:
             if not self.suits(n):
                 graph.copy_into(new, env, [n])
                 continue
             new.place = n.place
             x, ids, updates = (env[v] for v in n.operands)
-            env[n.value] = (self.along if isinstance(n.op, ScatterAlong) else self.ordered)(n, x, ids, updates)
+            found = messages(n, users, graph.outputs) if isinstance(n.op, ScatterRows) else None
+            if found is not None:
+                env[n.value] = self.messages(n, x, ids, found, [env[v] for v in found.operands])
+            else:
+                env[n.value] = (self.along if isinstance(n.op, ScatterAlong) else self.ordered)(n, x, ids, updates)
             new.place = ""
             log.hit(n.op.name)
         new.take_ends(graph, env)
@@ -65,6 +100,16 @@ class OrderScatters(Pass):
         words = IndexOrder(rows=x.shape[n.op.axis], axis=n.op.axis, steps=steps)(ids, place=n.place)
         rows = F.reshape(updates, (product(updates.shape), 1))
         made: Value = ScatterOrdered(mode=n.op.mode)(F.reshape(x, (count, 1)), words, rows, place=n.place)
+        return F.reshape(made, x.shape)
+
+    def messages(self, n: Node, x: Value, ids: Value, found: Messages, operands: list[Value]) -> Value:
+        assert isinstance(n.op, ScatterRows)
+        width, count = product(x.shape[1:]), ids.shape[0]
+        words = IndexOrder(rows=x.shape[0])(ids, place=n.place)
+        table, read, *factors = operands
+        flat = [F.reshape(v, (v.shape[0], width)) for v in (x, table)]
+        scales = [F.reshape(v, (count, 1)) for v in factors]
+        made: Value = ScatterOrdered(mode=getattr(n.op, "mode", "add"))(flat[0], words, flat[1], read, *scales, place=found.place)
         return F.reshape(made, x.shape)
 
     def ordered(self, n: Node, x: Value, ids: Value, updates: Value) -> Value:

@@ -30,10 +30,11 @@ from .indexing import GatherAlongAxis, check_indices, merge_cases, require_ids
 
 
 def some_order(arrays: list[Any]) -> list[Any]:
-    """Operands whose second one is an order of random rows of the first."""
-    x, words, updates = arrays
+    """Operands whose second one is an order of random rows of the first, and whose fourth one names rows of the third."""
+    x, words, updates, *read = arrays
     rows = np.sort(np.abs(words) % len(x))
-    return [x, rows << 32 | np.argsort(words, kind="stable"), updates]
+    named = [np.abs(ids) % len(updates) if i == 0 else ids for i, ids in enumerate(read)]
+    return [x, rows << 32 | np.argsort(words, kind="stable"), updates, *named]
 
 
 BAD = [E(f32(3, 4), f32(5), f32(5, 4), match="indices must be integers, got ids=f32"),
@@ -248,42 +249,64 @@ class IndexOrder(Composite):
 
 @register
 class ScatterOrdered(Composite):
-    """`ScatterAdd` (mode "add") or `Scatter` of rows [n, w] into x [m, w] at indices that an `index_order` gives."""
+    """`ScatterAdd` (mode "add") or `Scatter` of rows [n, w] into x [m, w] at indices that an `index_order` gives. With `ids` [n] the rows
+    are those that ids name of a table [t, w], each times its factor ([n, 1] or [n, w]) where there is one: messages along the edges of a
+    graph, which are not written."""
 
     whole = True
+    faults = True
     mode: str = "add"
     samples = [S(f32(5, 6), i64(7), f32(7, 6), fit=some_order), S(bf16(3, 2), i64(4), bf16(4, 2), fit=some_order),
                S(i64(4, 2), i64(9), i64(9, 2), mode="mul", fit=some_order), S(f32(5, 1), i64(N), f32(N, 1), mode="max", fit=some_order),
-               S(f64(5, 2), i64(9), f64(9, 2), mode="set", fit=some_order)]
+               S(f64(5, 2), i64(9), f64(9, 2), mode="set", fit=some_order), S(f32(5, 3), i64(7), f32(4, 3), i64(7), fit=some_order),
+               S(f32(5, 8), i64(N), f32(4, 8), i32(N), f32(N, 1), fit=some_order),
+               S(f64(5, 3), i64(7), f64(4, 3), i64(7), f64(7, 3), mode="max", fit=some_order)]
     errors = [E(f32(3), i64(2), f32(2), match="needs rows"), E(f32(3, 2), i64(2), f64(2, 2), match="operands must have one dtype"),
-              E(f32(3, 2), i64(2), f32(2, 2), mode="sub", match="mode must be one of add set mul max min, got mode=sub")]
+              E(f32(3, 2), i64(2), f32(2, 2), mode="sub", match="mode must be one of add set mul max min, got mode=sub"),
+              E(f32(3, 2), i64(2), f32(4, 2), match="needs rows"), E(f32(3, 2), i64(2), f32(4, 2), i64(3), match="needs rows"),
+              E(f32(3, 2), i64(2), f32(4, 2), f32(2), match="indices must be integers"),
+              E(f32(3, 2), i64(2), f32(4, 2), i64(2), f32(2, 3), match="factors must be")]
 
-    def infer(self, x: TensorType, words: TensorType, updates: TensorType) -> TensorType:
+    def infer(self, x: TensorType, words: TensorType, updates: TensorType, *read: TensorType) -> TensorType:
         require(self.mode in ("add", "set", *MODES), "mode must be one of add set mul max min", mode=self.mode)
-        require_one_dtype((x, updates))
-        require(x.ndim == 2 and updates.shape == (*words.shape, x.shape[1]), "needs rows [m, w], words [n] and updates [n, w]",
-                x=x, words=words, updates=updates)
+        require_one_dtype((x, updates, *read[1:]))
+        for ids in read[:1]:
+            require_ids(ids)
+        rows = read[0].shape if read else updates.shape[:1]
+        require(x.ndim == updates.ndim == 2 and rows == words.shape and updates.shape[1] == x.shape[1],
+                "needs rows [m, w], words [n] and updates [n, w], or a table [t, w] and ids [n]", x=x, words=words, updates=updates)
+        for factor in read[1:]:
+            require(factor.shape in ((*words.shape, 1), (*words.shape, x.shape[1])), "factors must be [n, 1] or [n, w]", factor=factor)
         return x
 
     @property
     def plain(self) -> ScatterRows:
         return ScatterAdd() if self.mode == "add" else Scatter(mode=self.mode)
 
-    def ref(self, x: Any, words: Any, updates: Any) -> Any:
+    def ref(self, x: Any, words: Any, updates: Any, *read: Any) -> Any:
+        for ids in read[:1]:
+            check_indices("gather", ids, len(updates), 0)
+            updates = np.take(updates, ids, axis=0)
+        for factor in read[1:]:
+            updates = updates * factor
         return self.plain.ref(x, words >> 32, updates[words & (1 << 32) - 1])
 
     def decomposes(self, operands: Values, target: TargetSpec | None) -> bool:
         return target is None or target.kind != "cuda"
 
-    def decompose(self, x: Value, words: Value, updates: Value) -> Value:
+    def decompose(self, x: Value, words: Value, updates: Value, *read: Value) -> Value:
         graph = x.node.graph
         row = F.one("bitwise_right_shift", words, F.scalar(graph, 32, dt.i64))
         place = F.one("bitwise_and", words, F.scalar(graph, (1 << 32) - 1, dt.i64))
+        for ids in read[:1]:
+            updates = F.gather(updates, ids, 0)
+        for factor in read[1:]:
+            updates = F.mul(updates, factor)
         made: Value = self.plain(x, row, F.gather(updates, place, 0))
         return made
 
-    def flops(self, x: TensorType, words: TensorType, updates: TensorType) -> Dim:
-        return updates.numel
+    def flops(self, x: TensorType, words: TensorType, updates: TensorType, *read: TensorType) -> Dim:
+        return words.numel * x.shape[1] * max(1, len(read))
 
 
 def claimed(x: TensorType, ids: TensorType, axis: int) -> bool:

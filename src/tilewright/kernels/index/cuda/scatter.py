@@ -9,13 +9,15 @@ of the result has one writer in a launch. One chunk leaves nothing. Rows of any 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import reduce
 
 from ....core.dims import Dim, bounds, ceildiv, minimum
 from ....core.dtypes import DType, compute_dtype, i32, u64
 from ....core.target_spec import TargetSpec
 from ....ir.layout import Layout
+from ....ir.types import TensorType
 from ....ops.index.scatter import IndexOrder, ScatterOrdered
 from ....tile.builder import Ix, Tile
 from ...call import Call
@@ -83,15 +85,15 @@ class CudaScatterOrdered(Template):
     serves = (ScatterOrdered,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        x, words, updates = (region.given(v) for v in region.node.operands)
+        x, *given = (region.given(v) for v in region.node.operands)
         result = region.results[0]
         launches = [] if x.buffer is result.buffer else [copy_launch(f"{region.name}.copy", x, result, target)]
-        if updates.layout.strides[-1] not in (0, 1) or not words.layout.is_contiguous:
-            for o in (words, updates):
-                made = Operand(o.type, Buffer(f"{region.name}.{o.type.ndim}", "temp", o.type.nbytes), Layout.contiguous(o.type.shape))
-                launches.append(copy_launch(made.buffer.name, o, made, target, "copy: rows must be contiguous"))
-                words, updates = (made, updates) if o is words else (words, made)
-        level = _Level(region.name, region.op(ScatterOrdered).mode, result, words.buffer, updates, words.layout.offset)
+        if any(o.layout.strides[-1] not in (0, 1) if o.type.ndim == 2 else not o.layout.is_contiguous for o in given):
+            for i, o in enumerate(given):
+                given[i] = Operand(o.type, Buffer(f"{region.name}.{i}", "temp", o.type.nbytes), Layout.contiguous(o.type.shape))
+                launches.append(copy_launch(given[i].buffer.name, o, given[i], target, "copy: rows must be contiguous"))
+        words, updates, *read = given
+        level = _Level(region.name, region.op(ScatterOrdered).mode, result, words, updates, *read)
         high = bounds(level.count)[1]
         chunk = CHUNK if high * level.width < MUCH else 2 * CHUNK
         if high <= chunk:
@@ -101,19 +103,23 @@ class CudaScatterOrdered(Template):
             level, high = level.left, 2 * -(-high // chunk)
             if high <= LAST:
                 return [*launches, level.segments()]
+            few = -(-2 * high // (LAST - 2))  # chunks no longer than must be: a thread waits for each step of one
+            chunk = min(chunk, -(-few // level.at_once) * level.at_once)
 
 
 class _Level:
-    """Rows [n, w] in an order, to be joined with the rows of the result."""
+    """Rows in an order, to be joined with the rows of the result: those of [n, w], or those that `ids` name of [t, w], times `factor`."""
 
-    def __init__(self, name: str, mode: str, result: Operand, words: Buffer, rows: Operand, offset: Dim = 0) -> None:
-        self.name, self.mode, self.result, self.words, self.rows, self.offset = name, mode, result, words, rows, offset
-        self.count, width = rows.type.shape
+    def __init__(self, name: str, mode: str, result: Operand, words: Operand, rows: Operand, ids: Operand | None = None,
+                 factor: Operand | None = None) -> None:
+        self.name, self.mode, self.result, self.words, self.rows, self.ids, self.factor = name, mode, result, words, rows, ids, factor
+        (self.count,), width = words.type.shape, rows.type.shape[1]
         assert isinstance(width, int)
         self.width, self.dtype = width, result.type.dtype
         self.wide: DType = compute_dtype(self.dtype)
+        read = [rows] if factor is None or factor.type.shape[1] == 1 else [rows, factor]
         item = min(o.type.dtype.itemsize for o in (result, rows))
-        self.vector = vector_width([item], width, [result.layout, rows.layout])
+        self.vector = vector_width([item], width, [result.layout, *(o.layout for o in read)])
         while self.vector * item > 8 and self.vector * WARP > width:
             self.vector //= 2
         self.lanes = min(WARP, 1 << (-(-width // self.vector) - 1).bit_length())
@@ -127,16 +133,23 @@ class _Level:
         r = self.result
         self.old, self.new = (call.view(n, self.dtype, r.buffer, r.layout, write=n == "new") for n in ("old", "new"))
         self.source = call.view("rows", self.rows.type.dtype, self.rows.buffer, self.rows.layout)
-        self.order = call.view("order", u64, self.words, Layout((self.count,), (1,), self.offset))
+        self.order = call.view("order", u64, self.words.buffer, self.words.layout)
         self.size, self.last = call.word("size", r.type.shape[0]), call.word("last", self.count - 1)
+        if self.ids is not None:
+            self.named, self.error = call.view("ids", self.ids.type.dtype, self.ids.buffer, self.ids.layout), call.error()
+            self.high = call.word("high", self.rows.type.shape[0] - 1)
+        if self.factor is not None:
+            self.times = call.view("factor", self.factor.type.dtype, self.factor.buffer, self.factor.layout)
         strips = -(-self.width // self.strip)
         self.column = self.b.pid % strips * self.strip
         self.limit = None if self.width % self.strip == 0 else (self.b.minimum(self.width - self.column, self.strip),)
         return self.b.pid // strips
 
     def _finish(self, grid: Dim, note: str) -> Launch:
-        moved = self.rows.type.nbytes + 2 * minimum(self.result.type.nbytes, self.rows.type.nbytes) + self.count * 8
-        launch = self.call.finish(grid * -(-self.width // self.strip), flops=self.rows.type.numel, bytes_=moved, note=note)
+        rows = self.count * self.width * self.rows.type.dtype.itemsize
+        moved = rows + 2 * minimum(self.result.type.nbytes, rows) + self.count * 8
+        moved = moved + sum(o.type.nbytes for o in (self.ids, self.factor) if o is not None)
+        launch = self.call.finish(grid * -(-self.width // self.strip), flops=self.count * self.width, bytes_=moved, note=note)
         launch.kernel = on_threads(launch.kernel, self.lanes, (BLOCK if self.lanes > 4 else WARP) // self.lanes, self.vector)
         return launch
 
@@ -146,10 +159,32 @@ class _Level:
     def _row(self, word: Tile) -> Tile:
         return self.b.cast(self.b.binary("shr", word, 32), i32)
 
-    def _load(self, word: Tile) -> Tile:
-        """The row of a word. A launch that is measured by itself may find any words: none of them may lead out of bounds."""
-        at = self.b.minimum(self.b.to_index(index_of(self.b, word)), self.last)
-        return widen(self.b, self.b.load(self.source, (at, self.column), (self.strip,), limit=self.limit))
+    def _place(self, word: Tile) -> Ix | int:
+        """A launch that is measured by itself may find any words: none of them may lead out of bounds."""
+        return self.b.minimum(self.b.to_index(index_of(self.b, word)), self.last)
+
+    def _named(self, word: Tile) -> list[Tile]:
+        """The index of the row of a word, where rows have any."""
+        return [] if self.ids is None else [self.b.load(self.named, (self._place(word),), ())]
+
+    def _load(self, word: Tile, named: Sequence[Tile] = ()) -> Tile:
+        b, at = self.b, self._place(word)
+        row = b.minimum(b.maximum(b.to_index(named[0]), 0), self.high) if named else at
+        tile = widen(b, b.load(self.source, (row, self.column), (self.strip,), limit=self.limit))
+        if self.factor is None:
+            return tile
+        each = b.load(self.times, (at, 0), ()) if self.factor.type.shape[1] == 1 else b.load(self.times, (at, self.column), (self.strip,),
+                                                                                             limit=self.limit)
+        return tile * widen(b, each)
+
+    def _report(self, words: Sequence[Tile], named: Sequence[Tile]) -> None:
+        """An index that is outside of the table, if there is one."""
+        b = self.b
+        for extreme, than in (("min", "lt"), ("max", "gt")):
+            found = reduce(lambda a, c: b.binary(extreme, a, c), named)
+            with b.if_(b.compare(than, b.to_index(found), 0 if than == "lt" else self.high)):
+                word_ = reduce(lambda a, c: b.select(b.cmp("eq", c[1], found), c[0], a), zip(words, named, strict=True), words[0])
+                report_index(b, self.error, self._place(word_), b.to_index(found))
 
     def _join(self, a: Tile, b: Tile) -> Tile:
         return b if self.mode == "set" else self.b.binary(self.mode, a, b)
@@ -183,11 +218,20 @@ class _Level:
             behind = b.select(b.compare("le", stop, self.last), self._row(self._word(b.minimum(stop, self.last))), none)
             begun = b.cmp("eq", before, self._row(self._word(first)))
             leave = self._left(2 * grid, program)
-        ahead = [self._word(b.minimum(first + u, stop - 1)) for u in range(self.at_once)]
-        with b.loop(first, stop, self.at_once, [none, b.full((self.strip,), 0, self.wide), no, *ahead]) as loop:
+        n = self.at_once
+
+        def words_at(place: Ix | int) -> list[Tile]:
+            return [self._word(b.minimum(place + u, stop - 1)) for u in range(n)]
+
+        ahead = words_at(first)  # of words that name rows two steps, and one step of the names
+        ahead += [] if self.ids is None else [*words_at(first + n), *(i for w in ahead for i in self._named(w))]
+        with b.loop(first, stop, n, [none, b.full((self.strip,), 0, self.wide), no, *ahead]) as loop:
             current, total, number, *words = loop.carried  # the row of the segment, what it has so far, and which of the chunk it is
-            ahead = [self._word(b.minimum(loop.index + self.at_once + u, stop - 1)) for u in range(self.at_once)]
-            rows, tiles = [self._row(w) for w in words], [self._load(w) for w in words]
+            words, next_, named = words[:n], words[n : 2 * n], words[2 * n :]
+            ahead = [*next_, *words_at(loop.index + (n if self.ids is None else 2 * n)), *(i for w in next_ for i in self._named(w))]
+            rows, tiles = [self._row(w) for w in words], [self._load(w, named[u : u + 1]) for u, w in enumerate(words)]
+            if named:
+                self._report(words, named)
             if self.mode in NEUTRAL:  # what is behind the last place counts for nothing
                 inside = [b.compare("lt", loop.index + u, stop) for u in range(self.at_once)]
                 tiles = [b.select(i, t, self._neutral(t)) for i, t in zip(inside, tiles, strict=True)]
@@ -235,12 +279,12 @@ class _Level:
     def _left(self, count: Dim, program: Ix | int) -> Callable[[int, Tile, Tile], None]:
         """What chunks leave: two rows each. Gives what stores one of them."""
         b, name = self.b, f"{self.name}.left"
-        type_ = self.rows.type.with_shape((count, self.width)).with_dtype(self.wide)
+        type_ = TensorType(self.wide, (count, self.width))
         rows = Operand(type_, Buffer(f"{name}.rows", "temp", type_.nbytes), Layout.contiguous(type_.shape))
-        words = Buffer(f"{name}.words", "temp", count * 8)
+        words = Operand(TensorType(u64, (count,)), Buffer(f"{name}.words", "temp", count * 8), Layout.contiguous((count,)))
         self.left = _Level(name, self.mode, self.result, words, rows)
         goal = self.call.view("left", self.wide, rows.buffer, rows.layout, write=True)
-        order = self.call.view("left_order", u64, words, Layout.contiguous((count,)), write=True)
+        order = self.call.view("left_order", u64, words.buffer, words.layout, write=True)
 
         def leave(which: int, row: Tile, tile: Tile) -> None:
             place = program * 2 + which

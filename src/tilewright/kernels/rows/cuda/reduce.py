@@ -33,6 +33,7 @@ WARP = 32
 WARPS = 8
 BYTES = 128  # that a thread has in flight in a step, about
 ACROSS = 256  # columns of a tile, at most: narrower tiles are more blocks
+WIDEST = 1024  # ... where blocks take a number of steps that is given
 SMALL = 2048  # elements of a tile that cost as much as fewer
 BLOCKS = 512  # that keep a large chip busy
 LEAST = 4  # steps of a block that are worth a second launch
@@ -76,9 +77,12 @@ class Blocks:
         kept, reduced = list(kept), [1, *reduced] if not columns and len(reduced) == 1 else list(reduced)
         self.lead, self.loops = (kept[:-1], reduced[:-1]) if columns else (kept, reduced[:-2])
         self.down, self.across = (reduced[-1], kept[-1]) if columns else reduced[-2:]
-        narrow_tiles = alone or (per > 0 and bounds(self.down)[1] > FEWEST[True])
-        self.most = (WARP if narrow_tiles else ACROSS) if columns else 1 << 30
-        self.tile = self._tile(WARP * WARPS << max(4, min(32, BYTES // (item * count))).bit_length() - 1)
+        size = WARP * WARPS << max(4, min(32, BYTES // (item * count))).bit_length() - 1
+        most = WARP if alone else ACROSS
+        if per and not alone:  # as wide as leaves a block all rows, if they are few
+            most = max(WARP, min(WIDEST, per * size // max(1, bounds(self.down)[1])))
+        self.most = most if columns else 1 << 30
+        self.tile = self._tile(size)
         self.warps = max(1, min(WARPS, self.tile[0] * self.tile[1] // (WARP * 8)))
         walked = [*self.loops, ceildiv(self.down, self.tile[0])]
         self.strips: Dim = ceildiv(self.across, self.tile[1])
