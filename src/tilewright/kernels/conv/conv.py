@@ -62,7 +62,7 @@ class ConvTemplate(Template):
         whole = o.type.shape == o.data.type.shape and o.layout.is_contiguous
         words = _words(region, target)
         form = Packed("filters", _width(region, target), node.op.transposed, groups=node.op.groups, words=1 if words is None else words.per)
-        if _is_depthwise(region):
+        if _is_depthwise(region, target):
             form = TAPS
         return {region.body.inputs.index(value): form} if whole else {}
 
@@ -87,7 +87,7 @@ class ConvTemplate(Template):
         forward = all(not isinstance(s, int) or s >= 0 for s in x.layout.strides)
         fits = forward and (few or x.layout.strides[1] == 1)
         fits = fits and (x.type.dtype is compute_dtype(x.type.dtype) if words is None else in_words(x.layout, 1, words.per))
-        if _is_depthwise(region):
+        if _is_depthwise(region, target):
             packing, weights = taps_first(region.name, w, target)
             room = long_lines(op, int_of(w.type.shape[-1]))
             if not forward or x.layout.strides[1] != 1 or room != (0, 0):
@@ -130,7 +130,7 @@ def _words(region: Region, target: TargetSpec) -> Words | None:
     by_tiles = channels % (SIDE * PAIRS.per) == 0 and panel % SIDE == 0 and windows_fit(channels // PAIRS.per * taps)
     words = words_of(x.dtype, w.dtype, target, tiles=taps == 1 or (by_tiles and not target.checks))
     whole = words is not None and (node.op.groups == 1 or int_of(x.shape[1]) // node.op.groups % words.per == 0)
-    return words if whole and not _is_depthwise(region) else None
+    return words if whole and not _is_depthwise(region, target) else None
 
 
 def _width(region: Region, target: TargetSpec) -> int:
@@ -142,10 +142,10 @@ def _width(region: Region, target: TargetSpec) -> int:
     return default_config(out.dtype, results, target).width
 
 
-def _is_depthwise(region: Region) -> bool:
+def _is_depthwise(region: Region, target: TargetSpec) -> bool:
     node = region.anchor
     assert node is not None and isinstance(node.op, (ConvOp, IntConvOp))
-    return is_depthwise(node.op, int_of(node.operands[0].shape[1]), int_of(node.values[0].shape[1]))
+    return is_depthwise(node.op, int_of(node.operands[0].shape[1]), int_of(node.values[0].shape[1]), target)
 
 
 def _is_product(op: AnyConv, kernel: tuple[int, ...]) -> bool:

@@ -25,11 +25,13 @@ from .parts import AnyConv, int_of
 
 TAPS = Packed("taps", 1, True)
 LONG = 7  # taps along a line from which its padding is copied
-FEW = (2, 4)  # channels of groups whose panels of weights would leave most of a register empty
+FEW = (2, 4, 8)  # channels of groups whose panels of weights would leave most of a register empty
 
 
-def is_depthwise(op: AnyConv, channels: int, results: int) -> bool:
-    small = op.groups == channels or (isinstance(op, ConvOp) and op.groups > 1 and channels // op.groups in FEW)
+def is_depthwise(op: AnyConv, channels: int, results: int, target: TargetSpec) -> bool:
+    per = channels // op.groups
+    few = isinstance(op, ConvOp) and op.groups > 1 and per in FEW and per <= max(4, target.lanes(4) // 2)
+    small = op.groups == channels or few
     return small and channels == results and channels > 1 and not op.transposed
 
 

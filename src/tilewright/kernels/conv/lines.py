@@ -124,9 +124,10 @@ class Lines:
         whole = start + (stop - start) // width * width
         with b.loop(start, whole, width) as loop:
             emit(loop.index, width, None)
-        if self.channels % width or self.block % width:
-            with b.loop(whole, stop, self.lanes) as tail:
-                emit(tail.index, self.lanes, (stop - tail.index,))
+        if rest := self.channels % width or self.block % width:
+            rest = -(-rest // self.lanes) * self.lanes  # abreast: one register after another would wait for every tap
+            with b.loop(whole, stop, rest) as tail:
+                emit(tail.index, rest, (stop - tail.index,))
 
     def _taps(self, states: list[State], line: Callable[[list[Ix | int], list[Ix | int], list[State]], list[State]]) -> list[State]:
         """Loops over the taps of the outer axes that are inside; `line(taps, where, states)` does those of the last one."""
@@ -152,12 +153,13 @@ class Lines:
         column = first * s - self.padding[-1]
 
         def line(taps: list[Ix | int], where: list[Ix | int], states: list[State]) -> list[State]:
-            columns = sorted({i * s + t * d for i in range(count) for t in range(k)})
-            places = {j: [*where, column + j] for j in columns}
-            pixels = {j: self._pixel(places[j], c, n, limit) for j in columns}
-            for t in range(k):
-                mine = [i * s + t * d for i in range(count)]
-                states = self.tap(states, [pixels[j] for j in mine], [*taps, t], [places[j] for j in mine], c, n, limit)
+            for j in sorted({i * s + t * d for i in range(count) for t in range(k)}):  # a pixel is done with before the next one
+                there = [*where, column + j]
+                pixel = self._pixel(there, c, n, limit)
+                for t in range(k):
+                    i, odd = divmod(j - t * d, s)
+                    if not odd and 0 <= i < count:
+                        states[i : i + 1] = self.tap(states[i : i + 1], [pixel], [*taps, t], [there], c, n, limit)
             return states
 
         states = self._taps([self.start(n) for _ in range(count)], line)
