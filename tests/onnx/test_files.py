@@ -445,6 +445,31 @@ def test_a_loop_that_counts_for_itself_and_stacks_is_compiled(limit: int) -> Non
     agree(proto, {"x": x, "h0": h})
 
 
+def test_a_body_that_reads_one_value_under_two_names_takes_it_once() -> None:
+    """Branches and bodies that hand through what is around them name it again; each graph takes it once, however deep it lies."""
+    n, t, go, end = helper.make_node, f(2, 3), np.array(True), np.array(3)
+
+    def sides(out: str, then: list[Any], other: list[Any]) -> tuple[Any, ...]:
+        return tuple(helper.make_graph(nodes, name, [], [info(out, t)]) for name, nodes in (("then", then), ("other", other)))
+
+    def branch(cond: str, out: str, then: list[Any], other: list[Any]) -> Any:
+        a, b = sides(out, then, other)
+        return n("If", [cond], [out], then_branch=a, else_branch=b)
+
+    inner = helper.make_graph(
+        [n("Identity", ["c1"], ["go1"]), n("Identity", ["same"], ["again"]), branch("rate", "u", [n("Add", ["same", "x"], ["u"])],
+         [n("Sub", ["x", "again"], ["u"])]), n("Add", ["h", "u"], ["k"]), n("Add", ["k", "a"], ["h1"])],
+        "inner", [info("i1", end), info("c1", go), info("a", t)], [info("go1", go), info("h1", t)])
+    outer = helper.make_graph(
+        [n("Identity", ["c0"], ["go0"]), n("Identity", ["h"], ["same"]), n("Identity", ["yes"], ["on"]),
+         n("Loop", ["end", "on", "h"], ["h2"], body=inner), n("Add", ["h2", "x"], ["h0"]), n("Identity", ["same"], ["ys"])],
+        "outer", [info("i0", end), info("c0", go), info("h", t)], [info("go0", go), info("h0", t), info("ys", t)])
+    nodes = [n("Greater", ["s", "zero"], ["rate"]), n("Loop", ["end", "yes", "x"], ["y", "rows"], body=outer)]
+    proto = model(nodes, [info("x", t), info("s", np.float32(1))], ["y", "rows"], {"end": end, "yes": go, "zero": np.float32(0)})
+    for s in (-1.0, 1.0):
+        agree(proto, {"x": np.round(f(2, 3)), "s": np.array(s, np.float32)})
+
+
 def chosen_by_rate() -> Any:
     """Nested branches by a scalar whose results differ in their shapes, as resamplers have them."""
     def branch(rate: int, step: int, other: Any) -> list[Any]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime as ort
 import pytest
 import torch
 
@@ -17,6 +18,7 @@ from tests.onnx.models import helper, info, model, numpy_helper, onnx, peer
 from tilewright.compile import compile_graph
 from tilewright.core.dtypes import bf16
 from tilewright.core.errors import ExecutionError, FormatError, InputError
+from tilewright.core.words import words_of
 from tilewright.frontend.onnx import load, store
 from tilewright.frontend.onnx.load import Source
 from tilewright.frontend.onnx.store import initializers, key_of
@@ -348,6 +350,28 @@ def test_a_damaged_entry_is_compiled_again(damage: Any, compiles: list[str], req
     CodeCache().put(key, damage(CodeCache().get(key) or b""))
     for _ in range(2):
         assert np.array_equal(tw.compile(proto)(X), want) and len(compiles) == 2
+
+
+@pytest.mark.parametrize("kind", ["pairs", "dynamic"])
+def test_integer_weights_are_read_from_the_file(kind: str, compiles: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    x, w = X.astype(np.float32), RNG.integers(-128, 128, (X.shape[-1], 67)).astype(np.int8)
+    n, scale, weights = helper.make_node, np.float32(0.05), {"w": w, "s": np.float32(0.02), "z": np.int8(0)}
+    if kind == "pairs":
+        nodes = [n("QuantizeLinear", ["x", "sx", "zx"], ["q"]), n("DequantizeLinear", ["q", "sx", "zx"], ["d"]),
+                 n("DequantizeLinear", ["w", "s", "z"], ["v"]), n("MatMul", ["d", "v"], ["y"])]
+        weights |= {"sx": scale, "zx": np.uint8(128)}
+    else:
+        nodes = [n("DynamicQuantizeLinear", ["x"], ["q", "sx", "zx"]), n("MatMulInteger", ["q", "w", "zx", "z"], ["i"]),
+                 n("Cast", ["i"], ["f"], to=1), n("Mul", ["f", "sx"], ["g"]), n("Mul", ["g", "s"], ["y"])]
+    proto = model(nodes, [info("x", x)], ["y"], weights)
+    want = tw.compile(proto)(x)
+    np.testing.assert_allclose(want, ort.InferenceSession(proto.SerializeToString()).run(None, {"x": x})[0], rtol=1e-4, atol=1e-4)
+    entry = CodeCache().get(key_of(Source(proto), host_target(), None, (), None) or "")
+    assert entry is not None and not any(row.tobytes() in entry for row in (*w, *w.T, words_of(w.T)[0]))
+    with monkeypatch.context() as patch:
+        patch.setattr(Source, "proto", property(lambda self: pytest.fail("the model was parsed")))
+        assert np.array_equal(tw.compile(proto)(x), want)
+    assert len(compiles) == 1
 
 
 @pytest.mark.parametrize(("dtype", "error"), [

@@ -16,6 +16,8 @@ from ..core.errors import ExecutionError
 from ..ir.graph import Graph, Node, Value, replace_values
 from ..ir.interp import apply
 from ..ir.rewrite import Match, P, Rule, X, rule, sort_nodes
+from ..ops.matmul.int_products import Words
+from ..ops.structure import ConstantData
 from .base import Log, Pass, elementwise_classes
 
 SMALL = 1 << 16
@@ -37,11 +39,21 @@ class FoldConstants(Pass):
         known: dict[Value, Any] = {}
         for n in list(graph.nodes):
             if isinstance(n.op, o.Constant):
-                known[n.values[0]] = n.op.data.array
+                if not isinstance(n.op.data, Words):
+                    known[n.values[0]] = n.op.data.array
                 continue
-            if isinstance(n.op, o.PackWords) and (found := n.operands[0]) not in known and isinstance(found.op, o.Transpose) \
-                    and (source := found.node.operands[0]) in known:
-                known[found] = known[source].transpose(found.op.perm)
+            if isinstance(n.op, o.PackWords):
+                found = n.operands[0]
+                if found not in known and isinstance(found.op, o.Transpose) and (source := found.node.operands[0]) in known:
+                    known[found] = known[source].transpose(found.op.perm)
+                if found in known:
+                    words, sums = n.values
+                    known[sums] = known[found].sum(1, dtype=np.int32)
+                    mapping[words] = graph.constant(Words(ConstantData(known[found], n.name)))
+                    mapping[sums] = graph.constant(known[sums], n.name)
+                    mapping[words].node.place = mapping[sums].node.place = n.place
+                    log.hit(n.op.name)
+                continue
             if isinstance(n.op, (o.Input, o.Positions)) or not self.worth(n, known):
                 continue
             try:
@@ -66,8 +78,6 @@ class FoldConstants(Pass):
             return False
         if isinstance(n.op, (o.Scan, o.While, o.Cond)):  # nobody knows how long it runs
             return False
-        if isinstance(n.op, o.PackWords):  # as large as the weights, which are then not needed any more
-            return True
         sizes = [t.nbytes for t in n.types]
         size = sum(b for b in sizes if isinstance(b, int))
         if isinstance(n.op, (o.Reshape, o.Slice, o.Split)):

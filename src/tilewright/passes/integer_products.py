@@ -115,18 +115,20 @@ class _Rewriter:
         quantized = constant(found.quantized)
         if quantized is None:
             return None
-        wide, axis = quantized.astype(np.int64), found.axis
-        zero = found.zero if axis is None else found.zero.reshape([-1 if i == axis else 1 for i in range(quantized.ndim)])
-        wide = wide - zero
-        if wide.size and not (-128 <= wide.min() and wide.max() <= 127):
-            return None
+        values, axis = quantized, found.axis
+        if values.dtype != np.int8 or found.zero.any():  # or they stay where the file has them
+            zero = found.zero if axis is None else found.zero.reshape([-1 if i == axis else 1 for i in range(values.ndim)])
+            wide = values.astype(np.int64) - zero
+            if wide.size and not (-128 <= wide.min() and wide.max() <= 127):
+                return None
+            values = wide.astype(np.int8)
         for op in reversed(axes):
             if isinstance(op, o.Transpose):
                 axis = None if axis is None else op.perm.index(axis)
             elif axis is not None:
                 return None
-            wide = op.ref(wide)
-        return wide.astype(np.int8), found.scale, axis
+            values = op.ref(values)
+        return values, found.scale, axis
 
     def as_quantized(self, n: Node, x: Quantized, quantized: Value) -> Value:
         self.known[n.value] = Quantized(quantized, x.scale, x.zero)
@@ -223,7 +225,7 @@ class _Rewriter:
         rows = 0 if op.transpose_b else 1
         if axis not in (None, rows) or quantized.shape[1 - rows] > MOST or quantized.shape[1 - rows] == 0:
             return None
-        lines = quantized if op.transpose_b else np.ascontiguousarray(quantized.T)
+        lines = quantized if op.transpose_b else quantized.T
         left, zero = self.bytes_of(x)
         if op.transpose_a:
             left = F.transpose(left, (*range(len(left.shape) - 2), len(left.shape) - 1, len(left.shape) - 2))

@@ -308,13 +308,14 @@ class Session(Compiled):
         if self._pool is None:
             results = self._interpret(bound, torch)
         else:
-            results = [fresh(t, shape, torch) for t, shape in zip(self.interface.outputs, shapes, strict=True)]
-            targets = results if given is None or overlap(given, bound.kept) else given
+            if given is None or overlap(given, bound.kept):
+                results = [fresh(t, shape, torch) for t, shape in zip(self.interface.outputs, shapes, strict=True)]
+            else:
+                results = given
             for i, k in self.interface.donated:
-                copy(targets[k], bound.kept[i])
-                bound.addresses[i] = address(targets[k])
-            self._execute(bound, targets)
-            results = targets
+                copy(results[k], bound.kept[i])
+                bound.addresses[i] = address(results[k])
+            self._execute(bound, results)
         for i, k in signature.updates:
             copy(leaves[i], results[k])
         if given is None:

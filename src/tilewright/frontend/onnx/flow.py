@@ -69,6 +69,8 @@ class Body:
             raise NeedsHost("its body reads strings")
         if isinstance(b, list):
             return [self._inside(x) for x in b]
+        if b in self.captured:  # under another name: a branch that passes on what it is given
+            return self.captured[b]
         c = self.outer.context
         found = c.known(b)
         if isinstance(b.op, O.Constant):

@@ -11,7 +11,8 @@ from .tables import ML, host, prepared
 
 
 def _codes(table: Any) -> Any:
-    """A function of an array of strings: the places of its elements in a table of distinct ones; None where one is not there."""
+    """A function of an array of strings: the places of its elements in a table of distinct ones, of a single one a number; None where one
+    is not there."""
     place = {k: i for i, k in enumerate(table)}.__getitem__
 
     def find(a: Any) -> Any:
@@ -19,7 +20,7 @@ def _codes(table: Any) -> Any:
             return None
         try:
             if a.size == 1:
-                return np.array([place(a.item())])
+                return place(a.item())
             return np.fromiter(map(place, a.reshape(-1).tolist()), np.intp, a.size)
         except (KeyError, TypeError):
             return None
@@ -62,7 +63,7 @@ def label_encoder(**attrs: Any) -> Any:
     def run(x: Any) -> Any:
         a = np.asarray(x)
         if (at := codes(a)) is not None:
-            return found_at[at].reshape(a.shape)
+            return (np.array(found_at[at], kind) if type(at) is int else found_at[at]).reshape(a.shape)
         flat = words(a) if a.dtype.kind in "OUS" else a.reshape(-1).tolist()
         if nan is None:
             found = [get(v, fallback) for v in flat]
@@ -107,7 +108,7 @@ def one_hot_encoder(*, cats_int64s: Any = None, cats_strings: Any = None, zeros:
     def run(x: Any) -> Any:
         a = np.asarray(x)
         if (known := codes(a)) is not None:
-            return eye[known].reshape(*a.shape, none)
+            return (eye[known].copy() if type(known) is int else eye[known]).reshape(*a.shape, none)
         flat = words(a) if cats_strings is not None else a.astype(np.int64).reshape(-1).tolist()
         at = [get(v, none) for v in flat]
         if not zeros and none in at:

@@ -221,7 +221,7 @@ def gather(*, axis: int = 0) -> Any:
 @prepared("ArrayFeatureExtractor", domain=ML)
 def array_feature_extractor() -> Any:
     def run(x: Any, ids: Any) -> Any:
-        out = x[..., at : at + 1] if np.size(ids) == 1 and (at := int(ids.flat[0])) >= 0 else np.take(x, np.reshape(ids, -1), axis=-1)
+        out = x[..., at : at + 1] if ids.size == 1 and (at := ids.item()) >= 0 else np.take(x, np.reshape(ids, -1), axis=-1)
         return out.reshape(1, -1) if out.ndim == 1 else out
 
     return run

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ...core.dims import Dim, Expr, Symbol, substitute, sym
-from ...core.errors import FormatError, TilewrightError
+from ...core.errors import ExecutionError, FormatError, TilewrightError
 from ...core.seeds import draw_seed
 from ...ir.graph import Graph, Value
 from ...ir.types import TensorType
@@ -27,7 +27,7 @@ from .host_flow import Callee, Gives
 from .importer import Blocked, Builder, Nothing, Pending, Strings, constants_of
 from .load import Source, on_host
 from .model import Frame, Item, items_of
-from .tables import HOST, PREPARED, lookup, stepped
+from .tables import HOST, PREPARED, UNLIKE, lookup, stepped
 
 SMALL = 4096  # elements of a value that the next plan takes as a constant
 KEPT = 64  # plans of one place in the program
@@ -256,7 +256,9 @@ class Program:
             stage.segment(env)
         env.update(stage.known)
         for b in stage.host:
-            self._step(b, env)
+            if b.go is None:
+                b.go = self._going(b, env)
+            b.go(env)
 
     def _first(self, env: dict[str, Any], stages: list[Stage]) -> Stage:
         """The first stage that reads more than scalars. Those before it (a choice by a sampling rate or a flag) are remembered by the
@@ -300,7 +302,9 @@ class Program:
             if (sizes := sizes_of(env.get(n))) is not None:
                 env[n + SIZES] = sizes
                 sized.append(n)
-        quick = tuple([_exact(env[n], n in needs) for n in stage.reads if n in env and n not in known])
+        get = env.get
+        quick = tuple([(v.shape, v.dtype) if type(v := get(n)) is np.ndarray and n not in needs else n in env and _exact(v, n in needs)
+                       for n in stage.reads if n not in known])
         if (found := stage.recent.get(quick)) is not None:
             return found
         names = [n for n in stage.reads if n in env] + [n + SIZES for n in sized]
@@ -427,12 +431,6 @@ class Program:
             dims.append(renamed[d])
         return Tensor(TensorType(e.held, tuple(dims)), e)
 
-    def _step(self, blocked: Blocked, env: dict[str, Any]) -> None:
-        """One node on the host."""
-        if blocked.go is None:
-            blocked.go = self._going(blocked, env)
-        blocked.go(env)
-
     def _going(self, blocked: Blocked, env: dict[str, Any]) -> Callable[[dict[str, Any]], None]:
         """A node of the host as a function of the values by name. What is a constant at its first run is one at each."""
         item, run, outputs = blocked.item, blocked.run, blocked.item.outputs
@@ -454,13 +452,21 @@ class Program:
                 return given
         assert run is not None
         fixed = {n: self._output(n, env) for n in item.inputs if n and n not in env}
-        sources = [(n, fixed.get(n)) for n in item.inputs]
+        sources, alone = [(n, fixed.get(n)) for n in item.inputs], outputs[0] if len(outputs) == 1 else ""
 
         def go(env: dict[str, Any]) -> None:
-            results = stepped(title, run, [env.get(n, v) for n, v in sources])
-            for n, value in zip(outputs, results, strict=False):
-                if n:
-                    env[n] = value
+            get = env.get
+            given = [get(n, v) for n, v in sources]
+            try:
+                made = run(*given)
+            except TilewrightError:
+                raise
+            except UNLIKE as e:
+                raise ExecutionError(f"onnx: node {title}: {e}") from None
+            if alone and type(made) is not tuple:
+                env[alone] = made
+            else:
+                env.update((n, v) for n, v in zip(outputs, made if isinstance(made, tuple) else (made,), strict=False) if n)
 
         return go
 

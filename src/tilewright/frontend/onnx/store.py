@@ -26,6 +26,7 @@ from ...core.errors import STRANGE, FormatError, TilewrightError
 from ...core.hashing import blake2b
 from ...core.target_spec import TargetSpec
 from ...core.validation import Level
+from ...core.words import words_of
 from ...ir.types import TensorType
 from ...kernels.launch import Packed
 from ...runtime.archive.entry import Data, Tiles, entry_bytes, package_state, packed_tiles, read_entry, target_text
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from ...ir.graph import Graph
     from .session import Imported
 
-VERSION = 6
+VERSION = 7
 SHARE = 8  # an entry takes at most this part of the cache
 FORMS = ("plain", "panels", "words", "taps", "folded", "filters")  # that are packed without kernels of their own
 
@@ -253,6 +254,7 @@ class _Places:
 
 def _described(data: Any, places: _Places, blobs: list[bytes]) -> Data:
     """How to make a constant again."""
+    from ...ops.matmul.int_products import Words
     from ...ops.matmul.winograd import Transformed
     from ...ops.structure import Joined, Seen
 
@@ -261,6 +263,8 @@ def _described(data: Any, places: _Places, blobs: list[bytes]) -> Data:
         return {**kind, "seen": _described(data.of, places, blobs)}
     if isinstance(data, Joined):
         return {**kind, "joined": [_described(p, places, blobs) for p in data.parts], "axis": data.axis}
+    if isinstance(data, Words):
+        return {**kind, "words": _described(data.of, places, blobs)}
     if isinstance(data, Transformed):
         return {**kind, "transformed": _described(data.of, places, blobs), "tile": data.tile}
     array = data.array
@@ -283,6 +287,8 @@ class _Pieces:
             return np.concatenate([self.array(e) for e in entry["joined"]], entry["axis"])
         if "seen" in entry:
             return self.array(entry["seen"]).view(kind).reshape(shape)
+        if "words" in entry:
+            return words_of(self.array(entry["words"]))
         if "transformed" in entry:
             from ...core.winograd import transformed
 

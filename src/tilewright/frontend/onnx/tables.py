@@ -78,12 +78,15 @@ def lookup(table: dict[tuple[str, str], list[Entry]], domain: str, name: str, ve
     return None
 
 
+UNLIKE = (ValueError, IndexError, TypeError, KeyError, ArithmeticError)  # what values that are not as a node wants them raise
+
+
 def stepped(title: str, run: Callable[..., Any], inputs: Sequence[Any]) -> tuple[Any, ...]:
     """The results of a step of the host; its errors name the node."""
     try:
         made = run(*inputs)
     except TilewrightError:
         raise
-    except (ValueError, IndexError, TypeError, KeyError, ArithmeticError) as e:
+    except UNLIKE as e:
         raise ExecutionError(f"onnx: node {title}: {e}") from None
     return made if isinstance(made, tuple) else (made,)

@@ -11,8 +11,8 @@ from __future__ import annotations
 from ...core.dims import Dim, ceildiv, divisible, maximum, minimum, product
 from ...core.dtypes import i8, i32
 from ...core.target_spec import TargetSpec
+from ...core.words import LANES
 from ...ir.layout import Layout
-from ...ops.matmul.int_products import LANES
 from ...ops.matmul.int_products import IntDot as IntDotOp
 from ...ops.matmul.int_products import PackWords as PackWordsOp
 from ...tile.builder import Ix, Tile

@@ -15,6 +15,7 @@ from ...core.dtypes import DType
 from ...core.errors import require
 from ...core.needs import require_room
 from ...core.target_spec import TargetSpec
+from ...core.words import LANES, words_of
 from ...ir.graph import Value
 from ...ir.types import TensorType
 from .. import functions as F
@@ -35,10 +36,9 @@ from ..families import (
     u8,
 )
 from ..packed.fake_quant import along, along_array
-from ..structure import Constant
+from ..structure import Constant, ConstantData, Derived
 from .contractions import Conv, Pairs, batched_convolution, batched_product
 
-LANES = 16  # rows of weights side by side
 EXACT = 1 << 24  # integers below it are exact in f32
 INTEGERS = NotSupported("its operands are integers, which have no tangents; train with fake_quantize")
 LEADING = NotSupported("int_matmul is what is batched; this is what it becomes")
@@ -65,15 +65,26 @@ class PackWords(General):
         return TensorType(dt.i32, (ceildiv(n, LANES), ceildiv(k, 4), LANES)), TensorType(dt.i32, (n,))
 
     def ref(self, w: Any) -> Any:
-        n, k = w.shape
-        panels, words = -(-n // LANES), -(-k // 4)
-        whole = np.zeros((panels * LANES, words * 4), np.int8)
-        whole[:n, :k] = w
-        transposed = np.ascontiguousarray(whole.reshape(panels, LANES, words, 4).swapaxes(1, 2))
-        return transposed.view(np.int32).reshape(panels, words, LANES), w.sum(1, dtype=np.int32)
+        return words_of(w), w.sum(1, dtype=np.int32)
 
     def flops(self, w: TensorType) -> Dim:
         return w.numel
+
+
+class Words(Derived):
+    """What `PackWords` makes of constant weights."""
+
+    def __init__(self, of: ConstantData) -> None:
+        n, k = of.type.shape
+        super().__init__(of.name, TensorType(dt.i32, (ceildiv(n, LANES), ceildiv(k, 4), LANES)))
+        self.of = of
+
+    def make(self) -> Any:
+        return words_of(self.of.array)
+
+    @property
+    def place(self) -> Any:
+        return "words", self.of.place, self.of.type
 
 
 @register
