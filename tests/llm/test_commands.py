@@ -20,6 +20,7 @@ import tilewright as tw
 from tests.meta.source import ROOT
 from tests.shaken import HANG
 from tilewright.cli import demo_llm
+from tilewright.cli.console import command
 from tilewright.cli.llm_options import Wrapped, sampling_arguments, sampling_options, show
 from tilewright.cli.main import main
 from tilewright.core.errors import InputError, UnsupportedError
@@ -158,7 +159,7 @@ def test_the_demo_streams_an_answer(tiny: str, capsys: Capture, monkeypatch: pyt
     assert main(["demo", "--max-tokens", "5"]) == 0
     out = capsys.readouterr().out
     for words in ("tiny: llama, 2 layers of width 64", "Ready in", "kernel launches a token", f"> {demo_llm.QUESTION}",
-                  "tok/s, first token after", "5 tokens out at", "tilewright chat "):
+                  "tok/s, first token after", "5 tokens out at", f"{command()} chat "):
         assert words in out
     assert "\x1b" not in out, "no colours in a pipe"
 

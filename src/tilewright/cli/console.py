@@ -23,11 +23,11 @@ def console() -> Console:
 
 
 def command() -> str:
-    """How this command is called from where the user is: its name alone where the shell finds it, else its path."""
+    """How this command is called from where the user is: its name alone where the shell finds it, else its path, or as a module."""
     if shutil.which("tilewright"):
         return "tilewright"
     called = sys.argv[0]
-    return "python -m tilewright" if os.path.basename(called) == "__main__.py" else os.path.relpath(called)
+    return os.path.relpath(called) if os.path.basename(called).startswith("tilewright") else "python -m tilewright"
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
