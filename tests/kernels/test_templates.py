@@ -26,6 +26,7 @@ from tilewright.ops.rows.norms import LayerNorm, LogSoftmax, RmsNorm, Softmax
 from tilewright.tile.text import to_text
 
 from .harness import run_graph, target
+from .interpreted import interpret_graph
 
 LEVELS = ("avx512", "avx2", "baseline")
 RTOL = {f32: 2e-5, f64: 1e-12, bf16: 2e-2, f16: 2e-3}
@@ -118,6 +119,19 @@ def test_pointwise(level: str, shape: tuple[int, ...]) -> None:
         return F.tanh(y), F.greater(y, v[1])
 
     check(fused(body, t(f32, *shape), t(f32, shape[-1])), level)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("n", [1, 6, 16, 23, 54, 64, 130])
+def test_pointwise_rows_of_any_length(level: str, n: int) -> None:
+    """Short rows with an operand that is the same for all of them: no row writes into the next one, whichever is written first."""
+    graph = fused(lambda v: F.add(F.mul(v[0], v[1]), v[2]), t(f32, 3, 67, n), t(f32, 3, 1, n), t(f32, 3, 67, 1))
+    x, w, b = (fresh_rng().standard_normal(s).astype("f4") for s in ((3, 67, n), (3, 1, n), (3, 67, 1)))
+    (got,), _ = run_graph(graph, [x, w, b], level)
+    np.testing.assert_allclose(got, x.astype("f8") * w + b, rtol=1e-6, atol=1e-6)
+    (got,), error = interpret_graph(graph, [x, w, b])
+    assert not error.any()
+    np.testing.assert_allclose(got, x.astype("f8") * w + b, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [f64, bf16, f16, i16, u16, i32, i64])

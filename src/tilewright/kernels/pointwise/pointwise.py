@@ -92,8 +92,11 @@ class Pointwise(Template):
             per = TOGETHER // inner
             groups = b.ceildiv(dims[-2], per)
             outside, first = unravel(b, b.pid // groups, dims[:-2]), b.pid % groups * per
-            with b.loop(first, b.minimum(dims[-2], first + per)) as row:
-                emit_row(b, region, ins, ramps, stores, [*outside, row.index], 0, dims[-1], tile, checks)
+            # The masked tails of all rows last: in place, the row behind a tail would wait until that is written.
+            parts = [part for part, there in (("whole", inner >= tile), ("tail", inner % tile)) if there]
+            for part in parts:
+                with b.loop(first, b.minimum(dims[-2], first + per)) as row:
+                    emit_row(b, region, ins, ramps, stores, [*outside, row.index], 0, dims[-1], tile, checks, part)
             grid = product(sizes[:-2]) * ceildiv(sizes[-2], per)
         else:
             blocks = b.ceildiv(dims[-1], BLOCK)
@@ -209,8 +212,8 @@ def unravel(b: KernelBuilder, index: Ix | int, dims: Sequence[Ix | int]) -> list
 
 
 def emit_row(b: KernelBuilder, region: Region, ins: dict[Value, View], ramps: dict[Value, list[Ix | int]], stores: list[Store],
-             position: list[Ix | int], start: Ix | int, stop: Ix | int, tile: int, checks: Checks) -> None:
-    """The innermost loop: whole tiles, then one masked tail."""
+             position: list[Ix | int], start: Ix | int, stop: Ix | int, tile: int, checks: Checks, part: str = "whole and tail") -> None:
+    """The innermost loop: whole tiles, then one masked tail, or one of both."""
 
     def body(i: Ix | int, left: Ix | int | None) -> None:
         limit = None if left is None else (left,)
@@ -249,7 +252,9 @@ def emit_row(b: KernelBuilder, region: Region, ins: dict[Value, View], ramps: di
                 b.store(view, (*position, i * n), mixed, limit=None if left is None else (left * n,))
 
     whole = start + (stop - start) // tile * tile
-    with b.loop(start, whole, tile) as loop:
-        body(loop.index, None)
-    with b.if_(b.compare("lt", whole, stop)):
-        body(whole, stop - whole)
+    if "whole" in part:
+        with b.loop(start, whole, tile) as loop:
+            body(loop.index, None)
+    if "tail" in part:
+        with b.if_(b.compare("lt", whole, stop)):
+            body(whole, stop - whole)
