@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from os import PathLike
 from typing import Any
 
@@ -12,6 +13,7 @@ from ...core.dims import Dim, Expr
 from ...core.errors import UnsupportedError
 from ...core.files import write_file
 from ...ir.graph import Graph, Node, Value
+from ...ir.types import TensorType
 from ...ops import functions as F
 from .elements import OF_DTYPE
 from .load import onnx_library
@@ -101,14 +103,32 @@ class Export:
                 continue
             self._one(n, env)
 
+    def called(self, graph: Graph, given: Sequence[str]) -> list[str]:
+        """The results of a graph at values with these names."""
+        env = dict(zip(graph.inputs, given, strict=True))
+        self.graph(graph, env)
+        return [env[o] for o in graph.outputs]
+
+    def body(self, name: str, inputs: Sequence[Any], results: Callable[[], list[str]], types: Sequence[TensorType]) -> Any:
+        """A subgraph, which reads what is around it by name; `results` writes its nodes. What it makes is not seen outside."""
+        around, sizes = self.nodes, self.sizes
+        self.nodes, self.sizes = [], dict(sizes)
+        try:
+            outs = [self.info(self.node("Identity", [r]), t) for r, t in zip(results(), types, strict=True)]
+            return self.onnx.helper.make_graph(self.nodes, self.fresh(name), inputs, outs)
+        finally:
+            self.nodes, self.sizes = around, sizes
+
+    def info(self, name: str, t: TensorType) -> Any:
+        sizes = [d if isinstance(d, int) else str(d) for d in t.shape]
+        return self.onnx.helper.make_tensor_value_info(name, OF_DTYPE[t.dtype].number, sizes)
+
     def _one(self, n: Node, env: dict[Value, str]) -> None:
         inputs = [env[v] for v in n.operands]
         outs = [self.fresh(n.name) for _ in n.values]
         writer = TABLE.get(n.op.name)
         if n.op.name in ("fused", "checkpoint"):
-            inner = dict(zip(n.op.body.inputs, inputs, strict=True))  # type: ignore[attr-defined]
-            self.graph(n.op.body, inner)  # type: ignore[attr-defined]
-            env.update((v, inner[o]) for v, o in zip(n.values, n.op.body.outputs, strict=True))  # type: ignore[attr-defined]
+            env.update(zip(n.values, self.called(n.op.body, inputs), strict=True))  # type: ignore[attr-defined]
             return
         made: Any = NotImplemented
         if writer is not None:
@@ -128,9 +148,8 @@ class Export:
         except UnsupportedError:
             raise UnsupportedError(f"onnx: {n.op.name} has no form in ONNX ({n})") from None
         outs = out if isinstance(out, tuple) else (out,)
-        env = dict(zip(values, inputs, strict=True))
-        self.graph(body, env)
-        return [env[o] for o in outs]
+        body.outputs = list(outs)
+        return self.called(body, inputs)
 
 
 @writes("slice")
@@ -237,6 +256,60 @@ def _top_k(e: Export, n: Node, x: list[str]) -> Any:
     outs = [e.fresh("values"), e.fresh("indices")]
     e.node("TopK", [x[0], e.constant(np.array([op.k], np.int64))], outs, axis=op.axis, largest=int(op.largest))
     return outs if op.dtype is dt.i64 else [outs[0], e.node("Cast", [outs[1]], to=OF_DTYPE[op.dtype].number)]
+
+
+@writes("sort", "arg_sort")
+def _sort(e: Export, n: Node, x: list[str]) -> Any:
+    op: Any = n.op
+    if n.operands[0].dtype is dt.bool_:
+        return NotImplemented
+    outs = [e.fresh("values"), e.fresh("indices")]
+    e.node("TopK", [x[0], e.size(n.values[0].shape[op.axis])], outs, axis=op.axis, largest=int(op.descending))
+    if op.dtype is not dt.i64:
+        outs[1] = e.node("Cast", [outs[1]], to=OF_DTYPE[op.dtype].number)
+    return outs if op.name == "sort" else outs[1]
+
+
+@writes("cond")
+def _cond(e: Export, n: Node, x: list[str]) -> Any:
+    op: Any = n.op
+    outs = [e.fresh("chosen") for _ in n.values]
+    then, other = (e.body("branch", [], partial(e.called, g, x[1:]), n.types) for g in (op.then, op.other))
+    e.node("If", [x[0]], outs, then_branch=then, else_branch=other)
+    return outs
+
+
+@writes("while")
+def _while(e: Export, n: Node, x: list[str]) -> Any:
+    op: Any = n.op
+    outs, held, captured = [e.fresh("last") for _ in n.values], [e.fresh("carry") for _ in n.values], x[op.carries :]
+    number, go = TensorType(dt.i64, ()), TensorType(dt.bool_, ())
+
+    def step() -> list[str]:
+        after = e.called(op.body, [*held, *captured])
+        return [*e.called(op.test, [*after, *captured]), *after]
+
+    inputs = [e.info(e.fresh("round"), number), e.info(e.fresh("go"), go), *map(e.info, held, n.types)]
+    body = e.body("step", inputs, step, [go, *n.types])
+    most = "" if op.max_iterations is None else e.constant(np.array(op.max_iterations, np.int64), "most")
+    e.node("Loop", [most, *e.called(op.test, x), *x[: op.carries]], outs, body=body)
+    return outs
+
+
+@writes("scan")
+def _scan(e: Export, n: Node, x: list[str]) -> Any:
+    op: Any = n.op
+    own, captured = op.carries + op.xs, x[op.carries + op.xs :]
+    held, slices = [e.fresh("part") for _ in range(own)], x[op.carries : own]
+    inputs = [e.info(name, v.type) for name, v in zip(held, op.body.inputs, strict=False)]
+    if not slices:  # the standard counts slices
+        slices = [e.node("Expand", [e.constant(np.zeros(1, np.int64)), e.size(op.length)])]
+        inputs.append(e.info(e.fresh("round"), TensorType(dt.i64, ())))
+    body = e.body("step", inputs, lambda: e.called(op.body, [*held, *captured]), [v.type for v in op.body.outputs])
+    outs, back = [e.fresh("scanned") for _ in n.values], int(op.reverse)
+    e.node("Scan", [*x[: op.carries], *slices], outs, body=body, num_scan_inputs=len(slices), scan_input_directions=[back] * len(slices),
+           **({"scan_output_directions": [back] * (len(outs) - op.carries)} if len(outs) > op.carries else {}))
+    return outs
 
 
 @writes("layer_norm")
@@ -352,13 +425,13 @@ def export_graph(graph: Graph, path: str | PathLike[str], *, opset: int = 20) ->
         for a, d in enumerate(v.shape):
             if isinstance(d, Expr) and str(d).isidentifier():
                 e.where.setdefault(str(d), (name, a))
-        inputs.append(h.make_tensor_value_info(name, OF_DTYPE[v.dtype].number, [d if isinstance(d, int) else str(d) for d in v.shape]))
+        inputs.append(e.info(name, v.type))
     e.graph(graph, env)
     outputs = []
     for k, v in enumerate(graph.outputs):
         name = f"output_{k}" if len(graph.outputs) > 1 else "output"
         e.node("Identity", [env[v]], [name])
-        outputs.append(h.make_tensor_value_info(name, OF_DTYPE[v.dtype].number, [d if isinstance(d, int) else str(d) for d in v.shape]))
+        outputs.append(e.info(name, v.type))
     made = h.make_graph(e.nodes, graph.name or "graph", inputs, outputs, initializer=e.constants)
     model = h.make_model(made, opset_imports=[h.make_opsetid("", opset)], producer_name="tilewright")
     model.ir_version = min(model.ir_version, 10)
