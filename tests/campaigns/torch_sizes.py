@@ -15,7 +15,7 @@ import tilewright as tw
 from .engine.campaign import MB, Campaign, Invalid
 from .programs.program import Step
 from .programs.torch_sizes import SIZED
-from .torch_programs import Function, Given, Plan, compare, planned, results, tensors
+from .torch_programs import Function, Given, Plan, compare, planned, results, settled, tensors
 
 AROUND = ("unary", "activation", "binary", "number", "reduce", "along", "view", "join", "product")
 WAYS = ("dynamic", "automatic", "session")
@@ -80,7 +80,7 @@ def _check(f: Function, sizes: tuple[tuple[int, int], ...]) -> None:
     for pair in sizes:  # those at which PyTorch takes every step
         g = at(f, *pair)
         try:
-            kept.append((g, [results(g, module, k, unit) for k in range(4)]))
+            kept.append((g, [*(results(g, module, k, unit) for k in range(4)), results(g, Wired(settled(plan), outs))]))
         except (RuntimeError, IndexError, ValueError, ZeroDivisionError):
             continue
     if not kept or kept[0][0] != first:

@@ -23,10 +23,16 @@ def _whole() -> Iterator[tuple[Any, Any, Callable[..., Any]]]:
                 found = op.py_kernels.get(key)
                 if found is not None and (make is _with_factors or key == torch._C.DispatchKey.Autograd):
                     yield op, key, make(packet, found)
-
-
+        yield getattr(torch.ops.aten, f"{name}_backward").default, torch._C.DispatchKey.Meta, _shape_of_gradient
     pad, key = torch.ops.aten._pad_circular.default, torch._C.DispatchKey.CompositeImplicitAutograd
     yield pad, key, _circular
+
+
+def _shape_of_gradient(gradient: Any, sizes: Any, before: Any, *rest: Any, **named: Any) -> Any:
+    """PyTorch's own takes no batch that varies, but for `upsample_nearest2d`."""
+    from torch._prims_common import suggest_memory_format
+
+    return gradient.new_empty(before).contiguous(memory_format=suggest_memory_format(gradient))
 
 
 def _circular(x: Any, sizes: Any) -> Any:

@@ -19,7 +19,7 @@ from ..families import Composite, N, bf16, f32, f64, i32, require_kind
 
 Tap = tuple[Any, Any]  # the index that each output reads along an axis, and its weight
 MODES = ("nearest", "linear", "cubic")
-FEW = 16  # most weights of a result that are read one by one
+FEW = 256  # most weights of a result that are read one by one; in a product of matrices an infinity reaches what does not read it, too
 WHOLE = 64  # loads that a thread of a GPU may wait for, one after the other
 SLOPE = -0.75  # the cubic convolution's parameter, as PyTorch has it without antialiasing
 
