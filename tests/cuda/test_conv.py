@@ -13,7 +13,8 @@ import torch.nn.functional as F
 import tilewright as tw
 import tilewright.ops as o
 from tests.cuda.fake_driver import fake_gpu
-from tests.cuda.launching import Emulated, graph, program
+from tests.cuda.launching import Emulated, graph, program, reference
+from tests.fresh import fresh_rng
 from tests.ops.checks import Case, assert_close, cases
 from tilewright.build.packing import pack_constants, unpack
 from tilewright.core.dtypes import DType, bf16, f16, f32
@@ -23,6 +24,9 @@ from tilewright.kernels.conv.cuda.kernels import ConvKernel, HaloKernel, PatchKe
 from tilewright.kernels.cuda.kernel import BlockKernel, GemmKernel
 from tilewright.kernels.cuda.tiled import TiledKernel
 from tilewright.kernels.launch import Packed
+from tilewright.ops.matmul.contractions import Conv
+from tilewright.passes.base import Log
+from tilewright.passes.results_in_eights import ResultsInEights
 from tilewright.target.cuda.code import shared_bytes
 from tilewright.target.cuda.device import cuda_target
 
@@ -393,3 +397,22 @@ def test_layers_of_a_dense_block_are_computed_in_one_place(arch: str, dtype: DTy
     (got,) = emulated(x)
     want = run(g, [x])[0].astype(np.float64)
     np.testing.assert_allclose(got.astype(np.float64), want, rtol=2e-2, atol=2e-2 * np.abs(want).max())
+
+
+@pytest.mark.parametrize(("results", "bias"), [(3, True), (1, False), (8, True), (13, False)], ids=str)
+def test_few_results_of_many_channels_have_zeros_beside_them(results: int, bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pixels are read once for all taps, by copies that write pieces of 16 bytes; what the zeros give is cut off."""
+    monkeypatch.setattr("tilewright.passes.results_in_eights.PIXELS", 1 << 11)
+    rng = fresh_rng()
+    weights = rng.standard_normal((results, 32, 3, 3)).astype(bf16.np)
+
+    def build(x: Any, w: Any, b: Any) -> Any:
+        y = Conv(stride=(1, 1), dilation=(1, 1), padding=((1, 1), (1, 1)))(x, w)
+        return o.Add()(y, b) if bias else y
+
+    g = graph(build, (bf16, (1, 32, 48, 56)), (bf16, weights.shape), (bf16, (1, results, 1, 1)))
+    cut = ResultsInEights().run(g, Log())
+    widths = [n.value.shape[1] for n in cut.nodes if isinstance(n.op, Conv)]
+    assert widths == [-(-results // 8) * 8]
+    arrays = [rng.standard_normal((1, 32, 48, 56)).astype(bf16.np), weights, rng.standard_normal((1, results, 1, 1)).astype(bf16.np)]
+    np.testing.assert_array_equal(reference(cut, arrays)[0], reference(g, arrays)[0])

@@ -29,6 +29,7 @@ from .order_scatters import OrderScatters
 from .patch_products import PatchProducts
 from .quantized_rows import QuantizedRows
 from .recognise import Recognise
+from .results_in_eights import ResultsInEights
 from .row_products import GateProducts, MergePacked, RowProducts
 from .save_logsumexp import SaveLogSumExp
 from .winograd import Winograd
@@ -48,6 +49,7 @@ def pipeline(target: TargetSpec | None = None) -> tuple[Pass, ...]:
         FoldConstants(),
         AbsorbIntoConv(),
         *([PatchProducts()] if gpu else []),  # padding is known, and gradients of weights are whole
+        *([ResultsInEights()] if target is not None and target.cpu == "sm_90a" else []),  # before zeros beside weights fold
         FoldIndex(windows=not gpu),  # a GPU has a block program for elements at known places
         AbsorbMasks(),  # those of attention that came as one op
         Recognise(),
