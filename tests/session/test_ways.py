@@ -120,6 +120,22 @@ def test_half_by_any_name(model: Words, name: Any) -> None:
     torch.testing.assert_close(tw.compile(model, (IDS,), dtype=name)(IDS), model(IDS), rtol=4e-3, atol=4e-3)
 
 
+class Spectra(nn.Module):
+    """Ops that have no small floats, between others that do."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.fft.irfft(torch.fft.rfft(x * 2, n=24) * 0.5, n=24)[..., :16]
+        return y + torch.linalg.solve(x @ x.T + 9 * torch.eye(3, dtype=x.dtype), x)
+
+
+@pytest.mark.parametrize("name, limit", [("bf16", 2e-2), ("f16", 3e-3), ("f64", 1e-6)])
+def test_ops_without_small_floats_stay_in_their_own(name: str, limit: float) -> None:
+    x = torch.randn(3, 16)
+    got = tw.compile(Spectra(), (x,), dtype=name)(x)
+    assert got.dtype == torch.float32
+    torch.testing.assert_close(got.double(), Spectra().double()(x.double()), rtol=limit, atol=limit)
+
+
 @pytest.mark.parametrize("name, shown", [(torch.int8, r"torch\.int8"), ("int8", "'int8'"), (3, "3"),
                                          (torch.float8_e5m2, r"torch\.float8_e5m2")])
 def test_dtypes_that_are_no_floats(model: Words, name: Any, shown: str) -> None:

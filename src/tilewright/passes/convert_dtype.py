@@ -1,7 +1,8 @@
 """Rewrite a graph to store its floats in another dtype: weights and intermediates, not the inputs and outputs a caller sees.
 
 Constants are cast once, inputs and outputs get a cast beside them. Arithmetic on small floats is done in f32 inside kernels as
-always. Not part of the pipeline: `tw.compile(dtype=...)` asks for it, before the other passes.
+always; an op that has no small floats is computed in its own dtype, between casts. Not part of the pipeline: `tw.compile(dtype=...)` asks
+for it, before the other passes.
 """
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ import numpy as np
 from .. import ops as o
 from ..core.dtypes import ALL, DType
 from ..core.dtypes import dtype as dtype_named
-from ..core.errors import ConfigError, ParseError
+from ..core.errors import ConfigError, ParseError, ShapeError
 from ..ir.graph import Graph, Value
 from ..ir.types import TensorType
 from ..ops.base import Op
@@ -44,8 +45,13 @@ def convert_dtype(graph: Graph, dtype: DType) -> Graph:
         elif isinstance(node.op, o.Constant):
             env[node.value] = new.constant(_constant(node.op.data, dtype, casts), node.name)
         else:
-            made = new.add(_op(node.op, dtype), *(env[v] for v in node.operands), name=node.name, place=node.place)
-            env.update(zip(node.values, made.values, strict=True))
+            operands = [env[v] for v in node.operands]
+            try:
+                made = new.add(_op(node.op, dtype), *operands, name=node.name, place=node.place)
+            except ShapeError:  # Fourier transforms and factors of matrices, which have no small floats: in their own dtype
+                operands = [_cast(u, v.dtype) for u, v in zip(operands, node.operands, strict=True)]
+                made = new.add(node.op, *operands, name=node.name, place=node.place)
+            env.update((v, _cast(u, dtype) if u.dtype.is_float else u) for v, u in zip(node.values, made.values, strict=True))
     inputs = {v: new.inputs[i] for i, v in enumerate(v for n in graph.nodes if isinstance(n.op, o.Input) for v in n.values)}
     new.inputs = [inputs[v] for v in graph.inputs]
     new.outputs = [_cast(env[v], v.dtype) if env[v].dtype != v.dtype else env[v] for v in graph.outputs]
