@@ -361,40 +361,6 @@ def test_export_of_sessions_and_functions(tmp_path: Path) -> None:
         tw.export_onnx(lambda a: tw.linalg.eigh(a)[0], path, (f(3, 3),))
 
 
-def nested(a: Any, b: Any) -> Any:
-    """A loop in a branch in a scan, all of which read what is around them."""
-    def step(c: Any, row: Any) -> Any:
-        h = tw.cond(tw.sum(row) > 0, lambda v: tw.while_loop(lambda w: tw.sum(w) < tw.sum(b[0]) + 20, lambda w: w + tw.abs(row) + 1, v),
-                    lambda v: v - b[0], c * 0.5)
-        return h, tw.tanh(h) + row
-
-    return tw.scan(step, b[1], a)
-
-
-CONTROL = {
-    "nested": nested,
-    "reverse": lambda a, b: tw.scan(lambda c, x: (c * 0.5 + x, (tw.tanh(c), x)), b[0], a, reverse=True),
-    "counted": lambda a, b: tw.scan(lambda c, _: (c * b[0], c), a, None, 4),
-    "mapped": lambda a, b: tw.scan(lambda c, x: (c, tw.exp(x)), (), a)[1],
-    "bounded": lambda a, b: tw.while_loop(lambda c: tw.sum(c[0]) < 1e6, lambda c: (c[0] + tw.abs(a), c[1] + 1), (a, 0), 3),
-    "sorted": lambda a, b: (tw.sort(a, axis=0), tw.argsort(a, axis=1), tw.sort(b, axis=-1)),
-    "slope": tw.grad(lambda a, b: tw.sum(tw.scan(lambda c, x: (tw.tanh(c * 0.5 + x), c), b[0], a)[1])),
-}
-
-
-@pytest.mark.parametrize("name", CONTROL)
-def test_control_flow_is_exported(name: str, tmp_path: Path) -> None:
-    path, arrays = str(tmp_path / "out.onnx"), [f(5, 3), f(2, 3)]
-    tw.export_onnx(CONTROL[name], path, arrays)
-    feed = dict(zip([i.name for i in ort.InferenceSession(path).get_inputs()], arrays, strict=False))
-    want = tw.jit(CONTROL[name])(*arrays)
-    leaves = torch.utils._pytree.tree_leaves(want)
-    for got in (peer(path, feed), torch.utils._pytree.tree_leaves(tw.compile(path)(**feed))):
-        assert len(got) == len(leaves)
-        for x, y in zip(got, leaves, strict=True):
-            np.testing.assert_allclose(x, np.asarray(y), rtol=1e-4, atol=1e-5)
-
-
 def test_sequences_and_strings_come_and_go() -> None:
     nodes = [helper.make_node("SplitToSequence", ["x"], ["s"], axis=0), helper.make_node("SequenceAt", ["s", "k"], ["y"]),
              helper.make_node("SequenceLength", ["s"], ["n"])]  # fmt: skip

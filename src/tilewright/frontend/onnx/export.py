@@ -1,6 +1,7 @@
 """Graphs as ONNX files: one function an op; what has none is written as its decomposition."""
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from os import PathLike
@@ -14,7 +15,9 @@ from ...core.errors import UnsupportedError
 from ...core.files import write_file
 from ...ir.graph import Graph, Node, Value
 from ...ir.types import TensorType
+from ...ops import emit
 from ...ops import functions as F
+from ...ops.index.scatter import Scatter
 from .elements import OF_DTYPE
 from .load import onnx_library
 
@@ -29,6 +32,8 @@ PLAIN = {"add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "pow": "Pow", "
          "logical_not": "Not", "where": "Where", "is_nan": "IsNaN", "is_inf": "IsInf", "bitwise_and": "BitwiseAnd",
          "bitwise_or": "BitwiseOr", "bitwise_xor": "BitwiseXor", "bitwise_not": "BitwiseNot", "maximum": "Max", "minimum": "Min",
          "stop_gradient": "Identity", "det": "Det"}
+OF_BOOLS = {"add": "Or", "mul": "And", "maximum": "Or", "minimum": "And", "bitwise_and": "And", "bitwise_or": "Or", "bitwise_xor": "Xor",
+            "bitwise_not": "Not"}
 REDUCE = {"sum": "ReduceSum", "mean": "ReduceMean", "max": "ReduceMax", "min": "ReduceMin", "prod": "ReduceProd",
           "log_sum_exp": "ReduceLogSumExp"}
 
@@ -134,7 +139,7 @@ class Export:
         if writer is not None:
             made = writer(self, n, inputs)
         elif n.op.name in PLAIN:
-            made = self.node(PLAIN[n.op.name], inputs, outs)
+            made = self.node(OF_BOOLS.get(n.op.name, PLAIN[n.op.name]) if n.values[0].dtype.is_bool else PLAIN[n.op.name], inputs, outs)
         if made is NotImplemented:
             made = self._decomposed(n, inputs)
         names = made if isinstance(made, (list, tuple)) else [made]
@@ -155,6 +160,8 @@ class Export:
 @writes("slice")
 def _slice(e: Export, n: Node, x: list[str]) -> Any:
     op: Any = n.op
+    if not op.starts:
+        return x
     ends = [a + (s - 1) * k + 1 if s != 0 else a for a, s, k in zip(op.starts, op.sizes, op.steps, strict=True)]
     axes = e.constant(np.arange(len(ends)), "axes")
     return e.node("Slice", [x[0], e.ints(op.starts), e.ints(ends), axes, e.constant(np.array(op.steps, np.int64), "steps")])
@@ -163,6 +170,8 @@ def _slice(e: Export, n: Node, x: list[str]) -> Any:
 @writes("flip")
 def _flip(e: Export, n: Node, x: list[str]) -> Any:
     axes = list(n.op.axes)  # type: ignore[attr-defined]
+    if not axes:
+        return x
     k = len(axes)
     return e.node("Slice", [x[0], e.constant(np.full(k, -1)), e.constant(np.full(k, -(1 << 62))), e.constant(np.array(axes)),
                             e.constant(np.full(k, -1))])
@@ -216,6 +225,8 @@ def _pool(e: Export, n: Node, x: list[str]) -> Any:
 
 def _reduction(e: Export, n: Node, x: list[str]) -> Any:
     op: Any = n.op
+    if not op.axes and n.operands[0].dtype is n.values[0].dtype:  # to ONNX no axes are all axes
+        return x
     return e.node(REDUCE[op.name], [x[0], e.constant(np.array(op.axes, np.int64), "axes")], keepdims=int(op.keepdims))
 
 
@@ -225,10 +236,12 @@ TABLE.update(dict.fromkeys(REDUCE, _reduction))
 @writes("any", "all")
 def _logic(e: Export, n: Node, x: list[str]) -> Any:
     op: Any = n.op
-    whole = e.node("Cast", x, to=6)
+    if not op.axes:
+        return e.node("Cast", x, to=9)
+    whole = e.node("Cast", [e.node("Cast", x, to=9)], to=6)
     found = e.node("ReduceMax" if op.name == "any" else "ReduceMin", [whole, e.constant(np.array(op.axes, np.int64))],
                    keepdims=int(op.keepdims))
-    return e.node("Cast", [found], to=9)
+    return e.node("Greater", [found, e.constant(np.array(0, np.int32))])  # of no elements the largest is below zero
 
 
 @writes("var", "std")
@@ -349,9 +362,11 @@ TABLE |= {
     "cast": lambda e, n, x: e.node("Cast", x, to=OF_DTYPE[n.values[0].dtype].number),
     "reshape": lambda e, n, x: e.node("Reshape", [x[0], e.ints(n.values[0].shape)], allowzero=1),
     "expand": lambda e, n, x: e.node("Expand", [x[0], e.ints(n.values[0].shape)]),
-    "transpose": lambda e, n, x: e.node("Transpose", x, perm=list(n.op.perm)),
+    "transpose": lambda e, n, x: e.node("Transpose", x, perm=list(n.op.perm)) if n.op.perm else x,
     "concat": lambda e, n, x: e.node("Concat", x, axis=n.op.axis),
-    "pad": lambda e, n, x: e.node("Pad", [x[0], e.ints([*n.op.lo, *n.op.hi]), e.constant(np.array(n.op.value, n.values[0].dtype.np))]),
+    "pad": lambda e, n, x:
+        e.node("Pad", [x[0], e.ints([*n.op.lo, *n.op.hi]), e.constant(np.array(n.op.value, n.values[0].dtype.np))]) if n.op.lo else x,
+    "strided": lambda e, n, x: e.node("Gather", [x[0], e.constant(_places(n.op))], axis=len(n.operands[0].shape) - 1),
     "softmax": lambda e, n, x: e.node("Softmax", x, axis=n.op.axis),
     "log_softmax": lambda e, n, x: e.node("LogSoftmax", x, axis=n.op.axis),
     "gather": lambda e, n, x: e.node("Gather", x, axis=n.op.axis),
@@ -367,10 +382,45 @@ TABLE |= {
     "square": _spelled(lambda x: F.mul(x, x)),
     "rsqrt": _spelled(lambda x: F.one("reciprocal", F.sqrt(x))),
     "silu": _spelled(lambda x: F.mul(x, F.sigmoid(x))),
+    "trunc": _spelled(lambda x: F.where(F.less(x, 0.0), F.one("ceil", x), F.one("floor", x))),
+    "exp2": _spelled(lambda x: F.exp(F.mul(x, math.log(2)))),
+    "log2": _spelled(lambda x: F.mul(F.log(x), 1 / math.log(2))),
+    "log10": _spelled(lambda x: F.mul(F.log(x), 1 / math.log(10))),
     "expm1": _spelled(lambda x: F.sub(F.exp(x), 1.0)),
     "log1p": _spelled(lambda x: F.log(F.add(x, 1.0))),
     "hardsigmoid": _spelled(lambda x: F.div(F.minimum(F.maximum(F.add(x, 3.0), 0.0), 6.0), 6.0)),
 }
+
+
+def _places(op: Any) -> Any:
+    """The indices that strides stand for."""
+    steps = np.array(op.strides, np.int64).reshape(-1, *(1,) * len(op.shape))
+    return op.offset + (np.indices(op.shape, np.int64) * steps).sum(0, dtype=np.int64)
+
+
+@writes("scatter", "scatter_add")
+def _scatter(e: Export, n: Node, x: list[str]) -> Any:
+    """By ScatterND, whose indices speak of the first axis."""
+    op: Any = n.op
+    rank, k, count = len(n.operands[0].shape), op.axis, len(n.operands[1].shape)
+    rows = [*range(k, k + count), *range(k), *range(k + count, rank + count - 1)]
+    front = [k, *range(k), *range(k + 1, rank)]
+    ids = e.node("Unsqueeze", [e.node("Cast", [x[1]], to=7), e.constant(np.array([count]))])
+    whole, updates = (e.node("Transpose", [v], perm=p) if k else v for v, p in ((x[0], front), (x[2], rows)))
+    mode = {"scatter_add": "add"}.get(op.name) or {"set": "none"}.get(op.mode, op.mode)
+    out = e.node("ScatterND", [whole, ids, updates], reduction=mode)
+    return e.node("Transpose", [out], perm=[front.index(a) for a in range(rank)]) if k else out
+
+
+@writes("update_slice")
+def _update_slice(e: Export, n: Node, x: list[str]) -> Any:
+    op: Any = n.op
+    cache, new = n.operands
+    body = Graph("update")
+    a, b = (body.input(v.type, "x") for v in (cache, new))
+    ids = F.iota(body, (new.shape[op.axis],), 0, dt.i64, start=op.start, step=op.step)
+    body.outputs = [emit(Scatter(axis=op.axis), a, ids, F.cast(b, cache.dtype))]
+    return e.called(body, x)
 
 
 @writes("iota")
