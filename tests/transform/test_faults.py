@@ -107,10 +107,26 @@ def test_an_eager_call_names_its_own_line() -> None:
     (lambda x, i: tw.scatter(x, i, x, 1), "scatter"),
 ], ids=lambda v: v if isinstance(v, str) else "")
 def test_an_index_out_of_range_is_reported_as_what_was_called(fn: Any, name: str) -> None:
-    for bad in (4, -1, 2**40):
+    for bad in (4, -5, 2**40):
         text = rf"^{name}: index out of range, got {bad} at position 2; must be in 0..3 \({HERE}:\d+, in "
         with pytest.raises(ExecutionError, match=text):
             tw.jit(fn)(X, np.array([0, 3, bad, 1]))
+
+
+def test_indices_of_a_call_count_from_the_end() -> None:
+    """As NumPy's do, in every function that takes them, with derivatives, and in dtypes that do not hold the size of the axis."""
+    x, i = rng.normal(size=(300, 5)).astype(np.float32), np.array([-1, 0, -120, 7, 99])
+    for ids in (i, i.astype(np.int32), i.astype(np.int8)):
+        np.testing.assert_array_equal(tw.jit(lambda x, i: x[i])(x, ids), x[i])
+        np.testing.assert_array_equal(tw.jit(lambda x, i: x[i, i % 5])(x, ids), x[i, i % 5])
+        np.testing.assert_array_equal(tw.jit(lambda x, i: tw.take(x, i, 0))(x, ids), x[i])
+        np.testing.assert_array_equal(tw.jit(lambda x, i: tw.take_along_axis(x, i[None], 0))(x, ids), np.take_along_axis(x, i[None], 0))
+        want = x.copy()
+        np.add.at(want, i, 1)
+        np.testing.assert_array_equal(tw.jit(lambda x, i: tw.scatter_add(x, i, tw.ones((5, 5)), 0))(x, ids), want)
+        grad = np.zeros_like(x)
+        np.add.at(grad, i, 1)
+        np.testing.assert_array_equal(tw.grad(lambda x, i: x[i].sum())(x, ids), grad)
 
 
 def test_a_narrow_index_dtype_and_a_long_axis() -> None:
@@ -125,7 +141,7 @@ def test_a_narrow_index_dtype_and_a_long_axis() -> None:
 
         np.testing.assert_allclose(got, torch.softmax(torch.from_numpy(x), -1).numpy(), rtol=1e-4, atol=1e-6)
     with pytest.raises(ExecutionError, match="got -128 at position 1"):
-        tw.jit(lambda x, i: tw.take_along_axis(x, i, 1))(x, np.array([[0, -128]] * 2, np.int8))
+        tw.jit(lambda x, i: tw.take_along_axis(x, i, 1))(x[:, :100], np.array([[0, -128]] * 2, np.int8))
 
 
 class Divides(torch.nn.Module):

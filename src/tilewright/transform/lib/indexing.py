@@ -10,8 +10,9 @@ from ...core import dtypes as dt
 from ...core.dims import Dim, Expr, at_least, at_most, ceildiv, maximum, minimum
 from ...core.errors import ShapeError, SizeError
 from ...ops import Expand, Flip, Gather, GatherAlongAxis, Index, Reshape, Scatter, ScatterAdd, Slice, Transpose
+from ...ops.index.from_end import from_end
 from ..promote import RANK, as_tracer, dtype_of
-from ..trace import Functions, Tracer, apply, as_array, called_name, dtype_given, install, user_place
+from ..trace import Functions, Tracer, apply, as_array, built, called_name, dtype_given, install, user_place
 from .elementwise import FUNCTIONS as ELEMENTWISE
 from .reductions import one_axis
 
@@ -19,7 +20,7 @@ public = FUNCTIONS = Functions()
 
 
 def whole(ids: Any, size: Any) -> Tracer:
-    """Integer indices; negative ones of known arrays count from the end."""
+    """Integer indices; negative ones count from the end."""
     if not isinstance(ids, Tracer) and isinstance(size, int):
         known = as_array(ids)
         if known.dtype.kind in "iu":
@@ -28,7 +29,8 @@ def whole(ids: Any, size: Any) -> Tracer:
                 raise ShapeError(f"{called_name()}: index out of range, got {int(known.flat[bad[0]])} at position {bad[0]}; must be in "
                                  f"{-size}..{size - 1} ({user_place()})")
             return as_tracer(np.where(known < 0, known + size, known).astype(np.int64))
-    return as_tracer(ids)
+    found = as_tracer(ids)
+    return found if not found.value.dtype.is_int else built(lambda v: from_end(v, size), found)
 
 
 @public

@@ -6,17 +6,14 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from .... import ops as O
 from ....core import dtypes as dt
-from ....core.dims import at_least, product
+from ....core.dims import product
 from ....core.errors import UnsupportedError
 from ....ir.graph import Value
 from ....ops.index.counting import gather_by_count
+from ....ops.index.from_end import from_end
 from .registry import Context, aten, axis_of, placed, rows
-
-SMALL = 1 << 16  # constants up to this size are looked at
 
 
 @aten("embedding.default")
@@ -66,7 +63,7 @@ def index(c: Context, x: Value, indices: Sequence[Value | None]) -> Value:
         raise UnsupportedError("indexing with a boolean mask gives a size that depends on the data; use torch.where")
     if not found:
         return x
-    picks = [nonnegative(c, i, x.shape[a]) for a, i in zip(axes, found, strict=True)]
+    picks = [from_end(i, x.shape[a]) for a, i in zip(axes, found, strict=True)]
     if len(axes) == 1:
         return c.emit(O.Gather(axis=axes[0]), x, picks[0])
     if axes != list(range(axes[0], axes[0] + len(axes))):
@@ -84,7 +81,7 @@ def masked_index(c: Context, x: Value, mask: Value, indices: Sequence[Value | No
     for axis, i in enumerate(indices):
         if i is not None:
             low, high = c.scalar(0, i.dtype), c.scalar(x.shape[axis] - 1, i.dtype)
-            i = c.emit(O.Minimum(), c.emit(O.Maximum(), nonnegative(c, i, x.shape[axis]), low), high)
+            i = c.emit(O.Minimum(), c.emit(O.Maximum(), from_end(i, x.shape[axis]), low), high)
         picks.append(i)
     return c.emit(O.Where(), c.expand(mask, c.shape), index(c, x, picks), c.scalar(fill, c.dtype))
 
@@ -115,44 +112,7 @@ def take_along_dim(c: Context, x: Value, indices: Value, dim: int | None = None)
     axis = axis_of(dim, len(x.shape))
     shape = c.shape
     wide = c.expand(x, (*shape[:axis], x.shape[axis], *shape[axis + 1 :]))
-    return c.emit(O.GatherAlongAxis(axis=axis), wide, c.expand(nonnegative(c, indices, x.shape[axis]), shape))
-
-
-def nonnegative(c: Context, ids: Value, size: Any) -> Value:
-    """ids with negative ones counted from the end, as torch's indexing does; nothing is added when they provably are not. Those that are
-    out of range either way stay, so that the error shows what the user gave."""
-    if is_nonnegative(ids):
-        return ids
-    zero, wrapped = c.scalar(0, ids.dtype), c.emit(O.Add(), ids, c.scalar(size, ids.dtype))
-    wraps = c.emit(O.LogicalAnd(), c.emit(O.Less(), ids, zero), c.emit(O.GreaterEqual(), wrapped, zero))
-    return c.emit(O.Where(), wraps, wrapped, ids)
-
-
-def is_nonnegative(v: Value) -> bool:
-    """Provably >= 0 everywhere: positions, counts, and what is made from them by monotone ops."""
-    op, operands = v.op, v.node.operands
-    if not v.dtype.is_int or v.dtype.kind == "u":
-        return v.dtype.kind in "ub"
-    if isinstance(op, O.Iota):
-        return at_least(op.start, 0) and op.step >= 0
-    if isinstance(op, O.Constant):
-        array = op.data.array
-        return array.size <= SMALL and bool(np.all(array >= 0))
-    if isinstance(op, O.DimValue):
-        return at_least(op.dim, 0)
-    if isinstance(op, (O.ArgMax, O.ArgMin)) or (isinstance(op, O.TopK) and v.index == 1):
-        return True
-    if isinstance(op, O.Cast):
-        return operands[0].dtype.is_bool or is_nonnegative(operands[0])
-    if isinstance(
-        op, (O.Reshape, O.Transpose, O.Slice, O.Expand, O.Flip, O.Split, O.Add, O.Mul, O.Minimum, O.Concat, O.FloorDivide, O.CumSum)
-    ):
-        return all(is_nonnegative(x) for x in operands)
-    if isinstance(op, O.Maximum):
-        return any(is_nonnegative(x) for x in operands)
-    if isinstance(op, O.Where):
-        return all(is_nonnegative(x) for x in operands[1:])
-    return isinstance(op, O.Remainder) and is_nonnegative(operands[1])
+    return c.emit(O.GatherAlongAxis(axis=axis), wide, c.expand(from_end(indices, x.shape[axis]), shape))
 
 
 def _triangle(c: Context, x: Value, diagonal: Any, compare: Any) -> Value:

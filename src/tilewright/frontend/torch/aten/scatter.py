@@ -20,7 +20,7 @@ from ....core.dims import Dim, bounds, product
 from ....core.dtypes import DType
 from ....core.errors import UnsupportedError
 from ....ir.graph import Value
-from .index import nonnegative
+from ....ops.index.from_end import from_end
 from .logic import truth
 from .registry import Context, aten, axis_of, rows
 
@@ -157,7 +157,7 @@ def index_fill(c: Context, x: Value, dim: int, index: Value, value: Any) -> Valu
         return c.reshape(index_fill(c, c.reshape(x, (1,)), 0, index, value), ())
     axis = axis_of(dim, len(x.shape))
     size = x.shape[axis]
-    ids = nonnegative(c, c.reshape(c.cast(index, dt.i64), (index.type.numel,)), size)
+    ids = from_end(c.reshape(c.cast(index, dt.i64), (index.type.numel,)), size)
     ones = c.expand(c.scalar(1, dt.i64), ids.shape)
     hits = c.emit(O.ScatterAdd(axis=0), c.expand(c.scalar(0, dt.i64), (size,)), ids, ones)
     mask = c.reshape(c.emit(O.Greater(), hits, c.scalar(0, dt.i64)), (size, *(1,) * (len(x.shape) - 1 - axis)))
@@ -174,7 +174,7 @@ def index_put(c: Context, x: Value, indices: Sequence[Value | None], values: Val
         return _masked_put(c, x, indices, values, accumulate_)
     axes = [a for a, i in enumerate(indices) if i is not None]
     rest = [a for a in range(len(x.shape)) if a not in axes]
-    ids = [nonnegative(c, c.cast(i, dt.i64), x.shape[a]) for a, i in zip(axes, found, strict=True)]
+    ids = [from_end(c.cast(i, dt.i64), x.shape[a]) for a, i in zip(axes, found, strict=True)]
     where = combined(c, ids, tuple(x.shape[a] for a in axes), checked=len(axes) > 1)
     # The values broadcast to x[indices], where adjacent indices stand in the place of their axes and others in front.
     adjacent = axes == list(range(axes[0], axes[0] + len(axes)))
@@ -232,7 +232,7 @@ def masked_scatter(c: Context, x: Value, mask: Value, source: Value) -> Value:
 @aten("put.default")
 def put(c: Context, x: Value, index: Value, source: Value, accumulate_: bool = False) -> Value:
     n = x.type.numel
-    ids = nonnegative(c, c.reshape(c.cast(index, dt.i64), (index.type.numel,)), n)
+    ids = from_end(c.reshape(c.cast(index, dt.i64), (index.type.numel,)), n)
     write = accumulate if accumulate_ else overwrite
     return c.reshape(write(c, c.reshape(x, (n,)), ids, c.reshape(c.cast(source, x.dtype), (index.type.numel,))), x.shape)
 
@@ -240,7 +240,7 @@ def put(c: Context, x: Value, index: Value, source: Value, accumulate_: bool = F
 rows({
     "index_copy.default": lambda c, x, dim, index, source: _rows(c, overwrite, x, dim, index, source),
     "scatter.src scatter.value": lambda c, x, dim, index, source: _elements(c, "set", x, dim, index, source),
-    "take.default": lambda c, x, index: c.emit(O.Gather(axis=0), c.reshape(x, (x.type.numel,)), nonnegative(c, index, x.type.numel)),
+    "take.default": lambda c, x, index: c.emit(O.Gather(axis=0), c.reshape(x, (x.type.numel,)), from_end(index, x.type.numel)),
 })
 
 
