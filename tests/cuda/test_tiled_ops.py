@@ -221,7 +221,7 @@ def test_the_longer_axis_of_transposed_rows_is_the_rows(arch: str, dtype: DType,
     arrays = [rng.standard_normal(s).astype(NUMPY[dtype]) for s in ((3, long, 16), (24, 16))]
     e = Emulated(g, arch)
     (launch,) = e.program.launches
-    assert launch.grid == 3 * -(-long // 64)
+    assert launch.grid <= 3 * -(-long // 64)  # not a tile for each of S
     assert_close(e(*arrays)[0], reference(g, arrays)[0], dtype)
 
 
