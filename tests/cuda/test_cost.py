@@ -18,6 +18,7 @@ from tilewright.kernels.conv.cuda import hopper
 from tilewright.kernels.cuda import templates
 from tilewright.kernels.cuda.groups import Shared
 from tilewright.kernels.matmul.matmul import MatmulTemplate
+from tilewright.passes import results_in_eights
 from tilewright.passes.patch_products import PatchProducts
 from tilewright.runtime.cost import LIMITS, lint, numbers
 from tilewright.runtime.cuda.cost import CHIPS, predict
@@ -67,6 +68,15 @@ def test_convolutions_of_few_channels_are_named(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(PatchProducts, "rules", ())
     found, us = convolved(*patches)
     assert "instructions a thread" in found and us > 2 * product
+
+
+def test_windows_that_threads_gather_again_for_every_tap_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A convolution to three results: what its blocks copy, not what is in memory; with zeros beside the results TMA copies pixels once."""
+    shapes: tuple[Any, ...] = (8, 64, 384, 384), (3, 64, 3, 3), 1
+    _, once = convolved(*shapes)
+    monkeypatch.setattr(results_in_eights, "MOST", 0)
+    found, us = convolved(*shapes)
+    assert "windows are gathered 9 times over" in found and us > 2 * once
 
 
 def test_what_a_prediction_is_made_of() -> None:

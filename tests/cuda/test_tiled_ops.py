@@ -45,7 +45,7 @@ CONVOLUTIONS: list[tuple[DType, tuple[int, ...], tuple[int, ...], dict[str, Any]
     (bf16, (1, 32, 3, 5, 6), (32, 8, 3, 3, 3), {"padding": ((1, 1),) * 3, "groups": 4, "stride": (1, 2, 1)}),
     (f32, (2, 3, 16, 17), (24, 3, 7, 7), {"padding": ((3, 3),) * 2, "stride": (2, 2), "features": ("tf32-conv",)}),
     (f32, (1, 1, 3, 6, 7), (8, 1, 3, 3, 3), {"padding": ((1, 1),) * 3, "dilation": (1, 2, 1)}),
-    (f32, (1, 3, 8, 8), (16, 3, 4, 4), {"stride": (4, 4), "features": ("tf32-conv",), "exact": True}),
+    (f32, (1, 3, 8, 8), (15, 3, 4, 4), {"stride": (4, 4), "features": ("tf32-conv",), "exact": True}),
     (f32, (2, 3, 9, 7), (8, 3, 3, 3), {"padding": ((1, 1),) * 2, "open": ("H", "W")}),
 ]
 

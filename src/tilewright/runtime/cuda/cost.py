@@ -28,6 +28,7 @@ RESIDENT = 2048  # threads of an SM
 WAIT_US = 0.4  # the wait in a loop's step that reads memory
 CLOCK, ISSUE = 1700.0, 3.0  # instructions of a warp in a microsecond, and warps of an SM that issue one at a time (four at best)
 STEP, COPIED = 128, 60e3  # bytes of a row in a step of K, and bytes a microsecond that TMA brings an SM out of windows
+GATHERED = 30e3  # ... that the threads of a block bring it
 LAUNCH_US = 2.0  # the time of a kernel in a graph that does next to nothing
 PRODUCTS = ("gemm", "matmul", "grouped_matmul", "conv", "attention", "flash", "gates")  # what kernels of products are called
 
@@ -132,6 +133,12 @@ def predict(kernel: Kernel, blocks: int, threads: int, flops: float, nbytes: flo
             share = flops / (2.0 * tiles * deep * kernel.bm * kernel.bn * STEP / dtype.itemsize)
             why.append(f"{deep} steps of K, {100 * share:.0f} % of what they multiply is asked for")
         compute = max(compute, copied)
+    if one is not None and one.left and isinstance(kernel, TiledKernel) and kernel.name.startswith("conv") and blocks:
+        pixels = one.left * dtype.itemsize  # every tap of a window is gathered by itself
+        gathered = -(-blocks // target.cores) * pixels / GATHERED
+        if gathered > 2 * max(compute, memory, LAUNCH_US):
+            why.append(f"windows are gathered {blocks * pixels / max(nbytes, 1.0):.0f} times over")
+        compute = max(compute, gathered)
     if one is not None and blocks:
         programs = blocks * max(1, getattr(kernel, "programs", 1))
         wasted = one.products * programs / (used * sms) / 1e6

@@ -21,11 +21,11 @@ ADDRESS = 2  # instructions of an access' address
 
 
 class Threads(Walk):
-    """`instructions` of a thread, `waits`: how often it must wait for memory, `products`: flops of the program's tiles, `tile`: rows
-    and columns of the largest product."""
+    """`instructions` of a thread, `waits`: how often it must wait for memory, `products`: flops of the program's tiles, `left`:
+    elements of their left operands, `tile`: rows and columns of the largest product."""
 
     def __init__(self, kernel: Kernel, words: Sequence[int | None], pid: int, lanes: int) -> None:
-        self.instructions = self.waits = self.products = 0.0
+        self.instructions = self.waits = self.products = self.left = 0.0
         self.tile = (0, 0)
         self.known: dict[Var, int] = {}  # integers that fill a tile
         self.divided = set[tuple[Operand, Operand]]()  # what a quotient or its rest is known of
@@ -82,6 +82,7 @@ class Threads(Walk):
             deep, wide = multiplied(self.made, instr)
             self.tile = max(self.tile, (out.shape[0], out.shape[1]), key=lambda t: t[0] * t[1])
             self.products += scale * 2.0 * out.shape[0] * wide * deep
+            self.left += scale * out.shape[0] * deep
         elif instr.op in ("floordiv", "rem", "div") and not out.dtype.is_float:
             by = instr.operands[1]
             self.instructions += scale * self.registers(out) * _quotient(self.known.get(by, by) if isinstance(by, Var) else by, WHOLE)

@@ -88,7 +88,8 @@ class CudaScatterOrdered(Template):
         x, *given = (region.given(v) for v in region.node.operands)
         result = region.results[0]
         launches = [] if x.buffer is result.buffer else [copy_launch(f"{region.name}.copy", x, result, target)]
-        if any(o.layout.strides[-1] not in (0, 1) if o.type.ndim == 2 else not o.layout.is_contiguous for o in given):
+        far = [o.layout.strides[-1] not in (0, 1) if o.type.ndim == 2 else not o.layout.is_contiguous for o in given]
+        if any(far) or any(o.buffer is result.buffer for o in given):  # a table that the sums overwrite is copied, too
             for i, o in enumerate(given):
                 given[i] = Operand(o.type, Buffer(f"{region.name}.{i}", "temp", o.type.nbytes), Layout.contiguous(o.type.shape))
                 launches.append(copy_launch(given[i].buffer.name, o, given[i], target, "copy: rows must be contiguous"))
