@@ -9,16 +9,41 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 import torch
+from onnx import helper
 
 import tilewright as tw
 from tests.fresh import fresh_rng
-from tests.onnx.models import peer
+from tests.onnx.models import info, model, peer
 from tests.ops.checks import cases
 from tilewright.ir.interp import run
 
 
 def f(*shape: int) -> Any:
     return fresh_rng().standard_normal(shape).astype(np.float32)
+
+
+def mlp() -> Any:
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["a"]), helper.make_node("Add", ["a", "b"], ["c"]), helper.make_node("Gelu", ["c"], ["y"]),  # noqa: E501
+             helper.make_node("ReduceMean", ["y"], ["m"], keepdims=0)]  # fmt: skip
+    return model(nodes, [info("x", f(1, 3), ["N", 3])], ["y", "m"], {"w": f(3, 4), "b": f(4)})
+
+
+def test_export_of_sessions_and_functions(tmp_path: Path) -> None:
+    proto, x = mlp(), f(6, 3)
+    path = str(tmp_path / "out.onnx")
+    tw.export_onnx(tw.compile(proto), path)
+    for a, b in zip(peer(path, {"x": x}), peer(proto, {"x": x}), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+    def attention(q: Any, k: Any, v: Any) -> Any:
+        return tw.attention(q, k, v, causal=True) + tw.layer_norm(q) * tw.silu(q).max(axis=-1, keepdims=True)
+
+    arrays = [f(1, 2, 4, 8) for _ in range(3)]
+    tw.export_onnx(attention, path, arrays)
+    names = [i.name for i in ort.InferenceSession(path).get_inputs()]
+    np.testing.assert_allclose(peer(path, dict(zip(names, arrays, strict=True)))[0], tw.jit(attention)(*arrays), rtol=1e-4, atol=1e-5)
+    with pytest.raises(tw.UnsupportedError, match="has no form in ONNX"):
+        tw.export_onnx(lambda a: tw.linalg.eigh(a)[0], path, (f(3, 3),))
 
 
 def nested(a: Any, b: Any) -> Any:

@@ -343,24 +343,6 @@ def test_a_model_is_a_function_with_derivatives() -> None:
     np.testing.assert_allclose(both[1], apply(params, 2 * x)[0], rtol=1e-5, atol=1e-6)
 
 
-def test_export_of_sessions_and_functions(tmp_path: Path) -> None:
-    proto, x = mlp(), f(6, 3)
-    path = str(tmp_path / "out.onnx")
-    tw.export_onnx(tw.compile(proto), path)
-    for a, b in zip(peer(path, {"x": x}), peer(proto, {"x": x}), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
-
-    def attention(q: Any, k: Any, v: Any) -> Any:
-        return tw.attention(q, k, v, causal=True) + tw.layer_norm(q) * tw.silu(q).max(axis=-1, keepdims=True)
-
-    arrays = [f(1, 2, 4, 8) for _ in range(3)]
-    tw.export_onnx(attention, path, arrays)
-    names = [i.name for i in ort.InferenceSession(path).get_inputs()]
-    np.testing.assert_allclose(peer(path, dict(zip(names, arrays, strict=True)))[0], tw.jit(attention)(*arrays), rtol=1e-4, atol=1e-5)
-    with pytest.raises(tw.UnsupportedError, match="has no form in ONNX"):
-        tw.export_onnx(lambda a: tw.linalg.eigh(a)[0], path, (f(3, 3),))
-
-
 def test_sequences_and_strings_come_and_go() -> None:
     nodes = [helper.make_node("SplitToSequence", ["x"], ["s"], axis=0), helper.make_node("SequenceAt", ["s", "k"], ["y"]),
              helper.make_node("SequenceLength", ["s"], ["n"])]  # fmt: skip
@@ -428,48 +410,6 @@ def test_recurrent_ops_read_rows_of_transposed_inputs(op: str) -> None:
     agree(model(nodes, [info("x", x, ["B", "T", 6])], ["y"], weights), {"x": x})
 
 
-@pytest.mark.parametrize("limit", [1, 5])
-def test_a_loop_that_counts_for_itself_and_stacks_is_compiled(limit: int) -> None:
-    """TensorFlow's loops over time: the number of rounds is in no input of the Loop."""
-    n = helper.make_node
-    body = helper.make_graph(
-        [n("Add", ["t", "one"], ["next"]), n("Less", ["next", "limit"], ["go"]), n("Gather", ["x", "t"], ["row"]),
-         n("Add", ["h", "row"], ["sum"]), n("Tanh", ["sum"], ["new"]), n("Identity", ["new"], ["out"])], "body",
-        [info("i", np.array(0)), info("c", np.array(True)), info("t", np.array(0)), info("h", f(3))],
-        [info("go", np.array(True)), info("next", np.array(0)), info("new", f(3)), info("out", f(3))])  # fmt: skip
-    nodes = [n("Loop", ["most", "yes", "zero", "h0"], ["last", "h1", "y"], body=body)]
-    weights = {"most": np.array(2**63 - 1), "yes": np.array(True), "zero": np.array(0), "one": np.array(1), "limit": np.array(limit)}
-    x, h = f(5, 3), f(3)
-    proto = model(nodes, [info("x", x), info("h0", h)], ["y", "h1"], weights)
-    assert hasattr(tw.compile(proto), "interface")  # one segment
-    agree(proto, {"x": x, "h0": h})
-
-
-def test_a_body_that_reads_one_value_under_two_names_takes_it_once() -> None:
-    """Branches and bodies that hand through what is around them name it again; each graph takes it once, however deep it lies."""
-    n, t, go, end = helper.make_node, f(2, 3), np.array(True), np.array(3)
-
-    def sides(out: str, then: list[Any], other: list[Any]) -> tuple[Any, ...]:
-        return tuple(helper.make_graph(nodes, name, [], [info(out, t)]) for name, nodes in (("then", then), ("other", other)))
-
-    def branch(cond: str, out: str, then: list[Any], other: list[Any]) -> Any:
-        a, b = sides(out, then, other)
-        return n("If", [cond], [out], then_branch=a, else_branch=b)
-
-    inner = helper.make_graph(
-        [n("Identity", ["c1"], ["go1"]), n("Identity", ["same"], ["again"]), branch("rate", "u", [n("Add", ["same", "x"], ["u"])],
-         [n("Sub", ["x", "again"], ["u"])]), n("Add", ["h", "u"], ["k"]), n("Add", ["k", "a"], ["h1"])],
-        "inner", [info("i1", end), info("c1", go), info("a", t)], [info("go1", go), info("h1", t)])
-    outer = helper.make_graph(
-        [n("Identity", ["c0"], ["go0"]), n("Identity", ["h"], ["same"]), n("Identity", ["yes"], ["on"]),
-         n("Loop", ["end", "on", "h"], ["h2"], body=inner), n("Add", ["h2", "x"], ["h0"]), n("Identity", ["same"], ["ys"])],
-        "outer", [info("i0", end), info("c0", go), info("h", t)], [info("go0", go), info("h0", t), info("ys", t)])
-    nodes = [n("Greater", ["s", "zero"], ["rate"]), n("Loop", ["end", "yes", "x"], ["y", "rows"], body=outer)]
-    proto = model(nodes, [info("x", t), info("s", np.float32(1))], ["y", "rows"], {"end": end, "yes": go, "zero": np.float32(0)})
-    for s in (-1.0, 1.0):
-        agree(proto, {"x": np.round(f(2, 3)), "s": np.array(s, np.float32)})
-
-
 def chosen_by_rate() -> Any:
     """Nested branches by a scalar whose results differ in their shapes, as resamplers have them."""
     def branch(rate: int, step: int, other: Any) -> list[Any]:
@@ -518,27 +458,6 @@ def test_a_result_that_scalars_decide_is_the_callers_own(monkeypatch: pytest.Mon
         m += 1
         w += 1
     assert session(x, np.array(2))[1] == 4 and not np.array_equal(session(x, np.array(2))[2], w)
-
-
-def test_what_a_loop_carries_unchanged_is_a_constant_of_its_body(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Weights that are handed through a loop, as exporters of Paddle write them; the loop is the host's."""
-    monkeypatch.setenv("TILEWRIGHT_CACHE_BYTES", "0")
-    n = helper.make_node
-    body = helper.make_graph(
-        [n("MatMul", ["h", "w"], ["p"]), n("Tanh", ["p"], ["h2"]), n("Identity", ["w"], ["w2"]),
-         n("ReduceMax", ["h2"], ["top"], keepdims=0), n("Less", ["top", "limit"], ["go2"]), n("NonZero", ["h2"], ["z"]),
-         n("Shape", ["z"], ["count"])],
-        "body", [info("i", np.array(1)), info("go", np.array(True)), info("h", f(2, 3)), info("w", f(3, 3))],
-        [info("go2", np.array(True)), info("h2", f(2, 3)), info("w2", f(3, 3)), info("count", np.array([1, 2]))])
-    nodes = [n("Loop", ["most", "yes", "x", "weight"], ["y", "same", "counts"], body=body)]
-    weights = {"weight": f(3, 3) * 0.5, "most": np.array(6), "yes": np.array(True), "limit": np.float32(5)}
-    proto = model(nodes, [info("x", f(2, 3))], ["y", "same", "counts"], weights)
-    agree(proto, {"x": f(2, 3)})
-    session: Any = tw.compile(proto)
-    session(f(2, 3))
-    (made,) = session._program.bodies.values()
-    taken = {name for s in made.start.next.values() if s.segment is not None for name, _, _ in s.segment.inputs}
-    assert "weight" in made.constants and taken and "weight" not in taken
 
 
 def test_providers_are_an_order_of_preference(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -241,7 +241,7 @@ def _logic(e: Export, n: Node, x: list[str]) -> Any:
     whole = e.node("Cast", [e.node("Cast", x, to=9)], to=6)
     found = e.node("ReduceMax" if op.name == "any" else "ReduceMin", [whole, e.constant(np.array(op.axes, np.int64))],
                    keepdims=int(op.keepdims))
-    return e.node("Greater", [found, e.constant(np.array(0, np.int32))])  # of no elements the largest is below zero
+    return e.node("Greater", [found, e.constant(np.array(0, np.int32))])  # the largest of no elements is below zero
 
 
 @writes("var", "std")
