@@ -20,6 +20,7 @@ from tests.fresh import fresh_rng
 from tilewright.array import machine
 from tilewright.array.api import elementwise, info, loops
 from tilewright.core import dtypes as dt
+from tilewright.runtime import eager_host as H
 
 LAYOUTS: dict[str, Any] = {
     "contiguous": lambda a: a,
@@ -424,3 +425,20 @@ def test_registers_of_narrow_elements(dtype: str, size: int) -> None:
     pairs += [] if dtype == "bool" else [(x + y, a + b), (x * y, a * b), (-x, -a), (tw.maximum(x, y), np.maximum(a, b))]
     for ours, theirs in pairs:
         np.testing.assert_array_equal(ours.numpy(), theirs)
+
+
+def test_host_code_is_kept_for_what_it_was_made_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its constants are part of what it is kept by: those of other modules are in none of the files that are read for it."""
+    texts: list[str] = []
+
+    class Seen:
+        def build(self, sources: Any, target: Any) -> Any:
+            texts.append(sources[0][0])
+            raise InterruptedError
+
+    monkeypatch.setattr(machine, "_cache", Seen)
+    for light in (H.CONSTANTS["JOB_LIGHT"], H.CONSTANTS["JOB_LIGHT"], 99):
+        monkeypatch.setitem(H.CONSTANTS, "JOB_LIGHT", light)
+        with pytest.raises(InterruptedError):
+            machine.Machine()
+    assert texts[0] == texts[1] != texts[2]

@@ -19,7 +19,7 @@ LAYER_NORM, NONZERO = (0, 0, 0, 0, 0, 0, 915794), (840535, 420140, 490186, 76818
 
 
 def counting(sizes: tuple[tuple[int, int], ...]) -> Sized:
-    """How many elements of whole numbers, less their mean, are not zero: where one of them is the mean, rounding says."""
+    """How many elements of integers, less their mean, are not zero: where one of them is the mean, rounding says."""
     steps = (Step(2, "wide", (0, 0), LAYER_NORM), Step(5, "reduce", (2, 0), NONZERO))
     return Sized(Function((Given(8, (-2,), 0), Given(0, (), 0)), steps, 1, True, False, 161627817), sizes)
 

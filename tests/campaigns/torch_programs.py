@@ -23,7 +23,7 @@ ODD = (float("nan"), float("inf"), float("-inf"), -0.0, 0.0, 1e30, 1e-30)
 REFUSED = ("torch.export", "needs float operands", "needs float or integer operands")
 UNITS = 64  # units of the last place, beside what inputs moved by one unit do
 DECIDED = 1 << 12  # units of the largest element that another decision on the way makes at least
-COARSE = 16  # units of the last place of a tensor's largest element: what lies within them of a whole number or of another number may be it
+COARSE = 16  # units of the last place of a tensor's largest element: what lies within them of an integer or of another number may be it
 Plan = list[tuple[int, int, Run]]
 
 

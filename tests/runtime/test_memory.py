@@ -5,11 +5,13 @@ from __future__ import annotations
 import gc
 import io
 import weakref
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tilewright.core.errors import ExecutionError
+from tilewright.runtime import outputs
 from tilewright.runtime.memory import ALIGNMENT, HUGE, Allocation, Arenas, available
 
 
@@ -89,3 +91,16 @@ def test_available_memory_is_what_the_system_says(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr("builtins.open", missing)
     assert available() == 1 << 62, "where the system says nothing, nothing is refused"
+
+
+def test_a_kept_block_of_another_size_is_never_handed_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread may change the order of the kept blocks between the look at one and taking it."""
+
+    class Turned(list[Allocation]):
+        def pop(self, index: Any = -1) -> Allocation:
+            self.reverse()
+            return super().pop(index)
+
+    small, large = Allocation(64), Allocation(4096)
+    monkeypatch.setattr(outputs, "_kept", Turned([small, large]))
+    assert outputs._take(4096).nbytes == 4096

@@ -111,7 +111,7 @@ def kernel_of(form: str, name: str, ins: tuple[dt.DType, ...], out: dt.DType) ->
     if name in WITHOUT or (name == "nextafter" and ins[0] in dt.SMALL):  # kernels widen small floats, whose steps are longer
         return 0
     target = host_target()
-    text = f"eager {form} {name} {' '.join(map(str, ins))} -> {out} {_stamp()} {_registered_outside()}"
+    text = f"eager {form} {name} {' '.join(map(str, ins))} -> {out} {H.ROW} {_stamp()} {_registered_outside()}"
     symbol = "tw_e_" + blake2b(text.encode(), digest_size=10).hexdigest()
     key = object_key(text, target)
     code = _cache().get(key)
@@ -244,7 +244,8 @@ class Machine:
         target = host_target()
         modules = (H, eager_loops, eager_calls, eager_views, eager_reductions, eager_device)
         sources = [*(Path(str(m.__file__)) for m in modules), Path(__file__).parents[1] / "target/cpu/host_code.py"]
-        text = "host code " + blake2b(b"".join(p.read_bytes() for p in sources), digest_size=20).hexdigest()
+        given = f"{sorted(H.CONSTANTS.items())} {sorted(H.BLOCKS.items())}".encode()  # some are made of what other modules say
+        text = "host code " + blake2b(b"".join([given, *(p.read_bytes() for p in sources)]), digest_size=20).hexdigest()
         externals = ("PyErr_Clear", "PyType_GenericAlloc", "Py_DecRef", "PyObject_GetAttr", "PyLong_AsLongAndOverflow",
                      "PyObject_Vectorcall", "PyObject_VectorcallMethod", "PyObject_GetItem", "PyObject_GetBuffer",
                      "PyNumber_MatrixMultiply", "Py_IncRef", "PyLong_FromLong", "PyList_Append", "PyEval_SaveThread",

@@ -45,7 +45,10 @@ def _take(nbytes: int) -> Allocation:
     for i in range(len(_kept) - 1, -1, -1):
         try:
             if _kept[i].nbytes == nbytes:
-                return _kept.pop(i) if _kept[i].nbytes == nbytes else Allocation(nbytes)
+                block = _kept.pop(i)
+                if block.nbytes == nbytes:
+                    return block
+                _give(block)  # another thread has changed the order
         except IndexError:  # another thread took one
             break
     return Allocation(nbytes)
