@@ -224,7 +224,7 @@ class _Level:
         def words_at(place: Ix | int) -> list[Tile]:
             return [self._word(b.minimum(place + u, stop - 1)) for u in range(n)]
 
-        ahead = words_at(first)  # of words that name rows two steps, and one step of the names
+        ahead = words_at(first)  # words that name rows are two steps ahead, what they name one
         ahead += [] if self.ids is None else [*words_at(first + n), *(i for w in ahead for i in self._named(w))]
         with b.loop(first, stop, n, [none, b.full((self.strip,), 0, self.wide), no, *ahead]) as loop:
             current, total, number, *words = loop.carried  # the row of the segment, what it has so far, and which of the chunk it is
