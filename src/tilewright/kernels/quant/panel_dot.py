@@ -19,6 +19,8 @@ from .panels import LANES, PanelFormat
 
 NIBBLES = 0x0F0F0F0F
 UPPER = -0x0F0F0F10  # 0xF0F0F0F0
+DISTANCE = 8 << 10  # bytes that one row asks for ahead of use in long panels: beyond the page, well inside L2
+LINE = 64
 
 
 class PanelKernel:
@@ -42,7 +44,9 @@ class PanelKernel:
 
     def bind_panels(self, buffer: Buffer, panels: Dim, k: int) -> None:
         blocks = k // self.f.elements
+        self.panel_bytes = blocks * self.f.bytes
         self.views = {name: self._field(buffer, name, dtype, at, size, panels, blocks) for name, dtype, at, size in self._fields()}
+        self.lines = self.call.view("lines", i32, buffer, Layout((panels, self.panel_bytes // 4), (self.panel_bytes // 4, 1)))
 
     def _fields(self) -> list[tuple[str, DType, int, int]]:
         """Name, dtype, byte offset and element count of what a block of a panel holds."""
@@ -92,6 +96,8 @@ class PanelKernel:
         scale_a = b.load(self.ad, (*self.at, row, column), (rows, 1))
         halves = [b.load(self.asum, (*self.at, row, column * 2 + h), (rows, 1)) for h in range(2)]
         totals = self._dots(row, rows, panels, column, block, sub, halves)
+        if rows == 1 and self.f.low == 4:
+            self._ask_ahead(panels, block, sub)
         for s, panel in enumerate(panels):
             for i, total in enumerate(totals[s]):
                 scale = self._half("scale", panel, block, 0 if f.shared else sub * f.scales + i)
@@ -102,6 +108,16 @@ class PanelKernel:
                 minimum = self._half("min", panel, block, 0 if f.shared else sub)
                 accs[s] = b.fma(-(minimum * tops[s][1]) if f.super_scales else minimum, weighted, accs[s])
         return accs
+
+    def _ask_ahead(self, panels: list[Ix | int], block: Ix | int, sub: Ix | int) -> None:
+        """One row reads the panels once, as fast as memory gives them: every line is asked for ahead of its use, across pages, where the
+        hardware's own prefetch stops. Short panels ask for those that come after the ones at hand, long ones for their own bytes. (Bytes
+        that need no unpacking are read far enough ahead by a core that executes out of order.)"""
+        short, size = self.panel_bytes < 2 * DISTANCE, self.f.bytes // self.f.groups
+        for panel in panels:
+            for line in range(0, size, LINE):
+                at = block * (self.f.bytes // 4) + sub * (size // 4) + (line if short else line + DISTANCE) // 4
+                self.call.b.prefetch(self.lines, (panel + len(panels) if short else panel, at), locality=2)
 
     def _dots(
         self, row: Ix | int, rows: int, panels: list[Ix | int], column: Ix | int, block: Ix | int, sub: Ix | int, halves: list[Tile]
