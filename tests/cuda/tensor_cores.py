@@ -89,7 +89,10 @@ def run_product(kernel: GemmKernel, heap: Heap, words: Sequence[int], env: dict[
         parts = seen.reshape(*seen.shape[:2], -1, kernel.channels), b.reshape(b.shape[0], -1, each, b.shape[2])
         total = np.einsum("tmgc,tgnc->mgn", *parts, optimize=True).reshape(1, seen.shape[1], -1)
     else:
-        total = np.einsum("bmk,bnk->bmn" if kernel.transposed_b else "bmk,bkn->bmn", a, b)
+        b = b if kernel.transposed_b else b.swapaxes(1, 2)
+        deep = max(a.shape[2], b.shape[2])  # TMA gives zeros behind the end of either
+        a, b = (np.pad(x, ((0, 0), (0, 0), (0, deep - x.shape[2]))) for x in (a, b))
+        total = np.einsum("bmk,bnk->bmn", a, b)
     data, index = tensor(heap, result, words, env)
     assert index.shape == total.shape, (index.shape, total.shape)
     data[index] = total.astype(result.dtype.np)

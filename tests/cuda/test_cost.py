@@ -79,6 +79,15 @@ def test_windows_that_threads_gather_again_for_every_tap_are_named(monkeypatch: 
     assert "windows are gathered 9 times over" in found and us > 2 * once
 
 
+def test_parts_of_k_are_predicted_as_parts() -> None:
+    """A gradient of weights shares its pixels among all SMs: a tile takes one part of them."""
+    op = o.WeightGradient(kernel=(3, 3), stride=(1, 1), dilation=(4, 4), padding=((4, 4),) * 2)
+    g = graph(lambda a, b: op(a, b), (bf16, (32, 64, 56, 56)), (bf16, (32, 64, 56, 56)))
+    session: Any = tw.compile(g, target="sm_90a")
+    (gradient,) = (x for x in describe_launches(session, {})[0] if x["kernel"].startswith("conv_window_gradient"))
+    assert gradient["reason"] == "" and 5 < gradient["predicted_us"] < 30
+
+
 def test_what_a_prediction_is_made_of() -> None:
     """Few blocks, other units and the launch itself."""
     g = graph(lambda a, b: o.Matmul(transpose_b=True)(a, b), (f32, (4096, 4096)), (f32, (4096, 4096)))

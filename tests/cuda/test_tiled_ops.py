@@ -9,6 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+import torch
 
 import tilewright.ops as o
 from tests.cuda.launching import Emulated, graph, reference
@@ -390,6 +391,21 @@ def test_messages_are_read_where_they_are_summed(count: int, shape: tuple[int, .
         e(*given)
         assert e.errors[2:].tolist() == [place, wrong]
         at[place] = right
+
+
+@pytest.mark.parametrize("shape, long, parts", [((9, 50), 700, 3), ((4, 20, 3), 120, 1), ((17, 11), 250, 0)])
+def test_elements_at_indices_along_an_axis_are_sorted_row_by_row(shape: tuple[int, ...], long: int, parts: int) -> None:
+    """Rows that a block holds are sorted in one launch, several short ones together; else all of them at once."""
+    rng = fresh_rng()
+    at = (shape[0], long, *shape[2:])
+    x, updates = (rng.standard_normal(s).astype(np.float32) for s in (shape, at))
+    ids = rng.integers(0, shape[1], at)
+    g = graph(lambda x, i, u: o.ScatterAlong(axis=1, mode="add")(x, i, u), (f32, shape), (i64, at), (f32, at))
+    made = Emulated(g)
+    found = [x for x in made.program.launches if "radix" in x.kernel.name]
+    assert (len(found) == 1) == (parts > 0) and (not parts or found[0].grid == parts)
+    want = torch.from_numpy(x.astype(np.float64)).scatter_add(1, torch.from_numpy(ids), torch.from_numpy(updates.astype(np.float64)))
+    np.testing.assert_allclose(made(x, ids, updates)[0], want.numpy(), rtol=1e-5, atol=1e-5)
 
 
 def test_a_gather_that_others_read_stays_whole() -> None:

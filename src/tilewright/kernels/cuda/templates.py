@@ -52,7 +52,6 @@ from ..quant.cuda.packed_rows import CudaQGather, CudaQuantizeRows
 from ..quant.cuda.qdot import CudaQDot
 from ..quant.cuda.qgemm import CudaQGemm
 from ..rows.cuda.arg_reduce import CudaArgReduce
-from ..rows.cuda.channel_sums import CudaChannelSums
 from ..rows.cuda.cross_entropy import CudaCrossEntropy
 from ..rows.cuda.long_norm import LongNorm
 from ..rows.cuda.norm_backward import CudaNormBackward
@@ -114,7 +113,6 @@ CUDA_TEMPLATES: list[Template] = [
     HopperAttentionBackward(),
     MmaAttentionBackward(),
     CudaNormBackward(),
-    CudaChannelSums(),
     CudaIndexOrder(),
     CudaScatterOrdered(),
     CudaScatterSet(),

@@ -15,7 +15,7 @@ from math import prod
 
 from ...core.dtypes import DType, f64
 from ...core.target_spec import TargetSpec
-from ...kernels.conv.cuda.kernels import ConvKernel, PatchKernel
+from ...kernels.conv.cuda.kernels import ConvKernel, PatchKernel, WindowGradientKernel
 from ...kernels.cuda.kernel import BlockKernel
 from ...kernels.cuda.tiled import TiledKernel, multiply_adds
 from ...tile.ir import Kernel
@@ -92,7 +92,8 @@ def bytes_in_flight(text: str) -> int:
 def steps_of(kernel: Kernel, words: Sequence[int | None]) -> tuple[int, int]:
     """Tiles of a convolution by TMA, and the steps of K of each: few channels leave most of a step empty."""
     *_, steps, tiles = (0, 0, *words) if isinstance(kernel, ConvKernel) else (0, 0)
-    return tiles or 0, steps or 0
+    parts = kernel.parts if isinstance(kernel, WindowGradientKernel) else 1  # of K, which are tiles of their own
+    return tiles or 0, -(-(steps or 0) // parts)
 
 
 def predict(kernel: Kernel, blocks: int, threads: int, flops: float, nbytes: float, target: TargetSpec, text: str,

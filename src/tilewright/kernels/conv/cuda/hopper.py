@@ -459,7 +459,8 @@ def conv_launch(region: Region, at: Windowed, x: Operand, w: Operand, size: tupl
     call.view("b", w.type.dtype, w.buffer, w.layout)
     taps, own = prod(at.taps), channels // groups
     if along:
-        b_map = TensorMap(word, w.type.dtype, (n, own, 1), (w.layout.strides[1] * 2, w.layout.strides[1] * own * 2), (BK, BK, 1), 128)
+        deep, hop = w.layout.shape[1], w.layout.strides[1] * 2  # fewer than `own` where the image is padded: no memory lies behind them
+        b_map = TensorMap(word, w.type.dtype, (n, deep, 1), (hop, hop * deep), (BK, BK, 1), 128)
     else:
         steps = (w.layout.strides[0] * item, w.layout.strides[1] * item)
         b_map = TensorMap(word, w.type.dtype, (own, n, taps), steps, (step, config.bn, 1), 128, rounded)

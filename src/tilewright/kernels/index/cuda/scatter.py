@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import reduce
 
-from ....core.dims import Dim, bounds, ceildiv, minimum
+from ....core.dims import Dim, Shape, bounds, ceildiv, minimum, product
 from ....core.dtypes import DType, compute_dtype, i32, u64
 from ....core.target_spec import TargetSpec
 from ....ir.layout import Layout
@@ -27,7 +27,7 @@ from ...launch import Buffer, Launch
 from ...pointwise.copies import copy_launch
 from ...pointwise.pointwise import unravel
 from ...region import Operand, Region, narrow, widen
-from ...sort.cuda.radix import Words
+from ...sort.cuda.radix import ITEMS, THREADS, Words
 from ...sort.keys import RADIX, index_of, word
 from ...template import Template
 from ..gather import report_index
@@ -55,7 +55,7 @@ class CudaIndexOrder(Template):
             launches.append(copy_launch(made.buffer.name, ids, made, target, "copy: indices must be contiguous"))
             ids = made
         count = result.type.shape[0]
-        words = Words(region.name, 1, count)
+        words = Words(region.name, *sorted_parts(shape, axis, op.rows, steps))
         shifts = range(0, max(1, most.bit_length()), RADIX)
         moves = 1 if words.blocks == 1 else len(shifts)
         if moves % 2:
@@ -78,6 +78,19 @@ class CudaIndexOrder(Template):
         launch = call.finish(count, bytes_=ids.type.nbytes + count * 8, note="words of row and place")
         launch.kernel = on_threads(launch.kernel, 1, BLOCK)
         return [*launches, launch, *words.sort(list(shifts))]
+
+
+def sorted_parts(shape: Shape, axis: int, rows: Dim, steps: Sequence[int]) -> tuple[Dim, Dim]:
+    """How many parts of the indices are sorted by themselves, one after the other, and how long each is: runs along the axes before `axis`,
+    whose rows rise from one to the next, where a block holds enough of them."""
+    count = product(shape)
+    ends = [n * s for n, s in zip((*shape[:axis], rows, *shape[axis + 1 :]), steps, strict=True)]
+    rise = all(isinstance(e, int) and e <= s for s, e in zip(steps, ends[1:], strict=False))
+    outer, each = product(shape[:axis]), product(shape[axis:])
+    if not (rise and isinstance(outer, int) and isinstance(each, int) and 0 < each <= ITEMS):
+        return 1, count
+    together = max(m for m in range(1, ITEMS // each + 1) if outer % m == 0)
+    return (outer // together, each * together) if each * together >= THREADS else (1, count)
 
 
 class CudaScatterOrdered(Template):
