@@ -64,6 +64,35 @@ def squares(count):
     return total(words, count)
 
 
+def odd_ones(words, count, step):
+    found = 0
+    for i in range(count):
+        if words[i] & 1 == 0:
+            continue
+        found += words[i]
+        words[i] -= 1
+        if found > 1000:
+            break
+    for i in range(step, count, 2):
+        words[i] = 0 - words[i]
+    return found * 100 + min(i, count) * 10 + max(found, -1)
+
+
+def decided(a, b, c):
+    return a and b or c
+
+
+def chosen(a, b):
+    words = [a, b if a < b else a, not a]
+    block[2] = words[1]
+    return words[0] + 10 * words[1] + 100 * words[2] + 1000 * (a < b and a)
+
+
+def seconds_of(pair):
+    pair.second += 3
+    return pair.second * 2 + pair.low
+
+
 def bytes_of(at, value):
     st8(at, value)
     st16(at + 2, value)
@@ -74,8 +103,10 @@ def bytes_of(at, value):
 
 @pytest.fixture(scope="module")
 def code() -> Any:
-    names = {"gcd": 2, "collatz": 2, "truth": 3, "total": 2, "squares": 1, "bytes_of": 2}
-    text, externals = compile_host(SOURCE, {"LARGE": 1 << 40}, {"block": 4}, [*names])
+    names = {"gcd": 2, "collatz": 2, "truth": 3, "total": 2, "squares": 1, "odd_ones": 3, "decided": 3, "chosen": 2, "seconds_of": 1,
+             "bytes_of": 2}
+    fields = {"second": ("ld64", 8), "low": ("ldi32", 0)}
+    text, externals = compile_host(SOURCE, {"LARGE": 1 << 40}, {"block": 4}, [*names], fields=fields)
     assert not externals
     library = Library([compile_ir(text, host_target())], [*names, "block"])
     word: Any = ctypes.c_int64
@@ -83,7 +114,7 @@ def code() -> Any:
 
 
 def test_it_computes_what_python_computes(code: Any) -> None:
-    names: dict[str, Any] = {"LARGE": 1 << 40}
+    names: dict[str, Any] = {"LARGE": 1 << 40, "block": [0] * 4}
     exec(SOURCE, names)
     for a, b in ((48, 36), (17, 5), (0, 9), (1 << 40, 6)):
         assert code["gcd"](a, b) == names["gcd"](a, b)
@@ -93,6 +124,10 @@ def test_it_computes_what_python_computes(code: Any) -> None:
         for b in (0, 2):
             for c in (0, 2, 11):
                 assert code["truth"](a, b, c) == names["truth"](a, b, c)
+                assert code["decided"](a, b, c) == names["decided"](a, b, c)
+    for a, b in ((0, 3), (3, 0), (2, 5), (-4, 0)):
+        assert code["chosen"](a, b) == names["chosen"](a, b)
+        assert ctypes.c_int64.from_address(code["library"].address("block") + 16).value == names["block"][2]
 
 
 def test_memory(code: Any) -> None:
@@ -100,14 +135,20 @@ def test_memory(code: Any) -> None:
     assert code["total"](ctypes.addressof(words), 4) == 13
     assert code["squares"](10) == 285
     assert ctypes.c_int64.from_address(code["library"].address("block") + 8).value == 10
+    odd = (ctypes.c_int64 * 5)(1, 2, 3, 4, 2000)
+    assert code["odd_ones"](ctypes.addressof(odd), 5, 1) == 400 + 5 * 10 + 4  # the variable of a loop ends at the first number behind it
+    assert list(odd) == [0, -2, 2, -4, 2000]
+    pair = (ctypes.c_int64 * 2)(0xFFFFFFFF, 39)
+    assert code["seconds_of"](ctypes.addressof(pair)) == 83 and list(pair) == [0xFFFFFFFF, 42]
     assert code["bytes_of"](ctypes.addressof(words), -2) == 254 + 65534 - 2
 
 
 @pytest.mark.parametrize(("body", "text"), [
-    ("return a + missing", "line 3: no name missing"), ("for i in a: pass", "no statement For"),
+    ("return a + missing", "line 3: no name missing"), ("for i in a: pass", "a loop goes over a range"),
     ("return a < 1 < 2", "one comparison at a time"),
-    ("return [a]", "no expression List"), ("return a ** 2", "no operator Pow"), ("return g(a) + g(a, a)", "g takes 1 arguments"),
-], ids=range(6))
+    ("return a.size", "no field size"), ("return (a,)", "no expression Tuple"),
+    ("return a ** 2", "no operator Pow"), ("return g(a) + g(a, a)", "g takes 1 arguments"),
+], ids=range(7))
 def test_what_it_does_not_know(body: str, text: str) -> None:
     with pytest.raises(CompileError, match=text):
         compile_host(f"\ndef f(a):\n    {body}\n", {}, {}, ["f"])

@@ -252,7 +252,7 @@ class Machine:
                      "PyEval_RestoreThread", "PyObject_GC_UnTrack", "PyObject_GC_Del", "PyObject_ClearWeakRefs")
 
         def write() -> str:
-            made, used = compile_host(H.source(), H.CONSTANTS, H.BLOCKS, H.EXPORTS, eager_loops.GIVEN)
+            made, used = compile_host(H.source(), H.CONSTANTS, H.BLOCKS, H.EXPORTS, eager_loops.GIVEN, H.FIELDS)
             assert set(used) <= set(externals), used
             lines = (made + eager_loops.vector_ir()).splitlines()
             return "".join(f"{line[:-2]} {target.attributes} {{\n" if line.startswith("define ") else f"{line}\n" for line in lines)

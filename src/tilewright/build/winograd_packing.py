@@ -48,15 +48,31 @@ def winograd_packer(weights: Array, tile: int, packed: Packed) -> Callable[[Arra
     return fill
 
 
+SOURCE = """
+def tw_winograd(source, out, have, channels, line, step, plane):
+    for c in range(channels):
+        for j in range(0, WIDTH, LANES):
+            transform(out + (c * WIDTH + j) * 4, source + c * step, j, have, line, plane)
+"""
+
+
 @cache
 def _library(target: TargetSpec, tile: int, width: int) -> Library:
-    (code,), _ = CodeCache().compile([_text(target, tile, width)], target)
+    constants = {"WIDTH": width, "LANES": target.vector_bits // 64}
+
+    def text() -> str:
+        from ..target.cpu.host_code import compile_host
+
+        loops, _ = compile_host(SOURCE, constants, {}, ["tw_winograd"], ["transform"], attributes=target.attributes)
+        return loops + _transform(target, tile)
+
+    (code,), _ = CodeCache().build([(f"winograd {tile} {constants} {SOURCE}", text)], target)
     return Library([code], ["tw_winograd"])
 
 
-def _text(target: TargetSpec, tile: int, width: int) -> str:
-    """dst[row, column, c, j] = (G w[j, c] Gᵀ)[row, column] for a panel of results j, those from `have` on zero. `plane`: bytes from one
-    element of the transformed tile to the next."""
+def _transform(target: TargetSpec, tile: int) -> str:
+    """transform(to, from, j, have, line, plane) as LLVM text: to[row, column, j] = (G w[j] Gᵀ)[row, column] for as many results from j on
+    as a register has lanes, those from `have` on zero. `plane`: bytes from one element of the transformed tile to the next."""
     lanes = target.vector_bits // 64
     f64, f32, i1 = f"<{lanes} x double>", f"<{lanes} x float>", f"<{lanes} x i1>"
     lines: list[str] = []
@@ -104,31 +120,11 @@ def _text(target: TargetSpec, tile: int, width: int) -> str:
     return f"""
 declare i64 @llvm.smin.i64(i64, i64)
 declare {f64} @llvm.fmuladd.v{lanes}f64({f64}, {f64}, {f64})
-define void @tw_winograd(ptr %src, ptr %dst, i64 %have, i64 %channels, i64 %line, i64 %step, i64 %plane) {target.attributes} {{
-entry:
+define internal i64 @transform(i64 %to, i64 %from, i64 %j, i64 %have, i64 %line, i64 %plane) nounwind {target.attributes} {{
+  %s = inttoptr i64 %from to ptr
+  %d = inttoptr i64 %to to ptr
   %end = sub i64 %have, 1
-  %any = icmp sgt i64 %channels, 0
-  br i1 %any, label %channel, label %out
-channel:
-  %c = phi i64 [ 0, %entry ], [ %c1, %done ]
-  %so = mul i64 %c, %step
-  %s = getelementptr i8, ptr %src, i64 %so
-  %do = mul i64 %c, {width * 4}
-  %dc = getelementptr i8, ptr %dst, i64 %do
-  br label %some
-some:
-  %j = phi i64 [ 0, %channel ], [ %j1, %some ]
-  %jo = mul i64 %j, 4
-  %d = getelementptr i8, ptr %dc, i64 %jo
 {body}
-  %j1 = add i64 %j, {lanes}
-  %more = icmp slt i64 %j1, {width}
-  br i1 %more, label %some, label %done
-done:
-  %c1 = add i64 %c, 1
-  %next = icmp slt i64 %c1, %channels
-  br i1 %next, label %channel, label %out
-out:
-  ret void
+  ret i64 0
 }}
 """

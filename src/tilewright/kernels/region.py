@@ -70,6 +70,11 @@ class Region:
         assert isinstance(found, kinds)
         return found
 
+    @property
+    def places(self) -> list[Operand]:
+        """The operands of an anchor that a template has found to come from memory."""
+        return [self.given(v) for v in self.node.operands]
+
     def given(self, value: Value) -> Operand:
         """The operand behind a body value that a template has found to have one."""
         found = self.operand(value)

@@ -68,11 +68,11 @@ def report(signal, job, thunk):
         return
     file = ld64(address(tw_crash_file))
     syscall(WRITE, file, name, size, 0, 0, 0)
-    row = ld64(job + 8 * JOB_NAMES)
+    row = job[JOB_NAMES]
     if row != 0:
         row += 16 * thunk
-    if row != 0 and ld64(row) != 0:
-        syscall(WRITE, file, ld64(row), ld64(row + 8), 0, 0, 0)
+    if row != 0 and row[0] != 0:
+        syscall(WRITE, file, row[0], row[1], 0, 0, 0)
     else:
         syscall(WRITE, file, address(crash_unnamed), UNNAMED_BYTES, 0, 0, 0)
 
@@ -81,15 +81,13 @@ def tw_crash(signal, info, context):
     signal = signal & 4294967295
     thread = myself()
     own = slot(thread)
-    job = ld64(own + 8)
-    if ld64(own) == thread and job != 0:
+    job = own[1]
+    if own[0] == thread and job != 0:
         if exchange64_ordered(address(crash_claimed), 1) == 0:
-            report(signal, job, ld64(own + 16))
+            report(signal, job, own[2])
         else:
-            waited = 0
-            while waited < PATIENCE:
+            for waited in range(PATIENCE):
                 syscall(GETTID, 0, 0, 0, 0, 0, 0)
-                waited += 1
     sigaction(signal, address(tw_crash_actions) + signal * SIGACTION, 0)
     if ldi32(info + 8) <= 0:  # by somebody, and not by an instruction that runs again
         syscall(TGKILL, getpid(), syscall(GETTID, 0, 0, 0, 0, 0, 0), signal, 0, 0, 0)

@@ -25,144 +25,129 @@ STATE = ("PLACED", "P_KEY", "P_ADDRESS", "P_STREAM", "P_HOME", "P_KEEP", "P_HEAD
 CONSTANTS = {"ARGUMENTS": ARGUMENTS, "PLACES": PLACES, "WAYS": WAYS, "KEY_BYTES": KEY, "ENTRY_BYTES": ENTRY, "CONFIG_BYTES": 56,
              "CONFIG_STREAM": 32,
              "LAUNCH_BYTES": 8 * len(LAUNCH), "ROOM_BYTES": 8 * len(ROOM), "BUFFER_BYTES": 8 * BUFFERS, "WORD_BYTES": 8 * WORDS}
-CONSTANTS |= {f"{prefix}{name}": 8 * k for prefix, names in (("D_", PLAN), ("L_", LAUNCH), ("R_", ROOM)) for k, name in enumerate(names)}
+CONSTANTS |= {f"{prefix}{name}": k for prefix, names in (("D_", PLAN), ("L_", LAUNCH), ("R_", ROOM)) for k, name in enumerate(names)}
 
 SOURCE = '''
 def place_of(x):
-    s = address(state)
-    if ld64(s + S_PLACED) == 0 or ld64(x + 8) != ld64(s + S_ARRAY):
+    if state[S_PLACED] == 0 or x.type != state[S_ARRAY]:
         return 0
-    node = ld64(x + ld64(s + S_NODE))
-    if node == 0 or ld64(node + 8) != ld64(s + S_PLACED):
+    node = ld64(x + state[S_NODE])
+    if node == 0 or node.type != state[S_PLACED]:
         return 0
     return node
 
 
+def told(function, args, count):  # whether a function of Python, whose result is nobody's, has run
+    done = PyObject_Vectorcall(function, args, count, 0)
+    if done == 0:
+        PyErr_Clear()
+        return 0
+    Py_DecRef(done)
+    return 1
+
+
+def refer(owner, field, object):  # a field of a new object
+    Py_IncRef(object)
+    st64(owner + field, object)
+
+
 def header_there(x):  # the header of an Array on a GPU, through which nothing may be read
-    s = address(state)
     node = place_of(x)
     if node == 0:
         return 0
-    h = ld64(node + ld64(s + S_P_HEADER))
+    h = ld64(node + state[S_P_HEADER])
     if h == 0:
-        one = stack(8)
-        st64(one, node)
-        done = PyObject_Vectorcall(ld64(s + S_HEADED), one, 1, 0)
-        if done == 0:
-            PyErr_Clear()
+        if not told(state[S_HEADED], [node], 1):
             return 0
-        Py_DecRef(done)
-        h = ld64(node + ld64(s + S_P_HEADER))
+        h = ld64(node + state[S_P_HEADER])
     return h
 
 
 def header_anywhere(x):
-    h = header_of(x)
-    if h == 0:
-        return header_there(x)
-    return h
+    return header_of(x) or header_there(x)
 
 
 def wrap_there(stream, h):  # an Array of the header of a view, whose reference it takes
-    s = address(state)
-    node = PyType_GenericAlloc(ld64(s + S_PLACED), 0)
+    node = PyType_GenericAlloc(state[S_PLACED], 0)
     if node == 0:
         PyErr_Clear()
         Py_DecRef(h)
         return 0
-    st64(node + ld64(s + S_P_HEADER), h)
-    Py_IncRef(stream)
-    st64(node + ld64(s + S_P_STREAM), stream)
-    made = PyType_GenericAlloc(ld64(s + S_ARRAY), 0)
+    st64(node + state[S_P_HEADER], h)
+    refer(node, state[S_P_STREAM], stream)
+    made = PyType_GenericAlloc(state[S_ARRAY], 0)
     if made == 0:
         PyErr_Clear()
         Py_DecRef(node)
         return 0
-    st64(made + ld64(s + S_NODE), node)
+    st64(made + state[S_NODE], node)
     return made
 
 
 def wrap_beside(x, h):
     if header_of(x) != 0:
         return wrap(h)
-    return wrap_there(ld64(place_of(x) + ld64(address(state) + S_P_STREAM)), h)
+    return wrap_there(ld64(place_of(x) + state[S_P_STREAM]), h)
 
 
 def is_operand(x):
-    t = ld64(x + 8)
-    s = address(state)
-    return place_of(x) != 0 or t == ld64(s + S_FLOAT) or t == ld64(s + S_LONG)
+    t = x.type
+    return place_of(x) != 0 or t == state[S_FLOAT] or t == state[S_LONG]
 
 
 def given_count(nargs, names):
-    if names != 0:
-        return nargs + ld64(names + 16)
-    return nargs
+    return nargs + (names[2] if names != 0 else 0)
 
 
 def on_device(args, count):
-    i = 0
-    while i < count:
-        if place_of(ld64(args + 8 * i)) != 0:
+    for i in range(count):
+        if place_of(args[i]) != 0:
             return 1
-        i += 1
     return 0
 
 
 def device_key(key, table, args, nargs, names):  # whether the call has one
-    s = address(state)
     count = given_count(nargs, names)
     if count > ARGUMENTS:
         return 0
-    st64(key, table)
-    st64(key + 8, names)
-    st64(key + 16, nargs)
+    copy(key, [table, names, nargs], 24)
     kinds = count
-    over = stack(8)
-    i = 0
-    while i < ARGUMENTS:
+    for i in range(ARGUMENTS):
         word = 0
         kind = 0
         if i < count:
-            x = ld64(args + 8 * i)
-            t = ld64(x + 8)
+            x = args[i]
+            t = x.type
             node = place_of(x)
             word = x
             if node != 0:
                 kind = 1
-                word = ld64(node + ld64(s + S_P_KEY))
+                word = ld64(node + state[S_P_KEY])
                 if word == 0:
-                    st64(over, node)
-                    done = PyObject_Vectorcall(ld64(s + S_KEYED), over, 1, 0)
-                    if done == 0:
-                        PyErr_Clear()
+                    if not told(state[S_KEYED], [node], 1):
                         return 0
-                    Py_DecRef(done)
-                    word = ld64(node + ld64(s + S_P_KEY))
-            elif t == ld64(s + S_FLOAT):
+                    word = ld64(node + state[S_P_KEY])
+            elif t == state[S_FLOAT]:
                 kind = 2
-                word = ld64(x + 16)
-            elif t == ld64(s + S_LONG):
+                word = x[2]
+            elif t == state[S_LONG]:
                 kind = 3
-                st64(over, 0)
+                over = [0]
                 word = PyLong_AsLongAndOverflow(x, over)
                 if ld32(over) != 0:
                     return 0
         kinds = kinds * 4 + kind
-        st64(key + 32 + 8 * i, word)
-        i += 1
-    st64(key + 24, kinds)
+        key[4 + i] = word
+    key[3] = kinds
     return 1
 
 
 def device_entry(key):
     h = 0
-    i = 0
-    while i < KEY_BYTES:
+    for i in range(0, KEY_BYTES, 8):
         h = (h ^ ld64(key + i)) * 1099511628211
         h = h ^ ((h >> 29) & 34359738367)
-        i += 8
-    return ld64(address(state) + S_KNOWN) + ENTRY_BYTES * (h & (PLACES - WAYS))
+    return state[S_KNOWN] + ENTRY_BYTES * (h & (PLACES - WAYS))
 
 
 def tw_device_learn(table, args, nargs, names, plan):
@@ -171,7 +156,7 @@ def tw_device_learn(table, args, nargs, names, plan):
         return 0
     entry = device_entry(key)
     i = 0
-    while i < WAYS - 1 and ld64(entry) != 0 and not same_key(entry, key):
+    while i < WAYS - 1 and entry[0] != 0 and not same_key(entry, key):
         entry += ENTRY_BYTES
         i += 1
     copy(entry, key, KEY_BYTES)
@@ -180,44 +165,32 @@ def tw_device_learn(table, args, nargs, names, plan):
 
 
 def same_key(entry, key):
-    i = 0
-    while i < KEY_BYTES:
+    for i in range(0, KEY_BYTES, 8):
         if ld64(entry + i) != ld64(key + i):
             return 0
-        i += 8
     return 1
 
 
 def device_plan(key):
     entry = device_entry(key)
-    i = 0
-    while i < WAYS:
+    for i in range(WAYS):
         if same_key(entry, key):
             return ld64(entry + KEY_BYTES)
         entry += ENTRY_BYTES
-        i += 1
     return 0
 
 
 def number_of(object):
-    over = stack(8)
-    st64(over, 0)
-    return PyLong_AsLongAndOverflow(object, over)
+    return PyLong_AsLongAndOverflow(object, [0])
 
 
 def device_stream(plan):  # the current one, as an object; 0 where the plan is not for it
-    s = address(state)
-    zero = ld64(s + S_ZERO)
-    chosen = ld64(s + S_CURRENT)
-    if ld64(s + S_STREAMS) != 0:
-        chosen = ld64(s + S_CHOSEN)
-    one = stack(8)
-    st64(one, zero)
-    stream = PyObject_Vectorcall(chosen, one, 1, 0)
+    zero = state[S_ZERO]
+    stream = PyObject_Vectorcall(state[S_CHOSEN] if state[S_STREAMS] != 0 else state[S_CURRENT], [zero], 1, 0)
     if stream == 0:
         PyErr_Clear()
         return 0
-    if stream != zero and (ld64(plan + D_ANY) == 0 or number_of(stream) < 1):
+    if stream != zero and (plan[D_ANY] == 0 or number_of(stream) < 1):
         Py_DecRef(stream)
         return 0
     return stream
@@ -228,155 +201,110 @@ def same_stream(a, b):
 
 
 def addressed(plan, args, count, at, stream):  # the addresses of operands; whether the stream may use all of them at once
-    s = address(state)
-    i = 0
-    while i < count:
-        node = place_of(ld64(args + 8 * i))
+    for i in range(count):
+        node = place_of(args[i])
         if node == 0:
-            st64(at + 8 * i, ld64(ld64(plan + D_CONSTANTS) + 8 * i))
+            at[i] = plan[D_CONSTANTS][i]
         else:
-            if not same_stream(ld64(node + ld64(s + S_P_STREAM)), stream) or not same_stream(ld64(node + ld64(s + S_P_HOME)), stream):
+            if not same_stream(ld64(node + state[S_P_STREAM]), stream) or not same_stream(ld64(node + state[S_P_HOME]), stream):
                 return 0
-            st64(at + 8 * i, number_of(ld64(node + ld64(s + S_P_ADDRESS))))
-        i += 1
+            at[i] = number_of(ld64(node + state[S_P_ADDRESS]))
     return 1
 
 
 def given_back(plan, objects, count, stream):
-    s = address(state)
-    two = stack(16)
-    j = 0
-    while j < count:
-        if stream == ld64(s + S_ZERO):
-            PyList_Append(ld64(ld64(plan + D_ROOMS) + ROOM_BYTES * j + R_KEPT), ld64(objects + 8 * j))
+    for j in range(count):
+        if stream == state[S_ZERO]:
+            PyList_Append((plan[D_ROOMS] + ROOM_BYTES * j)[R_KEPT], objects[j])
         else:
-            st64(two, ld64(objects + 8 * j))
-            st64(two + 8, stream)
-            done = PyObject_Vectorcall(ld64(s + S_LESS), two, 2, 0)
-            if done == 0:
-                PyErr_Clear()
-            else:
-                Py_DecRef(done)
-        Py_DecRef(ld64(objects + 8 * j))
-        j += 1
+            told(state[S_LESS], [objects[j], stream], 2)
+        Py_DecRef(objects[j])
     return 0
 
 
 def allocated_rooms(plan, objects, at, stream):  # memory for every buffer; whether there was enough
-    s = address(state)
-    two = stack(16)
-    n = ld64(plan + D_ROOM_COUNT)
-    j = 0
-    while j < n:
-        row = ld64(plan + D_ROOMS) + ROOM_BYTES * j
-        kept = ld64(row + R_KEPT)
-        left = ld64(kept + 16)
-        if left > 0 and stream == ld64(s + S_ZERO):
-            item = ld64(ld64(kept + 24) + 8 * (left - 1))
-            st64(kept + 16, left - 1)
+    for j in range(plan[D_ROOM_COUNT]):
+        row = plan[D_ROOMS] + ROOM_BYTES * j
+        kept = row[R_KEPT]
+        left = kept[2]
+        if left > 0 and stream == state[S_ZERO]:
+            item = kept[3][left - 1]
+            kept[2] = left - 1
         else:
-            st64(two, ld64(row + R_SIZE))
-            st64(two + 8, stream)
-            item = PyObject_Vectorcall(ld64(s + S_MORE), two, 2, 0)
+            item = PyObject_Vectorcall(state[S_MORE], [row[R_SIZE], stream], 2, 0)
             if item == 0:
                 PyErr_Clear()
                 return given_back(plan, objects, j, stream)
-        st64(objects + 8 * j, item)
-        st64(at + 8 * j, number_of(item))
-        j += 1
+        objects[j] = item
+        at[j] = number_of(item)
     return 1
 
 
 def device_launch(row, at, start, config, values, pointers, stream):
-    copy(config, ld64(row + L_CONFIG), CONFIG_BYTES)
+    copy(config, row[L_CONFIG], CONFIG_BYTES)
     st64(config + CONFIG_STREAM, stream)
-    n = ld64(row + L_WORD_COUNT)
-    copy(values, ld64(row + L_WORDS_AT), 8 * n)
-    i = 0
-    while i < n:
-        st64(pointers + 8 * i, values + 8 * i)
-        i += 1
-    moved = ld64(row + L_MOVED)
-    end = moved + 24 * ld64(row + L_MOVED_COUNT)
-    while moved < end:
-        st64(values + 8 * ld64(moved), ld64(moved + 16) + ld64(at + 8 * ld64(moved + 8)))
-        moved += 24
-    return call(start, config, ld64(row + L_FUNCTION), pointers, 0) & 4294967295
+    n = row[L_WORD_COUNT]
+    copy(values, row[L_WORDS_AT], 8 * n)
+    for i in range(n):
+        pointers[i] = values + 8 * i
+    moved = row[L_MOVED]
+    for move in range(moved, moved + 24 * row[L_MOVED_COUNT], 24):
+        values[move[0]] = move[2] + at[move[1]]
+    return call(start, config, row[L_FUNCTION], pointers, 0) & 4294967295
 
 
 def device_faults(plan):  # whether a kernel has found an error, which Python raises
-    row = ld64(plan + D_LAUNCHES)
-    end = row + LAUNCH_BYTES * ld64(plan + D_LAUNCHED)
-    while row < end:
-        faults = ld64(row + L_FAULTS)
-        if faults != 0 and load64_volatile(faults) != 0:
+    first = plan[D_LAUNCHES]
+    for row in range(first, first + LAUNCH_BYTES * plan[D_LAUNCHED], LAUNCH_BYTES):
+        if row[L_FAULTS] != 0 and load64_volatile(row[L_FAULTS]) != 0:
             return 1
-        row += LAUNCH_BYTES
     return 0
 
 
 def device_result(plan, object, kept, stream):
-    s = address(state)
-    block = PyType_GenericAlloc(ld64(s + S_BLOCK), 0)
+    block = PyType_GenericAlloc(state[S_BLOCK], 0)
     if block == 0:
         return 0
-    st64(block + ld64(s + S_B_ADDRESS), object)
-    Py_IncRef(stream)
-    st64(block + ld64(s + S_B_STREAM), stream)
-    Py_IncRef(ld64(plan + D_FREE))
-    st64(block + ld64(s + S_B_FREE), ld64(plan + D_FREE))
-    if stream == ld64(s + S_ZERO):
-        Py_IncRef(kept)
-        st64(block + ld64(s + S_B_KEPT), kept)
-    node = PyType_GenericAlloc(ld64(s + S_PLACED), 0)
+    st64(block + state[S_B_ADDRESS], object)
+    refer(block, state[S_B_STREAM], stream)
+    refer(block, state[S_B_FREE], plan[D_FREE])
+    if stream == state[S_ZERO]:
+            refer(block, state[S_B_KEPT], kept)
+    node = PyType_GenericAlloc(state[S_PLACED], 0)
     if node == 0:
         Py_DecRef(block)
         return 0
-    st64(node + ld64(s + S_P_KEEP), block)
-    Py_IncRef(ld64(plan + D_RESULT))
-    st64(node + ld64(s + S_P_KEY), ld64(plan + D_RESULT))
-    Py_IncRef(object)
-    st64(node + ld64(s + S_P_ADDRESS), object)
-    Py_IncRef(stream)
-    st64(node + ld64(s + S_P_STREAM), stream)
-    Py_IncRef(stream)
-    st64(node + ld64(s + S_P_HOME), stream)
-    made = PyType_GenericAlloc(ld64(s + S_ARRAY), 0)
+    st64(node + state[S_P_KEEP], block)
+    refer(node, state[S_P_KEY], plan[D_RESULT])
+    refer(node, state[S_P_ADDRESS], object)
+    refer(node, state[S_P_STREAM], stream)
+    refer(node, state[S_P_HOME], stream)
+    made = PyType_GenericAlloc(state[S_ARRAY], 0)
     if made == 0:
         Py_DecRef(node)
         return 0
-    st64(made + ld64(s + S_NODE), node)
+    st64(made + state[S_NODE], node)
     return made
 
 
 def device_started(plan, at, stream):  # whether all launches were
-    s = address(state)
     config = stack(CONFIG_BYTES)
     values = stack(WORD_BYTES)
     pointers = stack(WORD_BYTES)
-    start = ld64(s + S_START)
+    start = state[S_START]
     number = number_of(stream)
     failed = 0
-    row = ld64(plan + D_LAUNCHES)
-    end = row + LAUNCH_BYTES * ld64(plan + D_LAUNCHED)
+    first = plan[D_LAUNCHES]
     thread = PyEval_SaveThread()
-    while row < end and failed == 0:
-        failed = device_launch(row, at, start, config, values, pointers, number)
-        row += LAUNCH_BYTES
+    for row in range(first, first + LAUNCH_BYTES * plan[D_LAUNCHED], LAUNCH_BYTES):
+        failed = failed or device_launch(row, at, start, config, values, pointers, number)
     PyEval_RestoreThread(thread)
     if failed != 0:
         return 0
-    two = stack(16)
-    st64(two, ld64(plan + D_NAME))
-    st64(two + 8, stream)
-    if stream == ld64(s + S_ZERO):
-        done = PyObject_Vectorcall(ld64(s + S_NOTED), two, 1, 0)
+    if stream == state[S_ZERO]:
+        told(state[S_NOTED], [plan[D_NAME]], 1)
     else:
-        done = PyObject_Vectorcall(ld64(s + S_BEGUN), two, 2, 0)
-    if done == 0:
-        PyErr_Clear()
-    else:
-        Py_DecRef(done)
+        told(state[S_BEGUN], [plan[D_NAME], stream], 2)
     return 1
 
 
@@ -396,122 +324,106 @@ def device_run_on(plan, args, count, stream):
         return 0
     if not allocated_rooms(plan, objects, at + 8 * count, stream):
         return 0
-    n = ld64(plan + D_ROOM_COUNT)
+    n = plan[D_ROOM_COUNT]
     if not device_started(plan, at, stream):
         return given_back(plan, objects, n, stream)
     given_back(plan, objects, n - 1, stream)
-    return device_result(plan, ld64(objects + 8 * (n - 1)), ld64(ld64(plan + D_ROOMS) + ROOM_BYTES * (n - 1) + R_KEPT), stream)
+    return device_result(plan, objects[n - 1], (plan[D_ROOMS] + ROOM_BYTES * (n - 1))[R_KEPT], stream)
 
 
 def is_alone(x):  # whether nobody else holds the memory of an Array on a GPU
-    s = address(state)
     node = place_of(x)
-    if ld64(node) != 1:
+    if node.refs != 1:
         return 0
-    keep = ld64(node + ld64(s + S_P_KEEP))
+    keep = ld64(node + state[S_P_KEEP])
     if keep != 0:
-        return ld64(keep) == 1
-    h = ld64(node + ld64(s + S_P_HEADER))
-    if h == 0 or ld64(h) != 1 or (ld32(h + 64) & 1024) == 0:
+        return keep.refs == 1
+    h = ld64(node + state[S_P_HEADER])
+    if h == 0 or h.refs != 1 or (h.flags & 1024) == 0:
         return 0
-    storage = ld64(h + 48)
-    if storage == 0 or ld64(storage + 8) != ld64(s + S_STORAGE) or ld64(storage) != 1:
+    storage = h.base
+    if storage == 0 or storage.type != state[S_STORAGE] or storage.refs != 1:
         return 0
-    return ld64(storage + ld64(s + S_STORED_OWN)) == ld64(s + S_TRUE)
+    return ld64(storage + state[S_STORED_OWN]) == state[S_TRUE]
 
 
 def write_words(args, x, key, value):  # the operands of `x[key] = value` as a call's: of a slice its parts
-    s = address(state)
-    st64(args, x)
-    if ld64(key + 8) == ld64(s + S_SLICE):
-        copy(args + 8, key + 16, 24)
-        st64(args + 32, value)
+    if key.type == state[S_SLICE]:
+        copy(args, [x, key[2], key[3], key[4], value], 40)
         return 5
-    st64(args + 8, key)
-    st64(args + 16, value)
+    copy(args, [x, key, value], 24)
     return 3
 
 
 def tw_device_assign(x, key, value):
-    s = address(state)
-    t = ld64(key + 8)
-    known = t == ld64(s + S_LONG) or t == ld64(s + S_SLICE) or t == ld64(s + S_ELLIPSIS)
-    if value == 0 or not known or place_of(x) == 0 or ld64(s + S_KNOWN) == 0 or ld64(s + S_MODE) != 0 or not is_operand(value):
-        return call(ld64(s + S_WRITE), x, key, value)
+    t = key.type
+    known = t == state[S_LONG] or t == state[S_SLICE] or t == state[S_ELLIPSIS]
+    if value == 0 or not known or place_of(x) == 0 or state[S_KNOWN] == 0 or state[S_MODE] != 0 or not is_operand(value):
+        return call(state[S_WRITE], x, key, value)
     args = stack(64)
     more = stack(256)
     count = write_words(args, x, key, value)
-    if device_key(more, ld64(s + S_WRITTEN), args, count, 0):
+    if device_key(more, state[S_WRITTEN], args, count, 0):
         plan = device_plan(more)
         if plan == 0:
-            st64(args, x)
-            st64(args + 8, key)
-            st64(args + 16, value)
-            done = PyObject_Vectorcall(ld64(s + S_WRITTEN), args, 3, 0)
+            done = PyObject_Vectorcall(state[S_WRITTEN], [x, key, value], 3, 0)
             if done == 0:
-                return 0 - 1
+                return -1
             Py_DecRef(done)
             return 0
         if is_alone(x):
             stream = device_stream(plan)
             if stream != 0:
                 at = stack(256)
-                done = 0
-                if not device_faults(plan) and addressed(plan, args, count, at, stream):
-                    done = device_started(plan, at, stream)
+                done = device_started(plan, at, stream) if not device_faults(plan) and addressed(plan, args, count, at, stream) else 0
                 Py_DecRef(stream)
                 if done != 0:
                     return 0
-    return call(ld64(s + S_WRITE), x, key, value)
+    return call(state[S_WRITE], x, key, value)
 
 
 def device_in_place(table, x, y):  # x takes the result of the operator, where that has a plan and lies as x does
-    s = address(state)
-    if ld64(s + S_KNOWN) == 0 or ld64(s + S_MODE) != 0:
+    if state[S_KNOWN] == 0 or state[S_MODE] != 0:
         return 0
     key = stack(256)
-    args = stack(16)
-    st64(args, x)
-    st64(args + 8, y)
+    args = [x, y]
     if not device_key(key, table, args, 2, 0):
         return 0
     plan = device_plan(key)
     node = place_of(x)
-    if plan == 0 or ld64(plan + D_RESULT) != ld64(node + ld64(s + S_P_KEY)):
+    if plan == 0 or plan[D_RESULT] != ld64(node + state[S_P_KEY]):
         return 0
     made = device_run(plan, args, 2)
     if made == 0:
         return 0
-    at = ld64(s + S_NODE)
+    at = state[S_NODE]
     node = ld64(x + at)
     st64(x + at, ld64(made + at))
     st64(made + at, node)
     Py_DecRef(made)
-    st64(x, ld64(x) + 1)
+    x.refs += 1
     return x
 
 
-def other(table, form, args, nargs, names):  # a call that no kernel of the CPU serves
-    s = address(state)
-    count = given_count(nargs, names)
-    if ld64(s + S_KNOWN) == 0 or ld64(s + S_MODE) != 0 or not on_device(args, count):
+def other(table, args, nargs, names):  # a call that no kernel of the CPU serves
+    return called(table, table[0], args, nargs, names)
+
+
+def called(table, form, args, nargs, names):
+    if state[S_KNOWN] == 0 or state[S_MODE] != 0 or not on_device(args, given_count(nargs, names)):
         return PyObject_Vectorcall(form, args, nargs, names)
     return planned(table, form, args, nargs, names)
 
 
 def planned(table, form, args, nargs, names):
-    s = address(state)
     count = given_count(nargs, names)
     key = stack(256)
     if not device_key(key, table, args, nargs, names):
         return PyObject_Vectorcall(form, args, nargs, names)
     plan = device_plan(key)
     if plan != 0:
-        made = device_run(plan, args, count)
-        if made != 0:
-            return made
-        return PyObject_Vectorcall(form, args, nargs, names)
-    return missed(ld64(s + S_MISSED), table, form, args, count, names)
+        return device_run(plan, args, count) or PyObject_Vectorcall(form, args, nargs, names)
+    return missed(state[S_MISSED], table, form, args, count, names)
 
 
 def missed(python, table, form, args, count, names):
@@ -519,11 +431,7 @@ def missed(python, table, form, args, count, names):
     word = PyLong_FromLong(table)
     if word == 0:
         return 0
-    st64(more, word)
-    st64(more + 8, form)
-    st64(more + 16, names)
-    if names == 0:
-        st64(more + 16, ld64(address(state) + S_ZERO))
+    copy(more, [word, form, names or state[S_ZERO]], 24)
     copy(more + 24, args, 8 * count)
     made = PyObject_Vectorcall(python, more, 3 + count, 0)
     Py_DecRef(word)
@@ -531,47 +439,38 @@ def missed(python, table, form, args, count, names):
 
 
 def tw_eager_call_other(table, args, nargs, names):
-    table += 32
-    return other(table, ld64(table), args, nargs, names)
+    return other(table + 32, args, nargs, names)
 
 
 def tw_eager_call_create(table, args, nargs, names):  # `zeros(shape, device="cuda")`: a shape counts by its sizes
     table += 32
-    s = address(state)
-    form = ld64(table)
+    form = table[0]
     there = 0
     count = given_count(nargs, names)
-    i = nargs
-    while i < count:
-        if ld64(names + 24 + 8 * (i - nargs)) == ld64(s + S_DEVICE):
-            there = ld64(s + S_KNOWN)
-        i += 1
+    for i in range(nargs, count):
+        if names[3 + i - nargs] == state[S_DEVICE]:
+            there = state[S_KNOWN]
     if there == 0 or nargs < 1:
         return PyObject_Vectorcall(form, args, nargs, names)
-    shape = ld64(args)
+    shape = args[0]
     n = 1
     sizes = args
-    if ld64(shape + 8) == ld64(s + S_TUPLE):
-        n = ld64(shape + 16)
+    if shape.type == state[S_TUPLE]:
+        n = shape[2]
         sizes = shape + 24
     if n < 1 or n + count > ARGUMENTS + 1:
         return PyObject_Vectorcall(form, args, nargs, names)
     flat = stack(256)
     copy(flat, sizes, 8 * n)
     copy(flat + 8 * n, args + 8, 8 * (count - 1))
-    i = 0
-    while i < n:
-        if ld64(ld64(flat + 8 * i) + 8) != ld64(s + S_LONG):
+    for i in range(n):
+        if flat[i].type != state[S_LONG]:
             return PyObject_Vectorcall(form, args, nargs, names)
-        i += 1
     key = stack(256)
     if not device_key(key, table, flat, nargs - 1 + n, names):
         return PyObject_Vectorcall(form, args, nargs, names)
     plan = device_plan(key)
     if plan == 0:
-        return missed(ld64(s + S_CREATED), table, form, args, count, names)
-    made = device_run(plan, flat, n + count - 1)
-    if made != 0:
-        return made
-    return PyObject_Vectorcall(form, args, nargs, names)
+        return missed(state[S_CREATED], table, form, args, count, names)
+    return device_run(plan, flat, n + count - 1) or PyObject_Vectorcall(form, args, nargs, names)
 '''

@@ -1,8 +1,8 @@
 """Host code of eager functions (the language of `target/cpu/host_code.py`): operands are read through their strides, results are allocated,
 and a kernel of contiguous elements runs over them in chunks. An operator on small Arrays never enters the interpreter.
 
-A header is NumPy's: data +16, axes +24, sizes* +32, strides* +40, descr +56, flags +64; a descr has its type number at +28 and the size of
-an element at +40. An operand of a run: address, bytes of an element, how it lies (0 contiguous, 1 one element, 2 strided), axes, sizes,
+An object has a reference count and a type; a header is NumPy's; its descr has the number of the dtype (`kind`) and an element's `size`. An
+operand of a run: where it starts, bytes of an element, how it lies (`mode`: 0 contiguous, 1 one element, 2 strided), its rank, sizes,
 strides. A run: kernel, elements, operands, result, bytes of a result, then the operands.
 """
 from __future__ import annotations
@@ -35,7 +35,10 @@ CONSTANTS = {"BAND": BAND, "ROW": ROW, "GATHERED": GATHERED, "AXES": AXES, "OPER
              "NATIVE_BYTES": NATIVE_BYTES, "TYPES": TYPES, "SHARED_BYTES": SHARED_BYTES, "ARG_ROW": ARG_ROW, "TABLE_KERNELS": TABLE_KERNELS,
              "REDUCE_SHARED": REDUCE_SHARED, "REDUCE_BYTES": REDUCE_BYTES, "HEAVY": HEAVY, "JOB_LIGHT": JOB_LIGHT,
              "THUNK_FN_AT": 8 * (THUNK_FN - THUNK_GRID), "THUNK_SHARE_AT": 8 * (THUNK_SHARE - THUNK_GRID),
-             "TABLE_COLUMNS": TABLE_COLUMNS, "SHAPE": 32, "STRIDES": 32 + 8 * AXES}
+             "TABLE_COLUMNS": TABLE_COLUMNS, "SHAPE": 4, "STRIDES": 4 + AXES, "FLOAT32": 11, "FLOAT64": 12}
+FIELDS = {"refs": ("ld64", 0), "type": ("ld64", 8), "data": ("ld64", 16), "nd": ("ldi32", 24), "dims": ("ld64", 32),
+          "strides": ("ld64", 40), "base": ("ld64", 48), "descr": ("ld64", 56), "flags": ("ld32", 64), "kind": ("ldi32", 28),
+          "size": ("ld64", 40), "start": ("ld64", 0), "bytes": ("ld64", 8), "mode": ("ld64", 16), "rank": ("ld64", 24)}
 # The words of the block `state`.
 STATE = ("ARRAY", "FLOAT", "LONG", "NDARRAY", "NEW_ARRAY", "MODE", "SLOT", "SLICE", "TUPLE", "ELLIPSIS", "NONE", "FROM_SCALAR", "AXIS",
          "TW_RUN", "JOB", "JOB_RUN", "JOB_GRID", "SET_BASE", "SPARE", "SPARES", "WEAK", "NODE", *eager_device.STATE)
@@ -43,7 +46,7 @@ STATE = ("ARRAY", "FLOAT", "LONG", "NDARRAY", "NEW_ARRAY", "MODE", "SLOT", "SLIC
  JOB_GRID, SET_BASE, SPARE, SPARES, WEAK, NODE) = range(22)
 KEPT = 64  # Arrays that nobody holds, for the next ones
 CONSTANTS |= {"SPARES": KEPT}
-CONSTANTS |= eager_device.CONSTANTS | {"S_" + name: 8 * k for k, name in enumerate(STATE)}
+CONSTANTS |= eager_device.CONSTANTS | {"S_" + name: k for k, name in enumerate(STATE)}
 NUMBER_SLOTS = {"add": 0, "subtract": 8, "multiply": 16, "remainder": 24, "bitwise_and": 104, "bitwise_xor": 112, "bitwise_or": 120,
                 "floor_divide": 232, "divide": 240}  # byte offsets in PyNumberMethods
 IN_PLACE_SLOTS = {"add": 152, "subtract": 160, "multiply": 168, "remainder": 176, "bitwise_and": 208, "bitwise_xor": 216,
@@ -61,35 +64,22 @@ def source() -> str:
     for k, name in enumerate(NUMBER_SLOTS):
         parts.append(f"""
 def tw_op_{name}(x, y):
-    made = binary(ld64(address(slots) + {16 * k}), x, y, 0)
-    if made != 0:
-        return made
-    args = stack(16)
-    st64(args, x)
-    st64(args + 8, y)
-    return other(ld64(address(slots) + {16 * k}), ld64(address(slots) + {16 * k + 8}), args, 2, 0)
-""")
-        parts.append(f"""
+    return binary(slots[{2 * k}], x, y, 0) or called(slots[{2 * k}], slots[{2 * k + 1}], [x, y], 2, 0)
+
+
 def tw_in_place_{name}(x, y):
-    made = in_place(ld64(address(slots) + {16 * k}), x, y)
+    made = in_place(slots[{2 * k}], x, y)
     if made == 0 and place_of(x) != 0:
-        made = device_in_place(ld64(address(slots) + {16 * k}), x, y)
-    if made != 0:
-        return made
-    return call(ld64(address(slots) + {8 * (IN_PLACE + k)}), x, y)
+        made = device_in_place(slots[{2 * k}], x, y)
+    return made or call(slots[{IN_PLACE + k}], x, y)
 """)
     for k, name in enumerate(UNARY_SLOTS, len(NUMBER_SLOTS)):
         parts.append(f"""
 def tw_op_{name}(x):
-    made = unary(ld64(address(slots) + {16 * k}), x)
-    if made != 0:
-        return made
-    if place_of(x) != 0:
-        args = stack(8)
-        st64(args, x)
-        table = ld64(address(slots) + {16 * k})
-        return other(table, ld64(table), args, 1, 0)
-    return call(ld64(address(slots) + {16 * k + 8}), x)
+    made = unary(slots[{2 * k}], x)
+    if made == 0 and place_of(x) != 0:
+        return other(slots[{2 * k}], [x], 1, 0)
+    return made or call(slots[{2 * k + 1}], x)
 """)
     return "".join(parts)
 

@@ -3,215 +3,144 @@ from __future__ import annotations
 
 SOURCE = '''
 def reduced(table, x):
-    s = address(state)
     h = header_of(x)
-    if h == 0 or ld64(s + S_MODE) != 0:
+    if h == 0 or state[S_MODE] != 0 or not served(h):
         return 0
-    descr = ld64(h + 56)
-    kind = ldi32(descr + 28)
-    if kind < 0 or kind >= TYPES:
-        return 0
-    fn = ld64(table + TABLE_KERNELS + 16 * kind)
+    entry = table + TABLE_KERNELS + 16 * h.descr.kind
     n = elements(h)
-    flags = ld32(h + 64)
-    if fn == 0 or n == 0 or n * ld64(descr + 40) > NATIVE_BYTES or (flags & 256) == 0 or ldi32(h + 24) > AXES:
+    swap = table[1]
+    if entry[0] == 0 or n == 0 or n * h.descr.size > NATIVE_BYTES or (swap and n > ARG_ROW):
         return 0
-    swap = ld64(table + 8)
-    if swap and n > ARG_ROW:
-        return 0
-    rdescr = ld64(table + TABLE_KERNELS + 16 * kind + 8)
-    again = ld64(table + TABLE_KERNELS + 16 * ldi32(rdescr + 28))
-    if ld64(table + 16) != 0:
-        again = 0
+    again = ld64(table + TABLE_KERNELS + 16 * entry[1].kind) if table[2] == 0 else 0
     if n > ROW and again == 0:
         return 0
-    out = new_header(rdescr, 0, 0, 0)
+    out = new_header(entry[1], 0, 0, 0)
     if out == 0:
         return 0
-    if n <= ROW and flags & 3 and (swap == 0 or flags & 1):
-        words = stack(64)
-        work = stack(1024)
-        reduce_row(fn, words, ld64(h + 16), n, ld64(out + 16), swap, work)
+    if n <= ROW and h.flags & 3 and (swap == 0 or h.flags & 1):
+        reduce_row(entry[0], h.data, n, out.data, swap, stack(1024))
     else:
         run = stack(512)
-        tw_reduce_prepare(run, fn, again, n, n, out, swap, h)
+        tw_reduce_prepare(run, entry[0], again, n, n, out, swap, h)
         tw_reduce_run(run, 0, 1, 0)
     return wrap(out)
 
 
 def magnitude(x):
-    if x < 0:
-        return 0 - x
-    return x
+    return max(x, 0 - x)
 
 
 # A kernel of rows or columns; from some size on by the threads, each of which meets its own part again in the next call.
 def run_reduction(fn, words, grid, nbytes):
-    s = address(state)
-    if nbytes < REDUCE_SHARED or ld64(s + S_JOB) == 0:
+    if nbytes < REDUCE_SHARED or state[S_JOB] == 0:
         work = stack(65536)
         call(fn, words, 0, grid, work)
         return
-    copy(ld64(s + S_JOB_RUN), words, 64 + OPERAND)
-    at = ld64(s + S_JOB_GRID)
+    copy(state[S_JOB_RUN], words, 64 + OPERAND)
+    at = state[S_JOB_GRID]
     before = ld64(at + THUNK_FN_AT)
     piece = ld64(at + THUNK_SHARE_AT)
     st64(at + THUNK_FN_AT, fn)
     st64(at + THUNK_SHARE_AT, 0)
-    st64(at, grid)
+    at[0] = grid
     if nbytes >= HEAVY:
-        st64(ld64(s + S_JOB) + 8 * JOB_LIGHT, 0)
-    call(ld64(s + S_TW_RUN), ld64(s + S_JOB))
-    st64(ld64(s + S_JOB) + 8 * JOB_LIGHT, 1)
+        state[S_JOB][JOB_LIGHT] = 0
+    call(state[S_TW_RUN], state[S_JOB])
+    state[S_JOB][JOB_LIGHT] = 1
     st64(at + THUNK_FN_AT, before)
     st64(at + THUNK_SHARE_AT, piece)
 
 
 # Rows that lie in steps: as many at once as stay in the first cache.
 def reduce_gathered(args, begin, end, scratch):
-    fn = ld64(args)
-    out = ld64(args + 8)
-    osize = ld64(args + 16)
-    row = ld64(args + 24)
+    out = args[1]
+    row = args[3]
+    swap = args[4]
     op = args + 40
     buffer = stack(131072)
     work = stack(65536)
-    words = stack(64)
-    most = 16384 // (row * ld64(op + 8))
-    if most == 0:
-        most = 1
-    while begin < end:
-        count = end - begin
-        if count > most:
-            count = most
-        gather(buffer, op, begin * row, count * row)
-        st64(words, buffer)
-        st64(words + 8, row)
-        st64(words + 16, out + begin * osize)
-        st64(words + 24, count)
-        st64(words + 32, row)
-        if ld64(args + 32):
-            st64(words + 24, row)
-            st64(words + 32, count)
-        call(fn, words, 0, count, work)
-        begin += count
+    most = 16384 // (row * op.bytes) or 1
+    for k in range(begin, end, most):
+        count = min(end - k, most)
+        gather(buffer, op, k * row, count * row)
+        call(args[0], [buffer, row, out + k * args[2], row if swap else count, count if swap else row], 0, count, work)
 
 
 def reduced_axis(table, x, axis):
-    s = address(state)
     h = header_of(x)
-    if h == 0 or ld64(s + S_MODE) != 0:
-        return 0
-    descr = ld64(h + 56)
-    kind = ldi32(descr + 28)
-    nd = ldi32(h + 24)
-    if kind < 0 or kind >= TYPES or nd > AXES or (ld32(h + 64) & 256) == 0:
-        return 0
     at = stack(8)
-    if axis_of(axis, nd, at) == 0:
+    if h == 0 or state[S_MODE] != 0 or not served(h) or axis_of(axis, h.nd, at) == 0:
         return 0
-    k = ld64(at)
-    dims = ld64(h + 32)
+    descr = h.descr
+    nd = h.nd
+    k = at[0]
+    dims = h.dims
     kept = stack(128)
     before = 1
     after = 1
-    i = 0
-    while i < nd:
-        d = ld64(dims + 8 * i)
+    for i in range(nd):
+        d = dims[i]
         if i < k:
             before *= d
-            st64(kept + 8 * i, d)
+            kept[i] = d
         elif i > k:
             after *= d
-            st64(kept + 8 * (i - 1), d)
-        i += 1
-    row = ld64(dims + 8 * k)
+            kept[i - 1] = d
+    row = dims[k]
     n = before * row * after
-    nbytes = n * ld64(descr + 40)
-    if row > ROW or n == 0 or nbytes > REDUCE_BYTES:
+    nbytes = n * descr.size
+    swap = table[1]
+    if row > ROW or n == 0 or nbytes > REDUCE_BYTES or (swap and row > ARG_ROW):
         return 0
-    if nbytes > NATIVE_BYTES and ((ld32(h + 64) & 1) == 0 or ld64(s + S_JOB) == 0):
+    if nbytes > NATIVE_BYTES and (h.flags & 1 == 0 or state[S_JOB] == 0):
         return 0
-    src = ld64(h + 16)
-    fn = ld64(table + TABLE_KERNELS + 16 * kind)
-    if ld64(table + 8) and row > ARG_ROW:
+    entry = table + TABLE_KERNELS + 16 * descr.kind
+    fn = entry[0] if after == 1 else ld64(table + TABLE_COLUMNS + 8 * descr.kind)
+    if fn == 0 or entry[1] == 0:
         return 0
-    if after > 1:
-        fn = ld64(table + TABLE_COLUMNS + 8 * kind)
-    if fn == 0 or ld64(table + TABLE_KERNELS + 16 * kind + 8) == 0:
-        return 0
+    src = h.data
     dense = 0
     op = stack(512)
     blocks = 0
-    if (ld32(h + 64) & 1) == 0:
-        buffer = stack(65536)
-        src = buffer
+    if h.flags & 1 == 0:
         if set_operand(op, h, nd, dims) == 0:
-            src = ld64(op)
+            src = op.start
         else:
-            steps = ld64(h + 40)
-            last = ld64(steps + 8 * (nd - 1))
-            i = 0
-            while i < nd - 1:
-                if nbytes > 65536 and magnitude(ld64(steps + 8 * i)) < magnitude(last):
+            src = stack(65536)
+            last = h.strides[nd - 1]
+            for i in range(nd - 1):
+                if nbytes > 65536 and magnitude(h.strides[i]) < magnitude(last):
                     return 0
-                i += 1
-            if after == 1 and row * ld64(descr + 40) <= 131072:
+            if after == 1 and row * descr.size <= 131072:
                 blocks = nbytes + n * magnitude(last)  # bytes that are read, and more than none
             if nbytes > 65536 and blocks == 0:
                 dense = new_header(descr, nd, dims, 0)
                 if dense == 0:
                     return 0
-                src = ld64(dense + 16)
+                src = dense.data
             if blocks == 0:
                 gather(src, op, 0, n)
-    out = new_header(ld64(table + TABLE_KERNELS + 16 * kind + 8), nd - 1, kept, 0)
-    if out == 0:
-        if dense != 0:
-            Py_DecRef(dense)
-        return 0
-    words = stack(512)
-    st64(words, src)
-    if blocks:
-        st64(words, fn)
-        st64(words + 8, ld64(out + 16))
-        st64(words + 16, ld64(ld64(out + 56) + 40))
-        st64(words + 24, row)
-        st64(words + 32, ld64(table + 8))
-        copy(words + 40, op, OPERAND)
-        run_reduction(address(reduce_gathered), words, before, blocks)
-    elif after == 1:
-        st64(words + 8, row)
-        st64(words + 16, ld64(out + 16))
-        st64(words + 24, before)
-        st64(words + 32, row)
-        if ld64(table + 8):
-            st64(words + 24, row)
-            st64(words + 32, before)
-        run_reduction(fn, words, before, nbytes)
-    else:
-        st64(words + 8, row * after)
-        st64(words + 16, after)
-        st64(words + 24, ld64(out + 16))
-        st64(words + 32, after)
-        st64(words + 40, row)
-        st64(words + 48, before)
-        st64(words + 56, after)
-        run_reduction(fn, words, (after + 63) // 64 * before, nbytes)
+    out = new_header(entry[1], nd - 1, kept, 0)
+    if out != 0:
+        words = stack(512)
+        if blocks:
+            copy(words, [fn, out.data, out.descr.size, row, swap], 40)
+            copy(words + 40, op, OPERAND)
+            run_reduction(address(reduce_gathered), words, before, blocks)
+        elif after == 1:
+            copy(words, [src, row, out.data, row if swap else before, before if swap else row], 40)
+            run_reduction(fn, words, before, nbytes)
+        else:
+            copy(words, [src, row * after, after, out.data, after, row, before, after], 64)
+            run_reduction(fn, words, (after + 63) // 64 * before, nbytes)
     if dense != 0:
         Py_DecRef(dense)
-    return wrap(out)
+    return out and wrap(out)
 
 
 def tw_eager_call_reduce(table, args, nargs, names):
-    table += 32
-    if names == 0 and nargs == 1:
-        made = reduced(table, ld64(args))
-        if made != 0:
-            return made
-    if nargs == 1 and names != 0 and ld64(names + 16) == 1 and ld64(names + 24) == ld64(address(state) + S_AXIS):
-        made = reduced_axis(table, ld64(args), ld64(args + 8))
-        if made != 0:
-            return made
-    return other(table, ld64(table), args, nargs, names)
+    made = names == 0 and nargs == 1 and reduced(table + 32, args[0])
+    if nargs == 1 and names != 0 and names[2] == 1 and names[3] == state[S_AXIS]:
+        made = reduced_axis(table + 32, args[0], args[1])
+    return made or other(table + 32, args, nargs, names)
 '''

@@ -33,31 +33,29 @@ MOST_OUTPUTS = 64
 FIELDS = (*torch_calls.FIELDS, "none", "zero", "dispatching", "recording", "io", "run", "job", "errors", "faults", "after", "busy")
 SOURCE = """
 def quiet(plan):  # whether no mode or trace of PyTorch is on
-    found = PyObject_Vectorcall(ld64(plan + DISPATCHING), 0, 0, 0)
+    found = PyObject_Vectorcall(plan[DISPATCHING], 0, 0, 0)
     if found == 0:
         return 0
     Py_DecRef(found)
-    if found != ld64(plan + ZERO):
+    if found != plan[ZERO]:
         return 0
-    found = PyObject_Vectorcall(ld64(plan + RECORDING), 0, 0, 0)
+    found = PyObject_Vectorcall(plan[RECORDING], 0, 0, 0)
     if found == 0:
         return 0
     Py_DecRef(found)
-    return found == ld64(plan + NONE)
+    return found == plan[NONE]
 
 
-def finished(plan, status, one):  # settles what the run has left to do; 0 for an error
-    block = ld64(plan + ERRORS)
-    end = block + ERROR_BYTES * ld64(plan + FAULTS)
-    while status == 0 and block < end:
-        if ld64(block) != 0:
-            break
-        block += ERROR_BYTES
-    if status == 0 and block == end:
+def finished(plan, status):  # settles what the run has left to do; 0 for an error
+    block = plan[ERRORS]
+    fault = 0
+    for row in range(block, block + ERROR_BYTES * plan[FAULTS], ERROR_BYTES):
+        fault = fault or row[0]
+    if status == 0 and fault == 0:
         return 1
-    st64(one, PyLong_FromLong(status))
-    done = PyObject_Vectorcall(ld64(plan + AFTER), one, 1, 0)
-    Py_DecRef(ld64(one))
+    number = PyLong_FromLong(status)
+    done = PyObject_Vectorcall(plan[AFTER], [number], 1, 0)
+    Py_DecRef(number)
     if done == 0:
         return 0
     Py_DecRef(done)
@@ -67,29 +65,28 @@ def finished(plan, status, one):  # settles what the run has left to do; 0 for a
 def tw_cpu_call(self, args, given):
     plan = ld64(self + PAYLOAD)
     made = stack(MADE_BYTES)
-    one = stack(8)
-    if given == 3 and ld64(args + 16) == ld64(plan + NONE) and PyDict_Size(ld64(args + 8)) == 0 and exchange64_both(plan + BUSY, 1) == 0:
-        io = ld64(plan + IO)
-        if quiet(plan) and fitting(plan, ld64(args), io):
-            outs = ld64(plan + OUTS)
-            count = allocated(plan, made, io + 8 * ld64(plan + INS))
+    if given == 3 and args[2] == plan[NONE] and PyDict_Size(args[1]) == 0 and exchange64_both(plan + 8 * BUSY, 1) == 0:
+        io = plan[IO]
+        if quiet(plan) and fitting(plan, args[0], io):
+            outs = plan[OUTS]
+            count = allocated(plan, made, io + 8 * plan[INS])
             if count == outs:
                 thread = PyEval_SaveThread()
-                status = call(ld64(plan + RUN), ld64(plan + JOB))
+                status = call(plan[RUN], plan[JOB])
                 PyEval_RestoreThread(thread)
-                fine = finished(plan, status, one)
+                fine = finished(plan, status)
                 if fine or status == 0:  # a run that was interrupted for good leaves its workspace in its middle
-                    store64_release(plan + BUSY, 0)
+                    store64_release(plan + 8 * BUSY, 0)
                 if fine:
                     return results(plan, made)
                 drop(made, outs)
                 return 0
             if count < 0:
-                store64_release(plan + BUSY, 0)
+                store64_release(plan + 8 * BUSY, 0)
                 return 0
-        store64_release(plan + BUSY, 0)
+        store64_release(plan + 8 * BUSY, 0)
         PyErr_Clear()
-    return PyObject_Vectorcall(ld64(plan + SHORT), args, given, 0)
+    return PyObject_Vectorcall(plan[SHORT], args, given, 0)
 """
 
 

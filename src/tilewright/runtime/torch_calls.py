@@ -14,7 +14,9 @@ from typing import Any
 
 import numpy as np
 
-DATA, DEVICE, KIND, SHAPE, STRIDES, OFFSET, DLTENSOR = 0, 8, 16, 24, 32, 40, 48  # bytes of a DLTensor; `KIND` has the rank and the dtype
+DEVICE, KIND, DLTENSOR = 8, 16, 48  # bytes of a DLTensor; `KIND` has the rank and the dtype
+STRUCTURES = {"type": ("ld64", object.__basicsize__ - 8), "data": ("ld64", 0), "place": ("ld64", DEVICE), "kind": ("ld64", KIND),
+              "shape": ("ld64", 24), "strides": ("ld64", 32), "offset": ("ld64", 40)}  # fields of an object and of a DLTensor
 LOOK, CURRENT_STREAM = 40, 48  # bytes of DLPackExchangeAPI
 FASTCALL = 0x80  # METH_FASTCALL
 # The words of every plan. `inputs`: what each input must be (`record`); `finish` makes the result of the outputs.
@@ -27,78 +29,61 @@ def failed(status):  # functions of the driver and of DLPack give an int
 
 def fitting(plan, items, addresses):  # whether all inputs are as compiled
     seen = stack(DLTENSOR)
-    one = stack(8)
-    record = ld64(plan + INPUTS)
-    ins = ld64(plan + INS)
-    if PyTuple_Size(items) != ins:
+    record = plan[INPUTS]
+    if PyTuple_Size(items) != plan[INS]:
         return 0
-    i = 0
-    while i < ins:
+    for i in range(plan[INS]):
         x = PyTuple_GetItem(items, i)
-        type = ld64(x + TYPE_AT)
-        if type != ld64(plan + TENSOR) and type != ld64(plan + PARAMETER):
+        if (x.type != plan[TENSOR] and x.type != plan[PARAMETER]) or failed(call(plan[LOOK], x, seen)):
             return 0
-        if failed(call(ld64(plan + LOOK), x, seen)):
+        if seen.place != plan[DEVICE] or seen.kind != record[0]:
             return 0
-        if ld64(seen + DL_DEVICE) != ld64(plan + DEVICE) or ld64(seen + DL_KIND) != ld64(record):
-            return 0
-        rank = ld64(record + 8)
-        shape = ld64(seen + DL_SHAPE)
-        strides = ld64(seen + DL_STRIDES)
-        record += 16
+        rank = record[1]
         empty = 0
-        a = 0
-        while a < rank:
-            size = ld64(record)
-            stride = ld64(record + 8)
-            if ld64(shape + 8 * a) != size or (stride >= 0 and ld64(strides + 8 * a) != stride):
-                return 0
-            if size == 0:
-                empty = 1
+        for a in range(rank):
             record += 16
-            a += 1
-        st64(one, x)
-        signs = PyObject_Vectorcall(ld64(plan + IS_NEG), one, 1, 0)
+            size = record[0]
+            if seen.shape[a] != size or (record[1] >= 0 and seen.strides[a] != record[1]):
+                return 0
+            empty = empty or size == 0
+        record += 16
+        signs = PyObject_Vectorcall(plan[IS_NEG], [x], 1, 0)
         if signs == 0:
             return 0
         Py_DecRef(signs)
-        at = ld64(seen + DL_DATA) + ld64(seen + DL_OFFSET)
-        if signs != ld64(plan + FALSE) or at & UNALIGNED or (at == 0 and not empty):  # a tensor of functionalize is nowhere
+        at = seen.data + seen.offset
+        if signs != plan[FALSE] or at & UNALIGNED or (at == 0 and not empty):  # a tensor of functionalize is nowhere
             return 0
-        st64(addresses + 8 * i, at)
-        i += 1
+        addresses[i] = at
     return 1
 
 
 def drop(made, count):
     while count > 0:
         count -= 1
-        Py_DecRef(ld64(made + 8 * count))
+        Py_DecRef(made[count])
 
 
 def allocated(plan, made, addresses):  # how many outputs are there: fewer than all where one is not what was asked for, -1 for an error
     seen = stack(DLTENSOR)
-    outs = ld64(plan + OUTS)
-    k = 0
-    while k < outs:
-        y = PyObject_Call(ld64(plan + ALLOC), ld64(ld64(plan + OUTPUTS) + 8 * k), 0)
+    for k in range(plan[OUTS]):
+        y = PyObject_Call(plan[ALLOC], plan[OUTPUTS][k], 0)
         if y == 0:
             drop(made, k)
             return -1
-        st64(made + 8 * k, y)
-        if failed(call(ld64(plan + LOOK), y, seen)) or ld64(seen + DL_DEVICE) != ld64(plan + DEVICE):
+        made[k] = y
+        if failed(call(plan[LOOK], y, seen)) or seen.place != plan[DEVICE]:
             drop(made, k + 1)
             return k
-        st64(addresses + 8 * k, ld64(seen + DL_DATA) + ld64(seen + DL_OFFSET))
-        k += 1
+        addresses[k] = seen.data + seen.offset
     return k
 
 
 def results(plan, made):
-    if ld64(plan + FINISH) == 0:
-        return ld64(made)
-    outs = ld64(plan + OUTS)
-    together = PyObject_Vectorcall(ld64(plan + FINISH), made, outs, 0)
+    if plan[FINISH] == 0:
+        return made[0]
+    outs = plan[OUTS]
+    together = PyObject_Vectorcall(plan[FINISH], made, outs, 0)
     drop(made, outs)
     return together
 """
@@ -119,15 +104,14 @@ class MachineCode:
         from ..target.cpu.jit import Library
 
         self.fields = fields
-        words = {name.upper(): 8 * i for i, name in enumerate(fields)}
-        tensor = {"DL_DATA": DATA, "DL_DEVICE": DEVICE, "DL_KIND": KIND, "DL_SHAPE": SHAPE, "DL_STRIDES": STRIDES, "DL_OFFSET": OFFSET}
-        known = {**words, **tensor, "DLTENSOR": DLTENSOR, "PAYLOAD": _PAYLOAD, "TYPE_AT": _TYPE_AT, **constants}
+        words = {name.upper(): i for i, name in enumerate(fields)}
+        known = {**words, "DLTENSOR": DLTENSOR, "PAYLOAD": _PAYLOAD, **constants}
         whole = SOURCE + source
 
         def text() -> str:
             from ..target.cpu.host_code import compile_host
 
-            return compile_host(whole, known, {}, [entry])[0]
+            return compile_host(whole, known, {}, [entry], fields=STRUCTURES)[0]
 
         (code,), _ = CodeCache().build([(f"{entry} {known} {whole}", text)], host_target())
         imports = {name: ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value or 0 for name in _IMPORTS if name in whole}
@@ -145,7 +129,7 @@ class MachineCode:
         return new(ctypes.addressof(self.method), int(plan.ctypes.data).to_bytes(8, "little"), kept), plan
 
 
-_PAYLOAD, _TYPE_AT = bytes.__basicsize__ - 1, object.__basicsize__ - 8  # where a `bytes` object has its bytes, and an object its type
+_PAYLOAD = bytes.__basicsize__ - 1  # where a `bytes` object has its bytes
 _IMPORTS = ("PyTuple_Size", "PyTuple_GetItem", "PyObject_Vectorcall", "PyObject_Call", "Py_DecRef", "Py_IncRef",
             "PyErr_Clear", "PyEval_SaveThread", "PyEval_RestoreThread", "PyDict_Size", "PyLong_FromLong", "PyLong_AsSsize_t")
 
@@ -154,7 +138,8 @@ _IMPORTS = ("PyTuple_Size", "PyTuple_GetItem", "PyObject_Vectorcall", "PyObject_
 def known_layout() -> bool:
     """Whether this CPython lays its objects out as the code assumes."""
     probe = b"layout"
-    return ctypes.string_at(id(probe) + _PAYLOAD, 6) == probe and ctypes.c_void_p.from_address(id(probe) + _TYPE_AT).value == id(bytes)
+    kind = ctypes.c_void_p.from_address(id(probe) + STRUCTURES["type"][1]).value
+    return ctypes.string_at(id(probe) + _PAYLOAD, 6) == probe and kind == id(bytes)
 
 
 @cache

@@ -53,25 +53,22 @@ class ConvTemplate(Template):
         return shaped_as_result(region)
 
     def packs(self, region: Region, target: TargetSpec) -> dict[int, Packed]:
-        node = region.anchor
-        assert node is not None and isinstance(node.op, (ConvOp, IntConvOp))
+        node = region.node
+        op = region.op(ConvOp, IntConvOp)
         value = node.operands[1]
         o = region.operand(value)
         if o is None or o.data is None or value not in region.body.inputs:
             return {}
         whole = o.type.shape == o.data.type.shape and o.layout.is_contiguous
         words = _words(region, target)
-        form = Packed("filters", _width(region, target), node.op.transposed, groups=node.op.groups, words=1 if words is None else words.per)
+        form = Packed("filters", _width(region, target), op.transposed, groups=op.groups, words=1 if words is None else words.per)
         if _is_depthwise(region, target):
             form = TAPS
         return {region.body.inputs.index(value): form} if whole else {}
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        node = region.anchor
-        assert node is not None and isinstance(node.op, (ConvOp, IntConvOp))
-        op, width = node.op, _width(region, target)
-        x, w = region.operand(node.operands[0]), region.operand(node.operands[1])
-        assert x is not None and w is not None
+        op, width = region.op(ConvOp, IntConvOp), _width(region, target)
+        x, w = region.places
         words = _words(region, target)
         if w.packed.words == 1 and (w.packed.form == "filters" or words is not PAIRS):
             words = None
@@ -122,14 +119,14 @@ def _last(x: Operand, shape: Shape) -> tuple[DType, Layout]:
 
 def _words(region: Region, target: TargetSpec) -> Words | None:
     """What weights may be multiplied in: groups of bf16 channels must be whole words, since nothing may stand beside a NaN."""
-    node = region.anchor
-    assert node is not None and isinstance(node.op, (ConvOp, IntConvOp))
+    node = region.node
+    op = region.op(ConvOp, IntConvOp)
     x, w = node.operands
-    channels, taps = int_of(x.shape[1]) // node.op.groups, prod(int_of(d) for d in w.shape[2:])
-    panel = default_config(node.types[0].dtype, int_of(node.types[0].shape[1]) // node.op.groups, target).width
+    channels, taps = int_of(x.shape[1]) // op.groups, prod(int_of(d) for d in w.shape[2:])
+    panel = default_config(node.types[0].dtype, int_of(node.types[0].shape[1]) // op.groups, target).width
     by_tiles = channels % (SIDE * PAIRS.per) == 0 and panel % SIDE == 0 and windows_fit(channels // PAIRS.per * taps)
     words = words_of(x.dtype, w.dtype, target, tiles=taps == 1 or (by_tiles and not target.checks))
-    whole = words is not None and (node.op.groups == 1 or int_of(x.shape[1]) // node.op.groups % words.per == 0)
+    whole = words is not None and (op.groups == 1 or int_of(x.shape[1]) // op.groups % words.per == 0)
     return words if whole and not _is_depthwise(region, target) else None
 
 
@@ -143,9 +140,8 @@ def _width(region: Region, target: TargetSpec) -> int:
 
 
 def _is_depthwise(region: Region, target: TargetSpec) -> bool:
-    node = region.anchor
-    assert node is not None and isinstance(node.op, (ConvOp, IntConvOp))
-    return is_depthwise(node.op, int_of(node.operands[0].shape[1]), int_of(node.values[0].shape[1]), target)
+    node = region.node
+    return is_depthwise(region.op(ConvOp, IntConvOp), int_of(node.operands[0].shape[1]), int_of(node.values[0].shape[1]), target)
 
 
 def _is_product(op: AnyConv, kernel: tuple[int, ...]) -> bool:

@@ -11,15 +11,14 @@ from itertools import product
 
 from ...core.dtypes import compute_dtype, f32
 from ...core.target_spec import TargetSpec
-from ...ir.graph import Value
 from ...ir.layout import Layout
 from ...ops.matmul.contractions import Conv as ConvOp
 from ...ops.matmul.int_products import IntConv as IntConvOp
 from ...tile.builder import Ix, Tile
 from ..launch import Buffer, Launch, Packed
-from ..matmul.tiling import leaves_of_epilogue
+from ..matmul.tiling import Epilogue
 from ..pointwise.copies import copy_launch
-from ..region import Evaluator, Operand, Region, narrow
+from ..region import Operand, Region
 from .lines import Limit, Lines, State
 from .parts import AnyConv, int_of
 
@@ -67,11 +66,7 @@ class Depthwise(Lines):
         call = self.call
         self.per = int_of(w.shape[1])
         self.w = call.view("w", w.dtype, weights, Layout.contiguous((*kernel, self.per, self.channels)))
-        results = [(r, r.layout.permute(self.order)) for r in region.results]
-        self.outs = [call.view(f"y{i}", r.type.dtype, r.buffer, lay, write=True) for i, (r, lay) in enumerate(results)]
-        leaves = leaves_of_epilogue(region, self.value)
-        self.ins = {v: call.view(f"e{i}", o.type.dtype, o.buffer, o.layout.expand(self.value.shape).permute(self.order))
-                    for i, (v, o) in enumerate((v, region.operand(v)) for v in leaves) if o is not None}
+        self.epilogue = Epilogue(call, region, lambda layout: layout.permute(self.order))
 
     def start(self, n: int) -> State:
         return [self.b.full((n,), 0.0, self.dtype)]
@@ -98,20 +93,13 @@ class Depthwise(Lines):
         return states
 
     def finish(self, states: list[State], at: list[list[Ix | int]], c: Ix | int, n: int, limit: Limit) -> None:
-        b, region = self.b, self.region
+        b = self.b
         finished: list[list[Tile]] = []
         outside = self._outside(c, n, limit) if self.border else None
         for place, (acc,) in zip(at, states, strict=True):
             if outside is not None:
                 acc = acc + outside
             acc = b.cast(acc, compute_dtype(self.value.dtype))
-
-            def leaf(v: Value, o: Operand, place: list[Ix | int] = place) -> Tile:
-                across = self.ins[v].type.strides[-1] != 0
-                return b.load(self.ins[v], (*place, c), (n,) if across else (1,), limit=limit if across else None)
-
-            evaluate = Evaluator(b, region, leaf, {self.value: acc})
-            finished.append([b.broadcast(evaluate(v), (n,)) for v in region.body.outputs])
+            finished.append(self.epilogue.computed((*place, c), acc, (n,), limit))
         for place, tiles in zip(at, finished, strict=True):
-            for view, y, r in zip(self.outs, tiles, region.results, strict=True):
-                b.store(view, (*place, c), narrow(b, y, r.type.dtype), limit=limit)
+            self.epilogue.put((*place, c), tiles, limit)

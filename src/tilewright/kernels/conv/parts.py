@@ -58,11 +58,9 @@ def same_place(x: Operand, shape: Shape) -> tuple[DType, Layout]:
 
 def plain_parts(region: Region, target: TargetSpec, place: Place = same_place, *, copies: bool = False) -> tuple[list[Launch], list[Plain]]:
     """The plain convolutions that a region's anchor is made of, and the launches that make their input. `copies`: it must be one."""
-    node = region.anchor
-    assert node is not None and isinstance(node.op, (ConvOp, IntConvOp))
-    op = node.op
-    x, w = region.operand(node.operands[0]), region.operand(node.operands[1])
-    assert x is not None and w is not None
+    node = region.node
+    op = region.op(ConvOp, IntConvOp)
+    x, w = region.places
     kernel = tuple(int_of(k) for k in w.type.shape[2:])
     ones = (1,) * len(kernel)
     launches: list[Launch] = []

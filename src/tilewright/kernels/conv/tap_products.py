@@ -25,8 +25,7 @@ class TapProductsTemplate(Template):
     serves = (TapProductsOp,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        op, (x, g), y = region.op(TapProductsOp), (region.operand(v) for v in region.node.operands), region.results[0]
-        assert x is not None and g is not None
+        op, (x, g), y = region.op(TapProductsOp), region.places, region.results[0]
         before: list[Launch] = []
         if any(p for pair in op.pads for p in pair):
             shape = (*x.type.shape[:2], *(d + sum(pair) for d, pair in zip(x.type.shape[2:], op.pads, strict=True)))

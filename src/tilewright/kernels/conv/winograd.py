@@ -64,8 +64,7 @@ class Winograd(Template):
         return {region.body.inputs.index(value): Packed("panels" if words == 1 else "words", _width(region, target), True, words=words)}
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        x, u = (region.operand(v) for v in region.node.operands)
-        assert x is not None and u is not None
+        x, u = region.places
         words = u.packed.form == "words"
         copies, x = _channels_last(region.name, x, target, again=words and not in_words(x.layout, 1, PAIRS.per))
         return [*copies, Tiles(region, word_operand(x, x.layout, 1, PAIRS.per) if words else x, target, words=words).launch()]
@@ -200,8 +199,7 @@ class WinogradTilesTemplate(Template):
     serves = (WinogradTiles,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        op, x, y = region.op(WinogradTiles), region.operand(region.node.operands[0]), region.results[0]
-        assert x is not None
+        op, x, y = region.op(WinogradTiles), region.given(region.node.operands[0]), region.results[0]
         copies, x = _channels_last(region.name, x, target)
         call = Call("winograd_tiles", region.name)
         b, pixels = call.b, (0, 2, 3, 1)
@@ -235,8 +233,7 @@ class Tiles:
 
     def __init__(self, region: Region, x: Operand, target: TargetSpec, *, words: bool = False) -> None:
         self.region, self.op, self.value, self.target = region, region.op(WinogradConv), region.node.values[0], target
-        u = region.operand(region.node.operands[1])
-        assert u is not None
+        u = region.given(region.node.operands[1])
         call = self.call = Call("winograd", region.name)
         self.b = call.b
         self.m, self.n = self.op.tile, self.op.tile + TAPS - 1

@@ -14,7 +14,7 @@ from ..call import Call
 from ..launch import Launch
 from ..region import Region, narrow, widen
 from ..template import Template, region_flops
-from .gather import report_index
+from .gather import clamped_index
 
 WIDE, NARROW = 8, 1  # registers of sums: for most columns, and for the rest
 
@@ -24,8 +24,7 @@ class BagSumTemplate(Template):
     serves = (BagSumOp,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        table, ids, bags = (region.operand(v) for v in region.node.operands)
-        assert table is not None and ids is not None and bags is not None
+        table, ids, bags = region.places
         (result,) = region.results
         call = Call("bag_sum", region.name)
         b = call.b
@@ -46,10 +45,7 @@ class BagSumTemplate(Template):
             zero = widen(b, b.full((tile,), float("-inf") if largest else 0.0, acc or result.type.dtype))
             with b.loop(limits[0], limits[1], 1, [zero]) as loop:
                 wanted = b.to_index(b.load(index, (loop.index,), ()))
-                for bad in (b.compare("lt", wanted, 0), b.compare("ge", wanted, size)):
-                    with b.if_(bad):
-                        report_index(b, error, loop.index, wanted)
-                row = b.minimum(b.maximum(wanted, 0), size - 1)
+                row = clamped_index(b, error, loop.index, wanted, size)
                 loop.next(b.binary(join, loop.carried[0], widen(b, b.load(source, (row, start), (tile,), limit=limit))))
             found = loop.results[0]
             found = b.select(b.compare("lt", *limits), found, 0.0) if largest else found

@@ -31,8 +31,7 @@ class ForestTemplate(Template):
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         op = region.op(Forest)
-        x, limits, links, weights, roots = (region.operand(v) for v in region.node.operands)
-        assert x is not None and limits is not None and links is not None and weights is not None and roots is not None
+        x, limits, links, weights, roots = region.places
         (result,) = region.results
         call = Call("forest", region.name)
         b = call.b

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from ...core.dims import Dim, bounds, product
 from ...core.target_spec import TargetSpec
-from ...ir.graph import Value
 from ...ir.layout import Layout
 from ...ops.index.indexing import Gather as GatherOp
-from ...tile.builder import Ix, KernelBuilder, Tile, View
+from ...tile.builder import Ix, KernelBuilder, View
 from ..call import Call, report
 from ..launch import Launch
-from ..matmul.tiling import leaves_of_epilogue
+from ..matmul.tiling import Epilogue
 from ..pointwise.pointwise import unravel
-from ..region import Evaluator, Operand, Region, narrow, widen
+from ..region import Operand, Region
 from ..template import Reason, Template, from_memory, region_bytes, region_flops, shaped_as_result
 
 INDEX_OUT_OF_RANGE = 1  # code in the error block
@@ -31,11 +30,10 @@ class GatherTemplate(Template):
         return from_memory(region) or shaped_as_result(region)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        node = region.anchor
-        assert node is not None and isinstance(node.op, GatherOp)
-        table, ids = region.operand(node.operands[0]), region.operand(node.operands[1])
-        assert table is not None and ids is not None
-        axis, n_ids = node.op.axis, ids.type.ndim
+        node = region.node
+        op = region.op(GatherOp)
+        table, ids = region.places
+        axis, n_ids = op.axis, ids.type.ndim
         order = tuple(range(table.type.ndim))
         if n_ids == 1 and table.packed.form == "plain" and along_memory(table) != axis:  # the axis along memory comes last
             order = (*(a for a in order if a != along_memory(table)), along_memory(table))
@@ -55,13 +53,7 @@ class GatherTemplate(Template):
         rows = transpose(_table_layout(table))
         source = call.view("table", table.type.dtype, table.buffer, rows)
         index = call.view("ids", ids.type.dtype, ids.buffer, ids.layout)
-        leaves = leaves_of_epilogue(region, node.values[0])
-        ins: dict[Value, View] = {}
-        for i, v in enumerate(leaves):
-            o = region.operand(v)
-            assert o is not None
-            ins[v] = call.view(f"e{i}", o.type.dtype, o.buffer, transpose(o.layout.expand(shape)))
-        outs = [call.view(f"y{i}", r.type.dtype, r.buffer, transpose(r.layout), write=True) for i, r in enumerate(region.results)]
+        epilogue = Epilogue(call, region, transpose)
         error = call.error()
         size = call.word("size", sizes[axis])
         outer = [call.word(f"d{i}", d) for i, d in enumerate((*before, *ids.type.shape, *after[:-1]))]
@@ -69,10 +61,7 @@ class GatherTemplate(Template):
         at = unravel(b, b.pid, outer)
         at_before, at_ids, at_after = at[:axis], at[axis : axis + n_ids], at[axis + n_ids :]
         wanted = b.to_index(b.load(index, at_ids, ()))
-        for bad in (b.compare("lt", wanted, 0), b.compare("ge", wanted, size)):
-            with b.if_(bad):
-                report_index(b, error, _flat(outer[axis : axis + n_ids], at_ids), wanted)
-        safe = b.minimum(b.maximum(wanted, 0), size - 1)
+        safe = clamped_index(b, error, _flat(outer[axis : axis + n_ids], at_ids), wanted, size)
         tile = target.vector_bits // 32 * (_registers(after[-1], target.vector_bits // 32) if after else 1)
 
         def body(i: Ix | int, left: Ix | int | None, shape: tuple[int, ...]) -> None:
@@ -80,14 +69,7 @@ class GatherTemplate(Template):
             last: tuple[Ix | int, ...] = (i,) if inner is not None else ()
             where = (safe // width, i, safe % width) if width else (*at_before, safe, *at_after, *last)
             axes = None if not width else (1,)
-            x = widen(b, b.load(source, where, shape, limit=limit, axes=axes if shape else ()))
-
-            def leaf(v: Value, o: Operand) -> Tile:
-                return b.load(ins[v], (*at, *last), shape, limit=limit)
-
-            evaluate = Evaluator(b, region, leaf, {node.values[0]: x})
-            for v, view, r in zip(region.body.outputs, outs, region.results, strict=True):
-                b.store(view, (*at, *last), narrow(b, b.broadcast(evaluate(v), shape), r.type.dtype), limit=limit)
+            epilogue.store((*at, *last), b.load(source, where, shape, limit=limit, axes=axes if shape else ()), shape, limit)
 
         def read() -> None:
             if inner is None:
@@ -148,3 +130,16 @@ def _flat(dims: list[Ix], at: list[Ix | int]) -> Ix | int:
 def report_index(b: KernelBuilder, error: View, position: Ix | int, value: Ix) -> None:
     """The first of a program's failures stays; of several programs' any may win."""
     report(b, error, INDEX_OUT_OF_RANGE, position, value)
+
+
+def report_outside(b: KernelBuilder, error: View, position: Ix | int, value: Ix, size: Ix | int) -> None:
+    """An index outside 0 … size-1 is reported."""
+    for bad in (b.compare("lt", value, 0), b.compare("ge", value, size)):
+        with b.if_(bad):
+            report_index(b, error, position, value)
+
+
+def clamped_index(b: KernelBuilder, error: View, position: Ix | int, value: Ix, size: Ix | int) -> Ix | int:
+    """An index inside 0 … size-1; one outside is reported and clamped."""
+    report_outside(b, error, position, value, size)
+    return b.minimum(b.maximum(value, 0), size - 1)

@@ -16,7 +16,6 @@ import numpy as np
 from ...core.dims import Dim, at_least, bounds, ceildiv, product
 from ...core.dtypes import DType, i8, i16, i32, i64, u8, u16, u32
 from ...core.target_spec import TargetSpec
-from ...ir.graph import Value
 from ...ir.layout import Layout
 from ...ops.index.indexing import Gather as GatherOp
 from ...ops.index.indexing import GatherAlongAxis
@@ -24,11 +23,11 @@ from ...ops.index.indexing import Index as IndexOp
 from ...tile.builder import Ix, KernelBuilder, Tile, View
 from ..call import Call
 from ..launch import Launch
-from ..matmul.tiling import leaves_of_epilogue
+from ..matmul.tiling import Epilogue
 from ..pointwise.pointwise import unravel
-from ..region import Evaluator, Operand, Region, collapse, narrow, widen
+from ..region import Operand, Region, collapse
 from ..template import Foreign, Reason, Template, alone, region_bytes, region_flops
-from .gather import along_memory, report_index
+from .gather import along_memory, clamped_index, report_outside
 
 REPEATS = 16  # the most repeats of an element, at most, that are spelled out
 ROWS = 16  # rows a program reads with one set of indices
@@ -67,8 +66,7 @@ class GatherLast(Template):
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         value = region.node.values[0]
-        x, ids = (region.operand(v) for v in region.node.operands)
-        assert x is not None and ids is not None
+        x, ids = region.places
         times = _repeats(ids, x.type.shape[-1])
         if times is not None and target.kind == "cpu":
             return [_repeated(region, x, times, target)]
@@ -78,10 +76,7 @@ class GatherLast(Template):
         lead = x.type.shape[:-1]
         source = call.view("x", x.type.dtype, x.buffer, x.layout)
         index = call.view("ids", ids.type.dtype, ids.buffer, _reshaped(ids.layout, (count,)))
-        goals = [call.view(f"y{i}", r.type.dtype, r.buffer, _reshaped(r.layout, (*lead, count)), write=True)
-                 for i, r in enumerate(region.results)]
-        others = {v: o for v in leaves_of_epilogue(region, value) if (o := region.operand(v)) is not None}
-        ins = {v: call.view(f"e{i}", o.type.dtype, o.buffer, o.layout.expand(value.shape)) for i, (v, o) in enumerate(others.items())}
+        epilogue = Epilogue(call, region, lambda layout: _reshaped(layout, (*lead, count)))
         error = call.error()
         size, n = call.word("size", x.type.shape[-1]), call.word("n", count)
         dims = [call.word(f"d{i}", d) for i, d in enumerate(lead)]
@@ -99,21 +94,13 @@ class GatherLast(Template):
         plain = target.kind == "cpu" and region.body.outputs == [value]
 
         def columns(at: list[Ix | int], first: Ix | int) -> None:
-            limit = (b.minimum(end - first, tile),)
-
-            def leaf(v: Value, o: Operand) -> Tile:
-                view = ins[v]
-                return b.load(view, (*at, 0), (1,)) if view.type.strides[-1] == 0 else b.load(view, (*at, first), (tile,), limit=limit)
-
             taken = b.gather(source, (*at, 0), len(at), b.load(places, (first - begin,), (tile,)))
-            evaluate = Evaluator(b, region, leaf, {value: widen(b, taken)})
-            for v, goal, r in zip(region.body.outputs, goals, region.results, strict=True):
-                b.store(goal, (*at, first), narrow(b, b.broadcast(evaluate(v), (tile,)), r.type.dtype), limit=limit)
+            epilogue.store((*at, first), taken, (tile,), (b.minimum(end - first, tile),))
 
         with b.loop(start, b.minimum(start + ROWS, rows)) as row:
             at = unravel(b, row.index, dims)
             if plain:
-                copy_each(b, source, goals[0], at, places, begin, end - begin)
+                copy_each(b, source, epilogue.outs[0], at, places, begin, end - begin)
             else:
                 with b.loop(begin, end, tile) as part:
                     columns(at, part.index)
@@ -132,13 +119,10 @@ def _repeats(ids: Operand, size: Dim) -> int | None:
 
 def _repeated(region: Region, x: Operand, times: int, target: TargetSpec) -> Launch:
     """Every element `times` in a row: a register is loaded once, and shuffled into as many."""
-    value = region.node.values[0]
     call = Call("repeat", region.name)
     b, (*lead, size), tile = call.b, x.type.shape, target.vector_bits // 32
     source = call.view("x", x.type.dtype, x.buffer, x.layout)
-    goals = [call.view(f"y{i}", r.type.dtype, r.buffer, r.layout, write=True) for i, r in enumerate(region.results)]
-    others = {v: o for v in leaves_of_epilogue(region, value) if (o := region.operand(v)) is not None}
-    ins = {v: call.view(f"e{i}", o.type.dtype, o.buffer, o.layout.expand(value.shape)) for i, (v, o) in enumerate(others.items())}
+    epilogue = Epilogue(call, region)
     n, dims, rows = call.word("size", size), [call.word(f"d{i}", d) for i, d in enumerate(lead)], call.word("rows", product(lead))
     blocks = b.ceildiv(n, tile * TILES)
     begin, start = b.pid % blocks * (tile * TILES), b.pid // blocks * ROWS
@@ -148,16 +132,8 @@ def _repeated(region: Region, x: Operand, times: int, target: TargetSpec) -> Lau
             loaded = b.load(source, (*at, part.index), (tile,), limit=(n - part.index,))
             for k in range(times):
                 first = part.index * times + k * tile
-                limit = (n * times - first,)
-
-                def leaf(v: Value, o: Operand, first: Ix | int = first, limit: tuple[Ix | int] = limit) -> Tile:
-                    view = ins[v]
-                    return b.load(view, (*at, 0), (1,)) if view.type.strides[-1] == 0 else b.load(view, (*at, first), (tile,), limit=limit)
-
                 taken = b.shuffle(loaded, loaded, [(k * tile + lane) // times for lane in range(tile)])
-                evaluate = Evaluator(b, region, leaf, {value: widen(b, taken)})
-                for v, goal, r in zip(region.body.outputs, goals, region.results, strict=True):
-                    b.store(goal, (*at, first), narrow(b, b.broadcast(evaluate(v), (tile,)), r.type.dtype), limit=limit)
+                epilogue.store((*at, first), taken, (tile,), (n * times - first,))
     grid = ceildiv(size, tile * TILES) * ceildiv(product(lead), ROWS)
     return call.finish(grid, flops=region_flops(region), bytes_=region_bytes(region), note=f"every element {times} times")
 
@@ -182,8 +158,7 @@ class GatherAlongLast(Template):
         return None if last and target.kind == "cpu" else Reason("not along the last axis")
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        (x, ids), y = (region.operand(v) for v in region.node.operands), region.results[0]
-        assert x is not None and ids is not None
+        (x, ids), y = region.places, region.results[0]
         one = _one_each(region, x, ids, y, target)
         if one is not None:
             return [one]
@@ -279,8 +254,7 @@ class GatherAlongRows(Template):
         return None if rows and target.kind == "cpu" else Reason("not whole rows")
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        (x, ids), y = (region.operand(v) for v in region.node.operands), region.results[0]
-        assert x is not None and ids is not None
+        (x, ids), y = region.places, region.results[0]
         call = Call("gather_along_rows", region.name)
         b = call.b
         source = call.view("x", x.type.dtype, x.buffer, x.layout)
@@ -291,10 +265,7 @@ class GatherAlongRows(Template):
         size, n = call.word("size", x.type.shape[-2]), call.word("n", width)
         *at, row = unravel(b, b.pid, [call.word(f"d{i}", d) for i, d in enumerate(lead)])
         wanted = b.to_index(b.load(index, (*at, row, 0), ()))
-        for bad in (b.compare("lt", wanted, 0), b.compare("ge", wanted, size)):
-            with b.if_(bad):
-                report_index(b, error, b.pid, wanted)
-        tile, found = target.vector_bits // 32, b.minimum(b.maximum(wanted, 0), size - 1)
+        tile, found = target.vector_bits // 32, clamped_index(b, error, b.pid, wanted, size)
         with b.loop(0, n, tile) as columns:
             left = (b.minimum(n - columns.index, tile),)
             b.store(goal, (*at, row, columns.index), b.load(source, (*at, found, columns.index), (tile,), limit=left), limit=left)
@@ -311,9 +282,7 @@ def checked(b: KernelBuilder, index: View, at: list[Ix | int], first: Ix | int, 
     bad = b.binary("or", b.cmp("lt", wanted, 0), b.cmp("ge", wanted, b.from_index(size, wanted.dtype)))
     with b.if_(b.reshape(b.reduce("any", bad), ())), b.loop(0, left) as each:
         value = b.to_index(b.load(index, (*at, first + each.index), ()))
-        for wrong in (b.compare("lt", value, 0), b.compare("ge", value, size)):
-            with b.if_(wrong):
-                report_index(b, error, position + each.index, value)
+        report_outside(b, error, position + each.index, value, size)
     return b.binary("max", b.binary("min", wanted, b.from_index(size - 1, wanted.dtype)), 0)
 
 
@@ -337,11 +306,10 @@ class IndexRows(Template):
         return Reason("the operand runs backwards") if any(isinstance(s, int) and s < 0 for s in places[0].layout.strides) else None
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        node = region.anchor
-        assert node is not None and isinstance(node.op, IndexOp)
-        x, *ids = (region.operand(v) for v in node.operands)
-        assert x is not None
-        shape, axes = node.values[0].shape, node.op.axes
+        node = region.node
+        op = region.op(IndexOp)
+        x, *ids = region.places
+        shape, axes = node.values[0].shape, op.axes
         first, kept = axes[0], x.type.ndim - len(axes)  # axes of the operand that stay
         rank = len(shape) - kept
         call = Call("index_rows", region.name)
@@ -353,9 +321,7 @@ class IndexRows(Template):
         reached = x.layout.extent - x.layout.offset - (own_axis - 1) * step
         source = call.view("x", x.type.dtype, x.buffer, Layout((reached, own_axis), (1, step), x.layout.offset))
         views = [call.view(f"i{i}", o.type.dtype, o.buffer, o.layout) for i, o in enumerate(ids) if o is not None]
-        others = {v: o for v in leaves_of_epilogue(region, node.values[0]) if (o := region.operand(v)) is not None}
-        ins = {v: call.view(f"e{i}", o.type.dtype, o.buffer, o.layout.expand(shape)) for i, (v, o) in enumerate(others.items())}
-        outs = [call.view(f"y{i}", r.type.dtype, r.buffer, r.layout, write=True) for i, r in enumerate(region.results)]
+        epilogue = Epilogue(call, region)
         error = call.error()
         dims = [call.word(f"d{i}", d) for i, d in enumerate(shape)]
         sizes = [call.word(f"n{a}", x.type.shape[a]) for a in axes]
@@ -382,10 +348,7 @@ class IndexRows(Template):
                 if moving[i]:
                     continue
                 wanted = b.to_index(b.load(view, own(i, at), ()))
-                for bad in (b.compare("lt", wanted, 0), b.compare("ge", wanted, sizes[i])):
-                    with b.if_(bad):
-                        report_index(b, error, row.index * dims[-1], wanted)
-                base = base + b.minimum(b.maximum(wanted, 0), sizes[i] - 1) * steps[axes[i]]
+                base = base + clamped_index(b, error, row.index * dims[-1], wanted, sizes[i]) * steps[axes[i]]
             with b.loop(0, dims[-1], tile) as loop:
                 column, left = loop.index, b.minimum(dims[-1] - loop.index, tile)
                 if along:
@@ -397,11 +360,5 @@ class IndexRows(Template):
                             found = checked(b, view, own(i, at)[:-1], column, left, tile, sizes[i], error, row.index * dims[-1] + column)
                             places = places + b.cast(found, i64) * b.from_index(steps[axes[i]])
                     taken = b.gather(source, (0, 0), 0, places)
-
-                def leaf(v: Value, o: Operand) -> Tile:
-                    return b.load(ins[v], (*outside, column), (tile,), limit=(left,))
-
-                evaluate = Evaluator(b, region, leaf, {node.values[0]: widen(b, taken)})
-                for v, out, r in zip(region.body.outputs, outs, region.results, strict=True):
-                    b.store(out, (*outside, column), narrow(b, b.broadcast(evaluate(v), (tile,)), r.type.dtype), limit=(left,))
+                epilogue.store((*outside, column), taken, (tile,), (left,))
         return [call.finish(ceildiv(rows, per), flops=region_flops(region), bytes_=region_bytes(region))]

@@ -13,15 +13,14 @@ import numpy as np
 from ...core.dims import ceildiv, product
 from ...core.dtypes import i32, i64
 from ...core.target_spec import TargetSpec
-from ...ir.graph import Value
 from ...ir.layout import Layout
 from ...ops.index.weighted import GatherSum as GatherSumOp
-from ...tile.builder import Ix, Tile
+from ...tile.builder import Ix
 from ..call import Call
 from ..launch import Launch
-from ..matmul.tiling import leaves_of_epilogue
+from ..matmul.tiling import Epilogue
 from ..pointwise.pointwise import unravel
-from ..region import Evaluator, Operand, Region, narrow, widen
+from ..region import Operand, Region, widen
 from ..template import Foreign, Reason, Template, region_bytes, region_flops
 from .gather import along_memory
 
@@ -50,32 +49,22 @@ class GatherSumTemplate(Template):
         return Reason(f"outputs must have the shape of the sums, got {bad[0].type}") if bad else None
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        node = region.anchor
-        assert node is not None and isinstance(node.op, GatherSumOp)
-        x, ids, shares = (region.given(v) for v in node.operands)
+        node = region.node
+        op = region.op(GatherSumOp)
+        x, ids, shares = region.places
         inner, rank = along_memory(x), x.type.ndim
         order = (*(a for a in range(rank) if a != inner), inner)
-        axis, shape = order.index(node.op.axis), node.values[0].shape
-        size, taps = x.type.shape[node.op.axis], ids.type.shape[0]
+        axis, shape = order.index(op.axis), node.values[0].shape
+        size, taps = x.type.shape[op.axis], ids.type.shape[0]
         assert isinstance(size, int) and isinstance(taps, int)
         call = Call("gather_sum", region.name)
         b = call.b
         source = call.view("x", x.type.dtype, x.buffer, x.layout.permute(order))
         index, weight = (call.view(n, o.type.dtype, o.buffer, o.layout) for n, o in (("ids", ids), ("w", shares)))
-        ins = {v: call.view(f"e{i}", o.type.dtype, o.buffer, o.layout.expand(shape).permute(order))
-               for i, v in enumerate(leaves_of_epilogue(region, node.values[0])) for o in [region.given(v)]}
-        outs = [call.view(f"y{i}", r.type.dtype, r.buffer, r.layout.permute(order), write=True) for i, r in enumerate(region.results)]
+        epilogue = Epilogue(call, region, lambda layout: layout.permute(order))
         there = Layout.contiguous(shape).permute(order).shape
         dims = [call.word(f"d{i}", d) for i, d in enumerate(there)]
         lanes = target.vector_bits // (8 * shares.type.dtype.itemsize)
-
-        def finish(total: Tile, at: list[Ix | int], limit: tuple[Ix | int] | None) -> None:
-            def leaf(v: Value, o: Operand) -> Tile:
-                return b.load(ins[v], at, total.shape, limit=limit)
-
-            evaluate = Evaluator(b, region, leaf, {node.values[0]: total})
-            for v, out, r in zip(region.body.outputs, outs, region.results, strict=True):
-                b.store(out, at, narrow(b, b.broadcast(evaluate(v), total.shape), r.type.dtype), limit=limit)
 
         def lines(first: Ix | int, count: Ix) -> None:
             """Results along the summed axis itself, of several rows: what a register of results reads lies in two registers."""
@@ -96,7 +85,7 @@ class GatherSumTemplate(Template):
                         inner_limit = None if size >= width else (size,)
                         table = widen(b, b.load(source, (*at, start), (width,), limit=inner_limit))
                         total = b.fma(factor, b.pick(table, near), total)
-                    finish(total, [*at, loop.index], limit)
+                    epilogue.store([*at, loop.index], total, total.shape, limit)
 
         def line(at: list[Ix | int]) -> None:
             """Results along the summed axis itself."""
@@ -106,7 +95,7 @@ class GatherSumTemplate(Template):
                     place = b.binary("max", b.binary("min", b.load(index, (t, loop.index), (lanes,), limit=limit), size - 1), 0)
                     value = widen(b, b.gather(source, (*at, 0), rank - 1, place))
                     total = b.fma(b.load(weight, (t, loop.index), (lanes,), limit=limit), value, total)
-                finish(total, [*at, loop.index], limit)
+                epilogue.store([*at, loop.index], total, total.shape, limit)
 
         def row(before: list[Ix | int], o: Ix | int) -> None:
             """One result of the summed axis: everything inside of it."""
@@ -117,7 +106,7 @@ class GatherSumTemplate(Template):
                 total = b.full((tile,), 0.0, shares.type.dtype)
                 for place, factor in zip(places, factors, strict=True):
                     total = b.fma(widen(b, b.load(source, (*before, place, *at, i), (tile,), limit=limit)), factor, total)
-                finish(total, [*before, o, *at, i], limit)
+                epilogue.store([*before, o, *at, i], total, total.shape, limit)
 
             def nest(at: list[Ix | int], rest: list[Ix]) -> None:
                 if rest:

@@ -22,8 +22,7 @@ class PadEdgesTemplate(Template):
     serves = (PadEdgesOp,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        op, x, y = region.op(PadEdgesOp), region.operand(region.node.operands[0]), region.results[0]
-        assert x is not None
+        op, x, y = region.op(PadEdgesOp), region.given(region.node.operands[0]), region.results[0]
         new = max(0, 2 - x.type.ndim)  # rows of one matrix at least
         lo, hi = ([*(0,) * new, *d] for d in (op.lo, op.hi))
         source, goal = (Layout((*(1,) * new, *o.layout.shape), (*(0,) * new, *o.layout.strides), o.layout.offset) for o in (x, y))

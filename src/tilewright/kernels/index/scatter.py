@@ -28,7 +28,7 @@ from ..pointwise.copies import copy_launch
 from ..pointwise.pointwise import unravel
 from ..region import Region, narrow, widen
 from ..template import Reason, Template, alone
-from .gather import report_index
+from .gather import clamped_index
 from .gather_last import for_each_index
 
 STRIPS = (256, 128, 64, 16)  # columns of a program, of 32 bits each: as many as leave two programs for every core
@@ -42,8 +42,7 @@ class ScatterAddTemplate(Template):
         return wrong if wrong is None else alone(region, ScatterOp)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        x, ids, updates = (region.operand(v) for v in region.node.operands)
-        assert x is not None and ids is not None and updates is not None
+        x, ids, updates = region.places
         result, axis = region.results[0], region.op(ScatterRows).axis
         launches = [] if x.buffer is result.buffer else [copy_launch(f"{region.name}.copy", x, result, target)]
         if updates.type.numel == 0:  # nothing is read either: whoever makes the indices may not run at all
@@ -74,10 +73,7 @@ class ScatterAddTemplate(Template):
         with b.loop(0, count, 1) as loop:
             here = unravel(b, loop.index, places)
             wanted = b.to_index(b.load(index, here, ()))
-            for bad in (b.compare("lt", wanted, 0), b.compare("ge", wanted, size)):
-                with b.if_(bad):
-                    report_index(b, error, loop.index, wanted)
-            row = b.minimum(b.maximum(wanted, 0), size - 1)
+            row = clamped_index(b, error, loop.index, wanted, size)
             with nullcontext() if bounds(x.type.shape[axis])[0] > 0 else b.if_(b.compare("gt", size, 0)):  # an empty axis has no row
                 add = widen(b, b.load(source, (*lead, *here, *rest, *last), shape, limit=limit))
                 where = (*lead, row, *rest, *last)
@@ -101,8 +97,7 @@ class ScatterAlongTemplate(Template):
     serves = (ScatterAlongOp,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        x, ids, updates = (region.operand(v) for v in region.node.operands)
-        assert x is not None and ids is not None and updates is not None
+        x, ids, updates = region.places
         result, op = region.results[0], region.op(ScatterAlongOp)
         axis, shape = op.axis, ids.type.shape
         copied = x.buffer is result.buffer
@@ -137,10 +132,8 @@ class ScatterAlongTemplate(Template):
             assert width is not None
             with b.loop(0, count) as loop, b.loop(first, b.minimum(width, first + strip)) as column:
                 wanted = b.to_index(b.load(index, (*lead, loop.index, *rest, column.index), ()))
-                for bad in (b.compare("lt", wanted, 0), b.compare("ge", wanted, size)):
-                    with b.if_(bad):
-                        report_index(b, error, (b.pid // strips) * count + loop.index, wanted)
-                update(b.minimum(b.maximum(wanted, 0), size - 1), loop.index, (column.index,))
+                row = clamped_index(b, error, (b.pid // strips) * count + loop.index, wanted, size)
+                update(row, loop.index, (column.index,))
 
         if here:
             given = call.view("x", dtype, x.buffer, x.layout)

@@ -23,8 +23,7 @@ class StridedAddTemplate(Template):
     serves = (StridedAddOp,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        op, x, y = region.op(StridedAddOp), region.operand(region.node.operands[0]), region.results[0]
-        assert x is not None
+        op, x, y = region.op(StridedAddOp), region.given(region.node.operands[0]), region.results[0]
         call = Call("strided_add", region.name)
         b, rank = call.b, len(op.strides)
         lead = y.type.shape[:-1]

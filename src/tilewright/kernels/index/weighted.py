@@ -21,8 +21,7 @@ class WeightedGatherTemplate(Template):
     serves = (WeightedGatherOp,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        x, ids, shares = (region.operand(v) for v in region.node.operands)
-        assert x is not None and ids is not None and shares is not None
+        x, ids, shares = region.places
         (y,) = region.results
         call = Call("weighted_gather", region.name)
         b = call.b

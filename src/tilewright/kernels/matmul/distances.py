@@ -26,8 +26,7 @@ class PairSumsTemplate(Template):
     serves = (PairSumsOp,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        power, (left, right), y = region.op(PairSumsOp).power, (region.operand(v) for v in region.node.operands), region.results[0]
-        assert left is not None and right is not None
+        power, (left, right), y = region.op(PairSumsOp).power, region.places, region.results[0]
         call = Call("pair_sums", region.name)
         b = call.b
         first, second = (call.view(n, o.type.dtype, o.buffer, o.layout) for n, o in (("a", left), ("b", right)))

@@ -80,20 +80,16 @@ class GroupedGemmTemplate(Template):
         return from_memory(region) or shaped_as_result(region)
 
     def packs(self, region: Region, target: TargetSpec) -> dict[int, Packed]:
-        node, config = region.anchor, _config(region, target)
-        assert node is not None and isinstance(node.op, GroupedGemmOp)
-        w = region.operand(node.operands[1])
-        assert w is not None
+        op, config = region.op(GroupedGemmOp), _config(region, target)
+        w = region.places[1]
         if w.data is None or len(w.data.type.shape) != 3 or not w.layout.is_contiguous or w.layout.offset != 0:
             return {}
         index = next(i for i, o in enumerate(region.operands) if o.data is w.data)
-        return {index: Packed("panels", config.width, not node.op.transpose_b)}
+        return {index: Packed("panels", config.width, not op.transpose_b)}
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        node, config = region.anchor, _config(region, target)
-        assert node is not None and isinstance(node.op, GroupedGemmOp)
-        x, w, ends = (region.operand(v) for v in node.operands)
-        assert x is not None and w is not None and ends is not None
+        node, op, config = region.node, region.op(GroupedGemmOp), _config(region, target)
+        x, w, ends = region.places
         rows, depth = x.type.shape
         groups, n = w.type.shape[0], node.values[0].shape[1]
         before: list[Launch] = []
@@ -103,7 +99,7 @@ class GroupedGemmTemplate(Template):
             count = ceildiv(n, config.width)
             buffer, panels = w.buffer, Layout.contiguous((groups, count, depth, config.width))
         else:
-            view = w.layout.permute((0, 2, 1)) if node.op.transpose_b else w.layout  # [G, K, N]
+            view = w.layout.permute((0, 2, 1)) if op.transpose_b else w.layout  # [G, K, N]
             step, row, column = view.strides
             if column == 1:
                 buffer, panels = w.buffer, Layout((groups, count, depth, config.width), (step, config.width, row, 1), view.offset)

@@ -48,17 +48,16 @@ class Problem:
 
     @staticmethod
     def of(region: Region) -> Problem:
-        node = region.anchor
-        assert node is not None and isinstance(node.op, MatmulOp)
-        a, b = region.operand(node.operands[0]), region.operand(node.operands[1])
-        assert a is not None and b is not None
+        node = region.node
+        op = region.op(MatmulOp)
+        a, b = region.places
         a_view, b_view = a.layout, b.layout
-        if node.op.transpose_a:
+        if op.transpose_a:
             a_view = a_view.permute((*range(len(a_view.shape) - 2), len(a_view.shape) - 1, len(a_view.shape) - 2))
-        if node.op.transpose_b:
+        if op.transpose_b:
             b_view = b_view.permute((*range(len(b_view.shape) - 2), len(b_view.shape) - 1, len(b_view.shape) - 2))
         *_, m, k = a_view.shape
-        return Problem(a, b, a_view, b_view, m, b_view.shape[-1], k, node.op.alpha, node.values[0].dtype)
+        return Problem(a, b, a_view, b_view, m, b_view.shape[-1], k, op.alpha, node.values[0].dtype)
 
     def as_matrices(self, layout: Layout) -> Layout:
         """Something of the shape of the region's results as [batch…, M, N]."""

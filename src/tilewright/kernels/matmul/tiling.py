@@ -7,8 +7,12 @@ from collections.abc import Callable, Sequence
 
 from ...core.dims import Dim
 from ...ir.graph import Value
+from ...ir.layout import Layout
 from ...tile.builder import Ix, KernelBuilder, Tile, View
-from ..region import Evaluator, Operand, Region, narrow
+from ..call import Call
+from ..region import Evaluator, Operand, Region, narrow, widen
+
+Limit = tuple[Ix | int, ...] | None
 
 
 def leaves_of_epilogue(region: Region, product_value: Value, outputs: Sequence[Value] | None = None) -> list[Value]:
@@ -27,6 +31,36 @@ def leaves_of_epilogue(region: Region, product_value: Value, outputs: Sequence[V
     for out in region.body.outputs if outputs is None else outputs:
         visit(out)
     return list(used)
+
+
+class Epilogue:
+    """What the result of a region's anchor goes through on its way to memory: elementwise consumers, and stores to the region's results.
+    The axes of all views stand as `arrange` puts those of the anchor's result."""
+
+    def __init__(self, call: Call, region: Region, arrange: Callable[[Layout], Layout] = lambda layout: layout) -> None:
+        self.b, self.region, self.value = call.b, region, region.node.values[0]
+        read = {v: o for v in leaves_of_epilogue(region, self.value) if (o := region.operand(v)) is not None}
+        self.ins = {v: call.view(f"e{i}", o.type.dtype, o.buffer, arrange(o.layout.expand(self.value.shape)))
+                    for i, (v, o) in enumerate(read.items())}
+        self.outs = [call.view(f"y{i}", r.type.dtype, r.buffer, arrange(r.layout), write=True) for i, r in enumerate(region.results)]
+
+    def computed(self, at: Sequence[Ix | int], result: Tile, shape: tuple[int, ...], limit: Limit = None) -> list[Tile]:
+        """The region's results from a tile of the anchor's, scalar or along the last axis, at a position."""
+        b, along = self.b, len(shape) > 0
+
+        def leaf(v: Value, o: Operand) -> Tile:
+            view = self.ins[v]
+            return b.load(view, at, (1,)) if along and view.type.strides[-1] == 0 else b.load(view, at, shape, limit=limit)
+
+        evaluate = Evaluator(b, self.region, leaf, {self.value: widen(b, result)})
+        return [b.broadcast(evaluate(v), shape) for v in self.region.body.outputs]
+
+    def put(self, at: Sequence[Ix | int], tiles: Sequence[Tile], limit: Limit = None) -> None:
+        for view, tile, r in zip(self.outs, tiles, self.region.results, strict=True):
+            self.b.store(view, at, narrow(self.b, tile, r.type.dtype), limit=limit)
+
+    def store(self, at: Sequence[Ix | int], result: Tile, shape: tuple[int, ...], limit: Limit = None) -> None:
+        self.put(at, self.computed(at, result, shape, limit), limit)
 
 
 def tile_heights(m: Dim, block: Dim, rows: int) -> list[int]:

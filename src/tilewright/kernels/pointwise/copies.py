@@ -192,8 +192,7 @@ class PadTemplate(Template):
     serves = (PadOp,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        x, result = region.operand(region.node.operands[0]), region.results[0]
-        assert x is not None
+        x, result = region.given(region.node.operands[0]), region.results[0]
         inner, edges = result.layout, list[Layout]()
         for axis, (start, size, whole) in enumerate(zip(region.op(PadOp).lo, x.type.shape, result.type.shape, strict=True)):
             inner = inner.slice(axis, start, size)

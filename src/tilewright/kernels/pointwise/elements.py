@@ -12,14 +12,13 @@ from typing import Any
 from ...core.dims import Dim, bounds, ceildiv, minimum, product
 from ...core.dtypes import bool_, compute_dtype
 from ...core.target_spec import TargetSpec
-from ...ir.graph import Value
 from ...ops.index import indexing
 from ...tile.builder import Ix, Tile, View
 from ..call import Call
-from ..index.gather import report_index
+from ..index.gather import clamped_index
 from ..launch import Launch
-from ..matmul.tiling import leaves_of_epilogue
-from ..region import Evaluator, Operand, Region, narrow, widen
+from ..matmul.tiling import Epilogue
+from ..region import Region, widen
 from ..template import Foreign, Reason, Template, from_memory, region_bytes, region_flops, shaped_as_result
 from .pointwise import unravel
 
@@ -52,29 +51,17 @@ class ElementKernel:
         call = self.call = Call(self.op.name, region.name)
         self.b = call.b
         self.operands: list[View] = []
-        for i, v in enumerate(self.node.operands):
-            o = self._operand(v)
+        for i, o in enumerate(region.places):
             self.operands.append(call.view(f"x{i}", o.type.dtype, o.buffer, o.layout))
-        shape = self.node.values[0].shape
-        self.ins = {
-            v: call.view(f"e{i}", o.type.dtype, o.buffer, o.layout.expand(shape))
-            for i, v in enumerate(leaves_of_epilogue(region, self.node.values[0]))
-            for o in [self._operand(v)]
-        }
-        self.outs = [call.view(f"y{i}", r.type.dtype, r.buffer, r.layout, write=True) for i, r in enumerate(region.results)]
+        self.epilogue = Epilogue(call, region)
         self.error = call.error() if isinstance(self.op, (indexing.Index, indexing.GatherAlongAxis)) else None
-        self.dims = [self._size(f"d{i}", d) for i, d in enumerate(shape)]
+        self.dims = [self._size(f"d{i}", d) for i, d in enumerate(self.node.values[0].shape)]
         self.sizes = [call.word(f"n{i}", d) for i, d in enumerate(self.node.operands[0].shape)]
         self.dtype = compute_dtype(self.node.operands[0].dtype)
 
     def _size(self, name: str, size: Dim) -> Ix | int:
         """A size that positions are divided by. Programs of one element divide by constants: that is most of their work."""
         return max(size, 1) if self.block == 1 and isinstance(size, int) else self.call.word(name, size)
-
-    def _operand(self, v: Value) -> Operand:
-        found = self.region.operand(v)
-        assert found is not None
-        return found
 
     def launch(self) -> Launch:
         """A program goes along a part of the last axis, or along several rows where that is short: positions outside are found once."""
@@ -95,15 +82,7 @@ class ElementKernel:
         return self.call.finish(grid, flops=region_flops(self.region), bytes_=moved, note="element by element")
 
     def _element(self, at: Position, position: Ix | int) -> None:
-        b = self.b
-        value = RULES[type(self.op)](self, at, position)
-
-        def leaf(v: Value, o: Operand) -> Tile:
-            return b.load(self.ins[v], at, ())
-
-        evaluate = Evaluator(b, self.region, leaf, {self.node.values[0]: value})
-        for v, view, r in zip(self.region.body.outputs, self.outs, self.region.results, strict=True):
-            b.store(view, at, narrow(b, evaluate(v), r.type.dtype))
+        self.epilogue.store(at, RULES[type(self.op)](self, at, position), ())
 
     # --- pieces of rules ----------------------------------------------------------------------------------------------
     def load(self, at: Position) -> Tile:
@@ -122,10 +101,7 @@ class ElementKernel:
         b = self.b
         assert self.error is not None
         wanted = b.to_index(b.load(view, at, ()))
-        for bad in (b.compare("lt", wanted, 0), b.compare("ge", wanted, size)):
-            with b.if_(bad):
-                report_index(b, self.error, position, wanted)
-        return b.minimum(b.maximum(wanted, 0), size - 1)
+        return clamped_index(b, self.error, position, wanted, size)
 
     def inside(self, at: Position, axes: range) -> tuple[Tile, Position]:
         """Whether a position lies in operand 0 (along `axes`), and the position clamped into it."""

@@ -20,8 +20,7 @@ class UpdateSliceTemplate(Template):
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         op, result = region.op(UpdateSliceOp), region.results[0]
-        cache, new = (region.operand(v) for v in region.node.operands)
-        assert cache is not None and new is not None
+        cache, new = region.places
         launches: list[Launch] = []
         if result.buffer is not cache.buffer:
             note = "copy: the old value of a state is still needed, or is not donated"

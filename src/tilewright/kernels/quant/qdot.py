@@ -69,8 +69,7 @@ class QDotTemplate(Template):
         return Reason(f"outputs must have the shape of the product, got {bad[0].type}") if bad else None
 
     def packs(self, region: Region, target: TargetSpec) -> dict[int, Packed]:
-        data = region.operand(region.node.operands[3])
-        assert data is not None
+        data = region.given(region.node.operands[3])
         index = next(i for i, o in enumerate(region.operands) if o.data is data.data)
         return {index: Packed("quantized panels", LANES, False, region.op(QDotOp).format)}
 

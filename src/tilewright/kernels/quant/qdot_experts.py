@@ -13,7 +13,7 @@ from ...ops.packed.quant_dot import BLOCK
 from ...ops.packed.quant_dot import QExpertsDot as QExpertsDotOp
 from ...tile.builder import Ix
 from ..call import Call
-from ..index.gather import report_index
+from ..index.gather import report_outside
 from ..launch import Launch, Packed
 from ..region import Region
 from ..template import Reason, Template, region_bytes, region_flops
@@ -69,9 +69,7 @@ class _Kernel(PanelKernel):
             return b.to_index(b.load(index, (i // slots, i % slots), ()))
 
         with b.if_(b.compare("eq", b.pid, 0)), b.loop(0, count) as each:
-            for bad in (b.compare("lt", wanted(each.index), 0), b.compare("ge", wanted(each.index), expertsw)):
-                with b.if_(bad):
-                    report_index(b, error, each.index, wanted(each.index))
+            report_outside(b, error, each.index, wanted(each.index), expertsw)
         chosen = [expert * own + b.minimum(group * PANELS_AT_ONCE + i, own - 1) for i in range(PANELS_AT_ONCE)]
         with b.loop(0, count) as each, b.if_(b.compare("eq", wanted(each.index), expert)):
             token, slot = each.index // slots, each.index % slots

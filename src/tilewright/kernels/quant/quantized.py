@@ -20,7 +20,7 @@ from ...ops.packed.products import QGather as QGatherOp
 from ...ops.packed.products import QMatmul as QMatmulOp
 from ...tile.builder import Ix, Tile, View
 from ..call import Call
-from ..index.gather import report_index
+from ..index.gather import clamped_index, report_outside
 from ..launch import Launch
 from ..pointwise.pointwise import unravel
 from ..region import Operand, Region
@@ -135,10 +135,7 @@ class QGatherTemplate(UnpackingTemplate):
         size = call.word("size", table.type.shape[0])
         at = unravel(b, b.pid, [call.word(f"d{i}", d) for i, d in enumerate(ids.type.shape)])
         wanted = b.to_index(b.load(index, at, ()))
-        for bad in (b.compare("lt", wanted, 0), b.compare("ge", wanted, size)):
-            with b.if_(bad):
-                report_index(b, error, b.pid, wanted)
-        safe = b.minimum(b.maximum(wanted, 0), size - 1)
+        safe = clamped_index(b, error, b.pid, wanted, size)
 
         def store(i: Ix | int, tile: Tile, inside: Ix | int | None) -> None:
             b.store(out, (*at, i), tile, limit=None if inside is None else (inside,))
@@ -221,9 +218,7 @@ class QExpertsTemplate(UnpackingTemplate):
             return b.to_index(b.load(index, (i // slots, i % slots), ()))
 
         with b.if_(b.compare("eq", b.pid, 0)), b.loop(0, count) as each:
-            for bad in (b.compare("lt", wanted(each.index), 0), b.compare("ge", wanted(each.index), op.experts)):
-                with b.if_(bad):
-                    report_index(b, error, each.index, wanted(each.index))
+            report_outside(b, error, each.index, wanted(each.index), op.experts)
         with b.loop(0, count, 1, [b.full((), 0, i64)]) as users:
             hit = b.cast(b.compare("eq", wanted(users.index), expert), i64)
             users.next(users.carried[0] + hit)

@@ -13,7 +13,7 @@ from ...ops.packed.products import QExpertsBack as QExpertsBackOp
 from ...ops.packed.products import QMatmulBack as QMatmulBackOp
 from ...tile.builder import Ix, KernelBuilder, View
 from ..call import Call
-from ..index.gather import report_index
+from ..index.gather import clamped_index
 from ..launch import Launch
 from ..pointwise.pointwise import unravel
 from ..region import Region
@@ -103,10 +103,7 @@ class QExpertsBackTemplate(UnpackingTemplate):
         at = (product_ // slots, product_ % slots)
         size = b.minimum(STRETCH, op.k - start)
         wanted = b.to_index(b.load(index, at, ()))
-        for bad in (b.compare("lt", wanted, 0), b.compare("ge", wanted, op.experts)):
-            with b.if_(bad):
-                report_index(b, error, product_ if isinstance(product_, Ix) else b.pid, wanted)
-        expert = b.minimum(b.maximum(wanted, 0), op.experts - 1)
+        expert = clamped_index(b, error, product_ if isinstance(product_, Ix) else b.pid, wanted, op.experts)
         local, sums = b.scratch(f32, (STRETCH,)), b.scratch(f32, (STRETCH,))
         with b.loop(0, STRETCH, STEP) as clear:
             b.store(local, (clear.index,), b.full((STEP,), 0.0))

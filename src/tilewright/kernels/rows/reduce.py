@@ -208,8 +208,8 @@ class ReduceKernel:
         self.after = [] if self.chunked or self.spread else [(v, r) for v, r in outputs if region.depends_on_anchor(v)]
         full = _leaves(region, [self.node.operands[0], *(v for v, _ in self.before)], None)
         late = _leaves(region, [v for v, _ in self.after], self.node)
-        wide = [self._wide(self._operand(v)) for v in full] + [self._wide(r) for _, r in self.before]
-        thin = [self._thin(self._operand(v)) for v in late] + [self._thin(r) for _, r in self.after]
+        wide = [self._wide(self.region.given(v)) for v in full] + [self._wide(r) for _, r in self.before]
+        thin = [self._thin(self.region.given(v)) for v in late] + [self._thin(r) for _, r in self.after]
         n = len(self.kept)
         kept_shape = tuple(self.shape[a] for a in self.kept)
         row_shape = tuple(self.shape[a] for a in self.inner_axes)
@@ -221,9 +221,9 @@ class ReduceKernel:
             inner, inner_strides = [1], [[1] for _ in inner_strides]
         whole = [Layout((*outer, *inner), (*a, *c), lay.offset) for lay, a, c in zip(wide, outer_strides, inner_strides, strict=False)]
         short = [Layout(tuple(outer), tuple(a), lay.offset) for lay, a in zip(thin, outer_strides[len(wide) :], strict=True)]
-        self.full = {v: self._view(f"x{i}", self._operand(v), whole[i]) for i, v in enumerate(full)}
+        self.full = {v: self._view(f"x{i}", self.region.given(v), whole[i]) for i, v in enumerate(full)}
         self.stored = [self._view(f"z{i}", r, whole[len(full) + i], write=True) for i, (_, r) in enumerate(self.before)]
-        self.late = {v: self._view(f"e{i}", self._operand(v), short[i]) for i, v in enumerate(late)}
+        self.late = {v: self._view(f"e{i}", self.region.given(v), short[i]) for i, v in enumerate(late)}
         self.outs = [self._view(f"y{i}", r, short[len(late) + i], write=True) for i, (_, r) in enumerate(self.after)]
         self.outer, self.inner = outer, inner
         self.sizes = [call.word(f"n{i}", d) for i, d in enumerate(inner)]
@@ -262,11 +262,6 @@ class ReduceKernel:
         else:
             self.at = unravel(b, where, dims)
         self.row = where
-
-    def _operand(self, v: Value) -> Operand:
-        found = self.region.operand(v)
-        assert found is not None
-        return found
 
     def _view(self, name: str, o: Operand, layout: Layout, *, write: bool = False) -> View:
         return self.call.view(name, o.type.dtype, o.buffer, layout, write=write)

@@ -29,8 +29,7 @@ class GatedDeltaRuleBackwardTemplate(Template):
     serves = (GatedDeltaRuleBackwardOp,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        q, v = (region.operand(o) for o in (region.node.operands[0], region.node.operands[2]))
-        assert q is not None and v is not None
+        q, v = (region.given(o) for o in (region.node.operands[0], region.node.operands[2]))
         batch, heads, length, depth = q.type.shape
         chunks, dtype = ceildiv(length, CHUNK), working(q.type.dtype)
         layout = Layout.contiguous((batch, heads, chunks, depth, v.type.shape[-1]))

@@ -17,78 +17,63 @@ FIELDS = (
 CONSTANTS = {"ERROR_BYTES": ERROR_BYTES, "ARRAY_BYTES": 8 * MOST_ARRAYS, "MOST_NODES": MOST_NODES, "UNALIGNED": 15}
 SOURCE = """
 def ready(plan, stream):  # whether no kernel has found an error and the stream is the last call's
-    block = ld64(plan + ERROR_BLOCKS)
-    end = block + ERROR_BYTES * ld64(plan + ERRORS)
-    while block < end:
-        if load64_volatile(block) != 0:
+    block = plan[ERROR_BLOCKS]
+    for row in range(block, block + ERROR_BYTES * plan[ERRORS], ERROR_BYTES):
+        if load64_volatile(row) != 0:
             return 0
-        block += ERROR_BYTES
-    if stream != ld64(plan + STREAM):
+    if stream != plan[STREAM]:
         return 0
-    state = stack(8)
-    st64(state, 0)
-    return stream == 0 or not (failed(call(ld64(plan + CAPTURING), stream, state)) or ld32(state))
+    state = [0]
+    return stream == 0 or not (failed(call(plan[CAPTURING], stream, state)) or ld32(state))
 
 
 def bind(plan, addresses):  # point the graph at the arrays; 0 where that has worked
     dirty = stack(MOST_NODES)
-    bound = ld64(plan + BOUND)
-    arrays = ld64(plan + INS) + ld64(plan + OUTS)
-    nodes = ld64(plan + NODES)
-    lost = ld64(bound) == -1
-    n = 0
-    while n < nodes:
+    bound = plan[BOUND]
+    arrays = plan[INS] + plan[OUTS]
+    nodes = plan[NODES]
+    lost = bound[0] == -1
+    for n in range(nodes):
         st8(dirty + n, lost)
-        n += 1
-    n = 0
-    while n < arrays:
-        st64(bound + 8 * n, -1)
-        n += 1
-    row = ld64(plan + MOVING)
-    end = row + 32 * ld64(plan + MOVES)
-    while row < end:
-        value = ld64(addresses + 8 * ld64(row + 8)) + ld64(row + 16)
-        word = ld64(row)
-        if ld64(word) != value:
-            st64(word, value)
-            st8(dirty + ld64(row + 24), 1)
-        row += 32
-    row = ld64(plan + MAPPING)
-    end = row + 24 * ld64(plan + MAPS)
-    while row < end:
-        if ld8(dirty + ld64(row + 16)) and failed(call(ld64(plan + REPLACE), ld64(row), ld64(ld64(row + 8)))):
+    for n in range(arrays):
+        bound[n] = -1
+    first = plan[MOVING]
+    for row in range(first, first + 32 * plan[MOVES], 32):
+        value = addresses[row[1]] + row[2]
+        if row[0][0] != value:
+            row[0][0] = value
+            st8(dirty + row[3], 1)
+    first = plan[MAPPING]
+    for row in range(first, first + 24 * plan[MAPS], 24):
+        if ld8(dirty + row[2]) and failed(call(plan[REPLACE], row[0], row[1][0])):
             return 1
-        row += 24
-    row = ld64(plan + UPDATES)
-    n = 0
-    while n < nodes:
-        if ld8(dirty + n) and failed(call(ld64(plan + SET_PARAMS), ld64(plan + GRAPH), ld64(row), ld64(row + 8))):
+    row = plan[UPDATES]
+    for n in range(nodes):
+        if ld8(dirty + n) and failed(call(plan[SET_PARAMS], plan[GRAPH], row[0], row[1])):
             return 1
         row += 16
-        n += 1
     copy(bound, addresses, 8 * arrays)
     return 0
 
 
-def launched(plan, addresses, stream, one):  # whether the graph runs with these arrays
-    st64(one, ld64(plan + FALSE))
-    got = PyObject_Vectorcall(ld64(plan + ACQUIRE), one, 1, 0)
+def launched(plan, addresses, stream):  # whether the graph runs with these arrays
+    got = PyObject_Vectorcall(plan[ACQUIRE], [plan[FALSE]], 1, 0)
     if got == 0:
         return 0
     Py_DecRef(got)
-    if got == ld64(plan + FALSE):  # another thread has the session
+    if got == plan[FALSE]:  # another thread has the session
         return 0
-    arrays = ld64(plan + INS) + ld64(plan + OUTS)
-    bound = ld64(plan + BOUND)
+    arrays = plan[INS] + plan[OUTS]
+    bound = plan[BOUND]
     i = 0
-    while i < arrays and ld64(bound + 8 * i) == ld64(addresses + 8 * i):
+    while i < arrays and bound[i] == addresses[i]:
         i += 1
     done = 0
-    if stream == ld64(plan + STREAM) and (i == arrays or bind(plan, addresses) == 0):
+    if stream == plan[STREAM] and (i == arrays or bind(plan, addresses) == 0):
         thread = PyEval_SaveThread()
-        done = not failed(call(ld64(plan + LAUNCH), ld64(plan + GRAPH), stream))
+        done = not failed(call(plan[LAUNCH], plan[GRAPH], stream))
         PyEval_RestoreThread(thread)
-    Py_DecRef(PyObject_Vectorcall(ld64(plan + RELEASE), 0, 0, 0))
+    Py_DecRef(PyObject_Vectorcall(plan[RELEASE], 0, 0, 0))
     return done
 
 
@@ -96,39 +81,34 @@ def tw_gpu_call(self, args, given):
     plan = ld64(self + PAYLOAD)
     addresses = stack(ARRAY_BYTES)
     made = stack(ARRAY_BYTES)
-    current = stack(8)
-    one = stack(8)
-    st64(current, -1)
-    if given == 1 and fitting(plan, ld64(args), addresses):
-        call(ld64(plan + STREAM_OF), ld64(plan + KIND_OF_DEVICE), 0, current)
-    if ld64(current) != -1 and ready(plan, ld64(current)):
-        outs = ld64(plan + OUTS)
-        count = allocated(plan, made, addresses + 8 * ld64(plan + INS))
+    current = [-1]
+    if given == 1 and fitting(plan, args[0], addresses):
+        call(plan[STREAM_OF], plan[KIND_OF_DEVICE], 0, current)
+    if current[0] != -1 and ready(plan, current[0]):
+        outs = plan[OUTS]
+        count = allocated(plan, made, addresses + 8 * plan[INS])
         if count < 0:
             return 0
         if count == outs:
-            if launched(plan, addresses, ld64(current), one):
+            if launched(plan, addresses, current[0]):
                 return results(plan, made)
             drop(made, outs)
     PyErr_Clear()
-    return PyObject_Vectorcall(ld64(plan + SHORT), args, given, 0)
+    return PyObject_Vectorcall(plan[SHORT], args, given, 0)
 
 
 def tw_gpu_start(self, args, given):  # addresses of inputs and outputs that the caller vouches for, then the stream
     plan = ld64(self + PAYLOAD)
     addresses = stack(ARRAY_BYTES)
-    one = stack(8)
-    arrays = ld64(plan + INS) + ld64(plan + OUTS)
+    arrays = plan[INS] + plan[OUTS]
     if given == arrays + 1:
-        i = 0
-        while i < arrays:
-            st64(addresses + 8 * i, PyLong_AsSsize_t(ld64(args + 8 * i)))
-            i += 1
-        stream = PyLong_AsSsize_t(ld64(args + 8 * i))
-        if ready(plan, stream) and launched(plan, addresses, stream, one):
-            none = ld64(plan + NOTHING)
+        for i in range(arrays):
+            addresses[i] = PyLong_AsSsize_t(args[i])
+        stream = PyLong_AsSsize_t(args[i])
+        if ready(plan, stream) and launched(plan, addresses, stream):
+            none = plan[NOTHING]
             Py_IncRef(none)
             return none
     PyErr_Clear()
-    return PyObject_Vectorcall(ld64(plan + SHORT), args, given, 0)
+    return PyObject_Vectorcall(plan[SHORT], args, given, 0)
 """

@@ -39,7 +39,7 @@ def relax(i):  # the scheduler may have put the thread we wait for on our own co
 def running(pool, line):  # ticks that a worker has had a core
     time = stack(16)
     syscall(CLOCK, ((ld32(line + LINE_TID) ^ -1) << 3) | 6, time, 0, 0, 0, 0)
-    return (ld64(time) * 1000000000 + ld64(time + 8)) * ld64(pool + POOL_RATE) >> 10
+    return (time[0] * 1000000000 + time[1]) * ld64(pool + POOL_RATE) >> 10
 
 
 @noinline
@@ -51,9 +51,7 @@ def await_slow(pool, line, t, n, e):
         i += 1
         if load64_acquire(line) >= e:
             return
-    begin = 0
-    if t == 0:
-        begin = ticks() - running(pool, line)
+    begin = ticks() - running(pool, line) if t == 0 else 0
     add32_ordered(line + LINE_SLEEPERS, 1)
     w = load64_ordered(line)
     while w < e:
@@ -65,12 +63,10 @@ def await_slow(pool, line, t, n, e):
 
 
 def await_all(pool, t, n, e):
-    u = 0
-    while u < n:
+    for u in range(n):
         line = pool + POOL_LINES + u * LINE
         if u != t and load64_acquire(line) < e:
             await_slow(pool, line, t, n, e)
-        u += 1
 """
 
 # Where other processes have the cores, a barrier waits for the scheduler. A job whose caller slept at barriers for more than half of its
@@ -81,9 +77,7 @@ RETREAT = """
 @inline
 def allowed(pool, n):  # how many of n threads a job may have now
     limit = load64_relaxed(pool + POOL_LIMIT)
-    if limit != 0 and n > limit and ticks() - load64_relaxed(pool + POOL_RETRY) < 0:
-        return limit
-    return n
+    return limit if limit != 0 and n > limit and ticks() - load64_relaxed(pool + POOL_RETRY) < 0 else n
 
 
 @inline
@@ -120,7 +114,7 @@ def exile(pool, line, cpu):
     word = cpu >> 6
     if word < MASK_BYTES // 8:
         word = mask + 8 * word
-        st64(word, ld64(word) & ((1 << (cpu & 63)) ^ -1))
+        word[0] = word[0] & ((1 << (cpu & 63)) ^ -1)
         syscall(SETAFFINITY, ld32(line + LINE_TID), MASK_BYTES, mask, 0, 0, 0)
 
 
@@ -128,10 +122,8 @@ def spread(pool, n):
     if n > ld64(pool + POOL_CORES):
         return
     cpu = sched_getcpu() & 4294967295
-    u = 1
-    while u < n:
+    for u in range(1, n):
         line = pool + POOL_LINES + u * LINE
         if load32_relaxed(line + LINE_CPU) == cpu + 1:
             exile(pool, line, cpu)
-        u += 1
 """

@@ -31,26 +31,26 @@ def on_interrupt(number, info, context):
 @cold
 def arm(job):  # whether our handler is in front
     own = stack(ACTION_BYTES)
-    if ld64(job + 8 * JOB_CANCEL) != 0 or syscall(GETTID, 0, 0, 0, 0, 0, 0) != getpid() & 4294967295:
+    if job[JOB_CANCEL] != 0 or syscall(GETTID, 0, 0, 0, 0, 0, 0) != getpid() & 4294967295:
         return 0
     sigaction(SIGINT, 0, own)
-    handler = ld64(own)
+    handler = own[0]
     if handler == 0 or handler == 1:  # SIG_DFL, SIG_IGN
         return 0
     store64_relaxed(address(interrupted), 0)
     if handler != address(on_interrupt):  # in a child that was forked during such a call, what was saved then still holds
         copy(address(python_action), own, ACTION_BYTES)
         st64(address(python_handler), handler)
-        st64(own, address(on_interrupt))
+        own[0] = address(on_interrupt)
         sigaction(SIGINT, own, 0)
-    st64(job + 8 * JOB_CANCEL, address(interrupted))
+    job[JOB_CANCEL] = address(interrupted)
     return 1
 
 
 @cold
 def disarm(job):
     sigaction(SIGINT, address(python_action), 0)
-    st64(job + 8 * JOB_CANCEL, 0)
+    job[JOB_CANCEL] = 0
 
 
 @inline
@@ -64,95 +64,84 @@ def wanted_stop(cancel):
 # kernel did not compute. state: the end of the outermost loop or branch that thread 0 is alone in, or 0 · the thunk to resume at, or -1.
 CONTROL = """
 def moved(args, moves, counters, block):
-    copy(block, args, 8 * ld64(moves))
-    m = moves + 16
-    end = m + 8 * MOVE_WORDS * ld64(moves + 8)
-    while m < end:
-        at = block + 8 * ld64(m)
-        i = ld64(counters + 8 * ld64(m + 8))
-        other = ld64(m + 16)
+    copy(block, args, 8 * moves[0])
+    for m in range(moves + 16, moves + 16 + 8 * MOVE_WORDS * moves[1], 8 * MOVE_WORDS):
+        at = block + 8 * m[0]
+        i = counters[m[1]]
+        other = m[2]
         if other < 0:
-            st64(at, ld64(at) + i * ld64(m + 24))
+            at[0] += i * m[3]
         elif i & 1:
-            st64(at, ld64(block + 8 * other))
-        m += 8 * MOVE_WORDS
+            at[0] = block[other]
 
 
 def failed(job):  # whether a kernel has filled its error block
-    block = ld64(job + 8 * JOB_FAULTS)
-    end = block + 8 * ERROR_WORDS * ld64(job + 8 * JOB_FAULT_COUNT)
-    while block < end:
-        if load64_relaxed(block) != 0:
+    block = job[JOB_FAULTS]
+    for row in range(block, block + 8 * ERROR_WORDS * job[JOB_FAULT_COUNT], 8 * ERROR_WORDS):
+        if load64_relaxed(row) != 0:
             return 1
-        block += 8 * ERROR_WORDS
     return 0
 
 
 @inline
 def alone(state, region):
     if region != 0:
-        st64(state, region)
+        state[0] = region
 
 
 def goes(thunk, i, args, counters, state, cancel, first, many, bad):
-    flags = ld64(thunk + 8 * THUNK_FLAGS)
-    count = ld64(thunk + 8 * THUNK_GRID)
-    counter = counters + 8 * ld64(thunk + 8 * THUNK_DEPTH)
-    target = ld64(thunk + 8 * THUNK_TARGET)
-    region = ld64(thunk + 8 * THUNK_REGION)
+    flags = thunk[THUNK_FLAGS]
+    count = thunk[THUNK_GRID]
+    counter = counters + 8 * thunk[THUNK_DEPTH]
+    target = thunk[THUNK_TARGET]
+    region = thunk[THUNK_REGION]
     kind = flags >> KIND_SHIFT
     skip = flags & SERIAL and not first
     if kind == KIND_LOOP:
         if skip:  # a thread that goes around knows the count too: what reads a carry after the loop goes by it
-            st64(counter, count)
-            return ld64(thunk + 8 * THUNK_END)
-        st64(counter, 0)
+            counter[0] = count
+            return thunk[THUNK_END]
+        counter[0] = 0
         alone(state, region)
-        if count > 0 and not bad:
-            return i + 1
-        return ld64(thunk + 8 * THUNK_END)
+        return i + 1 if count > 0 and not bad else thunk[THUNK_END]
     if kind == KIND_IF:
         if skip:
-            return ld64(thunk + 8 * THUNK_END)
+            return thunk[THUNK_END]
         alone(state, region)
     if kind == KIND_IF or kind == KIND_TEST:
-        if ld8(ld64(args)) != 0:
-            return i + 1
-        return target
+        return i + 1 if ld8(args[0]) != 0 else target
     if kind == KIND_NEXT:
-        done = ld64(counter) + 1
-        st64(counter, done)
+        done = counter[0] + 1
+        counter[0] = done
         if bad or done >= count:
             target = i + 1
         if region != 0 and many and wanted_stop(cancel):
-            st64(state + 8, target)
+            state[1] = target
             return region
         return target
     if kind == KIND_JUMP:
         return target
     if kind == KIND_END:
         if skip and count != 0:  # a thread that comes here from an interrupt has not passed the loop's head
-            st64(counter, count)
-        if ld64(state) == i:
-            st64(state, 0)
+            counter[0] = count
+        if state[0] == i:
+            state[0] = 0
     return i + 1
 """
 
 WALK = """
 @inline
 def part(pool, thunk, fn, args, begin, end, scratch, way, may, t, n, grid, e):
-    piece = ld64(thunk + 8 * THUNK_SHARE)
+    piece = thunk[THUNK_SHARE]
     if piece != 0 and may:
         share(pool, fn, args, scratch, t, n, grid, e, piece)
         return
-    piece = ld64(thunk + 8 * THUNK_PIECE)
+    piece = thunk[THUNK_PIECE]
     if piece == 0 or way & 1 == 0:
         call(fn, args, begin, end, scratch)
         return
     while end > begin:  # every second time a thunk that streams is walked from its end: it finds what the last walk left in the caches
-        low = end - piece
-        if low < begin:
-            low = begin
+        low = max(end - piece, begin)
         call(fn, args, low, end, scratch)
         end = low
 
@@ -163,38 +152,32 @@ def part(pool, thunk, fn, args, begin, end, scratch, way, may, t, n, grid, e):
 def share(pool, fn, args, scratch, t, n, grid, e, piece):
     mark = (e + 1) << WORK_BITS
     v = t
-    k = 0
-    while k < n:
+    for k in range(n):
         begin = (grid * v + n - 1) // n
         end = (grid * (v + 1) + n - 1) // n
         word = pool + POOL_LINES + LINE_WORK + v * LINE
         while 1:
             w = load64_acquire(word)
-            at = begin
-            if w & WORK_MARK == mark:
-                at = w & WORK_PLACE
+            at = w & WORK_PLACE if w & WORK_MARK == mark else begin
             if at >= end:
                 break
-            stop = at + piece
-            if stop > end:
-                stop = end
+            stop = min(at + piece, end)
             if swap64_both(word, w, mark | stop):
                 call(fn, args, at, stop, scratch)
         v += 1
         if v == n:
             v = 0
-        k += 1
 
 
 def walk(pool, job, t, n, epoch):  # the epoch after the last barrier × 2 + (1 when cancelled)
-    thunks = ld64(job + 8 * JOB_THUNKS)
-    count = ld64(job + 8 * JOB_COUNT)
-    scratch = ld64(job + 8 * JOB_SCRATCH) + t * ld64(job + 8 * JOB_SCRATCH_STRIDE)
-    cancel = ld64(job + 8 * JOB_CANCEL)
-    profile = ld64(job + 8 * JOB_PROFILE)
-    turn = ld64(job + 8 * JOB_TURN)
-    start = ld64(job + 8 * JOB_START)
-    others = ld64(job + 8 * JOB_OTHERS)
+    thunks = job[JOB_THUNKS]
+    count = job[JOB_COUNT]
+    scratch = job[JOB_SCRATCH] + t * job[JOB_SCRATCH_STRIDE]
+    cancel = job[JOB_CANCEL]
+    profile = job[JOB_PROFILE]
+    turn = job[JOB_TURN]
+    start = job[JOB_START]
+    others = job[JOB_OTHERS]
     now = slot(myself())
     store64_volatile(now, myself())
     store64_volatile(now + 8, job)
@@ -202,20 +185,16 @@ def walk(pool, job, t, n, epoch):  # the epoch after the last barrier × 2 + (1 
     first = t == 0
     counters = stack(COUNTER_BYTES)
     block = stack(MOVED_BYTES)
-    state = stack(16)
-    st64(state, 0)
-    st64(state + 8, -1)
+    state = [0, -1]
     if others != 0:  # a run that was cancelled goes on
         copy(counters, job + 8 * JOB_COUNTERS, COUNTER_BYTES)
         if start != others:
-            st64(state, others)
-    i = others
-    if first:
-        i = start
+            state[0] = others
+    i = start if first else others
     stopped = 0
     while i < count:
         thunk = thunks + 8 * THUNK_WORDS * i
-        flags = ld64(thunk + 8 * THUNK_FLAGS)
+        flags = thunk[THUNK_FLAGS]
         if not many:
             if wanted_stop(cancel):
                 stopped = 1
@@ -234,66 +213,52 @@ def walk(pool, job, t, n, epoch):  # the epoch after the last barrier × 2 + (1 
             if load64_relaxed(pool + POOL_LINES + LINE_CANCELLED) == epoch:
                 stopped = 1
                 break
-        args = ld64(thunk + 8 * THUNK_ARGS)
+        args = thunk[THUNK_ARGS]
         if flags >= MOVING:
             if flags & MOVING:
-                moved(args, ld64(thunk + 8 * THUNK_MOVES), counters, block)
+                moved(args, thunk[THUNK_MOVES], counters, block)
                 args = block
             if flags >> KIND_SHIFT:
                 if flags >> KIND_SHIFT == KIND_NEXT:
                     turn += 1
                 bad = 0
                 if flags & CHECKS:
-                    if many and flags & BARRIER:
-                        bad = load64_relaxed(pool + POOL_LINES + LINE_FAILED) == epoch
-                    else:
-                        bad = failed(job)
+                    shared = many and flags & BARRIER
+                    bad = load64_relaxed(pool + POOL_LINES + LINE_FAILED) == epoch if shared else failed(job)
                 i = goes(thunk, i, args, counters, state, cancel, first, many, bad)
                 continue
         store64_volatile(now + 16, i)
-        grid = ld64(thunk + 8 * THUNK_GRID)
+        grid = thunk[THUNK_GRID]
         begin = 0
         end = grid
         apart = many and flags & SERIAL == 0
         if apart:
-            chunk = ld64(thunk + 8 * THUNK_CHUNK)
-            units = grid
-            if chunk > 1:
-                units = (grid + chunk - 1) // chunk
-            else:
-                chunk = 1
+            chunk = max(thunk[THUNK_CHUNK], 1)
+            units = (grid + chunk - 1) // chunk if chunk > 1 else grid
             begin = (units * t + n - 1) // n * chunk
-            end = (units * (t + 1) + n - 1) // n * chunk
-            if end > grid:
-                end = grid
+            end = min((units * (t + 1) + n - 1) // n * chunk, grid)
         elif not first:
             end = 0
         if begin < end:
-            fn = ld64(thunk + 8 * THUNK_FN)
+            fn = thunk[THUNK_FN]
             may = apart and (flags & BARRIER or i == 0)  # the number of a barrier names one kernel: the first after it (or of the job)
             if profile == 0:
                 part(pool, thunk, fn, args, begin, end, scratch, turn + i, may, t, n, grid, epoch)
             else:
-                times = profile + 16 * (i * ld64(job + 8 * JOB_THREADS) + t)
-                before = ld64(times + 8)
+                times = profile + 16 * (i * job[JOB_THREADS] + t)
+                before = times[1]
                 tick = ticks()
                 part(pool, thunk, fn, args, begin, end, scratch, turn + i, may, t, n, grid, epoch)
                 tock = ticks()
                 if before != 0:  # a kernel in a loop: from its first start on, the time of all its runs
-                    st64(times + 8, before + tock - tick)
+                    times[1] = before + tock - tick
                 else:
-                    st64(times, tick)
-                    st64(times + 8, tock)
+                    times[0] = tick
+                    times[1] = tock
         i += 1
     if stopped and first:
-        resume = ld64(state + 8)
-        if resume < 0:
-            resume = i
-        region = ld64(state)
-        if region == 0:
-            region = i
-        st64(job + 8 * JOB_STOPPED, resume)
-        st64(job + 8 * JOB_STOPPED_OTHERS, region)
+        job[JOB_STOPPED] = i if state[1] < 0 else state[1]
+        job[JOB_STOPPED_OTHERS] = state[0] or i
         copy(job + 8 * JOB_COUNTERS, counters, COUNTER_BYTES)
     store64_volatile(now + 8, 0)
     return 2 * epoch + stopped
@@ -304,33 +269,26 @@ def walk(pool, job, t, n, epoch):  # the epoch after the last barrier × 2 + (1 
 # everyone else walks the schedule alone.
 DISPATCH = """
 def tw_run(job):  # patch the argument blocks, then walk with the workers, or alone when they are taken
-    pool = ld64(job + 8 * JOB_POOL)
-    error = ld64(job + 8 * JOB_ERROR)
-    wish = ld64(job + 8 * JOB_THREADS)
-    st64(job + 8 * JOB_TURN, ld64(job + 8 * JOB_TURN) + 1)
-    io = ld64(job + 8 * JOB_IO)
-    p = ld64(job + 8 * JOB_PATCHES)
-    end = p + 8 * PATCH_WORDS * ld64(job + 8 * JOB_PATCH_COUNT)
-    while p < end:
-        st64(ld64(p), ld64(io + 8 * ld64(p + 8)) + ld64(p + 16))
-        p += 8 * PATCH_WORDS
+    pool = job[JOB_POOL]
+    error = job[JOB_ERROR]
+    wish = job[JOB_THREADS]
+    job[JOB_TURN] += 1
+    io = job[JOB_IO]
+    p = job[JOB_PATCHES]
+    for patch in range(p, p + 8 * PATCH_WORDS * job[JOB_PATCH_COUNT], 8 * PATCH_WORDS):
+        patch[0][0] = io[patch[1]] + patch[2]
     if error != 0:
-        st64(error, 0)
-        st64(error + 8, 0)
-        st64(error + 16, 0)
-        st64(error + 24, 0)
-    guarded = 0
-    if ld64(job + 8 * JOB_LONG) != 0:
-        guarded = arm(job)
+        copy(error, [0, 0, 0, 0], 32)
+    guarded = arm(job) if job[JOB_LONG] != 0 else 0
     if wish <= 1:
         status = walk(pool, job, 0, 1, 0) & 1
     else:
         status = together(pool, job, wish)
-    st64(job + 8 * JOB_START, 0)
-    st64(job + 8 * JOB_OTHERS, 0)
+    job[JOB_START] = 0
+    job[JOB_OTHERS] = 0
     if guarded:
         disarm(job)
-    if error != 0 and ld64(error) != 0:
+    if error != 0 and error[0] != 0:
         status |= FAILED
     return status
 
@@ -339,15 +297,11 @@ def together(pool, job, wish):
     n = allowed(pool, wish)
     crowd = load32_relaxed(pool + POOL_CROWD)
     if crowd != 0:
-        room = ld64(pool + POOL_CORES) - crowd
-        if room < 1:
-            room = 1
-        if n > room:
-            n = room
+        room = max(ld64(pool + POOL_CORES) - crowd, 1)
+        n = min(n, room)
     if n > 1 and swap32_acquire(pool + POOL_BUSY, 0, 1):
         workers = ld64(pool + POOL_WORKERS)
-        if n > workers + 1:
-            n = workers + 1
+        n = min(n, workers + 1)
         if n > 1:
             return with_workers(pool, job, n) | few(workers, wish)
         tw_release(pool)
@@ -359,15 +313,13 @@ def together(pool, job, wish):
 
 @inline
 def few(workers, wish):
-    if workers + 1 < wish:
-        return FEW_WORKERS
-    return 0
+    return FEW_WORKERS if workers + 1 < wish else 0
 
 
 def with_workers(pool, job, n):
     ticket = pool + POOL_TICKET
     number = (load64_relaxed(ticket) + 1) & 4294967295
-    if load32_ordered(pool + POOL_IDLE) != 0 and ld64(job + 8 * JOB_LIGHT) != 0:  # too short to wait for somebody who sleeps
+    if load32_ordered(pool + POOL_IDLE) != 0 and job[JOB_LIGHT] != 0:  # too short to wait for somebody who sleeps
         age = ticks() - load64_relaxed(pool + POOL_RECENT)
         if age >= 0 and age < ld64(pool + POOL_BURST):  # one of many: the next ones find the workers awake
             spread(pool, n)
