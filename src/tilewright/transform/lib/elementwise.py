@@ -149,6 +149,23 @@ def _quotient(made: Any, x: Any, y: Any) -> Any:
     return FUNCTIONS["stop_gradient"](where(whole, FUNCTIONS["copysign"](made, true), true))
 
 
+_round = function_of(REGISTRY["round"])  # type: ignore[arg-type]
+
+
+@public
+def round_(x: Any, decimals: int = 0) -> Any:
+    """Every element rounded to an integer, halves to the even one; or to so many decimals."""
+    if not decimals or (decimals > 0 and dtype_of(x)[0].kind in "biu"):
+        return _round(x)
+    scale: Any = 10 ** abs(decimals)
+    x = as_tracer(x)
+    own = x.value.dtype
+    wide = as_float(x)
+    made = FUNCTIONS["div"](_round(FUNCTIONS["mul"](wide, scale)), scale) if decimals > 0 else \
+        FUNCTIONS["mul"](_round(FUNCTIONS["div"](wide, scale)), scale)
+    return made if own is made.value.dtype else astype(made, own)
+
+
 @public
 def where(condition: Any, x: Any, y: Any) -> Any:
     """x where the condition holds, else y."""
@@ -168,7 +185,9 @@ def clip(x: Any, min: Any = None, max: Any = None) -> Any:  # noqa: A002 - NumPy
 @public
 def isfinite(x: Any) -> Any:
     """Neither infinite nor NaN."""
-    return FUNCTIONS["less"](FUNCTIONS["abs"](as_float(x)), float("inf"))
+    size: Any = FUNCTIONS["abs"](as_float(x))
+    own = size.value.dtype
+    return FUNCTIONS["less"](size if own not in dt.SMALL or own is dt.f16 or own is dt.bf16 else astype(size, dt.f32), float("inf"))
 
 
 @public
