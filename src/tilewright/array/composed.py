@@ -443,7 +443,7 @@ def nanmedian(x: Array, axis: Any = None, keepdims: bool = False) -> Any:
 
 
 def _number_for_nan(x: Array, value: float) -> Any:
-    return call("where", call("isnan", x), value, x) if dt.dtype(x.dtype).kind == "f" else x
+    return call("where", call("isnan", x), value, x) if dt.dtype(x.dtype).kind in "fc" else x
 
 
 def outermost(x: Any, sign: int) -> float:
@@ -479,7 +479,7 @@ def nanmean(x: Array, axis: Any = None, keepdims: bool = False) -> Any:
 def nanvar(x: Array, axis: Any = None, keepdims: bool = False, ddof: int = 0) -> Any:
     x = as_float(x)
     count = (x == x).astype(x.dtype).sum(axis=axis, keepdims=keepdims)
-    apart = _number_for_nan(x - nanmean(x, axis, True), 0.0)
+    apart = abs(_number_for_nan(x - nanmean(x, axis, True), 0.0))
     return (apart * apart).sum(axis=axis, keepdims=keepdims) / (count - ddof)
 
 

@@ -108,8 +108,9 @@ def at_line(e: Exception) -> Exception:
 _LIMITS = {**dict.fromkeys(reductions.JOINED, ("where", "initial")), **dict.fromkeys(("any", "all", "mean"), ("where",)),
            **dict.fromkeys(("var", "std"), ("where", "mean", "dtype"))}  # what `limited` serves
 ELEMENTS = dict.fromkeys(
-    ("argwhere", "extract", "flatnonzero", "intersect1d", "nonzero", "setdiff1d", "setxor1d", "union1d", "unique", "unique_all", "unique_counts",
-     "unique_inverse", "unique_values"), ", as the size of its result depends on their elements (tw.where and masks keep sizes)")
+    ("argwhere", "extract", "flatnonzero", "intersect1d", "nonzero", "setdiff1d", "setxor1d", "union1d", "unique", "unique_all",
+     "unique_counts", "unique_inverse", "unique_values"),
+    ", as the size of its result depends on their elements (tw.where and masks keep sizes)")
 
 
 def limited(name: str, x: Any, axis: Any = None, *, where: Any = None, initial: Any = None, mean: Any = None, dtype: Any = None,

@@ -149,6 +149,29 @@ def _quotient(made: Any, x: Any, y: Any) -> Any:
     return FUNCTIONS["stop_gradient"](where(whole, FUNCTIONS["copysign"](made, true), true))
 
 
+_nextafter = function_of(REGISTRY["nextafter"])  # type: ignore[arg-type]
+
+
+@public
+def nextafter(x: Any, y: Any) -> Any:
+    """The next number from x towards y."""
+    a, b = _floats(x, y)
+    own = a.value.dtype
+    if own not in dt.SMALL:
+        return _nextafter(a, b)
+    whole = dt.i16 if own.itemsize == 2 else dt.i8
+    sign = np.iinfo(whole.np).min
+    words = [apply(REGISTRY["bitcast"](source=own, dtype=whole), v) for v in (a, b)]  # type: ignore[call-arg]
+    sizes = [FUNCTIONS["bitwise_and"](w, -1 - sign) for w in words]
+    i, j = (where(FUNCTIONS["less"](w, 0), FUNCTIONS["neg"](n), n) for w, n in zip(words, sizes, strict=True))  # in the order of the numbers
+    moved = FUNCTIONS["add"](i, where(FUNCTIONS["greater"](j, i), 1, -1))
+    below = where(FUNCTIONS["equal"](moved, 0), FUNCTIONS["less"](words[0], 0), FUNCTIONS["less"](moved, 0))
+    bits = FUNCTIONS["bitwise_or"](FUNCTIONS["abs"](moved), where(below, sign, 0))
+    made = apply(REGISTRY["bitcast"](source=whole, dtype=own), as_tracer(bits, whole))  # type: ignore[call-arg]
+    made = where(FUNCTIONS["equal"](a, b), b, made)
+    return where(FUNCTIONS["isnan"](a), a, where(FUNCTIONS["isnan"](b), b, made))
+
+
 _round = function_of(REGISTRY["round"])  # type: ignore[arg-type]
 
 

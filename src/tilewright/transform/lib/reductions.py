@@ -44,6 +44,8 @@ def reduction(name: str, *, prepare: Callable[[Any], Tracer] = as_tracer) -> Cal
 
     def plain(x: Any, axis: Axes = None, keepdims: bool = False) -> Any:
         x = prepare(x)
+        if x.value.dtype is dt.bool_ and name in ("max", "min"):
+            return FUNCTIONS["any" if name == "max" else "all"](x, axis, keepdims)
         return apply(op(axes=axes_of(name, axis, x.ndim), keepdims=keepdims), x)  # type: ignore[call-arg]
 
     def adding(x: Any, axis: Axes = None, keepdims: bool = False, *, dtype: Any = None) -> Any:
