@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -94,8 +95,9 @@ def test_functions_inside_jit_are_numpys(case: str) -> None:
 
 
 def test_every_function_that_is_made_of_others_is_in_this_file() -> None:
-    text = Path(__file__).read_text() + Path(__file__).with_name("test_anywhere.py").read_text()
-    assert [n for n in (*composed.FUNCTIONS, *traced.FUNCTIONS) if f".{n}" not in text and f'"{n}"' not in text] == []
+    text = "".join(Path(__file__).with_name(f"test_{name}.py").read_text() for name in ("traced", "anywhere", "arguments"))
+    said = set(re.findall(r"(?:\.|\"|\b)(\w+)(?:\(|\")", text)) | set(re.findall(r"\.(\w+)", text))
+    assert [n for n in (*composed.FUNCTIONS, *traced.FUNCTIONS) if n not in said] == []
 
 
 def test_more_functions_inside_jit() -> None:
@@ -180,3 +182,25 @@ def test_functions_of_sizes_that_vary() -> None:
         tw.jit(lambda x: tw.roll(x, 2, axis=0), dynamic={0: {0: "N"}})(X)
     with pytest.raises(tw.TilewrightError, match="quantile: where quantiles lie depends on the size"):
         tw.jit(lambda x: tw.median(x, axis=0), dynamic={0: {0: "N"}})(X)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("dtype", [tw.float16, tw.bfloat16, tw.float8_e4m3fn, tw.float8_e5m2], ids=lambda d: d.name)
+def test_neighbours_of_small_floats(dtype: Any) -> None:
+    x = np.arange(1 << 8 * dtype.itemsize).astype(f"u{dtype.itemsize}").view(dtype)
+    for y in (np.roll(x, 1), np.flip(x), np.full_like(x, np.inf)):
+        wanted, made = np.nextafter(x, y), tw.jit(tw.nextafter)(x, y)
+        assert made.dtype == dtype
+        np.testing.assert_array_equal(made.astype(np.float32), wanted.astype(np.float32))
+        moved = ~np.isnan(wanted.astype(np.float32)) & (x != y)
+        assert np.array_equal(made.view(np.uint8).reshape(len(x), -1)[moved], wanted.view(np.uint8).reshape(len(x), -1)[moved])
+
+
+def test_complex_numbers_bools_and_small_floats() -> None:
+    z, b = np.array([1 + 2j, 3 - 1j, np.nan], np.complex64), X > 1
+    for fn in (lambda m, v: m.float_power(v, 2), lambda m, v: m.nanvar(v), lambda m, v: m.nanmean(v), lambda m, v: m.nanstd(v), lambda m, v: m.var(v)):
+        np.testing.assert_allclose(tw.jit(lambda v, fn=fn: fn(tw, v))(z), fn(np, z), rtol=1e-5)
+    for fn in (lambda m, v: m.max(v, axis=1), lambda m, v: m.min(v, keepdims=True), lambda m, v: m.argmin(v, axis=0)):
+        np.testing.assert_array_equal(tw.jit(lambda v, fn=fn: fn(tw, v))(b), fn(np, b))
+    small = X.astype(tw.bfloat16)
+    np.testing.assert_allclose(np.asarray(tw.jit(tw.median)(small), np.float32), np.median(X), rtol=1e-2)

@@ -485,3 +485,22 @@ def test_results_that_nobody_reads_are_not_written() -> None:
         graph = trace(lambda x, k=kernel: k(x)[1], flatten(((x,), {}))[1], leaves).graph
         (launch,) = select(run_pipeline(graph, host_target()), host_target()).launches
         assert sum(i.op == "store" for i in launch.kernel.walk()) == stores
+
+
+@tw.kernel("i8[M, K], i8[N, K], f32[M] -> f32[M, N]", grid=lambda M, N: (tl.cdiv(M, 8), tl.cdiv(N, 16)))
+def byte_products(a, b, scale, c):
+    i, j = tl.program_id(0), tl.program_id(1)
+    rows, columns = a.partition(8, 16), b.partition(16, 16)
+    acc = tl.zeros((8, 16), tl.i32)
+    for k in range(rows.count[1]):
+        acc = tl.mma(rows[i, k], columns[j, k].T, acc)
+    c.partition(8, 16)[i, j] = acc.to("f32") * scale.partition(8)[i][:, None]
+
+
+def test_products_of_bytes_have_sums_of_32_bits() -> None:
+    rng = fresh_rng()
+    a, b = (rng.integers(-128, 128, (n, 100)).astype(np.int8) for n in (13, 21))
+    scale = rng.random(13, np.float32)
+    wanted = (a.astype(np.int64) @ b.T.astype(np.int64)).astype(np.float32) * scale[:, None]
+    for made in (byte_products(a, b, scale), byte_products.debug(a, b, scale), tw.jit(byte_products)(a, b, scale)):
+        np.testing.assert_allclose(made, wanted, rtol=1e-6)

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from ..core import dtypes as dt
-from ..core.errors import ArgumentError
+from ..core.errors import ArgumentError, TraceError
 from ..transform.promote import as_tracer
-from ..transform.trace import Functions, Tracer, tracing
+from ..transform.trace import Functions, Tracer, tracing, user_place
 from .api.base import FLOAT, axes_of
 from .arrays import Array, plain, shown
-from .composed import PLACES, as_float, call, in_one_axis, listed, with_axes
+from .composed import PLACES, as_float, call, in_one_axis, listed, outermost, with_axes
 from .trees import unwrapped
 
 public = FUNCTIONS = Functions()
@@ -134,14 +134,14 @@ def piecewise(x: Any, conditions: Any, functions: Sequence[Any], *args: Any, **k
 
 
 @public
-def choose(x: Any, choices: Any, mode: str = "raise") -> Array:
+def choose(x: Any, choices: Any, *, mode: str = "raise") -> Array:
     """choices[x[i]][i]: the choices broadcast with x. `mode` is what an index out of range does: "raise", "wrap" or "clip"."""
     x, *given = call("broadcast_arrays", operand(x), *map(operand, choices))
-    at = _in_range("choose", x, len(given), mode)
+    at = in_range("choose", x, len(given), mode)
     return call("take_along_axis", call("stack", given), at[None], axis=0)[0]  # type: ignore[no-any-return]
 
 
-def _in_range(what: str, i: Any, n: int, mode: str, low: int = 0) -> Any:
+def in_range(what: str, i: Any, n: int, mode: str, low: int = 0) -> Any:
     if mode not in ("raise", "wrap", "clip"):
         raise ArgumentError(f"{what}: mode is 'raise', 'wrap' or 'clip', got {mode!r}")
     if mode == "raise" and refused((i < low) | (i >= n)):
@@ -167,7 +167,7 @@ def put(x: Any, indices: Any, values: Any, mode: str = "raise") -> Array:
     """x with `values` (again from the first when they run out) at positions in the flattened array: a new Array."""
     x, at = operand(x), operand(indices).reshape(-1)
     n = math.prod(x.shape)
-    at = _in_range("put", at if math.prod(at.shape) else at.astype(np.int64), n, mode, -n)
+    at = in_range("put", at if math.prod(at.shape) else at.astype(np.int64), n, mode, -n)
     return x.reshape(-1).at[at].set(_cycled(values, at.shape[0]).astype(x.dtype)).reshape(x.shape)  # type: ignore[no-any-return]
 
 
@@ -189,7 +189,7 @@ def putmask(x: Any, mask: Any, values: Any) -> Array:
 
 
 @public
-def copyto(x: Any, source: Any, where: Any = True) -> Array:
+def copyto(x: Any, source: Any, *, where: Any = True) -> Array:
     """x with the source, which broadcasts, where a mask holds: a new Array."""
     x = operand(x)
     return call("where", operand(where), call("broadcast_to", operand(source).astype(x.dtype), x.shape), x)  # type: ignore[no-any-return]
@@ -248,6 +248,22 @@ def block(arrays: Any) -> Array:
     return joined(arrays, deep) if deep else operand(arrays)  # type: ignore[no-any-return]
 
 
+def _at_least(axes: int) -> Callable[..., Any]:
+    def call_(*arrays: Any) -> Any:
+        made = []
+        for x in map(operand, arrays):
+            before = axes - x.ndim - (axes == 3 and x.ndim in (1, 2))
+            made.append(x if x.ndim >= axes else x[(*[None] * before, ..., *[None] * (axes - x.ndim - before))])
+        return made[0] if len(made) == 1 else tuple(made)
+
+    call_.__name__, call_.__doc__ = f"atleast_{axes}d", f"Arrays with at least {axes} axes: views."
+    return call_
+
+
+for _axes in (1, 2, 3):
+    public(_at_least(_axes))
+
+
 @public
 def ediff1d(x: Any, to_end: Any = None, to_begin: Any = None) -> Array:
     """Differences of neighbours of all elements, between what is given for the ends."""
@@ -287,12 +303,16 @@ def mask_indices(n: int, mask: Callable[..., Any], k: int = 0) -> tuple[Array, .
 
 
 @public
-def trim_zeros(x: Any, trim: str = "fb") -> Array:
-    """A vector without the zeros at its front ("f"), its back ("b") or both."""
+def trim_zeros(x: Any, trim: str = "fb", axis: Any = None) -> Array:
+    """An array without the slices along axes, at the front ("f"), the back ("b") or both, that are zeros alone."""
     x = operand(x)
-    at = np.flatnonzero(listed(x != 0))
-    first, last = (at[0], at[-1] + 1) if len(at) else (x.shape[0], x.shape[0])
-    return x[int(first) if "f" in trim.lower() else 0 : int(last) if "b" in trim.lower() else None]  # type: ignore[no-any-return]
+    if tracing():
+        raise TraceError(f"trim_zeros: the size of the result depends on the elements, which are not known yet; call it outside of the "
+                         f"traced function ({user_place()})")
+    found, axes = np.nonzero(listed(x != 0)), axes_of(axis, x.ndim, "trim_zeros")
+    ends = [(int(at.min()), int(at.max()) + 1) if len(at) else (n, n) for at, n in zip(found, x.shape, strict=True)]
+    front, back = "f" in trim.lower(), "b" in trim.lower()
+    return x[tuple(slice(a if front else 0, b if back else None) if k in axes else slice(None) for k, (a, b) in enumerate(ends))]  # type: ignore[no-any-return]
 
 
 @public
@@ -397,24 +417,24 @@ def _running(name: str, start: int) -> Callable[..., Any]:
     return made
 
 
-def _extreme(name: str, fill: float) -> Callable[..., Any]:
-    def made(x: Any, axis: int | None = None, keepdims: bool = False) -> Array:
+def _extreme(name: str, sign: int) -> Callable[..., Any]:
+    def made(x: Any, axis: int | None = None, *, keepdims: bool = False) -> Array:
         x = operand(x)
         nan = call("isnan", x) if kind(x) == "f" else None
         if nan is not None and math.prod(x.shape) and refused(call("all", nan, axis=axis)):
             raise ArgumentError(f"{name}: a slice holds NaN alone, got {shown(x)} and axis={axis}")
-        return call(name[3:], x if nan is None else call("where", nan, fill, x), axis=axis, keepdims=keepdims)  # type: ignore[no-any-return]
+        return call(name[3:], x if nan is None else call("where", nan, outermost(x, sign), x), axis=axis, keepdims=keepdims)  # type: ignore[no-any-return]
 
-    made.__name__, made.__doc__ = name, f"Index of the {'largest' if fill < 0 else 'smallest'} element that is no NaN."
+    made.__name__, made.__doc__ = name, f"Index of the {'largest' if sign < 0 else 'smallest'} element that is no NaN."
     return made
 
 
 FUNCTIONS |= {"nancumsum": _running("nancumsum", 0), "nancumprod": _running("nancumprod", 1),
-              "nanargmax": _extreme("nanargmax", -math.inf), "nanargmin": _extreme("nanargmin", math.inf)}
+              "nanargmax": _extreme("nanargmax", -1), "nanargmin": _extreme("nanargmin", 1)}
 
 
 @public
-def nanquantile(x: Any, q: Any, axis: Any = None, keepdims: bool = False, method: str = "linear") -> Array:
+def nanquantile(x: Any, q: Any, axis: Any = None, *, keepdims: bool = False, method: str = "linear") -> Array:
     """The q-th quantiles over axes, without NaN; NaN where there is nothing else."""
     if method not in PLACES:
         raise ArgumentError(f"nanquantile: the method is one of {', '.join(PLACES)}, got {method!r}")
@@ -437,9 +457,9 @@ def nanquantile(x: Any, q: Any, axis: Any = None, keepdims: bool = False, method
 
 
 @public
-def nanpercentile(x: Any, q: Any, axis: Any = None, keepdims: bool = False, method: str = "linear") -> Array:
+def nanpercentile(x: Any, q: Any, axis: Any = None, *, keepdims: bool = False, method: str = "linear") -> Array:
     """The q-th percentiles over axes, without NaN; NaN where there is nothing else."""
-    return nanquantile(x, listed(q).astype(np.float64) / 100, axis, keepdims, method)  # type: ignore[no-any-return]
+    return nanquantile(x, listed(q).astype(np.float64) / 100, axis, keepdims=keepdims, method=method)  # type: ignore[no-any-return]
 
 
 @public

@@ -360,6 +360,8 @@ class Array:
     def __array_interface__(self) -> dict[str, Any]:
         if self.device != "cpu":
             raise AttributeError(f"Array: memory on {self.device} has no __array_interface__; use x.numpy()")
+        if dt.dtype(self.dtype) in dt.FOREIGN:  # NumPy then asks __array__
+            raise AttributeError(f"Array: {self.dtype.name} has no name in __array_interface__; use np.asarray(x)")
         return self.__array__().__array_interface__
 
     @property

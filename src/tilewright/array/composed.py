@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from ..core import dtypes as dt
@@ -140,8 +141,8 @@ def meshgrid(*arrays: Any, indexing: str = "xy", sparse: bool = False) -> tuple[
 
 
 @public
-def trace(x: Array, offset: int = 0, dtype: Any = None) -> Any:
-    return call("diagonal", x if dtype is None else x.astype(dtype), offset, -2, -1).sum(axis=-1)
+def trace(x: Array, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None) -> Any:
+    return call("diagonal", x if dtype is None else x.astype(dtype), offset, axis1, axis2).sum(axis=-1)
 
 
 # ---- elements
@@ -160,16 +161,20 @@ def select(conditions: Sequence[Any], choices: Sequence[Any], default: Any = 0) 
 
 
 @public
-def diff(x: Array, n: int = 1, axis: int = -1) -> Any:
+def diff(x: Array, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Any:
     (k,) = axes_of(axis, x.ndim, "diff")
     before = (slice(None),) * k
+    one = (*x.shape[:k], 1, *x.shape[k + 1 :])
+    ends = [e if e is None or there(e).ndim else call("broadcast_to", there(e), one) for e in (prepend, append)]
+    if prepend is not None or append is not None:
+        x = call("concat", [e for e in (ends[0], x, ends[1]) if e is not None], axis=k)
     for _ in range(n):
-        x = x[(*before, slice(1, None))] - x[(*before, slice(None, -1))]
+        x = call("not_equal" if dt.dtype(x.dtype).kind == "b" else "subtract", x[(*before, slice(1, None))], x[(*before, slice(None, -1))])
     return x
 
 
 @public
-def gradient(x: Array, *spacing: Any, axis: Any = None) -> Any:
+def gradient(x: Array, *spacing: Any, axis: Any = None, edge_order: int = 1) -> Any:
     x = as_float(x)
     axes = axes_of(axis, x.ndim, "gradient")
     given: list[Any] = [h if isinstance(h, (int, float)) else there(h) for h in spacing] or [1.0]
@@ -180,8 +185,8 @@ def gradient(x: Array, *spacing: Any, axis: Any = None) -> Any:
     for k, h in zip(axes, steps, strict=True):
         y = call("moveaxis", x, k, -1)
         n = y.shape[-1]
-        if n < 2:
-            raise ArgumentError("gradient: needs two elements or more along an axis")
+        if n <= edge_order:
+            raise ArgumentError(f"gradient: needs {edge_order + 1} elements or more along an axis, got {n}")
         left, here, right = y[..., :-2], y[..., 1:-1], y[..., 2:]
         if isinstance(h, (Array, Tracer)) and h.ndim:
             if h.shape != (n,):
@@ -193,7 +198,11 @@ def gradient(x: Array, *spacing: Any, axis: Any = None) -> Any:
             inner = call("where", call("all", h == first), (right - left) / both, uneven)
         else:
             first, last, inner = h, h, (right - left) / (2.0 * h)
-        ends = (y[..., 1:2] - y[..., :1]) / first, (y[..., -1:] - y[..., -2:-1]) / last
+        ends = [(y[..., 1:2] - y[..., :1]) / first, (y[..., -1:] - y[..., -2:-1]) / last]
+        if edge_order == 2:  # as much beyond the first difference as the second one differs from it
+            second, fourth = (h, h) if first is last else (h[1:2], h[-2:-1])
+            ends[0] = ends[0] + (ends[0] - (y[..., 2:3] - y[..., 1:2]) / second) * (first / (first + second))
+            ends[1] = ends[1] + (ends[1] - (y[..., -2:-1] - y[..., -3:-2]) / fourth) * (last / (last + fourth))
         made.append(call("moveaxis", call("concat", [ends[0], inner, ends[1]], axis=-1), -1, k))
     return made[0] if len(made) == 1 else made
 
@@ -230,9 +239,12 @@ def searchsorted(x1: Array, x2: Any, side: str = "left", sorter: Any = None) -> 
 @public
 def digitize(x: Array, bins: Array, right: bool = False) -> Any:
     edges = there(bins)
-    if len(edges) > 1 and (listed(bins)[0] > listed(bins)[-1] if not isinstance(bins, Tracer) else False):
-        return len(edges) - searchsorted(edges[::-1], x, "right" if right else "left")
-    return searchsorted(edges, x, "left" if right else "right")
+    sides = ("left", "right") if right else ("right", "left")
+    falling = isinstance(bins, Tracer) and len(edges) > 1
+    if falling or (len(edges) > 1 and listed(bins)[0] > listed(bins)[-1]):
+        made = len(edges) - searchsorted(edges[::-1], x, sides[1])
+        return call("where", edges[0] > edges[-1], made, searchsorted(edges, x, sides[0])) if falling else made
+    return searchsorted(edges, x, sides[0])
 
 
 @public
@@ -299,6 +311,7 @@ def vdot(x1: Array, x2: Array) -> Any:
 
 @public
 def inner(x1: Array, x2: Array) -> Any:
+    x1, x2 = there(x1), there(x2)
     return x1 * x2 if not x1.ndim or not x2.ndim else call("tensordot", x1, x2, axes=((-1,), (-1,)))
 
 
@@ -330,7 +343,7 @@ def convolve(x1: Array, x2: Array, mode: str = "full") -> Any:
 
 @public
 def correlate(x1: Array, x2: Array, mode: str = "valid") -> Any:
-    made = convolve(x1, x2[::-1], mode)
+    made = convolve(x1, call("conj", x2[::-1]) if dt.dtype(x2.dtype).kind == "c" else x2[::-1], mode)
     return made[::-1] if mode == "valid" and len(x2) > len(x1) else made
 
 
@@ -430,20 +443,25 @@ def nanmedian(x: Array, axis: Any = None, keepdims: bool = False) -> Any:
 
 
 def _number_for_nan(x: Array, value: float) -> Any:
-    return call("where", call("isnan", x), value, x) if dt.dtype(x.dtype).kind == "f" else x
+    return call("where", call("isnan", x), value, x) if dt.dtype(x.dtype).kind in "fc" else x
 
 
-def _nan_extreme(name: str, fill: float) -> Callable[..., Any]:
+def outermost(x: Any, sign: int) -> float:
+    """The number of a float dtype that no other is beyond: an infinity, where it has one."""
+    return sign * (float(ml_dtypes.finfo(dt.f8e4m3.np).max) if dt.dtype(x.dtype) is dt.f8e4m3 else float("inf"))  # type: ignore[no-untyped-call]
+
+
+def _nan_extreme(name: str, sign: int) -> Callable[..., Any]:
     def made(x: Array, axis: Any = None, keepdims: bool = False) -> Any:
         if dt.dtype(x.dtype).kind != "f":
             return call(name, x, axis=axis, keepdims=keepdims)
-        found = call(name, _number_for_nan(x, fill), axis=axis, keepdims=keepdims)
+        found = call(name, _number_for_nan(x, outermost(x, sign)), axis=axis, keepdims=keepdims)
         return call("where", call("all", call("isnan", x), axis=axis, keepdims=keepdims), float("nan"), found)
 
     return made
 
 
-FUNCTIONS |= {"nanmax": _nan_extreme("max", float("-inf")), "nanmin": _nan_extreme("min", float("inf")),
+FUNCTIONS |= {"nanmax": _nan_extreme("max", -1), "nanmin": _nan_extreme("min", 1),
               "nansum": lambda x, axis=None, keepdims=False: call("sum", _number_for_nan(x, 0.0), axis=axis, keepdims=keepdims),
               "nanprod": lambda x, axis=None, keepdims=False: call("prod", _number_for_nan(x, 1.0), axis=axis, keepdims=keepdims),
               "ptp": lambda x, axis=None, keepdims=False: (lambda y: y.max(axis=axis, keepdims=keepdims) - y.min(
@@ -461,7 +479,7 @@ def nanmean(x: Array, axis: Any = None, keepdims: bool = False) -> Any:
 def nanvar(x: Array, axis: Any = None, keepdims: bool = False, ddof: int = 0) -> Any:
     x = as_float(x)
     count = (x == x).astype(x.dtype).sum(axis=axis, keepdims=keepdims)
-    apart = _number_for_nan(x - nanmean(x, axis, True), 0.0)
+    apart = abs(_number_for_nan(x - nanmean(x, axis, True), 0.0))
     return (apart * apart).sum(axis=axis, keepdims=keepdims) / (count - ddof)
 
 
@@ -471,27 +489,38 @@ def nanstd(x: Array, axis: Any = None, keepdims: bool = False, ddof: int = 0) ->
 
 
 @public
-def average(x: Array, axis: Any = None, weights: Any = None, keepdims: bool = False) -> Any:
+def average(x: Array, axis: Any = None, weights: Any = None, returned: bool = False, *, keepdims: bool = False) -> Any:
     x = as_float(x)
     if weights is None:
-        return x.mean(axis=axis, keepdims=keepdims)
+        made = x.mean(axis=axis, keepdims=keepdims)
+        return (made, call("full_like", made, x.size / max(made.size, 1))) if returned else made
     weights = there(weights)
     if weights.ndim < x.ndim:
         (k,) = axes_of(axis, x.ndim, "average")
         weights = weights.reshape([-1 if i == k else 1 for i in range(x.ndim)])
     wide = call("broadcast_to", weights.astype(x.dtype), x.shape)
-    return (x * wide).sum(axis=axis, keepdims=keepdims) / wide.sum(axis=axis, keepdims=keepdims)
+    total = wide.sum(axis=axis, keepdims=keepdims)
+    made = (x * wide).sum(axis=axis, keepdims=keepdims) / total
+    return (made, total) if returned else made
 
 
 @public
-def cov(x: Array, y: Any = None, rowvar: bool = True, ddof: int | None = None) -> Any:
+def cov(x: Array, y: Any = None, rowvar: bool = True, bias: bool = False, ddof: int | None = None, fweights: Any = None,
+        aweights: Any = None) -> Any:
     x = as_float(x)
     rows = x.reshape(1, -1) if x.ndim < 2 else x if rowvar else x.T
     if y is not None:
         y = as_float(y)
         rows = call("concat", [rows, y.reshape(1, -1) if y.ndim < 2 else y if rowvar else y.T])
-    apart = rows - rows.mean(axis=1, keepdims=True)
-    made = apart @ apart.T / (rows.shape[1] - (1 if ddof is None else ddof))
+    less = (0 if bias else 1) if ddof is None else ddof
+    if fweights is None and aweights is None:
+        apart = rows - rows.mean(axis=1, keepdims=True)
+        made = apart @ apart.T / (rows.shape[1] - less)
+    else:
+        weights, counts = (call("ones_like", x.reshape(-1)[:1]) if w is None else there(w).astype(x.dtype) for w in (aweights, fweights))
+        each = weights * counts
+        apart = rows - (rows * each).sum(axis=1, keepdims=True) / each.sum()
+        made = (apart * each) @ apart.T / (each.sum() - less * ((each * weights).sum() / each.sum()))
     return made if len(rows) > 1 else made.reshape(())
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core import dtypes as dt
 from ..core.errors import ArgumentError, ExecutionError, InputError, ParseError, TilewrightError, TraceError
 from ..core.tensors import is_tensor
 from ..runtime.memory import OutOfMemory
@@ -18,10 +19,10 @@ from ..transform import vmap as batching
 from ..transform.lib import ALIASES, FUNCTIONS, function
 from ..transform.lib.elementwise import ON_FLOATS, answer
 from ..transform.trace import Tracer, as_array, install, tracing, user_place
-from . import anywhere, lazy, native, operators, polynomials
+from . import anywhere, arguments, lazy, native, operators, polynomials
 from .api import contractions, creation, elementwise, info, more, protocols, reductions, searching, shapes
-from .api.base import written
-from .arrays import Array, OnDevice, plain
+from .api.base import known, written
+from .arrays import Array, OnDevice, plain, shown
 from .jit import Jit
 from .programs import Programs
 from .trees import check_devices, rewrapped, unwrapped
@@ -79,6 +80,11 @@ def foreign(tree: Any) -> bool:
     return any(isinstance(x, (np.ndarray, np.generic)) or is_tensor(x) or (type(x) in (list, tuple) and foreign(x)) for x in tree)
 
 
+def numpy_in(args: Any, kwargs: Mapping[str, Any]) -> bool:
+    """Whether there are NumPy arrays or tensors among the arguments, and no Array."""
+    return not (_has(Array, args) or _has(Array, kwargs.values())) and (foreign(args) or foreign(kwargs.values()))
+
+
 def in_place(name: str, x: Any, y: Any, target: Array) -> Any:
     """A binary function whose result takes the memory of `target`, one of its operands that nobody else holds, where it fits."""
     made = elementwise.compute_into(name, x, y, target) if name in elementwise.BINARY and not lazy.is_on() else None
@@ -99,12 +105,23 @@ def at_line(e: Exception) -> Exception:
     return e if ".py:" in str(e) or not place else type(e)(f"{e} ({place})")
 
 
-_LIMITS = frozenset({"where", "initial"})
+_LIMITS = {**dict.fromkeys(reductions.JOINED, ("where", "initial")), **dict.fromkeys(("any", "all", "mean"), ("where",)),
+           **dict.fromkeys(("var", "std"), ("where", "mean", "dtype"))}  # what `limited` serves
+ELEMENTS = dict.fromkeys(
+    ("argwhere", "extract", "flatnonzero", "intersect1d", "nonzero", "setdiff1d", "setxor1d", "union1d", "unique", "unique_all",
+     "unique_counts", "unique_inverse", "unique_values"),
+    ", as the size of its result depends on their elements (tw.where and masks keep sizes)")
 
 
-def limited(name: str, x: Any, axis: Any = None, *, where: Any = None, initial: Any = None, **options: Any) -> Any:
-    """A reduction of the elements where a mask holds, and of `initial`."""
-    shape = tuple(x.shape) if hasattr(x, "shape") else np.shape(x)
+def limited(name: str, x: Any, axis: Any = None, *, where: Any = None, initial: Any = None, mean: Any = None, dtype: Any = None,
+            **options: Any) -> Any:
+    """A reduction of the elements where a mask holds, and of `initial`; a deviation from a `mean` that is given, in a `dtype`."""
+    x = x if hasattr(x, "dtype") else OFFERED["asarray"](x)
+    if name in ("var", "std"):
+        return _spread(name, x if dtype is None else x.astype(known(dtype, name)), axis, where, mean, **options)
+    shape = tuple(x.shape)
+    if dtype is not None:
+        options["dtype"] = dtype
     if where is not None:
         where = OFFERED["broadcast_to"](where, shape)
         if name == "mean":
@@ -117,36 +134,51 @@ def limited(name: str, x: Any, axis: Any = None, *, where: Any = None, initial: 
         x = OFFERED["where"](where, x, start)
     if initial is None:
         return OFFERED[name](x, axis=axis, **options)
-    if name not in reductions.JOINED:
-        raise ArgumentError(f"{name}: has no `initial` ({user_place()})")
     if 0 in shape and name not in reductions.START:
         return OFFERED["full_like"](OFFERED["any"](x, axis=axis, **options), initial, x.dtype)
     return OFFERED[reductions.JOINED[name]](OFFERED[name](x, axis=axis, **options), initial)
 
 
-def offered(name: str, on_arrays: Fn, traced: Fn | None) -> Fn:
-    """A function of Arrays that also works in traces, and on NumPy arrays and tensors, for which it gives NumPy arrays."""
+def _spread(name: str, x: Any, axis: Any, where: Any, mean: Any, *, ddof: float | None = None, correction: float = 0.0,
+            keepdims: bool = False) -> Any:
+    correction = correction if ddof is None else ddof
+    if where is None and mean is None:
+        return OFFERED[name](x, axis=axis, correction=correction, keepdims=keepdims)
+    own = dt.dtype(x.dtype)
+    x = x.astype(np.float32) if own.kind in "biu" or own in dt.SMALL else x
+    where = OFFERED["broadcast_to"](True if where is None else where, tuple(x.shape))
+    apart = abs(x - (limited("mean", x, axis, where=where, keepdims=True) if mean is None else mean))
+    counts = OFFERED["sum"](where, axis=axis, keepdims=keepdims) - correction
+    made = limited("sum", apart * apart, axis, where=where, keepdims=keepdims) / OFFERED["maximum"](counts, 0)
+    made = OFFERED["sqrt"](made) if name == "std" else made
+    return made.astype(own.np) if own in dt.SMALL else made
+
+
+def offered(name: str, on_arrays: Fn, traced: Fn | None, space: Any = np) -> Fn:
+    """A function of Arrays that also works in traces, and on NumPy arrays and tensors, for which it gives NumPy arrays. Arguments may have
+    the names and the order that they have in NumPy's function of that name."""
     compiled: Fn | None = None
     pointwise, plain_name = name in elementwise.UNARY or name in elementwise.BINARY, {"amax": "max", "amin": "min"}.get(name, name)
-    limits = plain_name in reductions.NATIVE
+    limits = _LIMITS.get(plain_name, ())
+    numpys = None if name in arguments.OTHERS else getattr(space, name, None)
 
-    @functools.wraps(on_arrays)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def direct(*args: Any, **kwargs: Any) -> Any:
         if args and type(args[0]) is Array and not kwargs and not tracing():
-            try:
-                return on_arrays(*args)
-            except REPORTED as e:
-                raise told(name, e) from None
+            return on_arrays(*args)
+        if pointwise and "dtype" in kwargs:
+            return call(*_cast(name, args, kwargs.pop("dtype")), **kwargs)
         if "out" in kwargs and not tracing():
             out = kwargs.pop("out")
             mask = kwargs.pop("where", None) if pointwise else None
-            try:
-                made = call(*args, **kwargs)
-                return written(out, made if mask is None else OFFERED["where"](mask, made, out[0] if type(out) is tuple else out))
-            except REPORTED as e:
-                raise told(name, e) from None
-        if limits and kwargs and not _LIMITS.isdisjoint(kwargs):
-            return limited(plain_name, *args, **kwargs)
+            made = call(*args, **kwargs)
+            return written(out, made if mask is None else OFFERED["where"](mask, made, out[0] if type(out) is tuple else out))
+        if limits and (kwargs or len(args) > 2):
+            if not arguments.fit(on_arrays, args, kwargs):
+                return on_arrays(*args, **kwargs)  # which says what is wrong
+            x, kwargs = arguments.named(on_arrays, args, kwargs)
+            if not kwargs.keys().isdisjoint(limits) or (kwargs.get("out") is not None and not tracing()):
+                return limited(plain_name, x, **kwargs)
+            args = (x,)
         if tracing() and (traced is not None or _has(Tracer, args) or _has(Tracer, kwargs.values())):
             inside = traced
             if inside is None:
@@ -155,26 +187,57 @@ def offered(name: str, on_arrays: Fn, traced: Fn | None) -> Fn:
 
                 inside = inside_traces.FUNCTIONS.get(name) or composed.FUNCTIONS.get(name)
             if inside is None:
-                raise TraceError(f"trace: tw.{name} does not work on traced arrays yet; call it outside of the traced function "
-                                 f"({user_place()})")
-            return inside(*args, **kwargs)
+                raise TraceError(f"trace: tw.{name} does not work on traced arrays{ELEMENTS.get(name, ' yet')}; call it outside of the "
+                                 f"traced function ({user_place()})")
+            return arguments.inside(name, on_arrays, inside, numpys, args, kwargs)
+        if not numpy_in(args, kwargs):
+            return on_arrays(*args, **kwargs)
+        if traced is not None:
+            made = None if kwargs else elementwise.on_numpy(name, args)
+            if made is not None:
+                return made
+            nonlocal compiled
+            if compiled is None:
+                compiled = eager(traced)
+            given: Any = (args, kwargs)
+            if len(args) > 2 or not arguments.fit(traced, args, kwargs):
+                given = arguments.translated(on_arrays, traced, args, kwargs)
+            if given is not None:
+                return compiled(*given[0], **given[1])
+        return unwrapped(on_arrays(*args, **kwargs))
+
+    @functools.wraps(on_arrays)
+    def call(*args: Any, **kwargs: Any) -> Any:
         try:
-            if _has(Array, args) or _has(Array, kwargs.values()) or not (foreign(args) or foreign(kwargs.values())):
-                return on_arrays(*args, **kwargs)
-            if traced is not None:
-                made = None if kwargs else elementwise.on_numpy(name, args)
-                if made is not None:
-                    return made
-                nonlocal compiled
-                if compiled is None:
-                    compiled = eager(traced)
-                return compiled(*args, **kwargs)
-            return unwrapped(on_arrays(*args, **kwargs))
+            return direct(*args, **kwargs)
+        except TypeError:
+            if numpys is None or arguments.fit(on_arrays, args, kwargs) or not arguments.fit(numpys, args, kwargs):
+                raise
         except REPORTED as e:
             raise told(name, e) from None
+        given = arguments.translated(numpys, on_arrays, args, kwargs, ("out", "dtype") if pointwise else ("out",))
+        try:
+            if given is not None:
+                return call(*given[0], **given[1])
+            made = arguments.by_numpy(name, numpys, args, kwargs)
+        except REPORTED as e:
+            raise told(name, e) from None
+        return unwrapped(made) if numpy_in(args, kwargs) else made
 
     call.__module__ = "tilewright"
     return call
+
+
+def _cast(name: str, args: Any, dtype: Any) -> Any:
+    """Operands of an elementwise function that computes in a dtype."""
+    rule = (elementwise.UNARY if name in elementwise.UNARY else elementwise.BINARY)[name][2]
+    if dtype is None or rule == "b":
+        return args
+    wanted = known(dtype, name)
+    for x in args:
+        if hasattr(x, "dtype") and not np.can_cast(dt.dtype(x.dtype).np, wanted, "same_kind"):
+            raise ArgumentError(f"{name}: an operand does not fit the dtype, got {shown(x)} for dtype={wanted}")
+    return [OFFERED["astype"](x, wanted) if hasattr(x, "dtype") else x for x in args]
 
 
 def on_any_device(name: str, on_arrays: Fn, traced: Fn | None) -> Fn:
@@ -239,8 +302,8 @@ def compiled_only(traced: Fn) -> Fn:
     return call
 
 
-def offer(api: dict[str, Fn], traced: Mapping[str, Fn], aliases: Mapping[str, str]) -> dict[str, Fn]:
-    """The functions of a namespace by name. Those of `api` become functions of Arrays on any device."""
+def offer(api: dict[str, Fn], traced: Mapping[str, Fn], aliases: Mapping[str, str], space: Any = np) -> dict[str, Fn]:
+    """The functions of a namespace by name, NumPy's of which is `space`. Those of `api` become functions of Arrays on any device."""
     for name, fn in (*api.items(), *traced.items()):
         if getattr(fn, "__name__", "") in (f"{name}_", name) and hasattr(fn, "__globals__"):
             fn.__name__ = fn.__qualname__ = name  # Python's own messages about arguments say it
@@ -253,7 +316,7 @@ def offer(api: dict[str, Fn], traced: Mapping[str, Fn], aliases: Mapping[str, st
     api.update({name: on_any_device(name, fn, forms.get(name)) for name, fn in api.items()})
     api.update({name: of_any_integer(name, api[name]) for name, (_, floats, rule) in elementwise.BINARY.items()
                 if name in api and (floats or rule == "b")})
-    found = {name: offered(name, fn, forms.get(name)) for name, fn in api.items()}
+    found = {name: offered(name, fn, forms.get(name), space) for name, fn in api.items()}
     return found | {name: compiled_only(fn) for name, fn in forms.items() if name not in found}
 
 

@@ -44,7 +44,7 @@ PREPARED = 1  # the `out` of a call whose arguments have been brought into form 
 
 
 def is_data(x: Any) -> bool:
-    return isinstance(x, (np.ndarray, np.generic)) or is_tensor(x) or hasattr(x, "__array__") or is_on_gpu(x)
+    return not isinstance(x, type) and (isinstance(x, (np.ndarray, np.generic)) or is_tensor(x) or hasattr(x, "__array__") or is_on_gpu(x))
 
 
 class Compiled:

@@ -7,10 +7,8 @@ import numpy as np
 
 from ..core import dtypes as dt
 from .arrays import Array, device_calls, host, own, plain, ready, wrap, wrapped
-from .trees import rewrapped
 
 _WRITES = {"copyto", "put", "place", "putmask", "fill_diagonal", "put_along_axis"}  # NumPy's functions that write their first argument
-_OTHERS = {"resize"}  # whose names are those of other functions here
 
 
 def text(x: Array) -> str:
@@ -68,23 +66,20 @@ def ufunc(ufunc: Any, method: str, inputs: Any, kwargs: dict[str, Any]) -> Any:
 
 def function(function: Any, args: Any, kwargs: Any) -> Any:
     """NumPy's functions of Arrays are Tilewright's of that name; others run in NumPy and give Arrays."""
-    from . import functions
+    from . import arguments, functions
 
     if function.__name__ in _WRITES and args and type(args[0]) is Array:
         return function(own(args[0]), *plain(args[1:]), **plain(kwargs))
-    found = getattr(functions, function.__name__, None) if function.__name__ not in _OTHERS else None
+    found = getattr(functions, function.__name__, None) if function.__name__ not in arguments.OTHERS else None
     module = getattr(function, "__module__", "")
     if module in ("numpy.linalg", "numpy.fft"):
         from . import fft, linalg
 
         found = getattr(linalg if module == "numpy.linalg" else fft, function.__name__, None)
-    if found is not None:
-        try:
-            return found(*args, **kwargs)
-        except TypeError:  # arguments that only NumPy's function has
-            pass
-    got = function(*plain(args), **plain(kwargs))
-    return rewrapped(got)
+    given = None if found is None else arguments.translated(function, found, args, kwargs, ("out",))
+    if found is not None and given is not None:
+        return found(*given[0], **given[1])
+    return arguments.by_numpy(function.__name__, function, args, kwargs)
 
 
 def dlpack(x: Array, stream: Any, max_version: tuple[int, int] | None, dl_device: Any, copy: bool | None) -> Any:

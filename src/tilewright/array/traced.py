@@ -1,6 +1,7 @@
 """Functions of `tw.` inside traces that are made of other ones, where Arrays on a GPU have their own: views, `roll`, `isclose` ..."""
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,22 +16,18 @@ from .api.base import axes_of
 from .composed import as_float, call, listed, there, values_between
 
 public = FUNCTIONS = Functions(anywhere.FUNCTIONS | polynomials.FUNCTIONS | polynomials.LINALG)
-for _name in ("copy", "ascontiguousarray", "positive"):
+for _name in ("copy", "positive"):
     FUNCTIONS[_name] = as_tracer
-FUNCTIONS |= {"iscomplexobj": lambda x: x.dtype.kind == "c", "isrealobj": lambda x: x.dtype.kind != "c", "isscalar": lambda x: False,
-             "shape": lambda x: as_tracer(x).shape, "ndim": lambda x: as_tracer(x).ndim, "size": lambda x: as_tracer(x).size,
+FUNCTIONS |= {"ascontiguousarray": lambda x, dtype=None: as_tracer(x) if dtype is None else call("astype", x, dtype),
+             "iscomplexobj": lambda x: x.dtype.kind == "c", "isrealobj": lambda x: x.dtype.kind != "c", "isscalar": lambda x: False,
+             "shape": lambda x: as_tracer(x).shape, "ndim": lambda x: as_tracer(x).ndim,
+             "size": lambda x, axis=None: math.prod(as_tracer(x).shape[k] for k in axes_of(axis, as_tracer(x).ndim, "size")),
              "empty_like": lambda x, dtype=None: call("zeros_like", x, dtype), "matrix_transpose": lambda x: call("swapaxes", x, -1, -2),
              "fliplr": lambda x: call("flip", x, axis=1), "flipud": lambda x: call("flip", x, axis=0),
              "vsplit": lambda x, parts: call("split", x, parts, 0), "dsplit": lambda x, parts: call("split", x, parts, 2),
              "hsplit": lambda x, parts: call("split", x, parts, min(1, as_tracer(x).ndim - 1)),
-             "atleast_1d": lambda x: as_tracer(x) if as_tracer(x).ndim else call("reshape", x, 1),
-             "atleast_2d": lambda x: as_tracer(x) if as_tracer(x).ndim > 1 else call("reshape", x, (1, -1))}
-
-
-@public
-def atleast_3d(x: Any) -> Any:
-    x = as_tracer(x)
-    return x if x.ndim > 2 else x[:, :, None] if x.ndim == 2 else x.reshape(1, -1, 1)
+             "partition": lambda x, kth, axis=-1: call("sort", x, axis=axis),
+             "argpartition": lambda x, kth, axis=-1: call("argsort", x, axis=axis)}
 
 
 @public
@@ -103,8 +100,9 @@ def unfold(x: Any, axis: int, size: int, step: int = 1) -> Any:
 def roll(x: Any, shift: Any, axis: Any = None) -> Any:
     if axis is None:
         return roll(x.reshape(-1), shift, 0).reshape(x.shape)
-    shifts, axes = (v if isinstance(v, (tuple, list)) else (v,) for v in (shift, axis))
-    for by, where in zip(shifts * len(axes) if len(shifts) == 1 else shifts, axes, strict=True):
+    shifts, axes = (tuple(v) if isinstance(v, (tuple, list)) else (v,) for v in (shift, axis))
+    n = max(len(shifts), len(axes))
+    for by, where in zip(*(v * n if len(v) == 1 else v for v in (shifts, axes)), strict=True):
         (k,) = axes_of(where, x.ndim, "roll")
         n, before = x.shape[k], (slice(None),) * k
         by = int(by) % n if isinstance(n, int) and n else int(by)
@@ -149,6 +147,61 @@ def array_equal(a: Any, b: Any, equal_nan: bool = False) -> Any:
     if x.shape != y.shape:
         return as_tracer(False)
     return ((x == y) | ((x != x) & (y != y)) if equal_nan else x == y).all()
+
+
+@public
+def polyfit(x: Any, y: Any, deg: int, w: Any = None) -> Any:
+    """By least squares of scaled columns, as NumPy has it."""
+    from .linalg import lstsq
+
+    x, y = as_float(there(x)), as_float(there(y))
+    columns = call("vander", x, deg + 1)
+    if w is not None:
+        columns, y = columns * there(w)[:, None], y * (there(w) if y.ndim == 1 else there(w)[:, None])
+    scale = call("sqrt", (columns * columns).sum(axis=0))
+    made = lstsq(columns / scale, y if y.ndim == 2 else y[:, None])[0] / scale[:, None]
+    return made if y.ndim == 2 else made[:, 0]
+
+
+@public
+def linspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype: Any = None, axis: int = 0) -> Any:
+    a, b = (as_float(there(v)) for v in (start, stop))
+    steps = num - 1 if endpoint else num
+    parts = (np.arange(num) / max(steps, 1)).reshape(-1, *[1] * max(a.ndim, b.ndim))
+    made = a + (b - a) * parts.astype(dt.dtype(a.dtype).np)
+    made = call("where", parts == 1, b, made)
+    return call("moveaxis", made if dtype is None else made.astype(dtype), 0, axis)
+
+
+@public
+def ravel_multi_index(indices: Any, shape: Any, mode: str = "raise") -> Any:
+    steps = [math.prod(shape[k + 1 :]) for k in range(len(shape))]
+    return sum(anywhere.in_range("ravel_multi_index", there(i), n, mode) * s for i, n, s in zip(indices, shape, steps, strict=True))
+
+
+@public
+def unravel_index(indices: Any, shape: Any) -> Any:
+    i = there(indices)
+    return tuple(i // math.prod(shape[k + 1 :]) % n for k, n in enumerate(shape))
+
+
+@public
+def lexsort(keys: Any, axis: int = -1) -> Any:
+    order: Any = None
+    for key in keys:
+        again = call("argsort", key if order is None else call("take_along_axis", key, order, axis), axis=axis)
+        order = again if order is None else call("take_along_axis", order, again, axis)
+    return order
+
+
+@public
+def apply_along_axis(fn: Callable[..., Any], axis: int, x: Any, *args: Any, **options: Any) -> Any:
+    (k,) = axes_of(axis, x.ndim, "apply_along_axis")
+    rows = call("moveaxis", x, k, -1)
+    made = call("vmap", lambda v: fn(v, *args, **options))(rows.reshape(-1, x.shape[k]))
+    made = made.reshape(*rows.shape[:-1], *made.shape[1:])
+    new = made.ndim - rows.ndim + 1
+    return call("moveaxis", made, tuple(range(rows.ndim - 1, made.ndim)), tuple(range(k, k + new)))
 
 
 def _without_nan(name: str) -> Callable[..., Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ..core.dims import Expr, ceildiv
-from ..core.dtypes import bool_, compute_dtype, f32, i64
+from ..core.dtypes import bool_, compute_dtype, f32, i32, i64
 from ..core.dtypes import dtype as dtype_of
 from ..core.errors import CompileError
 from ..target.cpu.host import host_target
@@ -224,17 +224,17 @@ def cumsum(x: Tile) -> Tile:
 
 @intrinsic
 def mma(a: Tile, b: Tile, acc: Tile) -> Tile:
-    """acc + a @ b. Small floats go to the tensor cores as they are; acc is f32 then."""
+    """acc + a @ b. Small floats and bytes go to the tensor cores as they are; acc is f32 or i32 then."""
     e = current()
     if not all(isinstance(t, Tile) and len(t.shape) == 2 for t in (a, b, acc)):
         raise CompileError(f"mma: needs tiles of rank 2, got {shown(a)} @ {shown(b)} + {shown(acc)}")
     if (a.shape[0], b.shape[1]) != acc.shape or a.shape[1] != b.shape[0]:
         raise CompileError(f"mma: shapes do not fit, got {shown(a)} @ {shown(b)} + {shown(acc)}")
-    if a.dtype is not b.dtype or acc.dtype is not compute_dtype(a.dtype):
-        raise CompileError(f"mma: needs operands of one dtype and sums in {compute_dtype(a.dtype)}, "
-                           f"got {shown(a)} @ {shown(b)} + {shown(acc)}")
+    wide = i32 if a.dtype.is_int and a.dtype.itemsize == 1 else compute_dtype(a.dtype)
+    if a.dtype is not b.dtype or acc.dtype is not wide:
+        raise CompileError(f"mma: needs operands of one dtype and sums in {wide}, got {shown(a)} @ {shown(b)} + {shown(acc)}")
     if e.kind == "cpu":
-        a, b = e.computed(a), e.computed(b)
+        a, b = (e.b.cast(t, wide) if t.dtype is not wide else t for t in (a, b))
     return e.b.mma(a, b, acc)
 
 

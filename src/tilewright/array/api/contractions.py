@@ -9,8 +9,9 @@ import numpy as np
 
 from ...core import dtypes as dt
 from ...core.errors import ArgumentError
+from ...transform.lib.contractions import spelled
 from ...transform.trace import Functions
-from ..arrays import Array, shown
+from ..arrays import Array, plain, shown
 from . import rows
 from .base import FLOAT, Header, give, header, known, numbers, written
 
@@ -47,7 +48,7 @@ rows.enter(FUNCTIONS, {
     "cross(x1, x2, /, *, axis: int = -1)": ("The cross product of vectors of three elements along an axis.", np.linalg.cross),
 }, rows.of_one_dtype)
 rows.enter(FUNCTIONS, {
-    "cov(x, y=None, fweights=None, aweights=None, *, rowvar: bool = True, bias: bool = False, ddof: int | None = None)":
+    "cov(x, y=None, *, rowvar: bool = True, bias: bool = False, ddof: int | None = None, fweights=None, aweights=None)":
         ("The covariance matrix of variables in rows; `fweights` count observations, `aweights` weigh them.",
          _float_like(lambda a, y, f, w, rowvar, bias, ddof: np.cov(a, y, rowvar, bias, ddof, f, w))),
     "corrcoef(x, y=None, *, rowvar: bool = True)": ("The correlation coefficients of variables in rows.", _float_like(np.corrcoef)),
@@ -72,8 +73,9 @@ def matmul(x1: Any, x2: Any, /, *, out: Any = None) -> Any:
 
 
 @public
-def einsum(equation: str, /, *operands: Any, out: Any = None) -> Any:
-    """Sums of products as an equation says: `einsum("ij,jk->ik", a, b)`."""
+def einsum(equation: Any, /, *operands: Any, out: Any = None) -> Any:
+    """Sums of products as an equation says: `einsum("ij,jk->ik", a, b)`, or `einsum(a, [0, 1], b, [1, 2], [0, 2])`."""
+    equation, operands = spelled(equation, operands)
     if not isinstance(equation, str):
         raise ArgumentError(f"einsum: the equation comes first, got a {type(equation).__name__}")
     arrays, _ = numbers(*operands, what="einsum")
@@ -84,17 +86,18 @@ def einsum(equation: str, /, *operands: Any, out: Any = None) -> Any:
 
 
 @public
-def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Array:
-    """The sum along the diagonal of the last two axes."""
+def trace(x: Any, /, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None) -> Array:
+    """The sum along a diagonal of two axes."""
     from .reductions import summed
 
     a = header(x, "trace")
     wanted = summed(a.dtype) if dtype is None else known(dtype, "trace")
-    return give(np.asarray(np.trace(a, offset, -2, -1, dtype=wanted)))
+    return give(np.asarray(np.trace(a, offset, axis1, axis2, dtype=wanted)))
 
 
 @public
-def gradient(x: Any, *varargs: Any, axis: Any = None) -> Any:
-    """Differences of neighbours in the middle of each element."""
-    made = np.gradient(header(x, "gradient"), *varargs, axis=axis)
+def gradient(x: Any, *varargs: Any, axis: Any = None, edge_order: int = 1) -> Any:
+    """Differences of neighbours in the middle of each element; at the ends of one (`edge_order` 1) or two neighbours."""
+    order: Any = edge_order
+    made = np.gradient(header(x, "gradient"), *plain(varargs), axis=axis, edge_order=order)
     return [give(m) for m in made] if isinstance(made, (list, tuple)) else give(made)

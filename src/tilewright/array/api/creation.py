@@ -79,8 +79,9 @@ def _dtype(dtype: Any, otherwise: np.dtype[Any], what: str) -> np.dtype[Any]:
 
 
 @public
-def asarray(obj: Any, /, dtype: Any = None, *, device: Any = None, copy: bool | None = None) -> Array:
-    """An Array of what is given: arrays share their memory unless a copy is asked for or another dtype is."""
+def asarray(obj: Any, /, dtype: Any = None, *, device: Any = None, copy: bool | None = None, order: Any = None) -> Array:
+    """An Array of what is given: arrays share their memory unless a copy is asked for or another dtype is. The order in memory is the
+    Array's own affair, whatever `order` says."""
     if dtype is None and device is None and not copy:  # the common way
         if type(obj) is Array:
             return obj
@@ -116,9 +117,10 @@ def asarray(obj: Any, /, dtype: Any = None, *, device: Any = None, copy: bool | 
 
 
 @public
-def array(obj: Any, dtype: Any = None, *, device: Any = None, copy: bool = True) -> Array:
-    """`asarray` with memory of its own."""
-    return asarray(obj, dtype, device=device, copy=copy or None)  # type: ignore[no-any-return]
+def array(obj: Any, dtype: Any = None, *, device: Any = None, copy: bool = True, order: Any = None, ndmin: int = 0) -> Array:
+    """`asarray` with memory of its own, and with new axes in front up to `ndmin`."""
+    made: Array = asarray(obj, dtype, device=device, copy=copy or None)
+    return made[(None,) * (ndmin - made.ndim)] if made.ndim < ndmin else made
 
 
 @on_devices
@@ -156,37 +158,37 @@ def ones(shape: Any, dtype: Any = None, *, device: Any = None) -> Array:
 
 
 @_like
-def empty_like(x: Any, /, dtype: Any = None, *, device: Any = None) -> Array:
+def empty_like(x: Any, /, dtype: Any = None, *, shape: Any = None, device: Any = None) -> Array:
     """An Array of x's shape and dtype whose elements are not set."""
     a = header(x, "empty_like")
-    return empty(a.shape, a.dtype if dtype is None else dtype, device=device)  # type: ignore[no-any-return]
+    return empty(a.shape if shape is None else shape, a.dtype if dtype is None else dtype, device=device)  # type: ignore[no-any-return]
 
 
 @_like
-def zeros_like(x: Any, /, dtype: Any = None, *, device: Any = None) -> Array:
+def zeros_like(x: Any, /, dtype: Any = None, *, shape: Any = None, device: Any = None) -> Array:
     """Zeros of x's shape and dtype."""
     a = header(x, "zeros_like")
-    return zeros(a.shape, a.dtype if dtype is None else dtype, device=device)  # type: ignore[no-any-return]
+    return zeros(a.shape if shape is None else shape, a.dtype if dtype is None else dtype, device=device)  # type: ignore[no-any-return]
 
 
 @_like
-def ones_like(x: Any, /, dtype: Any = None, *, device: Any = None) -> Array:
+def ones_like(x: Any, /, dtype: Any = None, *, shape: Any = None, device: Any = None) -> Array:
     """Ones of x's shape and dtype."""
     a = header(x, "ones_like")
-    return full(a.shape, 1, a.dtype if dtype is None else dtype, device=device)  # type: ignore[no-any-return]
+    return full(a.shape if shape is None else shape, 1, a.dtype if dtype is None else dtype, device=device)  # type: ignore[no-any-return]
 
 
 @_like
-def full_like(x: Any, /, fill_value: Any, dtype: Any = None, *, device: Any = None) -> Array:
+def full_like(x: Any, /, fill_value: Any, dtype: Any = None, *, shape: Any = None, device: Any = None) -> Array:
     """One value everywhere, of x's shape and dtype."""
     a = header(x, "full_like")
-    return full(a.shape, fill_value, a.dtype if dtype is None else dtype, device=device)  # type: ignore[no-any-return]
+    return full(a.shape if shape is None else shape, fill_value, a.dtype if dtype is None else dtype, device=device)  # type: ignore[no-any-return]
 
 
 @on_devices
-def arange(start: Any, /, stop: Any = None, step: Any = 1, dtype: Any = None, *, device: Any = None) -> Array:
+def arange(start: Any = None, stop: Any = None, step: Any = 1, dtype: Any = None, *, device: Any = None) -> Array:
     """start, start + step, ... below stop; integers where all of them are."""
-    first, last = (0, start) if stop is None else (start, stop)
+    first, last = (0, start) if stop is None else (0 if start is None else start, stop)
     if any(isinstance(n, bool) or not isinstance(n, (int, float, np.number)) for n in (first, last, step)) or step == 0:
         raise ArgumentError(f"arange: needs numbers and a step that is not 0, got start={first}, stop={last}, step={step}")
     whole = all(isinstance(n, (int, np.integer)) for n in (first, last, step))
@@ -220,8 +222,9 @@ def geomspace(start: Any, stop: Any, num: int = 50, *, dtype: Any = None, endpoi
 
 
 @on_devices
-def eye(n_rows: int, n_cols: int | None = None, /, dtype: Any = None, *, k: int = 0, device: Any = None) -> Array:
-    """Ones on the k-th diagonal."""
+def eye(n_rows: int, n_cols: int | None = None, /, k: Any = 0, dtype: Any = None, *, device: Any = None) -> Array:
+    """Ones on the k-th diagonal. A dtype may stand in the place of k."""
+    k, dtype = (k, dtype) if hasattr(k, "__index__") else (0, k)
     rows, cols = _shape(n_rows, "eye")[0], _shape(n_rows if n_cols is None else n_cols, "eye")[0]
     return wrap(np.eye(rows, cols, k, _dtype(dtype, FLOAT, "eye")))
 
@@ -229,7 +232,7 @@ def eye(n_rows: int, n_cols: int | None = None, /, dtype: Any = None, *, k: int 
 @public
 def identity(n: int, dtype: Any = None) -> Array:
     """Ones on the diagonal of a square matrix."""
-    return eye(n, n, dtype)  # type: ignore[no-any-return]
+    return eye(n, n, dtype=dtype)  # type: ignore[no-any-return]
 
 
 @public
@@ -262,10 +265,10 @@ rows.enter(FUNCTIONS, {"diag(x, k: int = 0)": "A matrix with x on its k-th diago
 
 
 @public
-def fromfunction(fn: Callable[..., Any], shape: Any, dtype: Any = None) -> Array:
-    """fn of the index arrays of a shape."""
-    grids = np.indices(_shape(shape, "fromfunction"), _dtype(dtype, INT, "fromfunction"))
-    return asarray(fn(*(wrap(g) for g in grids)))  # type: ignore[no-any-return]
+def fromfunction(fn: Callable[..., Any], shape: Any, dtype: Any = None, **options: Any) -> Array:
+    """fn of the index arrays of a shape, in the default float dtype unless another is given."""
+    grids = np.indices(_shape(shape, "fromfunction"), _dtype(dtype, FLOAT, "fromfunction"))
+    return asarray(fn(*(wrap(g) for g in grids), **options))  # type: ignore[no-any-return]
 
 
 @public

@@ -31,13 +31,13 @@ UNARY: dict[str, tuple[str, bool, str]] = {
                      "sin", "sinh", "sqrt", "tan", "tanh", "reciprocal", "exp2", "rsqrt", "cbrt", "deg2rad", "rad2deg", "sinc", "i0"),
                     (ALL, True, "")),
     **dict.fromkeys(("ceil", "floor", "trunc", "round", "sign", "negative", "positive", "square", "conj"), (NUMERIC, False, "")),
-    **dict.fromkeys(("isfinite", "isinf", "isnan"), (ALL, False, "b")), "signbit": ("bif", False, "b"),
+    **dict.fromkeys(("isfinite", "isinf", "isnan"), (ALL, False, "b")), "signbit": ("buif", False, "b"),
     "logical_not": (ALL, False, "b"), "bitwise_invert": (BITS, False, ""),
     "abs": (NUMERIC, False, "real"), "real": (ALL, False, "real"), "imag": (ALL, False, "real"), "angle": (NUMERIC, True, "real"),
 }
 BINARY: dict[str, tuple[str, bool, str]] = {
     **dict.fromkeys(("add", "multiply", "subtract", "maximum", "minimum"), (ALL, False, "")),
-    **dict.fromkeys(("gcd", "lcm"), (REAL, False, "")), **dict.fromkeys(("fmax", "fmin"), ("buif", False, "")),
+    **dict.fromkeys(("gcd", "lcm"), (REAL, False, "")), **dict.fromkeys(("fmax", "fmin"), (ALL, False, "")),
     **dict.fromkeys(("pow", "floor_divide", "remainder", "fmod"), (NUMERIC, False, "")),
     "divide": (ALL, True, ""), "float_power": (NUMERIC, True, ""),
     **dict.fromkeys(("atan2", "copysign", "heaviside", "hypot", "logaddexp", "logaddexp2", "nextafter"), ("buif", True, "")),

@@ -59,12 +59,13 @@ def check_device(device: Any, what: str) -> None:
 
 
 @public
-def can_cast(from_: Any, to: Any, /) -> bool:
-    """Whether a dtype promotes to another."""
+def can_cast(from_: Any, to: Any, /, casting: str = "safe") -> bool:
+    """Whether a dtype promotes to another; `casting` is NumPy's."""
     a, b = _dtype(from_, "can_cast"), known(to, "can_cast")
-    if "V" in (a.kind, b.kind):
+    if "V" in (a.kind, b.kind) and casting == "safe":
         return a == b or (b.kind in "fc" and a.itemsize < b.itemsize)
-    return bool(np.can_cast(a, b))
+    rule: Any = casting
+    return bool(np.can_cast(a, b, rule))
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from ..arrays import Array, shown
 from . import contractions, rows, shapes
 from .base import Header, as_float, axes_of, give, header
 
-public = FUNCTIONS = Functions({n: contractions.FUNCTIONS[n] for n in ("matmul", "tensordot", "vecdot", "outer", "cross", "trace")})
+public = FUNCTIONS = Functions({n: contractions.FUNCTIONS[n] for n in ("matmul", "tensordot", "vecdot", "outer", "cross")})
 FUNCTIONS["matrix_transpose"] = shapes.FUNCTIONS["matrix_transpose"]
 
 
@@ -74,10 +74,16 @@ rows.enter(FUNCTIONS, {
 
 
 @public
+def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Array:
+    """The sum along a diagonal of the last two axes."""
+    return contractions.FUNCTIONS["trace"](x, offset, -2, -1, dtype)  # type: ignore[no-any-return]
+
+
+@public
 def qr(x: Any, /, *, mode: str = "reduced") -> NamedTuple:
     """Orthonormal and triangular factors."""
-    if mode not in ("reduced", "complete"):
-        raise ArgumentError(f"qr: mode is 'reduced' or 'complete', got {mode!r}")
+    if mode not in ("reduced", "complete", "r", "raw"):
+        raise ArgumentError(f"qr: mode is 'reduced', 'complete', 'r' or 'raw', got {mode!r}")
     return rows.attempt("qr", rows.silent(np.linalg.qr), _matrix(x, "qr"), mode)  # type: ignore[no-any-return]
 
 

@@ -1,6 +1,7 @@
 """The last of NumPy's commonly used functions."""
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,17 +12,19 @@ from ..arrays import Array, plain, wrap
 from ..machine import tight
 from ..updates import fitting
 from . import creation, files, rows, shapes
-from .base import FLOAT, give, header, known
+from .base import FLOAT, axes_of, give, header, known
 
 public = FUNCTIONS = Functions()
 rows.enter(FUNCTIONS, {
-    "nan_to_num(x, /, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None)":
-        ("NaN and infinities replaced by numbers.", lambda a, nan, high, low: np.nan_to_num(a, nan=nan, posinf=high, neginf=low)),
+    "nan_to_num(x, /, *, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None)":
+        "NaN and infinities replaced by numbers.",
     "vander(x, n: int | None = None, increasing: bool = False)":
         ("The Vandermonde matrix.", lambda a, n, increasing: np.vander(a, n, increasing).astype(a.dtype, copy=False)),
-    "tri(n: int, m: int | None = None, k: int = 0)": ("Ones at and below a diagonal, zeros above.", lambda *a: np.tri(*a, dtype=FLOAT)),
-    "polyfit(x, y, degree: int)": ("The polynomial, its highest coefficient first, nearest to y at x.",
-                                   lambda x, y, degree: np.polyfit(x, y, degree).astype(y.dtype if y.dtype.kind == "f" else FLOAT)),
+    "tri(n: int, m: int | None = None, k: int = 0, dtype: Any = None)":
+        ("Ones at and below a diagonal, zeros above.",
+         lambda n, m, k, dtype: np.tri(n, m, k, FLOAT if dtype is None else known(dtype, "tri"))),
+    "polyfit(x, y, deg: int)": ("The polynomial, its highest coefficient first, nearest to y at x.",
+                                lambda x, y, deg: np.polyfit(x, y, deg).astype(y.dtype if y.dtype.kind == "f" else FLOAT)),
     "unravel_index(indices, shape: Any) -> tuple[Array, ...]": "The indices of positions in a shape.",
     "polyval(p, x)": "A polynomial, its highest coefficient first, at x.",
     "tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, ...]": "The indices of a lower triangle.",
@@ -44,9 +47,10 @@ def copy(x: Any, /) -> Array:
 
 
 @public
-def ascontiguousarray(x: Any, /) -> Array:
+def ascontiguousarray(x: Any, /, dtype: Any = None) -> Array:
     """x with its elements in order in memory, copied only where they are not."""
     a = header(x, "ascontiguousarray")
+    a = a if dtype is None else a.astype(known(dtype, "ascontiguousarray"), copy=False)
     return wrap(a if a.flags.c_contiguous else tight(a))
 
 
@@ -59,9 +63,13 @@ FUNCTIONS["ix_"] = ix_
 
 
 def _window(name: str) -> Callable[..., Any]:
-    def call(m: int, *args: float, dtype: Any = None) -> Array:
-        return give(getattr(np, name)(m, *args).astype(FLOAT if dtype is None else known(dtype, name)))
+    def kaiser(m: int, beta: float, *, dtype: Any = None) -> Array:
+        return give(np.kaiser(m, beta).astype(FLOAT if dtype is None else known(dtype, name)))
 
+    def window(m: int, *, dtype: Any = None) -> Array:
+        return give(getattr(np, name)(m).astype(FLOAT if dtype is None else known(dtype, name)))
+
+    call = kaiser if name == "kaiser" else window
     call.__name__, call.__doc__ = name, f"The {name.capitalize()} window of m points{', with its shape beta' if name == 'kaiser' else ''}."
     return call
 
@@ -135,15 +143,16 @@ def ndim(x: Any, /) -> int:
 
 
 @public
-def size(x: Any, /) -> int:
-    """The number of elements."""
-    return header(x, "size").size
+def size(x: Any, /, axis: Any = None) -> int:
+    """The number of elements, or of those along axes."""
+    a = header(x, "size")
+    return math.prod(a.shape[k] for k in axes_of(axis, a.ndim, "size"))
 
 
 @public
-def apply_along_axis(fn: Callable[..., Any], axis: int, x: Any) -> Array:
-    """fn of every vector along an axis."""
-    return give(np.apply_along_axis(lambda v: header(fn(wrap(v))), axis, header(x)))
+def apply_along_axis(fn: Callable[..., Any], axis: int, x: Any, *args: Any, **options: Any) -> Array:
+    """fn of every vector along an axis, and of further arguments."""
+    return give(np.apply_along_axis(lambda v: header(fn(wrap(v), *args, **options)), axis, header(x)))
 
 
 @public

@@ -16,11 +16,11 @@ from .base import Header, as_float, axes_of, give, header, known, written
 
 public = FUNCTIONS = Functions()
 # Functions with a native form, and their signatures. Sums of integers and bools go through the Python form, which widens them.
-NATIVE = {**dict.fromkeys(("sum", "prod"), "x, /, axis=None, dtype=None, keepdims=False, *, out=None, initial=None, where=None"),
-          **dict.fromkeys(("max", "min"), "x, /, axis=None, keepdims=False, *, out=None, initial=None, where=None"),
-          **dict.fromkeys(("any", "all"), "x, /, axis=None, keepdims=False, *, out=None, where=None"),
-          "mean": "x, /, axis=None, keepdims=False, *, dtype=None, out=None, where=None",
-          **dict.fromkeys(("argmax", "argmin"), "x, /, axis=None, keepdims=False")}
+NATIVE = {**dict.fromkeys(("sum", "prod"), "x, /, axis=None, dtype=None, out=None, keepdims=False, initial=None, where=None"),
+          **dict.fromkeys(("max", "min"), "x, /, axis=None, out=None, keepdims=False, initial=None, where=None"),
+          **dict.fromkeys(("any", "all"), "x, /, axis=None, out=None, keepdims=False, *, where=None"),
+          "mean": "x, /, axis=None, dtype=None, out=None, keepdims=False, *, where=None",
+          **dict.fromkeys(("argmax", "argmin"), "x, /, axis=None, out=None, *, keepdims=False")}
 START = {"sum": 0, "prod": 1, "any": False, "all": True}  # the results of nothing
 JOINED = {"sum": "add", "prod": "multiply", "max": "maximum", "min": "minimum"}
 WIDE = {"b": np.dtype(np.int64), "i": np.dtype(np.int64), "u": np.dtype(np.uint64)}
@@ -57,7 +57,7 @@ def reduced(name: str, a: Header, axes: tuple[int, ...], keepdims: bool) -> Head
 
 
 @public
-def sum_(x: Any, /, axis: Any = None, dtype: Any = None, keepdims: bool = False, *, out: Any = None) -> Any:
+def sum_(x: Any, /, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
     """The sum over axes; 0 over nothing. Integers and bools are summed in 64 bits."""
     a = header(x, "sum")
     wanted = summed(a.dtype) if dtype is None else known(dtype, "sum")
@@ -65,7 +65,7 @@ def sum_(x: Any, /, axis: Any = None, dtype: Any = None, keepdims: bool = False,
 
 
 @public
-def prod(x: Any, /, axis: Any = None, dtype: Any = None, keepdims: bool = False, *, out: Any = None) -> Any:
+def prod(x: Any, /, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
     """The product over axes; 1 over nothing."""
     a = header(x, "prod")
     wanted = summed(a.dtype) if dtype is None else known(dtype, "prod")
@@ -73,7 +73,7 @@ def prod(x: Any, /, axis: Any = None, dtype: Any = None, keepdims: bool = False,
 
 
 def _extreme(name: str) -> Callable[..., Any]:
-    def call(x: Any, /, axis: Any = None, keepdims: bool = False, *, out: Any = None) -> Any:
+    def call(x: Any, /, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
         a = header(x, name)
         axes = axes_of(axis, a.ndim, name)
         if any(a.shape[i] == 0 for i in axes):
@@ -89,7 +89,7 @@ FUNCTIONS["min"] = FUNCTIONS["amin"] = _extreme("min")
 
 
 def _truth(name: str) -> Callable[..., Any]:
-    def call(x: Any, /, axis: Any = None, keepdims: bool = False, *, out: Any = None) -> Any:
+    def call(x: Any, /, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
         a = header(x, name)
         return written(out, give(reduced(name, a, axes_of(axis, a.ndim, name), keepdims)))
 
@@ -102,7 +102,7 @@ FUNCTIONS["any"] = _truth("any")
 
 
 @public
-def mean(x: Any, /, axis: Any = None, keepdims: bool = False, *, dtype: Any = None, out: Any = None) -> Any:
+def mean(x: Any, /, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
     """The mean over axes; integers as floats."""
     a = as_float(header(x, "mean"))
     if axis is None and dtype is None and out is None and not keepdims and type(x) is Array and a is ready(x) and a.size > ROW \
@@ -113,13 +113,15 @@ def mean(x: Any, /, axis: Any = None, keepdims: bool = False, *, dtype: Any = No
 
 
 @public
-def var(x: Any, /, axis: Any = None, correction: float = 0.0, keepdims: bool = False, *, ddof: float | None = None, out: Any = None) -> Any:
+def var(x: Any, /, axis: Any = None, dtype: Any = None, out: Any = None, ddof: float | None = None, keepdims: bool = False, *,
+        correction: float = 0.0) -> Any:
     """The variance over axes: squared deviations from the mean, divided by count - correction."""
     return written(out, give(_variance(x, axis, correction if ddof is None else ddof, keepdims, "var")))
 
 
 @public
-def std(x: Any, /, axis: Any = None, correction: float = 0.0, keepdims: bool = False, *, ddof: float | None = None, out: Any = None) -> Any:
+def std(x: Any, /, axis: Any = None, dtype: Any = None, out: Any = None, ddof: float | None = None, keepdims: bool = False, *,
+        correction: float = 0.0) -> Any:
     """The standard deviation over axes."""
     return written(out, give(_variance(x, axis, correction if ddof is None else ddof, keepdims, "std")))
 
@@ -136,14 +138,14 @@ def _variance(x: Any, axis: Any, correction: float, keepdims: bool, what: str) -
 
 
 @public
-def count_nonzero(x: Any, /, axis: Any = None, keepdims: bool = False) -> Array:
+def count_nonzero(x: Any, /, axis: Any = None, *, keepdims: bool = False) -> Array:
     """How many elements are not zero, over axes."""
     a = header(x, "count_nonzero")
     return give(reduced("sum", (a != 0).astype(np.int64), axes_of(axis, a.ndim, "count_nonzero"), keepdims))
 
 
 def _arg(name: str) -> Callable[..., Any]:
-    def call(x: Any, /, axis: int | None = None, keepdims: bool = False) -> Array:
+    def call(x: Any, /, axis: int | None = None, out: Any = None, *, keepdims: bool = False) -> Array:
         a = header(x, name)
         if not a.size and (axis is None or not a.shape[axis]):
             raise ArgumentError(f"{name}: nothing has no extreme element, got {shown(a)}")
@@ -191,7 +193,7 @@ FUNCTIONS["cumulative_prod"] = _cumulative("cumulative_prod", np.cumprod, 1)
 def _running(name: str, start: int) -> Callable[..., Any]:
     inner = FUNCTIONS["cumulative_sum" if start == 0 else "cumulative_prod"]
 
-    def call(x: Any, /, axis: int | None = None, *, dtype: Any = None, exclusive: bool = False, reverse: bool = False) -> Array:
+    def call(x: Any, /, axis: int | None = None, dtype: Any = None, *, exclusive: bool = False, reverse: bool = False) -> Array:
         a = header(x, name)
         if axis is None:
             a, axis = a.reshape(-1), 0
@@ -223,21 +225,26 @@ def diff(x: Any, /, n: int = 1, axis: int = -1, *, prepend: Any = None, append: 
 
 
 def _numpy_statistic(name: str, doc: str) -> Callable[..., Any]:
-    points = 1 if name in ("percentile", "quantile") else 0  # arguments before the axis
-
-    def call(x: Any, /, *args: Any, axis: Any = None, keepdims: bool = False, **options: Any) -> Array:
+    def statistic(x: Any, rest: tuple[Any, ...], axis: Any, keepdims: bool, options: dict[str, Any]) -> Array:
         a = header(x, name)
         if name in PLAIN and a.dtype.kind in "biu":
-            return FUNCTIONS[PLAIN[name]](a, *args, axis=axis, keepdims=keepdims, **options)  # type: ignore[no-any-return]
+            return FUNCTIONS[PLAIN[name]](a, axis=axis, keepdims=keepdims, **options)  # type: ignore[no-any-return]
         a = a if name == "ptp" and a.dtype.kind in "iu" else as_float(a)
-        if len(args) > points:
-            *args, axis = args  # type: ignore[assignment]
         with np.errstate(all="ignore"):
-            made = getattr(np, name)(computable(a), *map(_plain, args), axis=axis, keepdims=keepdims, **options)
-        return give(np.asarray(made).astype(dt.real_of(dt.dtype(a.dtype)).np if name == "nanvar" else a.dtype, copy=False))
+            made = getattr(np, name)(computable(a), *map(_plain, rest), axis=axis, keepdims=keepdims,
+                                     **{k: _plain(v) for k, v in options.items()})
+        wanted = options.get("dtype") or (dt.real_of(dt.dtype(a.dtype)).np if name == "nanvar" else a.dtype)
+        return give(np.asarray(made).astype(wanted, copy=False))
 
-    call.__name__, call.__doc__ = name, doc
-    return call
+    def call(x: Any, /, axis: Any = None, *, keepdims: bool = False, **options: Any) -> Array:
+        return statistic(x, (), axis, keepdims, options)
+
+    def of_points(x: Any, q: Any, /, axis: Any = None, *, keepdims: bool = False, **options: Any) -> Array:
+        return statistic(x, (q,), axis, keepdims, options)
+
+    made = of_points if name in ("percentile", "quantile") else call
+    made.__name__, made.__doc__ = name, doc
+    return made
 
 
 # What has no NaN: integers stay integers.
@@ -280,9 +287,8 @@ def logsumexp(x: Any, /, axis: Any = None, keepdims: bool = False) -> Array:
     return give(made.astype(dtype, copy=False))
 
 
-for _name in NATIVE:  # `functions.limited` serves these two
-    if not _name.startswith("arg"):
-        _shown = inspect.signature(FUNCTIONS[_name])
-        _more = [inspect.Parameter(p, inspect.Parameter.KEYWORD_ONLY, default=None, annotation="Any")
-                 for p in ("initial", "where") if p == "where" or _name in JOINED]
-        FUNCTIONS[_name].__signature__ = _shown.replace(parameters=[*_shown.parameters.values(), *_more])  # type: ignore[attr-defined]
+for _name, _more in {**dict.fromkeys(JOINED, "initial where"), **dict.fromkeys(("any", "all", "mean"), "where"),
+                     **dict.fromkeys(("var", "std"), "where mean")}.items():  # `functions.limited` serves these
+    _shown = inspect.signature(FUNCTIONS[_name])
+    _each = [inspect.Parameter(p, inspect.Parameter.KEYWORD_ONLY, default=None, annotation="Any") for p in _more.split()]
+    FUNCTIONS[_name].__signature__ = _shown.replace(parameters=[*_shown.parameters.values(), *_each])  # type: ignore[attr-defined]

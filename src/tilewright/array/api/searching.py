@@ -67,7 +67,7 @@ def top_k(x: Any, /, k: int, axis: int = -1, largest: bool = True) -> tuple[Arra
 
 
 @public
-def searchsorted(x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None) -> Array:
+def searchsorted(x1: Any, x2: Any, /, side: str = "left", sorter: Any = None) -> Array:
     """Where x2 would go into the sorted x1."""
     if side not in ("left", "right"):
         raise ArgumentError(f"searchsorted: side is 'left' or 'right', got {side!r}")
@@ -90,8 +90,8 @@ def nonzero(x: Any, /) -> tuple[Array, ...]:
 
 
 @public
-def take(x: Any, indices: Any, /, axis: int | None = None) -> Array:
-    """Elements (or slices along an axis) by index. An index out of range is an ExecutionError."""
+def take(x: Any, indices: Any, /, axis: int | None = None, *, mode: str = "raise") -> Array:
+    """Elements (or slices along an axis) by index. An index out of range is an ExecutionError, or wraps, or is clipped, as `mode` says."""
     a, i = header(x, "take"), header(indices, "take")
     if axis is None:
         if a.ndim != 1:
@@ -101,15 +101,16 @@ def take(x: Any, indices: Any, /, axis: int | None = None) -> Array:
     if i.dtype.kind not in "iu":
         raise ArgumentError(f"take: indices must be integers, got {shown(i)}")
     try:
-        return give(np.take(a, i, axis=axis))
+        return give(np.take(a, i, axis=axis, mode=mode))  # type: ignore[call-overload]
     except IndexError as e:
         raise ExecutionError(f"take: {e}") from None
 
 
 @public
-def take_along_axis(x: Any, indices: Any, /, axis: int = -1) -> Array:
-    """out[i,j,...] = x[i, indices[i,j,...], ...] with the index on `axis`."""
+def take_along_axis(x: Any, indices: Any, /, axis: int | None = -1) -> Array:
+    """out[i,j,...] = x[i, indices[i,j,...], ...] with the index on `axis` (None: of all elements)."""
     a, i = header(x, "take_along_axis"), header(indices, "take_along_axis")
+    a, axis = (a.reshape(-1), 0) if axis is None else (a, axis)
     (k,) = axes_of(axis, a.ndim, "take_along_axis")
     try:
         return give(np.take_along_axis(a, i, k))
@@ -127,9 +128,12 @@ def histogram(x: Any, bins: Any = 10, range: Any = None, *,  # noqa: A002
 
 
 @public
-def bincount(x: Any, weights: Any = None, minlength: int = 0) -> Array:
-    """How often each number from 0 on stands in x, or the sum of its weights."""
-    made = np.bincount(header(x, "bincount"), None if weights is None else header(weights), minlength)
+def bincount(x: Any, weights: Any = None, minlength: int = 0, *, length: int | None = None) -> Array:
+    """How often each number from 0 on stands in x, or the sum of its weights. With a `length` the result has it whatever the elements are,
+    and a number beyond it is an error: so it is in traced functions, too."""
+    made = np.bincount(header(x, "bincount"), None if weights is None else header(weights), minlength if length is None else length)
+    if length is not None and made.size > length:
+        raise ExecutionError(f"bincount: the numbers must be below length={length}, got {made.size - 1}")
     return give(made if weights is None else made.astype(FLOAT))
 
 

@@ -30,8 +30,8 @@ rows.enter(FUNCTIONS, {
     "permute_dims(x, /, axes: Sequence[int])": ("Axes in another order: a view.", np.transpose),
     "transpose(x, /, axes: Sequence[int] | None = None)": "Axes in another order, by default reversed: a view.",
     "matrix_transpose(x, /)": "The last two axes exchanged: a view.",
-    "swapaxes(x, a: int, b: int)": "Two axes exchanged: a view.",
-    "moveaxis(x, source: Any, destination: Any, /)": "Axes moved to other places, the others keep their order: a view.",
+    "swapaxes(x, axis1: int, axis2: int)": "Two axes exchanged: a view.",
+    "moveaxis(x, source: Any, destination: Any)": "Axes moved to other places, the others keep their order: a view.",
     "rollaxis(x, axis: int, start: int = 0)": "An axis moved before another: a view.",
     "expand_dims(x, /, axis: Any = 0)": "New axes of size 1: a view.",
     "squeeze(x, /, axis: Any = None)": "Without axes of size 1: a view.",
@@ -44,9 +44,6 @@ rows.enter(FUNCTIONS, {
     "array_split(x, /, parts: Any, axis: int = 0) -> list[Array]": "As `split`; the parts need not be equal.",
     "roll(x, /, shift: Any, axis: Any = None)": "Elements shifted along axes; what leaves at one end comes in at the other.",
     "tile(x, repetitions: Any, /)": "x repeated as a whole along every axis.",
-    "atleast_1d(x, /)": "x with at least one axis: a view.",
-    "atleast_2d(x, /)": "x with at least two axes: a view.",
-    "atleast_3d(x, /)": "x with at least three axes: a view.",
     "diagonal(x, /, offset: int = 0, axis1: int = 0, axis2: int = 1)": "The elements of a diagonal of two axes: a view.",
 })
 rows.enter(FUNCTIONS, {
@@ -92,7 +89,7 @@ def unstack(x: Any, /, axis: int = 0) -> tuple[Array, ...]:
 
 
 @public
-def repeat(x: Any, repeats: Any, /, axis: int | None = None) -> Array:
+def repeat(x: Any, repeats: Any, axis: int | None = None) -> Array:
     """Every element (or slice along an axis) so many times."""
     a = header(x, "repeat")
     counts = header(repeats, "repeat") if not isinstance(repeats, int) else repeats
@@ -100,9 +97,10 @@ def repeat(x: Any, repeats: Any, /, axis: int | None = None) -> Array:
 
 
 @public
-def pad(x: Any, widths: Any, value: Any = 0, *, mode: str = "constant", constant_values: Any = None, **options: Any) -> Array:
-    """`widths`: one (before, after) an axis, or one pair for all. `mode` is one of NumPy's."""
+def pad(x: Any, widths: Any, mode: Any = "constant", *, value: Any = 0, constant_values: Any = None, **options: Any) -> Array:
+    """`widths`: one (before, after) an axis, or one pair for all. `mode` is one of NumPy's, or a number: that constant."""
     a = header(x, "pad")
+    mode, value = (mode, value) if isinstance(mode, str) else ("constant", mode)
     if mode == "constant":
         options["constant_values"] = value if constant_values is None else constant_values
     return rows.attempt("pad", np.pad, a, widths, mode=mode, **options)  # type: ignore[no-any-return]

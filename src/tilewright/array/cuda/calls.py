@@ -15,7 +15,7 @@ from ...core import dtypes as dt
 from ...core.errors import ArgumentError, UnsupportedError
 from ...core.tensors import is_tensor
 from ...runtime.cuda.array import SMALL, DeviceArray
-from .. import lazy
+from .. import arguments, lazy
 from ..api import elementwise as E
 from ..api.base import common, weak_dtype
 from ..arrays import Array, plain, shown
@@ -34,8 +34,8 @@ from .placed import Placed
 Fn = Callable[..., Any]
 NUMBERS = (bool, int, float, complex)
 VIEWS = frozenset({"permute_dims", "transpose", "matrix_transpose", "swapaxes", "moveaxis", "rollaxis", "expand_dims", "squeeze",
-                   "broadcast_to", "flip", "fliplr", "flipud", "rot90", "unstack", "split", "array_split", "atleast_1d", "atleast_2d",
-                   "atleast_3d", "diagonal", "unfold", "broadcast_arrays"})
+                   "broadcast_to", "flip", "fliplr", "flipud", "rot90", "unstack", "split", "array_split", "diagonal", "unfold",
+                   "broadcast_arrays"})
 OPERANDS = {"where": 3, **dict.fromkeys(E.BINARY, 2), **dict.fromkeys((*E.UNARY, *E.ACTIVATIONS), 1)}
 ELEMENTWISE = frozenset({*OPERANDS, "clip"})
 SUMS = frozenset({"sum", "prod", "mean", "cumsum", "cumprod", "cumulative_sum", "cumulative_prod"})  # functions of a `dtype` to add in
@@ -157,9 +157,9 @@ def run(name: str, fn: Fn, traced: Fn | None, args: Sequence[Any], kwargs: dict[
     if name == "where" and len(given) == 1:
         return statistics.nonzero(*given)
     given = _prepared(name, given, kwargs)
-    if name in SUMS:  # whose traced forms have no dtype among their arguments
-        kwargs |= dict(zip(("axis", "keepdims") if name == "mean" else ("axis", "dtype", "keepdims"), given[1:], strict=False))
-        del given[1:]
+    if len(given) > 1 and (name in SUMS or name in reductions.NAMES):
+        first, kwargs = arguments.named(fn, given, kwargs)
+        given = [first]
     if name in SUMS and (wanted := kwargs.pop("dtype", None)) is not None:
         given[0] = given[0].astype(wanted, copy=False)
     if name == "round" and (decimals := kwargs.pop("decimals", None) or next(iter(given[1:]), 0)):
@@ -177,6 +177,8 @@ def run(name: str, fn: Fn, traced: Fn | None, args: Sequence[Any], kwargs: dict[
     if made is None:
         if traced is None:
             raise UnsupportedError(f"{name}: has no version for GPUs yet, got an Array on cuda; use x.to('cpu')")
+        if len(given) > 2 or kwargs:
+            given, kwargs = arguments.translated(fn, traced, given, kwargs) or (given, kwargs)
         made = rewrapped(compiled(traced)(*plain(given), **plain(kwargs)))
         if not narrow and out is None:
             session_noted(name, traced, args, original, given, kwargs)

@@ -247,17 +247,17 @@ def cosh(t: TileBuilder, x: Tile) -> Tile:
 def asinh(t: TileBuilder, x: Tile) -> Tile:
     a = t.unary("abs", x)
     far = 1e8 if single(x) else 1e18
-    z = t.binary("min", a, far)
+    z, beyond = t.binary("min", a, far), t.cmp("gt", a, far)  # there asinh(x) is log(2 x), and log1p(x) is log(x)
     z = z * z
-    near = t.unary("log1p", a + z / (t.unary("sqrt", z + 1.0) + 1.0))
-    return copy_sign(t, t.select(t.cmp("gt", a, far), t.unary("log", a) + LN2, near), x)
+    near = a + z / (t.unary("sqrt", z + 1.0) + 1.0)
+    return copy_sign(t, t.unary("log1p", t.select(beyond, a, near)) + t.select(beyond, t.full((), LN2, x.dtype), 0.0), x)
 
 
 def acosh(t: TileBuilder, x: Tile) -> Tile:
     far = 1e8 if single(x) else 1e18
-    d = t.binary("min", x, far) - 1.0
-    near = t.unary("log1p", d + t.unary("sqrt", d * (d + 2.0)))
-    y = t.select(t.cmp("gt", x, far), t.unary("log", x) + LN2, near)
+    d, beyond = t.binary("min", x, far) - 1.0, t.cmp("gt", x, far)
+    near = d + t.unary("sqrt", d * (d + 2.0))
+    y = t.unary("log1p", t.select(beyond, x, near)) + t.select(beyond, t.full((), LN2, x.dtype), 0.0)
     return t.select(t.cmp("lt", x, 1.0), float("nan"), y)
 
 

@@ -2,6 +2,7 @@
 convention)."""
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from ...core.dtypes import complex_of
@@ -48,9 +49,10 @@ def conj(z: Any) -> Any:
 
 
 @public
-def angle(z: Any) -> Any:
-    """The argument, in -pi..pi."""
-    return built(C.angle, as_float(z))
+def angle(z: Any, deg: bool = False) -> Any:
+    """The argument, in -pi..pi, or in degrees."""
+    made: Any = built(C.angle, as_float(z))
+    return made * (180 / math.pi) if deg else made
 
 
 @public

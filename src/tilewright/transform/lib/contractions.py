@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ...core import dtypes as dt
@@ -10,9 +11,10 @@ from ...core.errors import ShapeError
 from ...ops import Attention, Concat, GatedDeltaRule, GroupedMatmul, LoraMatmul, Matmul, Reshape, Rope, SelectiveScan, Split
 from ...ops import Conv as ConvOp
 from ...ops.quant import by_name
-from ..promote import as_tracer, promote
+from ..promote import as_tracer, dtype_of, promote
 from ..trace import Functions, apply, dtype_given, install, user_place
 from .creation import zeros
+from .elementwise import FUNCTIONS as ELEMENTWISE
 from .elementwise import _operator, _reflected
 from .reductions import one_axis
 from .shapes import broadcast_to, permute_dims, reshape
@@ -24,7 +26,9 @@ public = FUNCTIONS = Functions()
 @public
 def matmul(a: Any, b: Any, *, dtype: Any = None) -> Any:
     """a @ b over the last two axes; leading axes broadcast, vectors lose their axis. Operands of eight bits may have a result of another
-    `dtype`: f32, f16 or bf16 of floats, i32 of integers."""
+    `dtype`: f32, f16 or bf16 of floats, i32 of integers; wider ones are cast to it first."""
+    if dtype is not None and any(dtype_of(v)[0].itemsize > 1 for v in (a, b)):
+        a, b, dtype = as_tracer(a, dtype_given(dtype)), as_tracer(b, dtype_given(dtype)), None
     x, y = promote(a, b) if dtype is None else (as_tracer(a), as_tracer(b))
     if x.ndim == 0 or y.ndim == 0:
         raise ShapeError(f"matmul: needs operands of rank 1 or more, got {x.type} @ {y.type} ({user_place()})")
@@ -43,15 +47,65 @@ def matmul(a: Any, b: Any, *, dtype: Any = None) -> Any:
 
 @public
 def dot(a: Any, b: Any) -> Any:
-    """The product of vectors or matrices."""
-    return matmul(a, b)
+    """The product of vectors or matrices; of more axes the last one of a with the second last of b, which do not broadcast."""
+    x, y = as_tracer(a), as_tracer(b)
+    if not x.ndim or not y.ndim:
+        return ELEMENTWISE["mul"](a, b)
+    if y.ndim < 3:
+        return matmul(a, b)
+    x, y = promote(a, b)
+    return paired("dot", x, y, ((x.ndim - 1,), (y.ndim - 2,)))
+
+
+def spelled(equation: Any, operands: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+    """(equation, operands), also of `einsum(a, [0, 1], b, [1, 2], [0, 2])`."""
+    if isinstance(equation, str) or len(operands) < 1 or not isinstance(operands[0], (list, tuple)):
+        return equation, operands
+    every = [equation, *operands]
+    letters = [chr(ord("A") + k) if k < 26 else chr(ord("a") + k - 26) for k in range(52)]
+    terms = ["".join("..." if k is Ellipsis else letters[k] for k in names) for names in every[1::2] + every[-1:] * (len(every) % 2)]
+    text = ",".join(terms[: len(every) // 2])
+    return (f"{text}->{terms[-1]}" if len(every) % 2 else text), tuple(every[: len(every) // 2 * 2 : 2])
+
+
+def _written_out(left: str, result: str | None, operands: Sequence[Any]) -> tuple[list[str], str, tuple[Any, ...]]:
+    """Terms without ellipses and with distinct letters: an ellipsis stands for axes that broadcast, a letter that a term repeats for its
+    diagonal."""
+    terms, values = left.split(","), list(operands)
+    if result is None:
+        result = "..." * ("..." in left) + "".join(sorted(c for c in set(left) - {",", "."} if left.count(c) == 1))
+    values = [as_tracer(v) for v in values]
+    free = [c for c in map(chr, range(ord("A"), ord("z") + 1)) if c.isalpha() and c not in left]
+    counts = [v.ndim - len(t.replace("...", "")) for t, v in zip(terms, values, strict=True)]
+    most = max((n for t, n in zip(terms, counts, strict=True) if "..." in t), default=0)
+    terms = [t.replace("...", "".join(free[max(most - n, 0) : most])) for t, n in zip(terms, counts, strict=True)]
+    wide = {c for t, v in zip(terms, values, strict=True) for c, n in zip(t, v.shape, strict=False) if n != 1}
+    for k, (t, v) in enumerate(zip(terms, values, strict=True)):
+        if len(t) != v.ndim:
+            continue  # `einsum` says so
+        kept = [i for i, c in enumerate(t) if v.shape[i] != 1 or c not in free or c not in wide]
+        t, v = "".join(t[i] for i in kept), reshape(v, [v.shape[i] for i in kept])
+        while (c := next((c for c in t if t.count(c) > 1), None)) is not None:
+            i = t.index(c)
+            j, n = t.index(c, i + 1), v.shape[i]
+            others = [a for a in range(v.ndim) if a not in (i, j)]
+            if v.shape[j] != n:
+                raise ShapeError(f"einsum: {c!r} names axes of one size, got {v.type} for {terms[k]!r} ({user_place()})")
+            v = reshape(permute_dims(v, [*others, i, j]), [*(v.shape[a] for a in others), n * n])[..., :: n + 1]
+            t = "".join(t[a] for a in others) + c
+        terms[k], values[k] = t, v
+    return terms, result.replace("...", "".join(free[:most])), tuple(values)
 
 
 @public
-def einsum(equation: str, *operands: Any) -> Any:
-    """Sums of products by named axes, two operands at a time: `einsum("bij,bjk->bik", a, b)`. No ellipses, no repeated axes in one."""
+def einsum(equation: Any, *operands: Any) -> Any:
+    """Sums of products by named axes, two operands at a time: `einsum("bij,bjk->bik", a, b)`."""
+    equation, operands = spelled(equation, operands)
     left, arrow, result = equation.replace(" ", "").partition("->")
     terms = left.split(",")
+    if len(terms) == len(operands) and ("." in equation or any(len(set(t)) != len(t) for t in terms)):
+        terms, result, operands = _written_out(left, result if arrow else None, operands)
+        left, arrow = ",".join(terms), "->"
     if len(terms) != len(operands) or any(len(set(t)) != len(t) for t in terms):
         raise ShapeError(f"einsum: needs one term an operand, each with distinct letters, got {equation!r} ({user_place()})")
     if not arrow:

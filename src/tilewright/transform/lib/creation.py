@@ -107,9 +107,10 @@ def triu(x: Any, k: int = 0) -> Any:
 
 
 @public
-def eye(n: int, m: int | None = None, dtype: Any = "f32") -> Any:
-    """Ones on the diagonal."""
+def eye(n: int, m: int | None = None, k: Any = 0, dtype: Any = "f32") -> Any:
+    """Ones on the k-th diagonal. A dtype may stand in the place of k."""
+    k, dtype = (k, dtype) if hasattr(k, "__index__") else (0, k)
     if n < 0 or (m is not None and m < 0):
         raise ShapeError(f"eye: sizes must not be negative, got n={n}, m={m} ({user_place()})")
     rows, columns = arange(n), arange(n if m is None else m)
-    return ELEMENTWISE["astype"](ELEMENTWISE["equal"](rows.reshape(-1, 1), columns), dtype)
+    return ELEMENTWISE["astype"](ELEMENTWISE["equal"](rows.reshape(-1, 1) + k, columns), dtype)

@@ -149,6 +149,46 @@ def _quotient(made: Any, x: Any, y: Any) -> Any:
     return FUNCTIONS["stop_gradient"](where(whole, FUNCTIONS["copysign"](made, true), true))
 
 
+_nextafter = function_of(REGISTRY["nextafter"])  # type: ignore[arg-type]
+
+
+@public
+def nextafter(x: Any, y: Any) -> Any:
+    """The next number from x towards y."""
+    a, b = _floats(x, y)
+    own = a.value.dtype
+    if own not in dt.SMALL:
+        return _nextafter(a, b)
+    whole = dt.i16 if own.itemsize == 2 else dt.i8
+    sign = np.iinfo(whole.np).min
+    words = [apply(REGISTRY["bitcast"](source=own, dtype=whole), v) for v in (a, b)]  # type: ignore[call-arg]
+    sizes = [FUNCTIONS["bitwise_and"](w, -1 - sign) for w in words]
+    i, j = (where(FUNCTIONS["less"](w, 0), FUNCTIONS["neg"](n), n) for w, n in zip(words, sizes, strict=True))  # in the order of the numbers
+    moved = FUNCTIONS["add"](i, where(FUNCTIONS["greater"](j, i), 1, -1))
+    below = where(FUNCTIONS["equal"](moved, 0), FUNCTIONS["less"](words[0], 0), FUNCTIONS["less"](moved, 0))
+    bits = FUNCTIONS["bitwise_or"](FUNCTIONS["abs"](moved), where(below, sign, 0))
+    made = apply(REGISTRY["bitcast"](source=whole, dtype=own), as_tracer(bits, whole))  # type: ignore[call-arg]
+    made = where(FUNCTIONS["equal"](a, b), b, made)
+    return where(FUNCTIONS["isnan"](a), a, where(FUNCTIONS["isnan"](b), b, made))
+
+
+_round = function_of(REGISTRY["round"])  # type: ignore[arg-type]
+
+
+@public
+def round_(x: Any, decimals: int = 0) -> Any:
+    """Every element rounded to an integer, halves to the even one; or to so many decimals."""
+    if not decimals or (decimals > 0 and dtype_of(x)[0].kind in "biu"):
+        return _round(x)
+    scale: Any = 10 ** abs(decimals)
+    x = as_tracer(x)
+    own = x.value.dtype
+    wide = as_float(x)
+    made = FUNCTIONS["div"](_round(FUNCTIONS["mul"](wide, scale)), scale) if decimals > 0 else \
+        FUNCTIONS["mul"](_round(FUNCTIONS["div"](wide, scale)), scale)
+    return made if own is made.value.dtype else astype(made, own)
+
+
 @public
 def where(condition: Any, x: Any, y: Any) -> Any:
     """x where the condition holds, else y."""
@@ -168,7 +208,9 @@ def clip(x: Any, min: Any = None, max: Any = None) -> Any:  # noqa: A002 - NumPy
 @public
 def isfinite(x: Any) -> Any:
     """Neither infinite nor NaN."""
-    return FUNCTIONS["less"](FUNCTIONS["abs"](as_float(x)), float("inf"))
+    size: Any = FUNCTIONS["abs"](as_float(x))
+    own = size.value.dtype
+    return FUNCTIONS["less"](size if own not in dt.SMALL or own is dt.f16 or own is dt.bf16 else astype(size, dt.f32), float("inf"))
 
 
 @public

@@ -34,19 +34,26 @@ def whole(ids: Any, size: Any) -> Tracer:
 
 
 @public
-def take(x: Any, indices: Any, axis: int | None = None) -> Any:
-    """Elements (or rows along an axis) by index. An index out of range is an ExecutionError."""
+def take(x: Any, indices: Any, axis: int | None = None, *, mode: str = "raise") -> Any:
+    """Elements (or rows along an axis) by index. An index out of range is an ExecutionError, or wraps, or is clipped, as `mode` says."""
     x = as_tracer(x)
     if axis is None:
         x, axis = apply(Reshape(shape=(x.size,)), x), 0
     at = one_axis("take", axis, x.ndim)
+    if mode != "raise":
+        if mode not in ("wrap", "clip"):
+            raise ShapeError(f"take: mode is 'raise', 'wrap' or 'clip', got {mode!r} ({user_place()})")
+        ids: Any = as_tracer(indices)
+        indices = ids % x.shape[at] if mode == "wrap" else ELEMENTWISE["clip"](ids, 0, x.shape[at] - 1)
     return apply(Gather(axis=at), x, whole(indices, x.shape[at]))
 
 
 @public
-def take_along_axis(x: Any, indices: Any, axis: int) -> Any:
-    """out[i,j,...] = x[i, indices[i,j,...], ...] with the index on `axis`."""
+def take_along_axis(x: Any, indices: Any, axis: int | None = -1) -> Any:
+    """out[i,j,...] = x[i, indices[i,j,...], ...] with the index on `axis` (None: of all elements)."""
     x = as_tracer(x)
+    if axis is None:
+        x, axis = apply(Reshape(shape=(x.size,)), x), 0
     at = one_axis("take_along_axis", axis, x.ndim)
     return apply(GatherAlongAxis(axis=at), x, whole(indices, x.shape[at]))
 

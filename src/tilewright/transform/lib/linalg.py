@@ -15,6 +15,7 @@ from ...ops.linalg.spectra import Eigh, Svd
 from ...ops.linalg.systems import Lu
 from ..promote import as_float, as_tracer, promote
 from ..trace import Functions, Tracer, apply, built, user_place
+from .complex import conj
 from .contractions import matmul, outer, paired
 from .elementwise import FUNCTIONS as ELEMENTWISE
 from .reductions import axes_of, one_axis
@@ -118,8 +119,8 @@ def ormqr(packed: Any, tau: Any, other: Any, *, left: bool = True, transpose: bo
 
 
 @public
-def svd(a: Any, full_matrices: bool = False) -> Any:
-    """(U, descending singular values, V.T)."""
+def svd(a: Any, full_matrices: bool = True) -> Any:
+    """(U, descending singular values, V.T); U and V.T are square unless `full_matrices` is False."""
     s, u, vt = apply(Svd(), as_float(a))
     if full_matrices:
         u, vt = built(L.complete_basis, u), built(lambda v: X.mt(L.complete_basis(X.mt(v))), vt)
@@ -133,18 +134,22 @@ def pinv(a: Any, rtol: float | None = None) -> Any:
 
 
 @public
-def matrix_rank(a: Any, rtol: float | None = None) -> Any:
+def matrix_rank(a: Any, *, rtol: float | None = None) -> Any:
     """The number of singular values that are not (relatively) zero."""
     return built(L.matrix_rank, as_float(a), rtol=rtol)
 
 
 @public
 def lstsq(a: Any, b: Any) -> Any:
-    """The x that makes |a @ x - b| least, for an a of full rank."""
+    """(x, residuals, rank, singular values) of the x that makes |a @ x - b| least, for an a of full rank."""
     a, b = _floats(a, b)
-    if b.ndim == 1:
-        return reshape(built(L.lstsq, a, reshape(b, (-1, 1))), (*a.shape[:-2], a.shape[-1]))
-    return built(L.lstsq, a, b)
+    m, n = a.shape[-2:]
+    vector = b.ndim == 1
+    x = built(L.lstsq, a, reshape(b, (-1, 1)) if vector else b)
+    x = reshape(x, (*a.shape[:-2], n)) if vector else x
+    apart = abs(matmul(a, x) - b)
+    left = (apart * apart).sum(axis=0 if vector else -2, keepdims=vector) if m > n else reshape(x, (-1,))[:0]
+    return x, left, matrix_rank(a), FUNCTIONS["svdvals"](a)
 
 
 @public
@@ -219,7 +224,7 @@ def kron(a: Any, b: Any) -> Any:
 def vecdot(a: Any, b: Any, axis: int = -1) -> Any:
     """The sum of products along one axis; the others broadcast."""
     x, y = promote(a, b)
-    return ELEMENTWISE["mul"](x, y).sum(axis=axis)
+    return ELEMENTWISE["mul"](conj(x), y).sum(axis=axis)
 
 
 @public

@@ -20,16 +20,16 @@ public = FUNCTIONS = Functions()
 
 
 @public
-def sort(x: Any, axis: int = -1, *, descending: bool = False) -> Any:
-    """The elements along an axis in order; NaN counts as the largest."""
-    x = as_tracer(x)
+def sort(x: Any, axis: int | None = -1, *, descending: bool = False, stable: bool = True) -> Any:
+    """The elements along an axis (None: all of them) in order; NaN counts as the largest. Every sort is stable."""
+    x, axis = (as_tracer(x), axis) if axis is not None else (as_tracer(x).reshape(-1), 0)  # type: ignore[attr-defined]
     return apply(Sort(axis=one_axis("sort", axis, x.ndim), descending=descending), x)[0]
 
 
 @public
-def argsort(x: Any, axis: int = -1, *, descending: bool = False, dtype: Any = "i64") -> Any:
-    """The indices that put an axis in order, equal elements in the order they had."""
-    x = as_tracer(x)
+def argsort(x: Any, axis: int | None = -1, *, descending: bool = False, stable: bool = True, dtype: Any = "i64") -> Any:
+    """The indices that put an axis (None: all elements) in order, equal elements in the order they had."""
+    x, axis = (as_tracer(x), axis) if axis is not None else (as_tracer(x).reshape(-1), 0)  # type: ignore[attr-defined]
     return apply(ArgSort(axis=one_axis("argsort", axis, x.ndim), descending=descending, dtype=dtype_given(dtype)), x)
 
 
@@ -98,7 +98,8 @@ def histogram(x: Any, bins: Any = 10, range: Sequence[float] | None = None, *, w
             edges = N.even_edges(low, high, bins)
         else:
             edges = rest[-1]
-        return N.histogram(flat, [edges], rest[0] if weights is not None else None, density=density), edges
+        counts = N.histogram(flat, [edges], rest[0] if weights is not None else None, density=density)
+        return counts if density or weights is not None else F.cast(counts, dt.i64), edges
 
     if isinstance(bins, int) and bins < 1:
         raise ShapeError(f"histogram: needs one bin or more, got bins={bins} ({user_place()})")

@@ -14,6 +14,8 @@ from ...ops.formulas import compensated_sum
 from ...ops.rows.norms import batch_norm_training, batch_normed
 from ..promote import as_float, as_tracer, dtype_of
 from ..trace import Functions, Tracer, apply, as_array, built, dtype_given, install, user_place
+from .complex import imag as complex_imag
+from .complex import real as complex_real
 
 public = FUNCTIONS = Functions()
 Axes = int | Sequence[int] | None
@@ -42,6 +44,8 @@ def reduction(name: str, *, prepare: Callable[[Any], Tracer] = as_tracer) -> Cal
 
     def plain(x: Any, axis: Axes = None, keepdims: bool = False) -> Any:
         x = prepare(x)
+        if x.value.dtype is dt.bool_ and name in ("max", "min"):
+            return FUNCTIONS["any" if name == "max" else "all"](x, axis, keepdims)
         return apply(op(axes=axes_of(name, axis, x.ndim), keepdims=keepdims), x)  # type: ignore[call-arg]
 
     def adding(x: Any, axis: Axes = None, keepdims: bool = False, *, dtype: Any = None) -> Any:
@@ -103,14 +107,19 @@ def std(x: Any, axis: Axes = None, correction: float = 0.0, keepdims: bool = Fal
 
 def _spread(name: str, x: Any, axis: Axes, correction: float, keepdims: bool) -> Any:
     x = as_float(x)
+    if x.value.dtype.kind == "c":
+        spread: Any = sum(_spread("var", part, axis, correction, keepdims) for part in (complex_real(x), complex_imag(x)))
+        return apply(REGISTRY["sqrt"](), spread) if name == "std" else spread
     return apply(REGISTRY[name](axes=axes_of(name, axis, x.ndim), keepdims=keepdims, correction=float(correction)), x)  # type: ignore[call-arg]
 
 
 def _arg(name: str, op: Any) -> Callable[..., Any]:
     def call(x: Any, axis: int | None = None, keepdims: bool = False, dtype: Any = "i64") -> Any:
         x, kind = as_tracer(x), dtype_given(dtype)
+        x = as_tracer(x, dt.u8) if x.value.dtype is dt.bool_ else x
         if axis is None:
-            return apply(op(axis=0, dtype=kind), apply(REGISTRY["reshape"](shape=(x.size,)), x))  # type: ignore[call-arg]
+            made = apply(op(axis=0, dtype=kind), apply(REGISTRY["reshape"](shape=(x.size,)), x))  # type: ignore[call-arg]
+            return apply(REGISTRY["reshape"](shape=(1,) * x.ndim), made) if keepdims else made  # type: ignore[call-arg]
         return apply(op(axis=one_axis(name, axis, x.ndim), keepdims=keepdims, dtype=kind), x)
 
     call.__doc__, call.__name__, call.__qualname__ = op.__doc__, name, name

@@ -152,9 +152,14 @@ def split(x: Any, parts: Any, axis: int = 0) -> Any:
 
 
 @public
-def pad(x: Any, widths: Any, value: float = 0.0, *, mode: str = "constant", constant_values: float | None = None) -> Any:
-    """`widths`: one (before, after) an axis, one pair for all, or a number. `mode`: constant, edge, reflect, symmetric or wrap."""
+def pad(x: Any, widths: Any, mode: Any = "constant", *, value: float = 0.0, constant_values: float | None = None) -> Any:
+    """`widths`: one (before, after) an axis, one pair for all, a number, or one of these by axis. `mode`: constant, edge, reflect,
+    symmetric or wrap, or the constant itself."""
     x = as_tracer(x)
+    mode, value = (mode, value) if isinstance(mode, str) else ("constant", mode)
+    if isinstance(widths, dict):
+        each = {k % x.ndim: (w, w) if isinstance(w, int) else w for k, w in widths.items()}
+        widths = [each.get(k, (0, 0)) for k in range(x.ndim)]
     widths = (widths, widths) if isinstance(widths, int) else widths
     widths = widths[0] if len(widths) == 1 and x.ndim != 1 else widths
     pairs = [tuple(widths)] * x.ndim if widths and isinstance(widths[0], int) else [tuple(p) for p in widths]

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...core import dtypes as dt
 from ...ops import REGISTRY, formulas
-from ..promote import as_float, as_tracer
+from ..promote import as_float, as_tracer, dtype_of
 from ..trace import Functions, apply, built
 from .elementwise import FUNCTIONS as POINTWISE
 from .elementwise import ON_FLOATS, _floats, where
@@ -57,8 +57,9 @@ def polygamma(n: int, x: Any) -> Any:
 
 @public
 def float_power(x: Any, y: Any) -> Any:
-    """x ** y in f64."""
-    return apply(REGISTRY["pow"](), as_tracer(x, dt.f64), as_tracer(y, dt.f64))
+    """x ** y in f64, of complex numbers in c128."""
+    wide = dt.c128 if any(dtype_of(v)[0].kind == "c" for v in (x, y)) else dt.f64
+    return apply(REGISTRY["pow"](), as_tracer(x, wide), as_tracer(y, wide))
 
 
 @public
