@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from ...core.dims import Dim
 from ...ir.graph import Value
 from ...tile.builder import Ix, KernelBuilder, Tile, View
-from ..region import Evaluator, Operand, Region, narrow
+from ..region import Evaluator, Operand, Region, narrow_sum
 
 
 def leaves_of_epilogue(region: Region, product_value: Value, outputs: Sequence[Value] | None = None) -> list[Value]:
@@ -84,5 +84,5 @@ def write_tile(
     outputs = [v for v in region.body.outputs if v.node is not region.tail]
     tiles = [b.broadcast(evaluate(v), (rows, width)) for v in outputs]
     for view, x, r in zip(outs, tiles, region.results, strict=False):
-        b.store(view, (*at, column), narrow(b, x, r.type.dtype), limit=(None, left) if left is not None else None, axes=axes)
+        b.store(view, (*at, column), narrow_sum(b, x, r.type.dtype), limit=(None, left) if left is not None else None, axes=axes)
     return tiles[-1] if region.tail is None else b.broadcast(evaluate(region.tail.operands[0]), (rows, width))
