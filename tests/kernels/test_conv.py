@@ -40,6 +40,10 @@ CASES: dict[str, tuple[Any, ...]] = {
     "groups of eight": ((2, 88, 5, 19), (88, 8, 3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1), 11),
     "groups of eight, three axes": ((1, 40, 3, 5, 18), (40, 8, 2, 3, 2), (1, 2, 3), ((1, 1), (0, 1), (1, 0)), (1, 1, 2), 5),
     "every channel by itself": ((2, 54, 4, 6, 21), (54, 1, 3, 3, 3), (1, 1, 2), ((1, 1), (1, 1), (1, 1)), (1, 1, 1), 54),
+    "four results of a channel": ((2, 19, 5, 21), (76, 1, 3, 3), (1, 2), ((1, 1), (1, 1)), (1, 1), 19),
+    "many results of a channel": ((1, 5, 3, 21), (160, 1, 2, 3), (1, 1), ((0, 1), (1, 1)), (1, 1), 5),
+    "fewer results than channels": ((1, 76, 5, 19), (38, 4, 3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1), 19),
+    "more results than channels": ((1, 38, 5, 19), (152, 2, 3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1), 19),
     "three axes": ((1, 3, 4, 5, 18), (12, 3, 2, 3, 3), (1, 2, 1), ((1, 1), (0, 1), (1, 1)), (1, 1, 2), 1),
     "few results": ((2, 37, 5, 13), (3, 37, 3, 3), (1, 2), ((1, 1), (1, 0)), (1, 1), 1),
     "few results of groups": ((1, 64, 9, 11), (8, 32, 3, 3), (1, 1), ((6, 6), (6, 6)), (6, 6), 2),
@@ -72,8 +76,8 @@ def close(got: Any, want: Any, limit: float) -> None:
     np.testing.assert_allclose(got.astype("f8"), want, rtol=limit, atol=limit * max(1.0, float(np.abs(want).max(initial=0))))
 
 
-OLDER = [(name, level) for name in ("groups", "groups of four", "groups of eight", "every channel by itself",
-                                          "cropped", "few results") for level in LEVELS[1:]]
+OLDER = [(name, level) for name in ("groups", "groups of four", "groups of eight", "every channel by itself", "four results of a channel",
+                                    "fewer results than channels", "cropped", "few results") for level in LEVELS[1:]]
 
 
 @pytest.mark.parametrize(("name", "level"), [*((name, "avx512") for name in CASES), *OLDER])
@@ -86,7 +90,8 @@ def test_values(name: str, level: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["three axes", "steps and dilation", "taps far outside", "padding wider than the input", "cropped",
-                                  "groups of two", "groups of eight", "every channel by itself", "few results"])
+                                  "groups of two", "groups of eight", "every channel by itself", "many results of a channel",
+                                  "fewer results than channels", "more results than channels", "few results"])
 def test_no_access_leaves_its_memory(name: str) -> None:
     values = inputs(name)
     (got,), error = interpret_graph(conv(name), values)
@@ -153,12 +158,12 @@ def test_few_channels_are_transposed_in_registers(channels: int, order: tuple[in
     np.testing.assert_array_equal(np.asarray(session(x)), x.permute(order).numpy())
 
 
-@pytest.mark.parametrize("channels", [24, 48])
-def test_groups_of_few_channels_fill_registers(channels: int) -> None:
+@pytest.mark.parametrize(("channels", "results"), [(24, 24), (48, 48), (6, 12), (6, 96), (24, 12)])
+def test_groups_of_few_channels_fill_registers(channels: int, results: int) -> None:
     """One kernel with constant weights, too, whose channels run along registers."""
     if channels == 48 and host_target().lanes(4) < 16:
         pytest.skip("groups of eight fill the registers of this CPU")
-    module = torch.nn.Conv2d(channels, channels, 3, padding=1, groups=6).eval()
+    module = torch.nn.Conv2d(channels, results, 3, padding=1, groups=6).eval()
     x = torch.randn(1, channels, 9, 10)
     session = tw.compile(module, (x,))
     assert "channels along registers" in str(session.report())

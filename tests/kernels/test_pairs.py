@@ -143,6 +143,10 @@ CONVOLUTIONS: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
     ((1, 3, 19), (5, 3, 4), {"stride": (3,)}),
     ((1, 2, 4, 3, 5), (3, 2, 2, 2, 2), {"padding": 1}),
     ((1, 1, 6, 6), (3, 1, 3, 3), {}),
+    ((2, 50, 5, 21), (50, 1, 3, 3), {"groups": 50, "padding": 1}),  # every channel by itself, two lines of taps at once
+    ((1, 34, 6, 23), (34, 1, 2, 5), {"groups": 34, "stride": (1, 2), "dilation": (3, 1), "padding": 2}),
+    ((1, 96, 3, 4, 11), (96, 1, 2, 4, 3), {"groups": 96, "padding": 1}),
+    ((1, 33, 4, 12), (33, 1, 3, 3), {"groups": 33}),
     ((0, 4, 5, 5), (3, 4, 3, 3), {}),
 ]
 
@@ -169,6 +173,22 @@ def test_convolutions(image: tuple[int, ...], weights: tuple[int, ...], options:
     size = way(*(a.abs() for a in wide), **options).numpy()
     assert got.shape == want.shape
     assert np.all(np.abs(got.astype(np.float64) - want) <= 2.0**-8 * np.abs(want) + 2.0**-20 * size + 1e-30)
+
+
+def test_channels_by_themselves_multiply_two_lines_at_once() -> None:
+    x, w = numbers(1, 64, 6, 21), numbers(64, 1, 3, 3)
+    x[0, 3, 1, 2], x[0, 32, 5, 20] = np.inf, np.nan
+    graph = convolution(x, w, groups=64, padding=1)
+    assert "dot2" in kernels(graph)
+    (got,), _ = run_graph(graph, [x, w], level="native")
+    (parted,), _ = run_graph(graph, [x, w], level="native", parts=3)
+    assert got.tobytes() == parted.tobytes()
+    expected = np.zeros(got.shape, bool)
+    expected[0, 3, :3, 1:4], expected[0, 32, 4:, 19:] = True, True
+    np.testing.assert_array_equal(~np.isfinite(got.astype(np.float32)), expected)
+    wide = [torch.from_numpy(np.nan_to_num(a.astype(np.float64), posinf=0)) for a in (x, w)]
+    want = torch.nn.functional.conv2d(*wide, groups=64, padding=1).numpy()  # type: ignore[call-overload]
+    assert np.all(expected | (np.abs(got.astype(np.float64) - want) <= 2.0**-8 * np.abs(want) + 1e-5))
 
 
 def test_convolutions_pack_pairs_of_channels() -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar, cast
 
 from ..core.dims import Dim, Shape
-from ..core.dtypes import SMALL, DType, compute_dtype
+from ..core.dtypes import SMALL, DType, bf16, compute_dtype
 from ..core.errors import CompileError
 from ..ir.graph import Graph, Node, Value
 from ..ir.layout import Layout
@@ -188,6 +188,12 @@ def widen(b: KernelBuilder, x: Tile) -> Tile:
 
 def narrow(b: KernelBuilder, x: Tile, dtype: DType) -> Tile:
     return b.cast(x, dtype)
+
+
+def narrow_sum(b: KernelBuilder, x: Tile, dtype: DType) -> Tile:
+    """What is made of sums of products, in a result's dtype: numbers that bf16 has no normal form of may become zeros, which products of
+    pairs take them for as well."""
+    return b.cast(x, dtype, flush=dtype is bf16)
 
 
 def collapse(shape: Shape, layouts: Sequence[Layout]) -> tuple[list[Dim], list[list[Dim]]]:

@@ -264,8 +264,9 @@ class KernelBuilder:
         two bf16 numbers where it is f32 (as `dot2`). `count` is a multiple of 16, cols too; all views have rank 2 and contiguous rows."""
         self._emit("tile_dot", [c.var, a.var, b.var, self._ix(count)], rows=rows, cols=cols)
 
-    def cast(self, x: Tile, dtype: DType) -> Tile:
-        return x if x.dtype is dtype else Tile(self, self._emit("cast", [x.var], [TileType(x.shape, dtype)])[0])
+    def cast(self, x: Tile, dtype: DType, *, flush: bool = False) -> Tile:
+        """With `flush`, f32 numbers below the smallest normal one may become zeros of bf16, as a CPU's own instruction has it."""
+        return x if x.dtype is dtype else Tile(self, self._emit("cast", [x.var], [TileType(x.shape, dtype)], flush=flush or None)[0])
 
     def bitcast(self, x: Tile, dtype: DType) -> Tile:
         return Tile(self, self._emit("bitcast", [x.var], [TileType(x.shape, dtype)])[0])

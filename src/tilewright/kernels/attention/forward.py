@@ -26,7 +26,7 @@ from ..launch import Buffer, Launch
 from ..matmul.tiling import for_each_tile, leaves_of_epilogue, tile_heights
 from ..pointwise.copies import copy_launch
 from ..pointwise.pointwise import unravel
-from ..region import Evaluator, Operand, Region, narrow, widen
+from ..region import Evaluator, Operand, Region, narrow_sum, widen
 from ..template import Reason, Template, region_bytes, region_flops, shaped_as_result
 
 
@@ -439,7 +439,8 @@ class AttentionKernel:
 
         evaluate = Evaluator(b, self.region, leaf, {self.node.values[0]: y})
         for v, view, r in zip(self.region.body.outputs, self.outs, self.region.results, strict=True):
-            b.store(view, (self.bi, self.hi, row, column), narrow(b, b.broadcast(evaluate(v), (rows, width)), r.type.dtype), limit=limit)
+            x = b.broadcast(evaluate(v), (rows, width))
+            b.store(view, (self.bi, self.hi, row, column), narrow_sum(b, x, r.type.dtype), limit=limit)
 
 
 def result_layout(region_shape: tuple[Dim, ...]) -> Layout:

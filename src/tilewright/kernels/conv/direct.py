@@ -34,7 +34,7 @@ from ..matmul.tiling import for_each_tile, leaves_of_epilogue, tile_heights
 from ..pointwise.pointwise import unravel
 from ..quant.tiles import COLUMNS, ROWS, SIDE
 from ..quant.words import Words
-from ..region import Evaluator, Operand, Region, collapse, narrow, widen
+from ..region import Evaluator, Operand, Region, collapse, narrow_sum, widen
 from ..template import region_bytes, region_flops
 from .parts import Plain, int_of
 
@@ -318,7 +318,7 @@ def direct_launch(region: Region, part: Plain, weights: tuple[DType, Buffer, Lay
             finished.append((at, [b.broadcast(evaluate(v), (1, width)) for v in region.body.outputs]))
         for at, tiles in finished:
             for view, y, r in zip(outs, tiles, region.results, strict=True):
-                b.store(view, at, narrow(b, y, r.type.dtype), limit=limit, axes=(1, len(at) - 1))
+                b.store(view, at, narrow_sum(b, y, r.type.dtype), limit=limit, axes=(1, len(at) - 1))
 
     if matrix:
         assert words is not None

@@ -27,6 +27,7 @@ STRETCH = 64  # results of a program at most
 LEAST = 64  # channels of a program
 
 State = list[Tile]  # the state of one result
+Row = tuple[list[Ix | int], list[Ix | int]]  # the taps of the outer axes, and where they are
 Limit = tuple[Ix | int] | None
 
 
@@ -35,20 +36,20 @@ class Lines:
     is stored."""
 
     def __init__(self, name: str, region: Region, x: Operand, out: Shape, kernel: Sequence[int], stride: Sequence[int],
-                 dilation: Sequence[int], padding: Sequence[int], target: TargetSpec) -> None:
+                 dilation: Sequence[int], padding: Sequence[int], target: TargetSpec, results: int | None = None) -> None:
         call = self.call = Call(name, region.name)
         self.b, self.region = call.b, region
         self.n = len(kernel)
         lead = x.type.ndim - self.n - 1
         self.order = (*range(lead), *range(lead + 1, x.type.ndim), lead)  # pixels, then channels
-        channels = x.type.shape[lead]
+        channels = x.type.shape[lead] if results is None else results
         assert isinstance(channels, int)
         self.lead, self.channels, self.out = x.type.shape[:lead], channels, out
         self.kernel, self.stride, self.dilation, self.padding = tuple(kernel), tuple(stride), tuple(dilation), tuple(padding)
         self.dtype: DType = compute_dtype(x.type.dtype)
         self.x = call.view("x", x.type.dtype, x.buffer, x.layout.permute(self.order))
         self.sizes = [call.word(f"i{i}", d) for i, d in enumerate(x.type.shape[-self.n :])]
-        self.lanes = target.lanes(4)
+        self.lanes = self.width = target.lanes(4)  # the width: channels of neighbouring results at once
         k, s, d, lo, size = self.kernel[-1], self.stride[-1], self.dilation[-1], self.padding[-1], x.type.shape[-1]
         # results of a line whose windows are inside
         first = minimum(max(-(-lo // s), 0), out[-1])
@@ -92,7 +93,7 @@ class Lines:
                 self._over_channels(start, stop, 4 * self.lanes, lambda c, n, limit: self._one(loop.index, c, n, limit))
 
         def abreast(first: Ix | int, count: int) -> None:
-            self._over_channels(start, stop, self.lanes, lambda c, n, limit: self._several(first, count, c, n, limit))
+            self._over_channels(start, stop, self.width, lambda c, n, limit: self._several(first, count, c, n, limit))
 
         alone(begin, low)
         if counts := self._counts():
@@ -129,31 +130,43 @@ class Lines:
             with b.loop(whole, stop, rest) as tail:
                 emit(tail.index, rest, (stop - tail.index,))
 
-    def _taps(self, states: list[State], line: Callable[[list[Ix | int], list[Ix | int], list[State]], list[State]]) -> list[State]:
-        """Loops over the taps of the outer axes that are inside; `line(taps, where, states)` does those of the last one."""
+    def _taps(self, states: list[State], line: Callable[[list[Row], list[State]], list[State]], together: int = 1) -> list[State]:
+        """Loops over the taps of the outer axes that are inside; `line(rows, states)` does those of the last one, of up to `together`
+        neighbours along the axis before it."""
         b = self.b
 
-        def nest(axis: int, taps: list[Ix | int], where: list[Ix | int], states: list[State]) -> list[State]:
+        def nest(axis: int, row: Row, states: list[State]) -> list[State]:
             if axis == self.n - 1:
-                return line(taps, where, states)
+                return line([row], states)
             low, high = self.ranges[axis]
-            with b.loop(low, high, 1, _flat(states)) as loop:
-                at = self.starts[axis] + loop.index * self.dilation[axis]
-                loop.next(*_flat(nest(axis + 1, [*taps, loop.index], [*where, at], _split(loop.carried, len(states)))))
-            return _split(loop.results, len(states))
+            for count in (together, 1) if together > 1 and axis == self.n - 2 else (1,):
+                until = high if count == 1 else low + (high - low) // count * count
+                with b.loop(low, until, count, _flat(states)) as loop:
+                    rows = [([*row[0], loop.index + i], [*row[1], self.starts[axis] + (loop.index + i) * self.dilation[axis]])
+                            for i in range(count)]
+                    carried = _split(loop.carried, len(states))
+                    loop.next(*_flat(nest(axis + 1, rows[0], carried) if count == 1 else line(rows, carried)))
+                low, states = until, _split(loop.results, len(states))
+            return states
 
-        return nest(0, [], [], states)
+        return nest(0, ([], []), states)
 
     def _pixel(self, where: list[Ix | int], c: Ix | int, n: int, limit: Limit) -> Tile:
         return self.b.cast(self.b.load(self.x, (*self.at[: len(self.lead)], *where, c), (n,), limit=limit), self.dtype)
+
+    def _columns(self, count: int) -> list[int]:
+        """The pixels of a line that neighbours read: each is done with before the next one."""
+        k, s, d = self.kernel[-1], self.stride[-1], self.dilation[-1]
+        return sorted({i * s + t * d for i in range(count) for t in range(k)})
 
     def _several(self, first: Ix | int, count: int, c: Ix | int, n: int, limit: Limit) -> None:
         """Neighbours in the middle of a line."""
         k, s, d = self.kernel[-1], self.stride[-1], self.dilation[-1]
         column = first * s - self.padding[-1]
 
-        def line(taps: list[Ix | int], where: list[Ix | int], states: list[State]) -> list[State]:
-            for j in sorted({i * s + t * d for i in range(count) for t in range(k)}):  # a pixel is done with before the next one
+        def line(rows: list[Row], states: list[State]) -> list[State]:
+            [(taps, where)] = rows
+            for j in self._columns(count):
                 there = [*where, column + j]
                 pixel = self._pixel(there, c, n, limit)
                 for t in range(k):
@@ -171,7 +184,8 @@ class Lines:
         start = place * self.stride[-1] - self.padding[-1]
         low, high = self._range(start, self.n - 1)
 
-        def line(taps: list[Ix | int], where: list[Ix | int], states: list[State]) -> list[State]:
+        def line(rows: list[Row], states: list[State]) -> list[State]:
+            [(taps, where)] = rows
             with b.loop(low, high, 1, _flat(states)) as loop:
                 there = [*where, start + loop.index * self.dilation[-1]]
                 x = self._pixel(there, c, n, limit)

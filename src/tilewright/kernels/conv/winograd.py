@@ -30,7 +30,7 @@ from ..matmul.product import even_blocks
 from ..matmul.tiling import for_each_tile, leaves_of_epilogue, tile_heights
 from ..pointwise.pointwise import unravel
 from ..quant.words import PAIRS, halves_of_pairs, in_words, pair_words, word_operand, words_of
-from ..region import Evaluator, Operand, Region, narrow, widen
+from ..region import Evaluator, Operand, Region, narrow_sum, widen
 from ..template import Reason, Template, from_memory, region_bytes, region_flops, shaped_as_result
 from .channels_last import channels_last
 from .parts import int_of, spread
@@ -415,4 +415,4 @@ class Tiles:
             evaluate = Evaluator(b, self.region, leaf, {self.value: b.load(self.y, (i.index * m + j.index, 0), (self.width,))})
             tiles = [b.broadcast(evaluate(v), (self.width,)) for v in self.region.body.outputs]
             for view, y, r in zip(self.outs, tiles, self.region.results, strict=True):
-                b.store(view, at, narrow(b, y, r.type.dtype), limit=limit)
+                b.store(view, at, narrow_sum(b, y, r.type.dtype), limit=limit)

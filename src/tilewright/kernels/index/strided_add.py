@@ -12,7 +12,7 @@ from ...tile.builder import Ix
 from ..call import Call
 from ..launch import Launch
 from ..pointwise.pointwise import unravel
-from ..region import Region
+from ..region import Region, narrow, widen
 from ..template import Template, region_bytes, region_flops
 
 WIDE = 4  # registers of a loop's step where lines are long
@@ -55,7 +55,7 @@ class StridedAddTemplate(Template):
                     with b.loop(below, high, tile) as part:
                         limit = None if tile != together else (n - part.index,)
                         here = (*place, part.index)
-                        more = b.load(source, here, (tile,), limit=limit)
-                        b.store(goal, here, b.binary("add", b.load(goal, here, (tile,), limit=limit), more), limit=limit)
+                        old, more = (widen(b, b.load(view, here, (tile,), limit=limit)) for view in (goal, source))
+                        b.store(goal, here, narrow(b, b.binary("add", old, more), y.type.dtype), limit=limit)
                     below = high
         return [call.finish(product(lead), flops=region_flops(region), bytes_=region_bytes(region))]

@@ -20,7 +20,7 @@ from ...ops.matmul.grouped import GroupedOuter as GroupedOuterOp
 from ...tile.builder import Ix, KernelBuilder, Tile, View
 from ..call import Call
 from ..launch import Buffer, Launch, Packed
-from ..region import Operand, Region, narrow
+from ..region import Operand, Region, narrow_sum
 from ..template import Reason, Template, from_memory, region_bytes, region_flops, shaped_as_result
 from .chains import CHAIN, accumulate_chains
 from .matmul import MAX_BLOCK, default_config
@@ -207,7 +207,7 @@ class GroupedOuterTemplate(Template):
                 return b.cast(b.load(yv, (i, column), (1, config.width), limit=None if limit is None else (None, limit)), wide)
 
             acc = accumulate_chains(b, left, right, start, stop, b.full((height, config.width), 0.0, wide), unroll=config.unroll)
-            b.store(wv, (group, row, column), narrow(b, acc, out.type.dtype), limit=None if limit is None else (None, limit))
+            b.store(wv, (group, row, column), narrow_sum(b, acc, out.type.dtype), limit=None if limit is None else (None, limit))
 
         for_each_tile(b, first, b.minimum(blockw, kw - first), config.rows, tile_heights(k, block, config.rows), tile)
         return [call.finish(groups * tiles * count, flops=region_flops(region), bytes_=region_bytes(region), shared=True)]

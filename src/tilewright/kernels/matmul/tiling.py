@@ -10,7 +10,7 @@ from ...ir.graph import Value
 from ...ir.layout import Layout
 from ...tile.builder import Ix, KernelBuilder, Tile, View
 from ..call import Call
-from ..region import Evaluator, Operand, Region, narrow, widen
+from ..region import Evaluator, Operand, Region, narrow, narrow_sum, widen
 
 Limit = tuple[Ix | int, ...] | None
 
@@ -37,8 +37,10 @@ class Epilogue:
     """What the result of a region's anchor goes through on its way to memory: elementwise consumers, and stores to the region's results.
     The axes of all views stand as `arrange` puts those of the anchor's result."""
 
-    def __init__(self, call: Call, region: Region, arrange: Callable[[Layout], Layout] = lambda layout: layout) -> None:
+    def __init__(self, call: Call, region: Region, arrange: Callable[[Layout], Layout] = lambda layout: layout, *,
+                 sums: bool = False) -> None:
         self.b, self.region, self.value = call.b, region, region.node.values[0]
+        self.narrow = narrow_sum if sums else narrow
         read = {v: o for v in leaves_of_epilogue(region, self.value) if (o := region.operand(v)) is not None}
         self.ins = {v: call.view(f"e{i}", o.type.dtype, o.buffer, arrange(o.layout.expand(self.value.shape)))
                     for i, (v, o) in enumerate(read.items())}
@@ -57,7 +59,7 @@ class Epilogue:
 
     def put(self, at: Sequence[Ix | int], tiles: Sequence[Tile], limit: Limit = None) -> None:
         for view, tile, r in zip(self.outs, tiles, self.region.results, strict=True):
-            self.b.store(view, at, narrow(self.b, tile, r.type.dtype), limit=limit)
+            self.b.store(view, at, self.narrow(self.b, tile, r.type.dtype), limit=limit)
 
     def store(self, at: Sequence[Ix | int], result: Tile, shape: tuple[int, ...], limit: Limit = None) -> None:
         self.put(at, self.computed(at, result, shape, limit), limit)
@@ -118,5 +120,5 @@ def write_tile(
     outputs = [v for v in region.body.outputs if v.node is not region.tail]
     tiles = [b.broadcast(evaluate(v), (rows, width)) for v in outputs]
     for view, x, r in zip(outs, tiles, region.results, strict=False):
-        b.store(view, (*at, column), narrow(b, x, r.type.dtype), limit=(None, left) if left is not None else None, axes=axes)
+        b.store(view, (*at, column), narrow_sum(b, x, r.type.dtype), limit=(None, left) if left is not None else None, axes=axes)
     return tiles[-1] if region.tail is None else b.broadcast(evaluate(region.tail.operands[0]), (rows, width))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ...core.dims import divisible
-from ...core.dtypes import DType, bf16, f32, i8, i32, u8
+from ...core.dtypes import DType, bf16, f32, i8, i32, u8, u16
 from ...core.target_spec import TargetSpec
 from ...ir.layout import Layout
 from ...ir.types import TensorType
@@ -38,9 +38,9 @@ BYTES, PAIRS = Words(4, i32), Words(2, f32)
 
 
 def pair_words(b: KernelBuilder, low: Tile, high: Tile) -> Tile:
-    """Words of f32 numbers rounded to bf16."""
-    first, second = (b.bitcast(b.cast(b.cast(x, bf16), f32), i32) for x in (low, high))
-    return b.binary("or", b.binary("and", b.binary("shr", first, 16), 0xFFFF), b.binary("and", second, -65536))
+    """Words of f32 numbers rounded to bf16, of which products take those without a normal form for zeros."""
+    first, second = (b.cast(b.bitcast(b.cast(x, bf16, flush=True), u16), i32) for x in (low, high))
+    return b.binary("or", first, b.binary("shl", second, 16))
 
 
 def halves_of_pairs(b: KernelBuilder, words: Tile) -> list[Tile]:

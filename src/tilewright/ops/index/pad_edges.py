@@ -159,7 +159,8 @@ class StridedAdd(Composite):
     samples = [S(f32(2, 7, 5), size=30, strides=(4, 1)), S(f32(2, 2, 3), size=10, strides=(1, 3, 2), offset=1),
                S(f64(3, 8), size=8, strides=(1,)), S(f32(3, 20), size=9, strides=(4, 0)),
                S(i64(5, 2), size=12, strides=(2, 3)), S(f32(0, 5), size=4, strides=(4, 0)), S(f32(2, 3, 0), size=4, strides=(1, 1)),
-               S(f32(N, 3, 40), size=44, strides=(2, 1)), S(f32(5), size=9, strides=(), offset=3)]
+               S(f32(N, 3, 40), size=44, strides=(2, 1)), S(f32(5), size=9, strides=(), offset=3),
+               S(bf16(2, 3, 20), size=24, strides=(2, 1))]
     errors = [E(f32(2, 2), size=9, strides=(8, 1), match="reaches element 9 of 9"),
               E(f32(2), size=9, strides=(1, 2), match="needs one stride for each of the last axes"),
               E(f32(N, 2), size=9, strides=(1, 2), match="needs axes of known sizes"),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import struct
+
 from ...core.dtypes import DType, bf16, f16, f32
 from ...core.target_spec import TargetSpec
 from . import float8
@@ -107,12 +110,21 @@ def _extreme(f: FunctionText, fn: str, dtype: DType, ty: str, a: str, b: str) ->
     if not dtype.is_float:
         sign = "u" if dtype.kind == "u" else "s"
         return f.intrinsic(f"llvm.{sign}{fn}.{_m(ty)}", ty, [(ty, a), (ty, b)])
+    if _ordinary(b):
+        a, b = b, a
     best = f.select(ty, f.fcmp("ogt" if fn == "max" else "olt", ty, a, b), a, b)
     if not a.startswith("%"):
         return best
     if b.startswith("%"):  # LLVM would join both selections in one of two comparisons, three instructions where the fence leaves two
         best = f.intrinsic(f"llvm.arithmetic.fence.{_m(ty)}", ty, [(ty, best)])
     return f.select(ty, f.fcmp("uno", ty, a, a), a, best)
+
+
+def _ordinary(x: str) -> bool:
+    """Whether it is a constant that is no zero, whose sign would depend on the order, and no NaN."""
+    found = re.fullmatch(r"(?:splat \(\w+ )?0x([0-9A-F]{16})\)?", x)
+    value = float(struct.unpack(">d", bytes.fromhex(found[1]))[0]) if found else 0.0
+    return value < 0 or value > 0
 
 
 def _remainder(f: FunctionText, ty: str, a: str, b: str) -> str:
@@ -321,6 +333,12 @@ def narrow(f: FunctionText, target: DType, n: int, x: str) -> str:
     out = f.select(wide, f.icmp("uge", wide, magnitude, f.splat(wide, 0x477FF000)), f.splat(wide, 0x7C00), out)
     out = f.select(wide, f.icmp("ugt", wide, magnitude, f.splat(wide, 0x7F800000)), f.splat(wide, 0x7E00), out)
     return f.cast("bitcast", half, f.cast("trunc", wide, f.op("or", wide, out, sign), half), vector(n, "half"))
+
+
+def narrow_flushing(f: FunctionText, n: int, x: str) -> str:
+    """f32 to bf16, half to even, by the CPU's instruction, which takes numbers below the smallest normal one for zeros."""
+    made = f.intrinsic(f"llvm.x86.avx512bf16.cvtneps2bf16.{32 * n}", vector(n, "bfloat"), [(vector(n, "float"), x)])
+    return f.cast("bitcast", vector(n, "bfloat"), made, vector(n, "i16"))
 
 
 def narrow_quiet(f: FunctionText, n: int, x: str, *, rounds: bool) -> str:

@@ -281,11 +281,16 @@ class Emitter(Skeleton):
     def do_cast(self, instr: Instr) -> None:
         out = instr.results[0].type
         assert isinstance(out, TileType)
-        x = instr.operands[0]
-        if out.dtype is bf16 and x in self.halves.quiet:
-            self.elementwise(instr, lambda dt, ty, n, xs: arithmetic.narrow_quiet(self.f, n, xs[0], rounds=x not in self.halves.short))
-            return
-        self.elementwise(instr, lambda dt, ty, n, xs: arithmetic.convert(self.f, dt, out.dtype, n, xs[0]))
+        x, flush = instr.operands[0], out.dtype is bf16 and instr.attrs.get("flush") and self.target.has_avx512bf16
+
+        def chunk(dtype: DType, ty: str, n: int, xs: list[str]) -> str:
+            if flush and dtype is f32 and n in (8, 16):
+                return arithmetic.narrow_flushing(self.f, n, xs[0])
+            if out.dtype is bf16 and x in self.halves.quiet:
+                return arithmetic.narrow_quiet(self.f, n, xs[0], rounds=x not in self.halves.short)
+            return arithmetic.convert(self.f, dtype, out.dtype, n, xs[0])
+
+        self.elementwise(instr, chunk)
 
     def do_bitcast(self, instr: Instr) -> None:
         out = instr.results[0].type
