@@ -116,3 +116,23 @@ def test_what_torch_checks_holds_behind_a_split() -> None:
         call(torch.tensor([1.0, 2, -1, -1]))
     with pytest.raises(RuntimeError, match="Runtime assertion failed"):
         call(torch.tensor([1.0, 2, 3, -1]))
+
+
+def test_numbers_that_depend_on_data_are_arguments_of_the_part_behind_them() -> None:
+    def fn(x: torch.Tensor, y: torch.Tensor) -> Any:
+        n = x.max().item()
+        torch._check(n >= 0)
+        torch._check(n <= y.shape[0])
+        return y[:n].sum(), y * n, torch.arange(n).sin(), torch.ones(n, 3).sum(0)
+
+    call = torch.compile(fn, backend="tilewright", fullgraph=True)
+    y = r(7)
+    with watching() as found, pytest.warns(SplitWarning, match="_local_scalar_dense.default x1"):
+        call(torch.tensor([-2, 3]), y)
+    for n in (3, 1, 7, 0):
+        x = torch.tensor([-2, n])
+        assert_same(call(x, y), fn(x, y))
+    assert [len(s.nodes) > 1 for s in found[0].steps if s.ours] == [False, True] and found[0].splits == 1
+    for n in (8, -1, 1 << 40):
+        with pytest.raises(RuntimeError, match="Runtime assertion failed"):
+            call(torch.tensor([-2, n]), y)

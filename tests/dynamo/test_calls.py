@@ -188,6 +188,33 @@ def test_the_bodies_of_branches_and_loops_are_ours(monkeypatch: pytest.MonkeyPat
     assert [ops[-1] for ops in made] == ["aten.lt.Scalar", "aten.tanh.default", "aten.exp.default", "aten.sin.default"]
 
 
+def test_regions_of_their_own_are_part_of_the_graph() -> None:
+    @torch.compiler.nested_compile_region
+    def inner(x: torch.Tensor, w: torch.Tensor) -> Any:
+        return (x @ w).sin(), x.sum() * 2
+
+    @torch.compiler.nested_compile_region
+    def outer(x: torch.Tensor, w: torch.Tensor) -> Any:
+        a, s = inner(x, w)
+        b, t = inner(a, w)
+        return b + s, t
+
+    def fn(x: torch.Tensor, w: torch.Tensor) -> Any:
+        y, s = outer(x, w)
+        z, t = outer(y * 0.1, w)
+        return z, s + t
+
+    check(fn, torch.rand(3, 4, requires_grad=True), torch.rand(4, 4, requires_grad=True), grad=True, fullgraph=True)
+
+
+def test_watchers_inside_watchers() -> None:
+    with watching() as outside:
+        with watching() as inside:
+            compiled(lambda x: x + 1)(torch.zeros(2))
+        compiled(lambda x: x + 2)(torch.zeros(2))
+    assert (len(inside), len(outside)) == (1, 2)
+
+
 def test_transforms_and_own_gradients() -> None:
     class Own(torch.autograd.Function):
         @staticmethod

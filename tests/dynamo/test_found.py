@@ -114,3 +114,15 @@ def test_negative_powers_of_integers_are_torchs_error() -> None:
     compiled = torch.compile(lambda x: (x + 1) ** -2, backend="tilewright")
     with pytest.warns(SplitWarning), pytest.raises(RuntimeError, match="negative integer powers are not allowed"):
         compiled(torch.arange(1, 5))
+
+
+@pytest.mark.parametrize("labels", [[[1, 0, -1], [2, -1, 0], [0, 1, 2], [-1, 1, 1]], [2, 0, -1]])
+def test_labels_behind_the_first_minus_one_do_not_count(labels: list[Any]) -> None:
+    target = torch.tensor(labels)
+    x = torch.randn(target.shape).requires_grad_()
+    check(lambda x: [F.multilabel_margin_loss(x, target, reduction=kind) for kind in ("none", "mean", "sum")], x, calls=1, grad=True)
+
+
+def test_zeros_that_take_the_features_of_another_tensor() -> None:
+    """Forward-mode derivatives make them for tangents."""
+    check(lambda x, y: torch.ops.aten._new_zeros_with_same_feature_meta(x + y, y) + y, torch.randn(6), torch.randn(6), calls=1)

@@ -81,7 +81,7 @@ def watching() -> Iterator[list[Compiled]]:
         yield found
     finally:
         with _lock:
-            _watchers.remove(found)
+            _watchers[:] = [w for w in _watchers if w is not found]  # lists of the same graphs are equal
 
 
 class Compiler:

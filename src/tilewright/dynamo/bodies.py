@@ -1,12 +1,13 @@
 """Higher-order ops: graphs that other graphs call.
 
-What is a formula in the end (`flex_attention` and its backward pass) is written out in PyTorch's ops, and compiled with the rest. Branches
-and loops stay PyTorch's, and call their bodies: each is a graph that is compiled like any other.
+What is a formula in the end (`flex_attention` and its backward pass) is written out in PyTorch's ops, and compiled with the rest, as are
+regions that a model has several times (`torch.compiler.nested_compile_region`). Branches and loops stay PyTorch's, and call their bodies:
+each is a graph that is compiled like any other.
 """
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -32,8 +33,13 @@ def _bodies(module: Any) -> list[Any]:
 
 def write_out(module: Any) -> None:
     """Put the ops of which formulas are made in their places."""
-    for node in [n for n in module.graph.nodes if n.op == "call_function" and _name(n) in FORMULAS]:
-        _write(module, node)
+    written = (*FORMULAS, "invoke_subgraph")
+    while found := [n for n in module.graph.nodes if n.op == "call_function" and _name(n) in written]:
+        for node in found:
+            if _name(node) in FORMULAS:
+                _write(module, node)
+            else:
+                _put(module, node, getattr(module, node.args[0].target), node.args[2:])
         module.graph.eliminate_dead_code(lambda n: n.op in ("placeholder", "output") or n.is_impure())
 
 
@@ -59,18 +65,23 @@ def _write(module: Any, node: Any) -> None:
     assert mode is not None
     with mode, torch.no_grad():
         traced = make_fx(formula)(*fakes)
-    env = dict(zip(traced.graph.find_nodes(op="placeholder"), (leaves[i] for i in holes), strict=True))
+    _put(module, node, traced, [leaves[i] for i in holes])
+
+
+def _put(module: Any, node: Any, body: Any, operands: Sequence[Any]) -> None:
+    """The nodes of a body in the place of a call that gives its results."""
+    env = dict(zip(body.graph.find_nodes(op="placeholder"), operands, strict=True))
     with module.graph.inserting_before(node):
-        for n in traced.graph.nodes:
+        for n in body.graph.nodes:
             if n.op == "get_attr":
                 name = f"{node.name}_{n.target}"
-                module.register_buffer(name, getattr(traced, n.target))
+                setattr(module, name, getattr(body, n.target))
                 env[n] = module.graph.get_attr(name)
                 env[n].meta = dict(n.meta)
             elif n.op == "call_function":
                 env[n] = module.graph.node_copy(n, env.__getitem__)
                 env[n].meta = {"stack_trace": node.meta.get("stack_trace"), **n.meta}
-    results = [env.get(x, x) for x in next(n for n in reversed(traced.graph.nodes) if n.op == "output").args[0]]
+    results = [env.get(x, x) for x in next(n for n in reversed(body.graph.nodes) if n.op == "output").args[0]]
     for user in list(node.users):
         assert user.target is operator.getitem
         user.replace_all_uses_with(results[user.args[1]])

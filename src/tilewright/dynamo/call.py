@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any
 
-from ..core.dims import Dim, evaluate
+from ..core.dims import Dim, evaluate, symbols
 from ..core.errors import ExecutionError, UnsupportedError
 from ..core.seeds import draw_seed
 from ..core.tensors import from_dtype
@@ -78,6 +78,12 @@ class Writer:
                 break
             else:
                 raise UnsupportedError(f"torch.compile: no argument shows the value of {name}")
+
+    def asserts(self, *, early: bool) -> None:
+        """What must hold of sizes: of arguments before the program runs, of counts that it finds behind it."""
+        for a, kind, b, message in self.fragment.asserts:
+            if early is all(s.name not in self.fragment.counts for d in (a, b) for s in symbols(d)):
+                self.lines.append(f"if not {dim_source(a, self.names)} {kind} {dim_source(b, self.names)}: raise RuntimeError({message!r})")
 
     def inputs(self) -> None:
         for k, s in enumerate(self.fragment.sources):
@@ -198,6 +204,7 @@ class Writer:
             add("if current(): return elsewhere(call, args)")  # the thread has turned to another GPU, where new memory would lie
         self.arguments()
         self.symbols()
+        self.asserts(early=True)
         self.inputs()
         self.views()
         if f.seeded:
@@ -208,8 +215,7 @@ class Writer:
             known = self.names.setdefault(name, f"s{len(self.names)}")
             add(f"{known} = y{k}.item()")
             add(f"if {known} > {dim_source(most, self.names)}: exceeded({known}, {dim_source(most, self.names)})")
-        for a, kind, b, message in f.asserts:
-            add(f"if not {dim_source(a, self.names)} {kind} {dim_source(b, self.names)}: raise RuntimeError({message!r})")
+        self.asserts(early=False)
         self.lines += [f"store(a{arg}, y{k})" for arg, k in f.copies]
         add(f"return [{', '.join(map(self.result, f.results))}]")
         return "def call(args):\n" + "".join(f"    {line}\n" for line in self.lines)

@@ -166,6 +166,8 @@ class Walk(Converter):
         if isinstance(out, Poison) and not _is_flag(node):
             self.refuse(node, self.problems.first() or "an operand of a kind that is not supported")
             return self._stand_in(node)
+        if key_of(node.target) == "_local_scalar_dense.default":  # the parts behind it have the number as an argument
+            self.refuse(node, "a number that depends on data decides sizes")
         return out
 
     def _op(self, node: Any, key: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], place: str) -> Any:
@@ -337,7 +339,7 @@ class Reader:
             a, b = map(self.exact, sides)
             kind = COMPARED[node.args[0].target]
             found = self.bounded.padded(sides[0])
-            if (kind, b) != (">=", 0) and not (found and kind == "<=" and b == self.bounded.capacity[found[0]]):
+            if not found or (kind, b) not in ((">=", 0), ("<=", self.bounded.capacity[found[0]])):
                 self.fragment.asserts.append((a, kind, b, str(node.args[1])))
 
     def _counts(self) -> None:

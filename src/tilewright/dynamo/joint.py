@@ -159,6 +159,35 @@ def keep_old_values(module: Any) -> None:
             user.replace_input_with(hole, old)
 
 
+def _keep_what_was_drawn(module: Any) -> None:
+    """A checkpoint computes its ops again, but random ones: their results are kept, of a dropout the mask alone."""
+    import torch
+    from torch.utils.checkpoint import CheckpointPolicy
+
+    aten, graph = torch.ops.aten, module.graph
+    for node in list(graph.nodes):
+        again = node.meta.get("recompute") in (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
+        if not again or torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
+            continue
+        results = {u.args[1]: u for u in node.users} if isinstance(node.meta["val"], tuple) else {0: node}
+        if node.target is aten.native_dropout.default and 0 in results and node.args[2] is not False and node.args[1] < 1:
+            value = results.pop(0)
+            mask = results.get(1) or graph.call_function(operator.getitem, (node, 1))
+            node.append(mask)
+            mask.meta = dict(node.meta) | {"val": node.meta["val"][1]}
+            with graph.inserting_before(value.next):
+                scaled = graph.call_function(aten.mul.Tensor, (node.args[0], 1 / (1 - node.args[1])))
+                kept = graph.call_function(aten.where.ScalarOther, (mask, scaled, 0.0))
+            scaled.meta, kept.meta = dict(value.meta), dict(value.meta)
+            value.replace_all_uses_with(kept)
+            graph.erase_node(value)
+            results[1] = mask
+        del node.meta["recompute"]
+        for kept in results.values():
+            kept.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+    module.recompile()
+
+
 def partition(module: Any, inputs: Any, **options: Any) -> Any:
     """Cut a joint graph where the least must be kept; what is cheap is computed again in the backward pass."""
     from torch._functorch.partitioners import min_cut_rematerialization_partition
@@ -166,5 +195,6 @@ def partition(module: Any, inputs: Any, **options: Any) -> Any:
     settle(module)
     rewrite(module)
     _compute_constants_again(module)
+    _keep_what_was_drawn(module)
     keep_old_values(module)
     return min_cut_rematerialization_partition(module, inputs, **options)

@@ -1,6 +1,8 @@
 """Resizes in graphs of AOTAutograd. PyTorch takes them apart while it traces, a bilinear one into four lookups whose backward pass are four
 scatters. Ours are one launch each way where sizes are known, so they are traced as the ops they are; with varying sizes they are taken
 apart as before. Circular pads, which PyTorch traces as copies into slices of the whole, one after the other, are concatenations.
+Multilabel margin losses count the labels before the first -1 alone; PyTorch's decomposition counts label 0 for each place behind it,
+too.
 """
 from __future__ import annotations
 
@@ -26,6 +28,7 @@ def _whole() -> Iterator[tuple[Any, Any, Callable[..., Any]]]:
         yield getattr(torch.ops.aten, f"{name}_backward").default, torch._C.DispatchKey.Meta, _shape_of_gradient
     pad, key = torch.ops.aten._pad_circular.default, torch._C.DispatchKey.CompositeImplicitAutograd
     yield pad, key, _circular
+    yield torch.ops.aten.multilabel_margin_loss_forward.default, torch._C.DispatchKey.Autograd, _multilabel_margin_loss
 
 
 def _shape_of_gradient(gradient: Any, sizes: Any, before: Any, *rest: Any, **named: Any) -> Any:
@@ -48,6 +51,13 @@ def _circular(x: Any, sizes: Any) -> Any:
         ends = x.narrow(axis, size - low, low), x, x.narrow(axis, 0, high)
         x = torch.cat([part for part in ends if part is x or part.shape[axis]], axis)
     return x.contiguous()
+
+
+def _multilabel_margin_loss(x: Any, target: Any, reduction: int) -> tuple[Any, Any]:
+    from ..frontend.torch.replace import multilabel_margins
+
+    losses, chosen = multilabel_margins(x, target)
+    return (losses, losses.mean(), losses.sum())[reduction], chosen.to(x.dtype)
 
 
 def _known(x: Any, sizes: Any) -> bool:

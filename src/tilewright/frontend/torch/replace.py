@@ -136,11 +136,18 @@ def _multilabel_margin_loss(x: Any, target: Any, size_average: Any = None, reduc
 
     if size_average is not None or reduce is not None:
         reduction = torch.nn._reduction.legacy_get_string(size_average, reduce)
+    return _reduced(multilabel_margins(x, target)[0], reduction)
+
+
+def multilabel_margins(x: Any, target: Any) -> tuple[Any, Any]:
+    """The losses of rows, and which classes are labels."""
+    import torch
+
     known = (target == -1).cumsum(-1) == 0
     labels = torch.where(known, target, 0)
     chosen = ((labels[..., None] == torch.arange(x.shape[-1])) & known[..., None]).any(-2)
     apart = (1 - x.gather(-1, labels)[..., None] + x[..., None, :]).clamp(min=0)
-    return _reduced(torch.where(known[..., None] & ~chosen[..., None, :], apart, 0).sum((-1, -2)) / x.shape[-1], reduction)
+    return torch.where(known[..., None] & ~chosen[..., None, :], apart, 0).sum((-1, -2)) / x.shape[-1], chosen
 
 
 def _lstsq(a: Any, b: Any, rcond: Any = None, *, driver: str | None = None) -> Any:

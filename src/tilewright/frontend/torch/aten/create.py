@@ -96,6 +96,7 @@ def filled(c: Context, value: Any, shape: tuple[Dim, ...]) -> Value:
     "_efficientzerotensor.default",
     "zeros_like.default",
     "new_zeros.default",
+    "_new_zeros_with_same_feature_meta.default",
     "empty.memory_format",
     "empty_like.default",
     "new_empty.default",
