@@ -4,6 +4,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnxruntime as ort
 import pytest
 
 import tilewright as tw
@@ -111,13 +112,66 @@ def test_caches_are_written_in_one_pass() -> None:
     assert any(n.startswith("scatter") for n in names) and not any(n.startswith("scatter") and "copy" in n for n in names)
 
 
-@pytest.mark.parametrize("attrs", [{"k_quant_type": "PER_TENSOR", "v_quant_type": "PER_TENSOR", "kv_cache_bit_width": 8},
-                                   {"sliding_window_cache": 1, "local_window_size": 4}])
-def test_group_query_attention_names_what_it_lacks(attrs: dict[str, Any]) -> None:
-    inputs = [np.zeros((1, 1, 64), np.float32), *[np.zeros((1, 1, 32), np.float32)] * 2, *[np.zeros((1, 2, 4, 16), np.float32)] * 2,
-              np.array([3], np.int32), np.array(4, np.int32)]
-    proto, _ = one("GroupQueryAttention", inputs, domain=MS, outputs=3, fixed=(6,), num_heads=4, kv_num_heads=2, **attrs)
-    with pytest.raises(tw.TilewrightError, match=r"the_GroupQueryAttention.*sliding_window_cache.*k_quant_type"):
-        tw.compile(proto)
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("kind", ["PER_TENSOR", "PER_CHANNEL"])
+@pytest.mark.parametrize("s", [1, 3])
+def test_a_quantized_cache(bits: int, kind: str, s: int) -> None:
+    rng, n, kv, h, past = fresh_rng(), 4, 2, 16, 4
+    caches = [rng.integers(-128, 128, (1, kv, 9, h), np.int8) if bits == 8 else rng.integers(0, 256, (1, kv, 9, h // 2), np.uint8)
+              for _ in range(2)]
+    scales = [rng.uniform(0.03, 0.3, (1, kv, 1, h) if kind == "PER_CHANNEL" else (1,)).astype(np.float32) for _ in range(2)]
+    inputs = [*(rng.standard_normal((1, s, w)).astype(np.float32) for w in (n * h, kv * h, kv * h)), *caches,
+              np.array([past + s - 1], np.int32), np.array(past + s, np.int32), None, None, None, None, None, *scales]
+    proto, feed = one("GroupQueryAttention", inputs, domain=MS, outputs=3, fixed=(6,), num_heads=n, kv_num_heads=kv, k_quant_type=kind,
+                      v_quant_type=kind, kv_cache_bit_width=bits)
+    for a, b in zip(ours(proto, feed), peer(proto, feed), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
 
 
+def test_a_cache_that_slides_through_prompts_and_steps() -> None:
+    """It drops what is older than its window, all of its slack at once."""
+    rng, n, kv, h, window, room = fresh_rng(), 4, 2, 16, 4, 6
+    past, total = [np.zeros((1, kv, room, h), np.float32)] * 2, 0
+    for s in (3, 1, 5, 1, 9):
+        total += s
+        inputs = [*(rng.standard_normal((1, s, w)).astype(np.float32) for w in (n * h, kv * h, kv * h)), *past,
+                  np.array([total - 1], np.int32), np.array(total, np.int32), *rng.standard_normal((2, 32, 8)).astype(np.float32)]
+        proto, feed = one("GroupQueryAttention", inputs, domain=MS, outputs=3, fixed=(6,), num_heads=n, kv_num_heads=kv, do_rotary=1,
+                          local_window_size=window, sliding_window_cache=1)
+        want = peer(proto, feed)
+        held = total if total <= room else total - (room - window + 1) * -(-(total - room) // (room - window + 1))
+        for a, b in zip(ours(proto, feed), want, strict=True):
+            np.testing.assert_allclose(a[:, :, :held] if a.ndim == 4 else a, b[:, :, :held] if b.ndim == 4 else b, rtol=2e-5, atol=2e-5)
+        past = want[1:]
+
+
+def in_place(proto: Any, feed: dict[str, Any], shared: dict[str, str]) -> list[Any]:
+    """What ONNX Runtime gives where results lie in the memory of inputs."""
+    session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    binding, values = session.io_binding(), {n: ort.OrtValue.ortvalue_from_numpy(a.copy()) for n, a in feed.items()}
+    for n, v in values.items():
+        binding.bind_ortvalue_input(n, v)
+    for o in session.get_outputs():
+        binding.bind_ortvalue_output(o.name, values[shared[o.name]]) if o.name in shared else binding.bind_output(o.name)
+    session.run_with_iobinding(binding)
+    found: list[Any] = binding.copy_outputs_to_cpu()
+    return found
+
+
+@pytest.mark.parametrize("s", [1, 20])
+def test_sparse_attention(s: int) -> None:
+    """Two layouts of blocks of 16 keys for four heads."""
+    rng, n, kv, h, total = fresh_rng(), 4, 2, 16, 20
+    layouts = np.stack([np.eye(4, dtype=int), np.tril(np.ones((4, 4), int))])
+    starts = np.pad(np.cumsum(layouts.sum(2), 1), ((0, 0), (1, 0))).astype(np.int32)
+    columns = np.full((2, 10), -1, np.int32)
+    for row, layout in zip(columns, layouts, strict=True):
+        row[: layout.sum()] = np.nonzero(layout)[1]
+    inputs = [*(rng.standard_normal((2, s, w)).astype(np.float32) for w in (n * h, kv * h, kv * h)),
+              *rng.standard_normal((2, 2, kv, 64, h)).astype(np.float32), starts, columns, np.array([total], np.int32),
+              np.array([total, total], np.int32), *rng.standard_normal((2, 64, 8)).astype(np.float32)]
+    proto, feed = one("SparseAttention", inputs, domain=MS, outputs=3, fixed=(5, 6), num_heads=n, kv_num_heads=kv, sparse_block_size=16,
+                      do_rotary=1)
+    got, want = ours(proto, feed), in_place(proto, feed, {"y1": "x3", "y2": "x4"})
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_allclose(a[:, :, :total], b[:, :, :total], rtol=2e-5, atol=2e-5)

@@ -82,6 +82,30 @@ FLOATS: dict[str, Any] = {
                                     s(0.04), z(120), z(130), z(3), z(100), z(128)], domain=MS, fixed=(2, 3, 4, 5, 6, *range(8, 18)),
                                    outputs=2),
     "grid_sample": lambda: one("GridSample", [f(2, 3, 5, 6), np.tanh(f(2, 4, 4, 2))], domain=MS, mode="bicubic", padding_mode="border"),
+    **{f"linear_attention_{rule}": lambda rule=rule: linear_attention(rule) for rule in ("linear", "gated", "delta", "gated_delta")},
+    "linear_attention_gate": lambda: one("LinearAttentionGate", [f(2, 5, 4), f(4), f(4), f(2, 5, 4)], domain=MS, outputs=2),
+    "gated_rms_norm": lambda: one("GatedRMSNorm", [f(2, 5, 16), f(8), f(2, 5, 16)], domain=MS, activation="sigmoid"),
+    "gated_add": lambda: one("GatedAdd", [f(2, 5, 4), f(2, 5, 4), f(2, 5, 1)], domain=MS),
+    "causal_conv": lambda: one("CausalConvWithState", [f(2, 6, 5), f(6, 1, 4), f(6), f(2, 6, 3)], domain=MS, outputs=2, activation="silu"),
+    "causal_conv_channels_last": lambda: one("CausalConvWithState", [f(2, 5, 6), f(6, 1, 4), f(6)], domain=MS, outputs=2, dilation=2,
+                                             channels_last=1),
+    **{f"rotary_of_three_{layout}": lambda layout=layout: one(
+        "MRotaryEmbedding", [f(2, 5, 64), fresh_rng().integers(0, 20, (3, 2, 5)), f(20, 8), f(20, 8)], domain=MS, mrope_section=[4, 2, 2],
+        mrope_layout=layout, num_heads=4, rotary_embedding_dim=16) for layout in (0, 1)},
+    "inverse": lambda: one("Inverse", [f(3, 4, 4) + 4 * np.eye(4, dtype=np.float32)], domain=MS),
+    **{f"distances_{metric}": lambda metric=metric: one("CDist", [f(3, 4), f(5, 4)], domain=MS, metric=metric)
+       for metric in ("sqeuclidean", "euclidean")},
+    "unfold": lambda: one("UnfoldTensor", [f(3, 7, 5)], domain=MS, dim=1, size=3, step=2),
+    **{f"crops_{mode}": lambda mode=mode: one(
+        "CropAndResize", [f(2, 3, 7, 9), np.array([[0.1, 0.2, 0.8, 0.9], [-0.2, 0, 1.1, 1.3], [0.9, 0.8, 0.1, 0.2]], np.float32),
+                          np.array([0, 1, 1], np.int32), np.array([5, 1], np.int32)], domain=MS, fixed=(3,), mode=mode,
+        extrapolation_value=0.7) for mode in ("bilinear", "nearest")},
+    "range": lambda: one("Range", [np.float32(2), np.float32(9)], domain=MS, fixed=(0, 1)),
+    "pad": lambda: one("Pad", [f(2, 3), np.array([0, 1, 1, 0])], domain=MS, mode="reflect", fixed=(1,)),
+    "gather_nd": lambda: one("GatherND", [f(2, 3, 4), np.array([[0, 1], [1, 2]])], domain=MS),
+    "expand_dims": lambda: one("ExpandDims", [f(2, 3), np.array(-1, np.int32)], domain=MS, fixed=(1,)),
+    "conv_transpose_pads": lambda: one("ConvTransposeWithDynamicPads", [f(1, 3, 5, 5), f(3, 2, 3, 3), np.array([1, 1, 0, 0]), f(2)],
+                                       domain=MS, fixed=(2,), strides=[2, 2]),
     "transpose_matmul": lambda: one("TransposeMatMul", [f(2, 4, 3), f(2, 4, 5)], domain=MS, transA=1, alpha=0.5),
 }  # fmt: skip
 
@@ -93,6 +117,14 @@ def small_rows(kind: str, rows: int, blocks: int) -> Any:
     table, zeros = (fresh_rng().integers(low, low + 16, shape).astype(number) for shape in ((6, 40, 3), scales))
     return one("GatherBlockQuantized", [table, np.array([[1, 2], [0, -1]]), f(*scales), zeros], domain=MS, fixed=(0, 2, 3), block_size=16,
                gather_axis=rows, quantize_axis=blocks)
+
+
+def linear_attention(rule: str) -> Any:
+    keys = f(2, 5, 2, 8)
+    keys /= np.linalg.norm(keys, axis=-1, keepdims=True)
+    gates = -np.abs(f(2, 5, 4)) if "gated" in rule else None, np.abs(f(2, 5, 4)) * 0.3 if "delta" in rule else None
+    return one("LinearAttention", [f(2, 5, 16), keys.reshape(2, 5, 16), f(2, 5, 24), f(2, 4, 8, 6), *gates], domain=MS, outputs=2,
+               q_num_heads=2, kv_num_heads=4, update_rule=rule)
 
 
 CODES: dict[str, Any] = {

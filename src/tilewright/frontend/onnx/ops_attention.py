@@ -1,16 +1,20 @@
 """com.microsoft: attention, its caches of keys and values, rotary embedding."""
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 from ... import ops as O
 from ...core import dtypes as dt
 from ...core.dims import Dim, maximum
+from ...core.dtypes import DType
 from ...core.errors import UnsupportedError
 from ...ir.graph import Value
 from ...ops import functions as F
 from ...ops.attention.backward import AttentionSaved
-from .ops_microsoft import matmul_integer_to_float, total_of
+from .ops_microsoft import matmul_integer_to_float, total_of, unpacked_values
 from .registry import Context, static
 from .tables import MICROSOFT, op
 
@@ -163,7 +167,7 @@ def rotate(c: Context, x: Value, cos: Value, sin: Value, positions: Value, *, in
     """x[B, N, S, H] turned by the rows of cos and sin that positions [B, S] name."""
     b, _, s, h = x.shape
     n_rot = width or 2 * int(static((cos.shape[-1],), "the width of a rotation")[0])
-    rows = [F.reshape(F.gather(t, positions, 0), (b, 1, s, t.shape[-1])) for t in (cos, sin)]
+    rows = [t if len(t.shape) == 4 else F.reshape(F.gather(t, positions, 0), (b, 1, s, t.shape[-1])) for t in (cos, sin)]
     return F.emit(O.Rope(interleaved=interleaved, n_rot=None if n_rot == h else n_rot), x, *(F.cast(r, x.dtype) for r in rows))
 
 
@@ -175,11 +179,10 @@ def group_query_attention(c: Context, query: Value, key: Value | None, value: Va
                           k_norm: Value | None = None, *, num_heads: int, kv_num_heads: int, scale: float = 0.0, do_rotary: int = 0,
                           rotary_interleaved: int = 0, local_window_size: int = -1, softcap: float = 0.0, smooth_softmax: int = 0,
                           causal: int = 1, qk_output: int = 0, qk_norm_epsilon: float = 1e-6, k_quant_type: str = "NONE",
-                          v_quant_type: str = "NONE", kv_cache_bit_width: int = 0, sliding_window_cache: int = 0) -> Any:
+                          v_quant_type: str = "NONE", kv_cache_bit_width: int = 8, sliding_window_cache: int = 0,
+                          blocks: tuple[Value, Value, int] | None = None) -> Any:
     """Row b sees lengths[b] + 1 keys: those of its past, and behind them the new ones. Present keys have the length of the buffer of the
-    past, or `total` where that is more."""
-    if sliding_window_cache or k_quant_type != "NONE" or v_quant_type != "NONE":
-        raise UnsupportedError("GroupQueryAttention with a cache that slides (sliding_window_cache) or is quantized (k_quant_type)")
+    past, or `total` where that is more; of a cache that slides they are its last ones. `blocks` says which keys a query may see."""
     if key is None or value is None:
         h = query.shape[-1] // (num_heads + 2 * kv_num_heads)
         query, key, value = F.split(query, 2, (num_heads * h, kv_num_heads * h, kv_num_heads * h))
@@ -201,19 +204,90 @@ def group_query_attention(c: Context, query: Value, key: Value | None, value: Va
         at, turns = F.expand(at, (b, s)), bool(rotary_interleaved)
         q, k = (rotate(c, t, cos, sin, at, interleaved=turns) if t.shape[2] != 0 else t for t in (q, k))
     first = None if past_key is None else first
-    k, v = (appended(c, past, new, own if new.shape[2] == 0 else first, longest) for past, new in ((past_key, k), (past_value, v)))
+    end = own  # from here on places are those in the cache
+    if sliding_window_cache and past_key is not None:
+        held, kept = past_key.shape[2], _kept(c, past_key.shape[2], local_window_size)
+        first, end, longest = (None, own, held + s) if first is None else (kept(first), F.add(F.sub(own, first), kept(first)), held + s)
+    caches = [_Cache(*x, kv_cache_bit_width, k.dtype) for x in ((k_scale, k_quant_type), (v_scale, v_quant_type))]
+    k, v = (appended(c, past, cache.held(new), end if new.shape[2] == 0 else first, longest)
+            for past, new, cache in zip((past_key, past_value), (k, v), caches, strict=True))
     at = steps if first is None else F.add(steps, first)
-    last = F.minimum(at, F.sub(own, 1)) if causal else F.expand(F.sub(own, 1), (b, s))
+    last = F.minimum(at, F.sub(end, 1)) if causal else F.expand(F.sub(end, 1), (b, s))
     keys, last = F.reshape(places(c, longest), (1, 1, 1, longest)), F.reshape(last, (b, 1, s, 1))
     seen = F.less_equal(keys, last)
     if local_window_size >= 0:  # queries behind a row's own length: ONNX Runtime counts back from that length or, if it tiles, from them
         tiled = not (softcap or smooth_softmax or qk_output or sink is not None)
         back = F.reshape(at, (at.shape[0], 1, s, 1)) if tiled else last
         seen = F.logical_and(seen, F.greater(keys, F.sub(back, local_window_size)))
-    k_near, v_near = (t if t.shape[2] == longest else F.slice_(t, 2, 0, longest) for t in (k, v))
+    if blocks is not None:
+        seen = F.logical_and(seen, _in_blocks(c, *blocks, num_heads, F.reshape(at, (at.shape[0], s)), longest))
+    k_near, v_near = (cache.read(t if t.shape[2] == longest else F.slice_(t, 2, 0, longest))
+                      for t, cache in zip((k, v), caches, strict=True))
     out, scores = sunk(q, k_near, v_near, seen, bias, sink, smooth=bool(smooth_softmax), scores=qk_output, scale=scale or float(h) ** -0.5,
                        softcap=softcap or None, causal=bool(causal), offset=longest - s)
+    if sliding_window_cache and past_key is not None:
+        move = F.minimum(F.add(F.sub(end, kept(own)), places(c, held)), c.scalar(longest - 1, dt.i64))
+        k, v = (F.emit(O.GatherAlongAxis(axis=2), t, F.expand(F.reshape(move, (b, 1, held, 1)), (*t.shape[:2], held, t.shape[3])))
+                for t in (k, v))
     return merged(out), k, v, scores
+
+
+def _kept(c: Context, held: Dim, window: int) -> Callable[[Value], Value]:
+    """How many of a row's keys a cache of `held` rows that slides still has: where it is full, all but the window and its slack go."""
+    def kept(count: Value) -> Value:
+        slack = c.scalar(held - window + 1, dt.i64)
+        over = F.maximum(F.sub(count, c.scalar(held, dt.i64)), 0)
+        return F.sub(count, F.mul(F.one("floor_divide", F.add(over, F.sub(slack, 1)), slack), slack))
+
+    return kept
+
+
+class _Cache:
+    """How keys or values lie in their cache: as they are, as bytes times a scale, or as two numbers of four bits a byte."""
+
+    def __init__(self, scale: Value | None, kind: str, bits: int, dtype: DType) -> None:
+        if kind != "NONE" and (scale is None or bits not in (4, 8)):
+            raise UnsupportedError(f"a cache of keys and values that is quantized to {bits} bits, or that has no scale")
+        self.scale, self.bits, self.dtype = None if kind == "NONE" else scale, bits, dtype
+
+    def held(self, x: Value) -> Value:
+        if self.scale is None:
+            return x
+        low, high = (-128, 127) if self.bits == 8 else (-8, 7)
+        number = F.minimum(F.maximum(F.one("round", F.div(F.cast(x, dt.f32), self.scale)), low), high)
+        if self.bits == 8:
+            return F.cast(number, dt.i8)
+        pairs = F.reshape(F.cast(F.add(number, 8.0), dt.u8), (*x.shape[:-1], x.shape[-1] // 2, 2))
+        low_, high_ = (F.reshape(p, pairs.shape[:-1]) for p in F.split(pairs, 4, (1, 1)))
+        return F.one("bitwise_or", low_, F.one("bitwise_left_shift", high_, 4))
+
+    def read(self, x: Value) -> Value:
+        if self.scale is None:
+            return x
+        number = F.cast(x, dt.f32) if self.bits == 8 else F.sub(F.cast(unpacked_values(x, 4), dt.f32), 8.0)
+        return F.cast(F.mul(number, self.scale), self.dtype)
+
+
+def _in_blocks(c: Context, starts: Value, columns: Value, size: int, count: int, at: Value, length: Dim) -> Value:
+    """Which of `length` keys queries at [B, S] may see, [B, N, S, T]: blocks of `size` in rows [L, R + 1] and columns [L, C]; heads take
+    the layouts in turn."""
+    bounds, cols = c.array(starts, "block_row_indices"), c.array(columns, "block_col_indices")
+    side = bounds.shape[1] - 1
+    table = np.zeros((count, side, side), np.bool_)
+    for n in range(count):
+        bound, col = (a[n % bounds.shape[0]] for a in (bounds, cols))
+        table[n, np.repeat(np.arange(side), np.diff(bound)), col[: bound[-1]]] = True
+    rows = F.gather(c.constant(table), F.minimum(F.one("floor_divide", at, size), side - 1), 1)
+    keys = F.minimum(F.one("floor_divide", F.reshape(places(c, length), (length,)), size), side - 1)
+    return F.transpose(F.gather(rows, keys, 3), (1, 0, 2, 3))
+
+
+@op("SparseAttention", domain=MICROSOFT)
+def sparse_attention(c: Context, query: Value, key: Value | None, value: Value | None, past_key: Value, past_value: Value, starts: Value,
+                     columns: Value, total: Value, lengths: Value, cos: Value | None = None, sin: Value | None = None, *,
+                     sparse_block_size: int, **attrs: Any) -> Any:
+    return group_query_attention(c, query, key, value, past_key, past_value, F.sub(lengths, 1), total, cos, sin,
+                                 blocks=(starts, columns, sparse_block_size), **attrs)[:3]
 
 
 def places(c: Context, count: Dim) -> Value:
@@ -272,10 +346,26 @@ def ms_rotary(c: Context, x: Value, positions: Value, cos: Value, sin: Value, *,
     n = num_heads or (int(x.shape[-1]) // width if flat else 0)
     y = heads(x, n) if flat else x
     b, _, s, _ = y.shape
-    if positions.type.numel == 1:  # the first position of all rows
+    if len(positions.shape) < 3 and positions.type.numel == 1:  # the first position of all rows
         first = F.reshape(F.cast(positions, dt.i64), (1, 1))
         positions = F.expand(F.add(first, F.iota(c.graph, (1, s), 1, dt.i64)), (b, s))
     y = rotate(c, y, cos, sin, positions, interleaved=bool(interleaved), width=rotary_embedding_dim)
     return merged(y) if flat else y
 
 
+@op("MRotaryEmbedding", domain=MICROSOFT)
+def multimodal_rotary(c: Context, x: Value, positions: Value, cos: Value, sin: Value, *, mrope_section: Any, mrope_layout: int = 0,
+                      **attrs: Any) -> Value:
+    """Each angle by one of three positions [3, B, S]: in sections, or in turns as long as the sections last."""
+    which = np.repeat(np.arange(3), mrope_section)
+    if mrope_layout:
+        which[:] = 0
+        for k in (1, 2):
+            which[k : 3 * mrope_section[k] : 3] = k
+    _, b, s = positions.shape
+
+    def mixed(table: Value) -> Value:
+        t, h, w = (F.reshape(p, (b, 1, s, len(which))) for p in F.split(F.gather(table, positions, 0), 0, (1, 1, 1)))
+        return F.where(c.constant(which == 0), t, F.where(c.constant(which == 1), h, w))
+
+    return ms_rotary(c, x, positions, mixed(cos), mixed(sin), **attrs)

@@ -12,6 +12,7 @@ from ...core.errors import ShapeError, UnsupportedError
 from ...ir.graph import Value
 from ...ops import functions as F
 from ...ops.index.weighted import grid_sample as sample_grid
+from ...ops.linalg.functions import inv
 from ...ops.quant.formats import GROUPS, pack_groups
 from .elements import Elem
 from .ops_cast import (
@@ -24,9 +25,10 @@ from .ops_cast import (
     spread,
     to_quantized,
 )
-from .ops_math import bit_shift as _bit_shift
-from .ops_nn import average_pool, conv, gemm, layer_norm, max_pool, product_of, rms_norm
-from .ops_shape import trilu as _trilu
+from .ops_index import gather_nd
+from .ops_math import bit_shift
+from .ops_nn import average_pool, conv, conv_transpose, gemm, group_norm, layer_norm, max_pool, product_of, rms_norm
+from .ops_shape import pad, range_, trilu, unsqueeze
 from .registry import Context, axis_of, nonnegative
 from .tables import MICROSOFT, op, rows
 
@@ -159,7 +161,7 @@ def unpacked(packed: Any, bits: int) -> Any:
     return np.stack(parts, -1).reshape(*packed.shape[:-1], -1)
 
 
-def _unpacked(x: Value, bits: int) -> Value:
+def unpacked_values(x: Value, bits: int) -> Value:
     """Bytes of small numbers along the last axis, the lowest bits first, as one number a byte."""
     if bits == 8:
         return x
@@ -180,7 +182,7 @@ def gather_block_quantized(c: Context, data: Value, ids: Value, scales: Value, z
     if zeros is None and have.name == "u8":
         zeros = c.full(scales.shape, 1 << (bits - 1), dt.u8)
     elif zeros is not None:
-        zeros = _unpacked(zeros, packed)
+        zeros = unpacked_values(zeros, packed)
         zeros = F.slice_(zeros, rank - 1, 0, scales.shape[-1]) if zeros.shape[-1] != scales.shape[-1] else zeros
     size = data.shape[rows]
     ids = nonnegative(c, ids, size)
@@ -191,7 +193,7 @@ def gather_block_quantized(c: Context, data: Value, ids: Value, scales: Value, z
         return F.gather(x, ids, rows)
 
     def wide(x: Value, scale: Value, zero: Value | None, axis: int) -> Value:
-        whole = _unpacked(x, packed)
+        whole = unpacked_values(x, packed)
         numbers = [F.cast(spread(c, t, whole, axis, block_size), dt.i32) for t in (zero,) if t is not None]
         made = F.cast(F.sub(F.cast(whole, dt.i32), numbers[0]) if numbers else F.cast(whole, dt.i32), dt.f32)
         return F.cast(F.mul(made, F.cast(spread(c, scale, whole, axis, block_size), dt.f32)), scales.dtype)
@@ -433,23 +435,113 @@ def dynamic_quantize_matmul(c: Context, a: Value, b: Value, sb: Value, zb: Value
     return matmul_integer_to_float(c, quantized, b, scale, sb, zero, zb, bias)
 
 
+# --- images, positions, distances ----------------------------------------------------------------------------------------------------
+
+
+@op("GroupNorm", domain=MICROSOFT)
+def ms_group_norm(c: Context, x: Value, gamma: Value, beta: Value, *, groups: int, activation: int = 0,
+                  channels_last: int = 1, epsilon: float = 1e-5) -> Value:
+    y = _channels(lambda v: group_norm(c, v, F.cast(gamma, x.dtype), F.cast(beta, x.dtype), num_groups=groups, epsilon=epsilon), x,
+                  channels_last)
+    return F.silu(y) if activation else y
+
+
+@op("SkipGroupNorm", domain=MICROSOFT)
+def skip_group_norm(c: Context, x: Value, gamma: Value, beta: Value, skip: Value, bias: Value | None = None, **attrs: Any) -> Any:
+    total = total_of(x, skip if len(skip.shape) == 4 else F.reshape(skip, (skip.shape[0], 1, 1, skip.shape[1])), bias)
+    return ms_group_norm(c, total, gamma, beta, **attrs), total
+
+
+def _gated(x: Value) -> Value:
+    """The first half of the last axis times the gelu of the second."""
+    axis, half = len(x.shape) - 1, x.shape[-1] // 2
+    left, right = F.split(x, axis, (half, half))
+    return F.mul(left, F.gelu(right))
+
+
+@op("RelativePositionBias", domain=MICROSOFT)
+def relative_position_bias(c: Context, table: Value, queries: Value, keys: Value, *, max_distance: int, is_bidirectional: int = 0) -> Value:
+    """T5's: rows of the table by how far a key is away, near ones each by itself, far ones in buckets that grow."""
+    (s,), (t,), buckets = c.dims(queries, "the queries' length"), c.dims(keys, "the keys' length"), int(table.shape[0])
+    away = F.sub(F.iota(c.graph, (1, t), 1, dt.i64), F.iota(c.graph, (s, 1), 0, dt.i64))
+    side = buckets // 2 if is_bidirectional else buckets
+    base = F.where(F.greater(away, 0), side, F.mul(away, 0)) if is_bidirectional else F.mul(away, 0)
+    far = F.abs_(away) if is_bidirectional else F.neg(F.minimum(away, 0))
+    near = side // 2
+    growth = F.mul(F.log(F.div(F.cast(F.maximum(far, 1), dt.f32), float(near))), (side - near) / float(np.log(max_distance / near)))
+    wide = F.minimum(F.add(F.cast(growth, dt.i64), near), side - 1)
+    rows = F.gather(table, F.add(base, F.where(F.less(far, near), far, wide)), 0)
+    return F.reshape(F.transpose(rows, (2, 0, 1)), (1, table.shape[1], s, t))
+
+
+@op("GatedRelativePositionBias", domain=MICROSOFT)
+def gated_position_bias(c: Context, query: Value, bias: Value, places: Value, w: Value, w_bias: Value, scale: Value,
+                        offsets: Value | None = None, *, num_heads: int) -> Value:
+    if offsets is not None:
+        raise UnsupportedError("GatedRelativePositionBias of rows without padding (token_offset)")
+    b, s, wide = query.shape
+    q = F.transpose(F.reshape(F.add(query, bias), (b, s, num_heads, wide // num_heads)), (0, 2, 1, 3))
+    made = F.add(F.matmul(q, w), w_bias)
+    gates = F.sigmoid(F.sum_(F.reshape(made, (b, num_heads, s, 2, made.shape[-1] // 2)), (4,)))
+    u, r = F.split(gates, 3, (1, 1))
+    return F.mul(F.add(F.mul(u, F.sub(F.mul(r, scale), 1.0)), 2.0), places)
+
+
+def _unfolded(c: Context, x: Value, axis: int, size: int, step: int) -> Value:
+    """Windows of `size` elements along an axis; their elements are a new last axis."""
+    count, n = (x.shape[axis] - size) // step + 1, len(x.shape)
+    at = F.add(F.mul(F.iota(c.graph, (count, 1), 0, dt.i64), step), F.iota(c.graph, (1, size), 1, dt.i64))
+    return F.transpose(F.gather(x, at, axis), (*(a for a in range(n + 1) if a != axis + 1), axis + 1))
+
+
+@op("CropAndResize", domain=MICROSOFT)
+def crop_and_resize(c: Context, x: Value, boxes: Value, rows: Value, size: Value, *, mode: str = "bilinear",
+                    extrapolation_value: float = 0.0) -> Value:
+    """Boxes (y1, x1, y2, x2) of images, corners of 0 and 1, at one size."""
+    n, sizes = boxes.shape[0], c.ints(size, "the size of crops")
+    at = []
+    for axis, count in enumerate(sizes):
+        ends = [F.reshape(F.slice_(boxes, 1, k, 1), (n, 1)) for k in (axis, axis + 2)]
+        steps = c.constant(np.linspace(0, 1, count, dtype=np.float32) if count > 1 else np.array([0.5], np.float32))
+        at.append(F.add(F.mul(F.sub(ends[1], ends[0]), steps), ends[0]))
+    y, x_at = (F.expand(F.reshape(v, shape), (n, *sizes)) for v, shape in zip(at, ((n, sizes[0], 1), (n, 1, sizes[1])), strict=True))
+    grid = F.sub(F.mul(F.concat([F.reshape(v, (n, *sizes, 1)) for v in (x_at, y)], 3), 2.0), 1.0)
+    out = sample_grid(F.gather(x, rows, 0), grid, mode=mode.removeprefix("bi"), padding="border", align=True)
+    inside = F.logical_and(*(F.logical_and(F.greater_equal(v, 0.0), F.less_equal(v, 1.0)) for v in (x_at, y)))
+    return F.where(F.reshape(inside, (n, 1, *sizes)), out, extrapolation_value)
+
+
+@op("CDist", domain=MICROSOFT)
+def distances(c: Context, a: Value, b: Value, *, metric: str = "sqeuclidean") -> Value:
+    if metric not in ("sqeuclidean", "euclidean"):
+        raise UnsupportedError(f"CDist with the metric {metric!r}")
+    apart = F.sub(F.reshape(a, (a.shape[0], 1, a.shape[1])), F.reshape(b, (1, *b.shape)))
+    squares = F.sum_(F.square(apart), (2,))
+    return squares if metric == "sqeuclidean" else F.sqrt(squares)
+
+
 rows({
     "GridSample": lambda c, x, grid, *, align_corners=0, mode="bilinear", padding_mode="zeros":
         sample_grid(x, grid, mode=mode.removeprefix("bi"), padding=padding_mode, align=bool(align_corners)),
-    "TransposeMatMul": lambda c, a, b, **attrs: fused_matmul(c, a, b, **attrs),
+    "TransposeMatMul": fused_matmul,
     "NhwcMaxPool": lambda c, x, **attrs: _channels(lambda v: max_pool(c, v, **attrs), x, 1),
     "Gelu": lambda c, x: F.gelu(x),
     "BiasGelu": lambda c, x, bias: F.gelu(F.add(x, bias)),
     "FastGelu": lambda c, x, bias=None: F.gelu(x if bias is None else F.add(x, bias), approximate="tanh"),
     "QuickGelu": lambda c, x, *, alpha=1.702: F.mul(x, F.sigmoid(F.mul(x, alpha))),
-    "Trilu": lambda c, x, k=None, *, upper=1: _trilu(c, x, k, upper=upper),
-    "LayerNormalization": lambda c, x, scale, bias=None, **attrs: layer_norm(c, x, scale, bias, **attrs),
+    "GemmFastGelu": lambda c, x, w, bias=None: F.gelu(total_of(product_of(x, w), bias), approximate="tanh"),
+    "BiasAdd": lambda c, *parts: total_of(*parts),
+    "BiasSplitGelu": lambda c, x, bias: _gated(F.add(x, bias)),
+    "NhwcConv": lambda c, x, w, bias=None, **attrs: _channels(lambda v: conv(c, v, F.transpose(w, (0, 3, 1, 2)), bias, **attrs), x, 1),
+    "Inverse": lambda c, x: inv(x),
+    "ConvTransposeWithDynamicPads": lambda c, x, w, pads=None, bias=None, **attrs:
+        conv_transpose(c, x, w, bias, pads=None if pads is None else c.ints(pads, "the pads"), **attrs),
+    "Trilu": trilu, "LayerNormalization": layer_norm, "BitShift": bit_shift, "ExpandDims": unsqueeze, "GatherND": gather_nd, "Pad": pad,
+    "Range": lambda c, a, b, step=None: range_(c, a, b, c.scalar(1, a.dtype) if step is None else step),
+    "UnfoldTensor": lambda c, x, *, dim=-1, size, step=1: _unfolded(c, x, axis_of(dim, len(x.shape)), size, step),
     "QLinearWhere": lambda c, cond, x, sx, zx, y, sy, zy, sz, zz=None:
         _quantized(c, F.where(cond, *c.broadcast(_numbers(c, x, sx, zx), _numbers(c, y, sy, zy))), sz, zz, x),
     "QLinearSoftmax": lambda c, x, sx, zx, sy, zy=None, *, axis=-1, opset=13:
         _quantized(c, F.softmax(_numbers(c, x, sx, zx), axis_of(axis, len(x.shape))), sy, zy, x),
-    "QuantizeLinear": lambda c, x, scale, zero=None, *, axis=1, block_size=0: quantize(c, x, scale, zero, axis=axis, block_size=block_size),
-    "DequantizeLinear":
-        lambda c, x, scale, zero=None, *, axis=1, block_size=0: dequantize(c, x, scale, zero, axis=axis, block_size=block_size),
-    "BitShift": lambda c, x, y, *, direction: _bit_shift(c, x, y, direction=direction),
+    "QuantizeLinear": quantize, "DequantizeLinear": dequantize,
 }, domain=MICROSOFT)
