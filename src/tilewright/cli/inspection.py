@@ -43,7 +43,7 @@ def inspect_session(session: Session, imported: Graph | None = None, disable: tu
     kinds = {b.name: b.kind for b in data.boxes}
     data.steps, data.findings = [_step(row, kinds) for row in report["launches"]], report["lint"]
     say("kernels")
-    names: dict[str, str] = {}  # of the files, by symbol
+    names: dict[str, str] = {}  # what the page and the files call a kernel, by its symbol
     for step, launch in zip(data.steps, session.executable.launches, strict=True):
         if step.kernel not in names:
             tile = session.executable.kernel(step.kernel)  # a loaded session has it as text, and a variant is not the launch's own kernel
