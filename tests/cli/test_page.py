@@ -168,12 +168,13 @@ const table = (columns, rows) => { const t = {rows};
  t.heads = columns.map((c, i) => ({cellIndex: i, dataset: {}, closest: () => t})); return t };
 const tables = [table(["name", "us"], [row("", "a", "1"), row("fold", "twice more"), row("again", "b", "9"), row("again", "c", "2")]),
  table(["where", "count"], [row("", "x", "3"), row("", "y", "11"), row("", "z", "7")])];
-const all = () => tables.flatMap(t => t.rows), fold = {textContent: "> twice", get isConnected() { return all().some(r => r.classList.contains("fold")) }};
+const all = () => tables.flatMap(t => t.rows), is = kind => r => r.classList.contains(kind);
+const fold = {textContent: "> twice", get isConnected() { return all().some(is("fold")) }};
 const element = () => ({dataset: {}, style: {}, addEventListener() {}}), find = element();
 global.document = {documentElement: element(), getElementById: id => id == "find" ? find : element(),
  querySelector: q => q == "tr.fold button" ? fold : null,
  querySelectorAll: q => q == "table.sort th" ? tables.flatMap(t => t.heads) : q == "table.sort tbody tr" ? all()
-  : q == "tr.again" ? all().filter(r => r.classList.contains("again")) : []};
+  : q == "tr.again" ? all().filter(is("again")) : []};
 global.matchMedia = () => ({matches: false}); global.addEventListener = () => {}; global.location = {hash: ""};
 require(process.argv[1]);
 const shown = t => console.log(tables[t].rows.filter(r => !r.hidden).map(r => r.cells[0].textContent[0]).join(""));
