@@ -46,7 +46,7 @@ def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return importlib.import_module(f".{_MODULES[name]}", __name__)
     if name.startswith("_") and name != "__array_namespace_info__":
-        raise AttributeError(f"module 'tilewright' has no attribute {name!r}")
+        raise AttributeError(f"module 'tilewright' has no attribute {name!r}", name=name, obj=sys.modules[__name__])
     with paused():
         if name in _LAZY:
             found = getattr(importlib.import_module(f".{_LAZY[name]}", __name__), name)

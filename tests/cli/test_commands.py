@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -149,7 +150,7 @@ def test_inspect_writes_everything(tmp_path: Path, capsys: pytest.CaptureFixture
     assert any(n.endswith("-fuse.txt") for n in names)
     figures = json.loads((tmp_path / "out" / "report.json").read_text())
     kernels = {p.stem for p in (tmp_path / "out" / "kernels").iterdir()}
-    assert len(kernels) == len({s["kernel"] for s in figures["launches"]})
+    assert kernels == {s["kernel"] for s in figures["launches"]}
     for stem in kernels:
         assert "define" in (tmp_path / "out" / "kernels" / f"{stem}.ll").read_text()
         assert "ret" in (tmp_path / "out" / "kernels" / f"{stem}.s").read_text()
@@ -157,6 +158,8 @@ def test_inspect_writes_everything(tmp_path: Path, capsys: pytest.CaptureFixture
     assert {s["kind"] for s in figures["launches"]} >= {"matmul", "attention", "norm"}
     text = (tmp_path / "out" / "index.html").read_text()
     assert 'class="block k-attention"' in text
+    places = set(re.findall(r' id="([^"]+)"', text))
+    assert {link for link in re.findall(r'href="#([^"]+)"', text) if link not in places} == set(), "links that lead nowhere"
     assert "recognise" in text
 
 
@@ -175,12 +178,13 @@ def test_inspect_reads_a_saved_session(tmp_path: Path) -> None:
         assert f"{symbol}:" in found.with_suffix(".s").read_text()
 
 
-def test_inspect_takes_a_factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inspect_takes_a_factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "factories_here.py").write_text(
         "import torch\ndef pair(): return torch.nn.Linear(8, 4).eval(), (torch.randn(2, 8),)\n"
         "def triple(): return torch.nn.Linear(8, 4).eval(), (torch.randn(2, 8),), {'passes': ['fuse'], 'name': 'lin'}\n"
         "def session():\n    import tilewright as tw\n    return tw.compile(*pair())\n"
         "def wrong(): return 3, 4, 5, 6\n"
+        "def nothing(): pass\n"
     )
     monkeypatch.chdir(tmp_path)
     for name in ("pair", "session"):
@@ -189,6 +193,8 @@ def test_inspect_takes_a_factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert main(["inspect", "factories_here:triple"]) == 0
     assert not list((tmp_path / "lin-inspect" / "graph").glob("*-fuse.txt")), "the pass was switched off"
     assert main(["inspect", "factories_here:wrong"]) == 1
+    assert main(["inspect", "factories_here:nothing"]) == 1
+    assert "factories_here:nothing() must return (module, inputs)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

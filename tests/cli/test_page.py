@@ -159,23 +159,36 @@ def test_kinds_follow_from_the_ops(name: str, kind: str) -> None:
 
 BROWSER = """
 const cell = v => ({dataset: {}, textContent: v});
-const table = (columns, rows) => { const t = {rows: rows.map(r => ({cells: r.map(cell)}))};
- t.tBodies = [{get rows() { return t.rows }, append(r) { t.rows = [...t.rows.filter(x => x != r), r] }}];
- t.heads = columns.map((c, i) => ({cellIndex: i, dataset: {}, closest: () => t, addEventListener() {}})); return t };
-const tables = [table(["name", "us"], [["a", "1"], ["b", "2"]]), table(["where", "count"], [["x", "3"], ["y", "11"], ["z", "7"]])];
-const element = () => ({dataset: {}, style: {}, addEventListener() {}});
-global.document = {documentElement: element(), getElementById: element, querySelector: () => null,
- querySelectorAll: q => q == "table.sort th" ? tables.flatMap(t => t.heads) : []};
+const row = (kind, ...values) => { const classes = new Set([kind]); return {cells: values.map(cell), textContent: values.join(" "),
+ hidden: kind == "again", classList: {contains: c => classes.has(c), remove: c => classes.delete(c)}} };
+const table = (columns, rows) => { const t = {rows};
+ rows.forEach(r => r.remove = () => { t.rows = t.rows.filter(x => x != r) });
+ t.tBodies = [{get rows() { return t.rows }, append(r) { t.rows = [...t.rows.filter(x => x != r), r] },
+  querySelector: () => t.rows.find(r => r.classList.contains("fold")) }];
+ t.heads = columns.map((c, i) => ({cellIndex: i, dataset: {}, closest: () => t})); return t };
+const tables = [table(["name", "us"], [row("", "a", "1"), row("fold", "twice more"), row("again", "b", "9"), row("again", "c", "2")]),
+ table(["where", "count"], [row("", "x", "3"), row("", "y", "11"), row("", "z", "7")])];
+const all = () => tables.flatMap(t => t.rows), is = kind => r => r.classList.contains(kind);
+const fold = {textContent: "> twice", get isConnected() { return all().some(is("fold")) }};
+const element = () => ({dataset: {}, style: {}, addEventListener() {}}), find = element();
+global.document = {documentElement: element(), getElementById: id => id == "find" ? find : element(),
+ querySelector: q => q == "tr.fold button" ? fold : null,
+ querySelectorAll: q => q == "table.sort th" ? tables.flatMap(t => t.heads) : q == "table.sort tbody tr" ? all()
+  : q == "tr.again" ? all().filter(is("again")) : []};
 global.matchMedia = () => ({matches: false}); global.addEventListener = () => {}; global.location = {hash: ""};
 require(process.argv[1]);
-tables[1].heads[1].onclick();
-console.log(tables[1].rows.map(r => r.cells[0].textContent).join(" "));
+const shown = t => console.log(tables[t].rows.filter(r => !r.hidden).map(r => r.cells[0].textContent[0]).join(""));
+const search = text => find.oninput({target: {value: text}});
+tables[1].heads[1].onclick(); shown(1);
+shown(0); search("9"); shown(0); search(""); shown(0);
+tables[0].heads[1].onclick(); shown(0); search("2"); shown(0); search(""); shown(0);
 """
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
-def test_a_click_sorts_its_own_table_by_its_own_column() -> None:
-    """The page has several tables: a heading is the column of its number in its own."""
+def test_tables_are_sorted_searched_and_unfolded() -> None:
+    """The page has several tables: a heading is the column of its number in its own. Layers are folded (`t` is the row that says so) until
+    the table is sorted; a search looks into folded ones, and what it hid comes back."""
     script = Path(html.__file__).with_name("page.js")
     done = subprocess.run(["node", "-e", BROWSER, str(script)], capture_output=True, text=True, check=False)
-    assert done.stdout.split() == ["y", "z", "x"], done.stderr
+    assert done.stdout.split() == ["yzx", "at", "b", "at", "bca", "c", "bca"], done.stderr

@@ -98,6 +98,19 @@ def test_a_full_conversation_ends(tiny: str, capsys: Capture, monkeypatch: pytes
     assert "chat: the context of 64 tokens is full; start again" in err or "the prompt has" in err
 
 
+def test_a_question_that_does_not_fit_is_left_out(tiny: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a person types: an error would end the command and lose the conversation."""
+    questions = iter(["Hi", "too long " * 60, "/save talk.json", "/clear", "Hi", "/bye"])
+    monkeypatch.setattr("builtins.input", lambda prompt: next(questions))
+    monkeypatch.setattr("sys.stdin", types.SimpleNamespace(isatty=lambda: True))
+    monkeypatch.chdir(Path(tiny).parent)
+    monkeypatch.setenv("XDG_STATE_HOME", str(Path(tiny).parent))
+    assert main(["chat", tiny, "--context", "96", "--max-tokens", "4", "--temperature", "0"]) == 0
+    out, err = capsys.readouterr()
+    assert "the prompt has" in err and "/clear begins a new one" in err and err.count("[prompt ") == 2
+    assert "talk.json: 2 messages" in out and next(questions, None) is None
+
+
 def test_chat_without_a_valid_template(tmp_path: Path, capsys: Capture) -> None:
     bad = str(write_tiny_model(tmp_path / "bad.gguf", template="{% for m in messages %}"))
     assert main(["chat", bad, "--once", "Hi"]) == 1

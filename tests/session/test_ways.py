@@ -193,6 +193,11 @@ def test_programs_of_torch_export(model: Words, tmp_path: Path) -> None:
     assert tw.compile(path).name == "words"
     with pytest.raises(FormatError, match=r"is not a saved session; programs of torch.export are compiled: tw.compile\(path\)"):
         tw.load(path)
+    (tmp_path / "a.npy").write_bytes(b"nothing")
+    with pytest.raises(FormatError, match=r"is not a saved session; arrays are loaded: tw.load_arrays\(path\)"):
+        tw.load(tmp_path / "a.npy")
+    with pytest.raises(InputError, match=r"must end in .npy, .npz or .safetensors, got 'words.pt2'; programs of torch.export are compiled"):
+        tw.load_arrays(path)
     with pytest.raises(CompileError, match=r"there is no file '.*missing.pt2'; give a module"):
         tw.compile(tmp_path / "missing.pt2")
     for name, advice in [("model.gguf", r"tw.load_llm\(path\)"), ("model.tw", r"tw.load\(path\)"), ("model.pth", "module.load_state_dict")]:
@@ -210,7 +215,15 @@ def test_what_is_no_model_says_what_to_do() -> None:
         tw.compile(torch.nn.Linear)
     with pytest.raises(CompileError, match=r"got OrderedDict; weights alone say nothing .*module.load_state_dict"):
         tw.compile(layer.state_dict(), (torch.ones(2, 8),))
+    with pytest.raises(CompileError, match=r"a constant \(8\); the model works for N = 8 only: leave N out of dynamic=$"):
+        tw.compile(layer, (torch.ones(2, 8),), dynamic={"input": {1: "N"}})
+    with pytest.raises(ConfigError, match=r"^dynamic: input.shape\[0\] must be a name or a tw.Dim, got 3.5$"):
+        tw.compile(layer, (torch.ones(2, 8),), dynamic={"input": {0: 3.5}})
     fixed = tw.compile(layer, (torch.ones(2, 8),))
+    with pytest.raises(InputError, match=r"^report: takes sizes of dynamic dims by name, like {'N': 4}, got 4; dynamic dims: none$"):
+        fixed.report(4)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"^report: there is no dim 'M'; dynamic dims: none$"):
+        fixed.report({"M": 4})
     message = r"must be f32\[2,8\], got f32\[3,8\]; sizes that vary are named at the compile: dynamic={'input': {0: 'N'}}$"
     with pytest.raises(InputError, match=message):
         fixed(torch.ones(3, 8))

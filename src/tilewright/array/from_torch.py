@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..core.errors import InputError
+from ..core.extras import need
 from ..core.pytree import flatten, unflatten
 from ..frontend.torch.importer import Imported, import_torch
 from ..ir.graph import Graph, inline
@@ -65,6 +66,7 @@ def from_torch(module: Any, args: Sequence[Any]) -> tuple[Callable[..., Any], di
     `apply.buffers` holds those, and a call takes their values and gives the new ones: `out, buffers = apply(params, *args,
     buffers=buffers)`. A module that draws random numbers (dropout in training) takes a key: `apply(params, *args, key=key)`; see
     `tw.random`."""
+    need("torch", "from_torch")
     import torch
 
     if not isinstance(module, torch.nn.Module):

@@ -458,7 +458,7 @@ def public(name: str) -> Fn:
     try:
         return OFFERED[name]
     except KeyError:
-        raise AttributeError(f"module 'tilewright' has no attribute {name!r}") from None
+        raise AttributeError(f"module 'tilewright' has no attribute {name!r}", name=name, obj=sys.modules["tilewright"]) from None
 
 
 def _method(name: str) -> Fn:

@@ -72,7 +72,14 @@ class Conversation:
     def ask(self, question: str) -> bool:
         """One question and its answer. False: the context is full, and the conversation cannot go on."""
         self.history.append({"role": "user", "content": question})
-        stream = self._stream()
+        try:
+            stream = self._stream()
+        except InputError as e:  # a question that the rest of the context does not hold
+            del self.history[-1]
+            if not sys.stdin.isatty():
+                raise
+            print(f"{e}\nThe question is not part of the conversation; /clear begins a new one.", file=sys.stderr)
+            return True
         self.history.append({"role": "assistant", "content": show(stream)})
         self.read = [*self.read, *stream.prompt.tolist(), *stream.ids][: self.state.length]
         speeds(stream)

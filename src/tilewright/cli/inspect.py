@@ -135,7 +135,7 @@ def open_model(text: str, say: Callable[[str], None], wanted: str | None = None)
     if isinstance(made, Session):
         return made, None, ()
     parts = made if isinstance(made, tuple) else (made, ())
-    if len(parts) not in (2, 3) or not isinstance(parts[1], tuple) or (len(parts) == 3 and not isinstance(parts[2], dict)):
+    if made is None or len(parts) not in (2, 3) or not isinstance(parts[1], tuple) or (len(parts) == 3 and not isinstance(parts[2], dict)):
         raise InputError(
             f"inspect: {text}() must return (module, inputs), (module, inputs, keywords), a graph or a session, got {type(made).__name__}"
         )

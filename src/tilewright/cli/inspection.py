@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ..ir.graph import Graph, Node, Value
@@ -42,15 +43,18 @@ def inspect_session(session: Session, imported: Graph | None = None, disable: tu
     kinds = {b.name: b.kind for b in data.boxes}
     data.steps, data.findings = [_step(row, kinds) for row in report["launches"]], report["lint"]
     say("kernels")
+    names: dict[str, str] = {}  # what the page and the files call a kernel, by its symbol
     for step, launch in zip(data.steps, session.executable.launches, strict=True):
-        if step.kernel not in data.kernels:
+        if step.kernel not in names:
             tile = session.executable.kernel(step.kernel)  # a loaded session has it as text, and a variant is not the launch's own kernel
             llvm = emit_kernel(tile, session.model.target)
             name = launch.kernel.name
-            if any(k.name == name for k in data.kernels.values()):
+            if name in data.kernels:
                 name = f"{name}-{step.kernel[-6:]}"
-            data.kernels[step.kernel] = KernelText(name, kernel_text(tile), llvm, assembly(llvm, session.model.target))
+            names[step.kernel] = name
+            data.kernels[name] = KernelText(name, kernel_text(tile), llvm, assembly(llvm, session.model.target))
             say(name)
+    data.steps = [replace(s, kernel=names[s.kernel]) for s in data.steps]
     _arena(data, session, report)
     _facts(data, report)
     from ..runtime.machine import peaks

@@ -11,12 +11,14 @@ from ..core.errors import InputError
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("source", help="a GGUF file, best in F32, F16 or BF16; smollm2, or owner/name:file.gguf of the Hugging Face Hub")
-    parser.add_argument("target", help="the file to write")
-    parser.add_argument("format", nargs="?", default="Q4_K", help="Q2_K … Q6_K, Q4_0 … Q8_0, IQ4_XS, TQ2_0, MXFP4, F16 … (default Q4_K)")
+    parser.add_argument("source", metavar="MODEL",
+                        help="a GGUF file, best in F32, F16 or BF16; smollm2, or owner/name:file.gguf of the Hugging Face Hub")
+    parser.add_argument("target", metavar="NEW", help="the file to write")
+    parser.add_argument("format", metavar="FORMAT", nargs="?", default="Q4_K",
+                        help="Q2_K … Q6_K, Q4_0 … Q8_0, IQ4_XS, TQ2_0, MXFP4, F16 … (default Q4_K)")
     parser.add_argument("--set", action="append", default=[], metavar="TENSOR=FORMAT",
                         help="another format by name of tensor; `keep` copies it")
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=2, metavar="N", help="threads (default: 2)")
     parser.add_argument("--quiet", action="store_true", help="no line a tensor")
 
 

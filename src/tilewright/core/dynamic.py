@@ -63,6 +63,8 @@ def declared(tree: Any, values: Any, path: str) -> Iterator[Axis]:
                 continue
             if not isinstance(axis, int) or not -rank <= axis < rank:
                 raise ConfigError(f"dynamic: {path} has {rank} axes, got axis {axis!r}")
+            if isinstance(dim, (float, Mapping, tuple, list, set)):
+                raise ConfigError(f"dynamic: {path}.shape[{axis}] must be a name or a tw.Dim, got {dim!r}")
             yield Axis(values, axis % rank, dim, f"{path}.shape[{axis}]")
     elif isinstance(values, Mapping):
         for k, v in tree.items():

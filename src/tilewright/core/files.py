@@ -26,6 +26,21 @@ ROOM, RIGHTS = "make room there or choose another folder", "choose a file and a 
 HINTS = {errno.ENOSPC: ROOM, errno.EDQUOT: ROOM, errno.EFBIG: ROOM, errno.EACCES: RIGHTS, errno.EPERM: RIGHTS, errno.EROFS: RIGHTS,
          errno.ENOENT: "check the path", errno.ENOTDIR: "check the path"}
 
+READERS = {".tw": "saved sessions are loaded: tw.load(path)", ".gguf": "language models are loaded: tw.load_llm(path)",
+           ".onnx": "ONNX files are compiled: tw.compile(path)", ".pt2": "programs of torch.export are compiled: tw.compile(path)",
+           **dict.fromkeys((".npy", ".npz", ".safetensors"), "arrays are loaded: tw.load_arrays(path)")}
+
+
+def reader_of(path: str | os.PathLike[str], *own: str, otherwise: str = "") -> str:
+    """The end of an error about a file of another kind: which function reads it. `own` are the endings of the caller's files.
+
+    >>> reader_of("model.GGUF", ".tw"), reader_of("model.tw", ".tw")
+    ('; language models are loaded: tw.load_llm(path)', '')
+    """
+    ending = os.path.splitext(os.fspath(path))[1].lower()
+    found = otherwise if ending in own else READERS.get(ending, otherwise)
+    return found and f"; {found}"
+
 
 def write_file(path: str | os.PathLike[str], content: Content, *, subject: str, error: type[TilewrightError] = FileError,
                sync: bool = True) -> None:

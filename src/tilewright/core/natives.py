@@ -16,9 +16,9 @@ from collections.abc import Callable
 from typing import Any
 
 from .errors import CompileError
+from .extras import how_to_install
 
 Lookup = Callable[[str], int | None]
-_MISSING = "pip install 'tilewright[linalg]'"
 
 
 @functools.cache
@@ -31,7 +31,8 @@ def _lapack() -> dict[str, Any]:
     folder = None if found is None or found.origin is None else os.path.join(os.path.dirname(found.origin), "linalg")
     spec = None if folder is None else importlib.machinery.PathFinder.find_spec("cython_lapack", [folder])
     if spec is None or spec.loader is None:
-        raise CompileError(f"lapack: singular values and eigenvalues of general matrices are computed by SciPy's LAPACK; {_MISSING}")
+        raise CompileError("lapack: singular values and eigenvalues of general matrices are computed by SciPy's LAPACK; "
+                           f"{how_to_install('scipy')}")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     _one_thread(str(spec.origin))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..core.errors import InputError
+from ..core.extras import need
 from .backend import Compiled, SplitWarning, tilewright, watching
 
 
@@ -67,6 +68,7 @@ def explain(model: Any, inputs: Any = (), kwargs: Mapping[str, Any] | None = Non
 
     print(tilewright.explain(model, (x,)))
     """
+    need("torch", "explain")
     import torch
 
     if not callable(model):

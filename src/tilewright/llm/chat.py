@@ -15,10 +15,10 @@ from numbers import Number
 from typing import Any
 
 from ..core.errors import FormatError, InputError
+from ..core.extras import need
 from .chat_budget import Exceeded
 from .chat_sandbox import Refused, budget, environment
 from .tokenizer import Tokenizer
-from .tokenizer_library import need
 
 CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}{% endfor %}"

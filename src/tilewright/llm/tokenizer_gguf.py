@@ -12,10 +12,11 @@ from typing import Any, overload
 import numpy as np
 
 from ..core.errors import FormatError, UnsupportedError
+from ..core.extras import need
 from ..frontend.gguf import GGUFFile, Metadata
 from ..frontend.gguf.metadata import StringArray
 from .tokenizer import NORMAL, SpecialIds, Tokenizer, byte_level, sentence_piece
-from .tokenizer_library import library_encoder, library_errors, need
+from .tokenizer_library import library_encoder, library_errors
 
 # SentencePiece-style merging by score: of all neighbours that form a token, the pair whose token has the highest score merges first.
 # The `tokenizers` library ranks pairs, not tokens, and would need its list of pairs rebuilt from 32 000 to 256 000 tokens at every start

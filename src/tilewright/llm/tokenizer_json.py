@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import FormatError, UnsupportedError
+from ..core.extras import need
 from ..frontend.safetensors import HFFolder
 from ..frontend.safetensors.folder import read_json
 from .chat import LONGEST
 from .tokenizer import CONTROL, NORMAL, UNUSED, USER_DEFINED, SpecialIds, Tokenizer, byte_level, sentence_piece
 from .tokenizer_checks import checked_tokenizer
-from .tokenizer_library import library_encoder, library_errors, need
+from .tokenizer_library import library_encoder, library_errors
 
 LIMIT = 40 << 20  # bytes of tokenizer.json; Gemma's has 33 MB
 

@@ -4,18 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from typing import Any
 
-from ..core.errors import FormatError, UnsupportedError
-
-
-def need(package: str, subject: str) -> None:
-    """Raise an error that says how to install `package` where it is missing."""
-    try:
-        import_module(package)
-    except ImportError:
-        raise UnsupportedError(f"{subject}: needs the package {package!r}; install it with: pip install 'tilewright[llm]'") from None
+from ..core.errors import FormatError
 
 
 @contextmanager

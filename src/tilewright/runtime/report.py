@@ -120,10 +120,14 @@ def make_report(session: Compiled, at: Mapping[str, int]) -> Report:
     if executable is None:
         return Report(data)
     known = {s.name: s for s in interface.symbols}
+    ranges = ", ".join(limits(s) for s in known.values()) or "none"
+    if not isinstance(at, Mapping):
+        raise InputError(f"report: takes sizes of dynamic dims by name, like {{'N': 4}}, got {at!r}; dynamic dims: {ranges}")
     for name, size in at.items():
-        if name not in known or not known[name].lo <= size <= known[name].hi:
-            ranges = ", ".join(limits(s) for s in known.values()) or "none"
-            raise InputError(f"report: there is no dim {name} of size {size}; dynamic dims: {ranges}")
+        if name not in known:
+            raise InputError(f"report: there is no dim {name!r}; dynamic dims: {ranges}")
+        if not known[name].lo <= size <= known[name].hi:
+            raise InputError(f"report: {limits(known[name])} is needed, got {name} = {size}")
     env = {**(session.last_env() or {s.name: min(s.hi, max(s.lo, 128)) for s in known.values()}), **at}
     placement = executable.place(env)
     found = session.describe(env)
@@ -165,7 +169,7 @@ def _program(data: dict[str, Any]) -> list[str]:
     shape = ", ".join(f"{k} = {v}" for k, v in data["shape"].items())
     time = f"{data['total_us']:.1f} us" if "total_us" in data else ""
     counts = f"{len(data['launches'])} launches of {len(data['kernels'])} kernels"
-    counts += f" ({data['compiled_kernels']} compiled, the others cached)" if "compiled_kernels" in data else ""
+    counts += f" ({data['compiled_kernels']} compiled, the others from the cache)" if "compiled_kernels" in data else ""
     counts += f", {data['barriers']} barriers" if "barriers" in data else ""
     how = f"{arena['strategy']}{', in place' if arena['inplace'] else ''}"
     sizes = f"arena {_kib(arena['bytes'])} (bound {_kib(arena['bound'])}, unshared {_kib(arena['sum'])}; {how})"

@@ -18,7 +18,7 @@ import numpy as np
 
 from ...core import tensor_file
 from ...core.errors import STRANGE, ArgumentError, FileError, FormatError, TilewrightError
-from ...core.files import open_file, write_file
+from ...core.files import open_file, reader_of, write_file
 from ...core.syntax import parse_python
 from ..arrays import ArrayLike, wrap
 from .base import Header, header
@@ -58,7 +58,7 @@ def load_arrays(path: Any) -> Any:
     are read when they are used."""
     path = Path(path)
     if path.suffix not in ENDINGS:
-        raise ArgumentError(f"load_arrays: the name must end in .npy, .npz or .safetensors, got {path.name!r}")
+        raise ArgumentError(f"load_arrays: the name must end in .npy, .npz or .safetensors, got {path.name!r}{reader_of(path)}")
     if path.suffix == ".safetensors":
         return {k: wrap(a) for k, a in tensor_file.map_tensors(path, subject="load_arrays").items()}
     found = read_numpy(path, "load_arrays")

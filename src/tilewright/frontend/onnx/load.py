@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ...core.errors import FormatError, MissingFileError, UnsupportedError
+from ...core.extras import need
 from ...core.files import open_file
 
 LARGEST = 1 << 40  # elements of one tensor
@@ -23,10 +24,9 @@ NAMES = {"": "ai.onnx"}
 
 
 def onnx_library() -> Any:
-    try:
-        import onnx
-    except ImportError as e:
-        raise UnsupportedError("onnx: reading ONNX files needs the package `onnx`; pip install onnx") from e
+    need("onnx", "onnx")
+    import onnx
+
     return onnx
 
 

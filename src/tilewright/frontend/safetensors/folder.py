@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from ...core.errors import FormatError, UnsupportedError
+from ...core.extras import need
 from ...core.files import open_file, reading
 from ...ops.quant import PackedTensor, by_name
 
@@ -29,10 +30,9 @@ def open_safetensors(path: str | os.PathLike[str]) -> tuple[dict[str, PackedTens
 
         tensors, others = open_safetensors("model.safetensors")
     """
-    try:
-        from safetensors import SafetensorError, safe_open
-    except ImportError as e:
-        raise UnsupportedError("safetensors: the package is not installed; pip install tilewright[llm]") from e
+    need("safetensors", "safetensors")
+    from safetensors import SafetensorError, safe_open
+
     path = Path(path)
     with os.fdopen(open_file(path, subject="safetensors"), "rb") as handle, reading(path, subject="safetensors"):
         length, first = os.fstat(handle.fileno()).st_size, handle.read(8)

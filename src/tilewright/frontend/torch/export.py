@@ -18,9 +18,11 @@ from typing import Any
 from ...core.dims import UNBOUNDED, Expr, Symbol, symbols
 from ...core.dynamic import Axis, linear
 from ...core.errors import CompileError, ConfigError
-from ...core.files import open_file
+from ...core.files import open_file, reader_of
 from . import replace
 from .recurrences import scans
+
+WEIGHTS = "weights alone say nothing of what is computed: make the module, call module.load_state_dict(...), and compile that"
 
 
 def parameters(module: Any) -> tuple[str, ...]:
@@ -39,12 +41,6 @@ def as_module(target: Any) -> Any:
 
     if isinstance(target, torch.nn.Module):
         return target
-    if not callable(target):
-        kinds = "a torch.nn.Module, a function, an ExportedProgram or an ONNX file"
-        weights = isinstance(target, dict) and any(isinstance(v, torch.Tensor) for v in target.values())
-        hint = "; weights alone say nothing of what is computed: make the module and call module.load_state_dict(...)" if weights else ""
-        raise CompileError(f"compile: takes {kinds}, got {type(target).__name__}{hint}")
-
     body = target
     if isinstance(target, types.FunctionType):
         # export records source lines only for frames called "forward": a copy of the function under that name keeps its places
@@ -91,8 +87,6 @@ def read_program(path: Any) -> Any:
     """The ExportedProgram that `torch.export.save` wrote. PyTorch reads it with pickle: the file must be trusted."""
     import torch
 
-    if not os.path.exists(path):
-        raise CompileError(f"import_torch: there is no file {os.fspath(path)!r}; give a module, a callable, an ExportedProgram or its file")
     try:
         with os.fdopen(open_file(path, subject="import_torch", error=CompileError), "rb") as file, warnings.catch_warnings(), _quiet():
             warnings.simplefilter("ignore")
@@ -100,17 +94,22 @@ def read_program(path: Any) -> Any:
     except CompileError:
         raise
     except Exception as e:  # any class, by what the file holds
-        raise CompileError(f"import_torch: {os.fspath(path)!r} is no program that torch.export.save wrote; {_other_file(path)}") from e
+        raise CompileError(f"import_torch: {os.fspath(path)!r} is no program that torch.export.save wrote; {WEIGHTS}") from e
 
 
-def _other_file(path: Any) -> str:
-    """What to do with a file that is no exported program."""
-    ending = os.path.splitext(path)[1].lower()
-    if ending == ".gguf":
-        return "a language model is loaded with tw.load_llm(path)"
-    if ending == ".tw":
-        return "a saved session is loaded with tw.load(path)"
-    return "weights alone go into a module, module.load_state_dict(...), which is compiled with example inputs"
+def refuse(target: Any) -> None:
+    """Raise an error for what no frontend reads; it needs no torch to say so."""
+    if isinstance(target, (str, os.PathLike)):
+        path = os.fspath(target)
+        if not os.path.exists(path):
+            hint = reader_of(path, ".pt2", otherwise="give a module, a function, an ExportedProgram or its file")
+            raise CompileError(f"compile: there is no file {path!r}{hint}")
+        if hint := reader_of(path, ".pt2"):
+            raise CompileError(f"compile: {path!r} is no program that torch.export.save wrote{hint}")
+    elif not callable(target) and type(target).__name__ != "ExportedProgram":
+        kinds = "a torch.nn.Module, a function, an ExportedProgram or an ONNX file"
+        weights = isinstance(target, dict) and any(type(v).__name__ in ("Tensor", "Parameter") for v in target.values())
+        raise CompileError(f"compile: takes {kinds}, got {type(target).__name__}{f'; {WEIGHTS}' if weights else ''}")
 
 
 def run_export(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], dynamic_shapes: Any) -> Any:
@@ -220,7 +219,11 @@ def explain(error: Exception) -> str:
     fixes = re.search(r"Suggested fixes:\n((?:  .*\n?)+)", text)
     if fixes:
         asked = "; ".join(line.strip() for line in fixes[1].strip().splitlines())
+        fixed = re.fullmatch(r"(\w+) = (\d+)", asked)
         advice = f"declare the dims as torch suggests: {asked}"
+        if fixed:
+            advice = f"the model works for {asked} only: leave {fixed[1]} out of dynamic="
+        head = head.partition(" If you're using")[0]
     elif "must always be equal" in head:
         advice = "use one Dim for both"
     elif "missing a required argument" in head:

@@ -13,6 +13,7 @@ from typing import Any
 from ...core.dims import Expr, sym
 from ...core.dynamic import Axis, Tensor, declared, linear, named
 from ...core.errors import CompileError, ConfigError, UnsupportedError
+from ...core.extras import need
 from ...core.pytree import HOOKS, LEAF, Hook, Spec, class_name
 from ...core.signature import Fixed, Signature, Size, Slot
 from ...core.torch_context import surroundings
@@ -22,7 +23,7 @@ from ...ir.types import TensorType
 from .aten.registry import SEED
 from .constants import Constants
 from .convert import Converter, Lazy, Missing, Poison
-from .export import complete, grown_sizes, parameters, read_program, run_export, tracing_lock, translate
+from .export import complete, grown_sizes, parameters, read_program, refuse, run_export, tracing_lock, translate
 from .mutation import Aliases, needs_functional
 from .place import place_of
 from .symbols import Symbols
@@ -174,6 +175,8 @@ def import_torch(target: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, A
 
     Any number of threads may import at once; torch's part of it is done by one at a time.
     """
+    refuse(target)
+    need("torch", "compile")
     if what := surroundings():
         raise CompileError(f"import_torch: a model cannot be compiled inside {what}; compile it outside, and call the session there")
     with tracing_lock():

@@ -21,7 +21,7 @@ import numpy as np
 
 from ...core.checksums import DIGITS, Reading, checksums, count_pieces
 from ...core.errors import STRANGE, CompileError, FormatError, ParseError, ShapeError, TilewrightError, VerifyError
-from ...core.files import open_file, reading, write_file
+from ...core.files import open_file, reader_of, reading, write_file
 from ...core.hashing import blake2b
 from ..memory import Allocation, available
 
@@ -101,11 +101,7 @@ class SavedFile:
         size = os.fstat(self._descriptor).st_size
         head = os.pread(self._descriptor, HEAD, 0)
         if len(head) < HEAD or head[:8] != MAGIC:
-            others = {".pt2": "programs of torch.export are compiled: tw.compile(path)",
-                      ".onnx": "ONNX files are compiled: tw.compile(path)",
-                      ".gguf": "language models are loaded with tw.load_llm(path)"}
-            hint = others.get(os.path.splitext(self.path)[1])
-            raise FormatError(f"archive: {self.path} is not a saved session{f'; {hint}' if hint else ''}")
+            raise FormatError(f"archive: {self.path} is not a saved session{reader_of(self.path, '.tw')}")
         (length,) = struct.unpack("<Q", head[8:16])
         if length > min(size - HEAD, MAX_HEADER):
             raise self.broken(f"the header of {length} bytes is cut off, or longer than {MAX_HEADER}")

@@ -16,6 +16,7 @@ from weakref import ref
 import numpy as np
 
 from ...core.errors import ExecutionError
+from ...core.extras import how_to_install
 
 
 @cache
@@ -24,7 +25,7 @@ def driver() -> Any:
     try:
         from cuda.bindings import driver as cu
     except ImportError:
-        raise ExecutionError("cuda: running needs the package cuda-bindings; install tilewright[cuda]") from None
+        raise ExecutionError(f"cuda: running needs the package cuda-bindings; {how_to_install('cuda-bindings')}") from None
     try:
         (status,) = cu.cuInit(0)
     except RuntimeError as error:
