@@ -31,7 +31,6 @@ from tilewright.kernels.cuda.kernel import (
     DecodeKernel,
     FlashKernel,
     GemmKernel,
-    MmaAttentionKernel,
     QDotKernel,
     QFewKernel,
     QGemmKernel,
@@ -49,7 +48,7 @@ from tilewright.target.cuda.code import emit_cuda, shared_bytes
 from tilewright.target.cuda.device import cuda_target
 
 SIMT = (
-    BlockKernel, DecodeKernel, FlashGradKernel, HaloKernel, MmaAttentionKernel, MmaGradKernel, QDotKernel, QFewKernel, QGemmKernel,
+    BlockKernel, DecodeKernel, FlashGradKernel, HaloKernel, MmaGradKernel, QDotKernel, QFewKernel, QGemmKernel,
     RadixKernel, SampleKernel, ThinKernel, TiledKernel, TransposeKernel, WholeKernel,
 )  # fmt: skip
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.cuda.launching import Emulated, graph
 from tilewright.core.dtypes import bf16, bool_, f16
-from tilewright.kernels.cuda.kernel import MmaAttentionKernel
+from tilewright.kernels.cuda.tiled import TiledKernel
 from tilewright.ops.attention.forward import Attention
 
 # batch, heads, key heads, queries, keys, head size, and the op's options
@@ -37,7 +37,7 @@ def test_against_the_reference(case: tuple[Any, ...], rng: np.random.Generator) 
         arrays.append(rng.standard_normal(shape).astype(np.float32).astype(dtype.np))
         types.append((dtype, shape))
     emulated = Emulated(graph(lambda *x: op(*x), *types), arch)
-    assert isinstance(emulated.program.launches[0].kernel, MmaAttentionKernel)
+    assert isinstance(emulated.program.launches[0].kernel, TiledKernel)
     (got,) = emulated(*arrays)
     want = op.ref(*(a.astype(np.float64) if a.dtype != bool else a for a in arrays))
     assert np.abs(got.astype(np.float64) - want).max() <= (2e-2 if dtype is bf16 else 3e-3)

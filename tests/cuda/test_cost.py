@@ -88,6 +88,14 @@ def test_parts_of_k_are_predicted_as_parts() -> None:
     assert gradient["reason"] == "" and 5 < gradient["predicted_us"] < 30
 
 
+@pytest.mark.parametrize("op, shapes, most", [
+    (o.Matmul(transpose_b=True), ((64, 4096), (4096, 4096)), 30.0), (o.AttentionBackward(scale=0.125), ((4, 8, 1024, 64),) * 4, 300.0),
+], ids=["few rows", "attention backward"])  # fmt: skip
+def test_products_of_smaller_chips_are_predicted_on_their_tensor_cores(op: Any, shapes: tuple[Any, ...], most: float) -> None:
+    session: Any = tw.compile(graph(lambda *x: op(*x), *((bf16, s) for s in shapes)), target="sm_80")
+    assert sum(x["predicted_us"] for x in describe_launches(session, {})[0]) < most
+
+
 def test_what_a_prediction_is_made_of() -> None:
     """Few blocks, other units and the launch itself."""
     g = graph(lambda a, b: o.Matmul(transpose_b=True)(a, b), (f32, (4096, 4096)), (f32, (4096, 4096)))

@@ -18,7 +18,8 @@ from tilewright.core.errors import CompileError
 from tilewright.kernels.attention.cuda.flash_kernels import FlashGradKernel, FlashStatsKernel, MmaGradKernel
 from tilewright.kernels.cuda import templates
 from tilewright.kernels.cuda.groups import Shared
-from tilewright.kernels.cuda.kernel import BlockKernel, FlashKernel, MmaAttentionKernel
+from tilewright.kernels.cuda.kernel import BlockKernel, FlashKernel
+from tilewright.kernels.cuda.tiled import TiledKernel
 from tilewright.kernels.sort.sorting import SortTemplate
 from tilewright.passes.pipeline import run_pipeline
 from tilewright.target.cuda.device import cuda_target
@@ -67,7 +68,7 @@ def test_attention_is_differentiated_by_tensor_cores_where_there_are_some() -> N
     assert [type(x.kernel) for x in program(build(bf16)).launches] == [FlashStatsKernel, BlockKernel, FlashGradKernel, FlashGradKernel]
     for arch in ("sm_80", "sm_120"):
         kinds = [type(x.kernel) for x in program(build(bf16), arch).launches]
-        assert kinds == [MmaAttentionKernel, BlockKernel, MmaGradKernel, MmaGradKernel]
+        assert kinds == [TiledKernel, BlockKernel, MmaGradKernel, MmaGradKernel]
         assert not any(n.op.name == "attention_backward" for n in run_pipeline(build(bf16, 60), cuda_target(arch)).nodes)
     assert not any(n.op.name == "attention_backward" for n in run_pipeline(build(bf16)).nodes)
     assert any(n.op.name == "attention_backward" for n in run_pipeline(build(f32)).nodes)

@@ -249,38 +249,6 @@ class FlashKernel(Kernel):
 
 
 @dataclass(eq=False)
-class MmaAttentionKernel(Kernel):
-    """Attention on `mma.sync` (see the target's `attention_mma`): `params` and `body` are the epilogue in tile IR, over 64 finished rows.
-
-    The body sees `acc` (f32, 64 rows × `d`, the head size `own` rounded up to 16), its first `row`, `head` and `batch`.
-    """
-
-    acc: Var | None = None
-    row: Var | None = None
-    head: Var | None = None
-    batch: Var | None = None
-    q: Var | None = None
-    k: Var | None = None
-    v: Var | None = None
-    mask: Var | None = None
-    bias: Var | None = None
-    logsumexps: Var | None = None  # one number per query row, for the backward pass
-    own: int = 64
-    d: int = 64
-    keys: int = 64  # keys of a stage
-    causal: bool = False
-    windowed: bool = False
-    softcap: float = 0.0
-    nan_rows: bool = False  # a row that sees nothing is NaN, not zeros
-    scale: float = 1.0
-    dtype: str = "bf16"
-
-    @property
-    def block(self) -> int:
-        return 128
-
-
-@dataclass(eq=False)
 class DecodeKernel(SimtKernel):
     """Attention of one query row per head on a block or a `cluster` (see the target's `decode`): the first `split` instructions of `body`
     run on groups of `threads` and leave

@@ -5,7 +5,6 @@ from __future__ import annotations
 from ..attention.cuda.decode import DecodeAttention
 from ..attention.cuda.flash import HopperAttention
 from ..attention.cuda.flash_backward import HopperAttentionBackward
-from ..attention.cuda.mma import MmaAttention
 from ..attention.cuda.mma_backward import MmaAttentionBackward
 from ..attention.cuda.paged import PagedDecodeAttention
 from ..attention.cuda.rope import CudaRope
@@ -108,7 +107,6 @@ CUDA_TEMPLATES: list[Template] = [
     DecodeAttention(),
     PagedDecodeAttention(),
     HopperAttention(),
-    MmaAttention(),
     TiledAttention(),
     HopperAttentionBackward(),
     MmaAttentionBackward(),

@@ -30,7 +30,7 @@ CLOCK, ISSUE = 1700.0, 3.0  # instructions of a warp in a microsecond, and warps
 STEP, COPIED = 128, 60e3  # bytes of a row in a step of K, and bytes a microsecond that TMA brings an SM out of windows
 GATHERED = 30e3  # ... that the threads of a block bring it
 LAUNCH_US = 2.0  # the time of a kernel in a graph that does next to nothing
-PRODUCTS = ("gemm", "matmul", "grouped_matmul", "conv", "attention", "flash", "gates")  # what kernels of products are called
+PRODUCTS = ("gemm", "matmul", "thin", "grouped_matmul", "conv", "attention", "flash", "mma_grad", "gates")  # names of kernels of products
 
 
 @dataclass(frozen=True)

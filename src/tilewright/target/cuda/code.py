@@ -14,7 +14,6 @@ from ...kernels.cuda.kernel import (
     DecodeKernel,
     FlashKernel,
     GemmKernel,
-    MmaAttentionKernel,
     QDotKernel,
     QFewKernel,
     QGemmKernel,
@@ -30,7 +29,6 @@ from .attention.decode import emit_decode
 from .attention.flash import emit_flash, flash_shared
 from .attention.flash_grad import emit_flash_grad, flash_grad_shared
 from .attention.flash_stats import emit_flash_stats, flash_stats_shared
-from .attention.mma import emit_attention_mma
 from .attention.mma_grad import emit_mma_grad, mma_grad_shared
 from .conv.gemm import emit_conv, emit_window_gradient
 from .conv.halo import emit_halo, halo_shared
@@ -67,8 +65,6 @@ def emit_cuda(kernel: Kernel, target: TargetSpec) -> str:
         return emit_flash_stats(kernel, target)
     if isinstance(kernel, FlashGradKernel):
         return emit_flash_grad(kernel, target)
-    if isinstance(kernel, MmaAttentionKernel):
-        return emit_attention_mma(kernel, target)
     if isinstance(kernel, MmaGradKernel):
         return emit_mma_grad(kernel, target)
     if isinstance(kernel, DecodeKernel):

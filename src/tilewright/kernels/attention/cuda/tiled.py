@@ -71,16 +71,17 @@ def fastest(sq: int, sk: int, heads: int, d: int, dv: int, cores: int) -> Config
     return min((c for c in F32 if c.rows <= rows and min(32, longest) <= c.keys <= longest and held(c) <= SHARED), key=time)
 
 
-def choose(sq: Dim, sk: Dim, heads: Dim, d: int, dv: int, item: int, cores: int) -> Config:
-    """Blocks of 128 rows where there are enough of them for the chip, else of 64 and fewer."""
+def choose(sq: Dim, sk: Dim, heads: Dim, d: int, dv: int, item: int, cores: int, *, tall: bool = True) -> Config:
+    """Blocks of 128 rows where there are enough of them for the chip (and `wgmma` multiplies them), else of 64 and fewer. Chips with
+    `mma.sync` alone want several blocks of an SM: blocks of 64 rows, and short tiles of keys."""
     most, longest = bounds(sq)[1], bounds(sk)[1]
     if item == 4:
         q, k, h = (x if isinstance(x, int) else 1024 for x in (sq, sk, heads))
         return fastest(q, k, h, d, dv, cores)
     d = max(padded(d), padded(dv))
-    keys = 64 if d <= 128 else 32
+    keys = 64 if d <= (128 if tall else 64) else 32
     keys = min(keys, padded(int(longest)) if longest < 64 else keys)
-    for rows, warps in ((128, 8), (64, 4), (32, 2)):
+    for rows, warps in ((128, 8), (64, 4), (32, 2))[not tall :]:
         blocks = heads * ceildiv(sq, rows) if isinstance(heads, int) and isinstance(sq, int) else 2 * cores
         if most > rows // 2 and (not isinstance(blocks, int) or blocks >= 2 * cores or rows <= 64) and (d <= 128 or rows <= 64):
             return Config(rows, keys, warps)
@@ -127,7 +128,8 @@ class AttentionKernel:
         self.dtype = self.wide if mixed else q.type.dtype  # the dtype of the products
         item = self.dtype.itemsize
         self.d, self.dp = padded(depth), padded(dv)
-        self.config = choose(self.sq, self.sk, product([self.batch, self.heads]), depth, dv, item, target.cores)
+        self.config = choose(self.sq, self.sk, product([self.batch, self.heads]), depth, dv, item, target.cores,
+                             tall=target.cpu == "sm_90a")
         self.call = Call("attention", region.name)
         self.vectors: dict[str, int] = {}
         self._bind(q, k, v)

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 
 from ....kernels.attention.cuda.flash_kernels import FlashGradKernel, FlashStatsKernel, MmaGradKernel
 from ....kernels.conv.cuda.kernels import HaloKernel, PatchKernel
-from ....kernels.cuda.kernel import DecodeKernel, FlashKernel, GemmKernel, MmaAttentionKernel, QFewKernel, QGemmKernel, TensorMap
+from ....kernels.cuda.kernel import DecodeKernel, FlashKernel, GemmKernel, QFewKernel, QGemmKernel, TensorMap
 from ....tile.ir import Kernel, ViewType
 from ..attention import flash, flash_finish, flash_grad, flash_stats
-from ..attention import mma as attention_mma
 from ..attention import mma_grad as attention_mma_grad
 from ..conv import halo as conv_halo
 from ..conv import patch as conv_patch
@@ -41,10 +40,6 @@ def small_launch(kernel: Kernel, text: str) -> Launch | None:
         return _grad(kernel, text)
     if isinstance(kernel, HaloKernel):
         return Launch(_words(text, ()), _same(kernel.block), cells=conv_halo.places(kernel))
-    if isinstance(kernel, MmaAttentionKernel):
-        keys = 6 * kernel.keys
-        words = _words(text, attention_mma.WORDS, sq=64, sk=keys, offset=keys - 64, window=keys)
-        return Launch(words, _same(kernel.block), cells=((0, 2 * kernel.keys * attention_mma.pitch(kernel)),))
     if isinstance(kernel, MmaGradKernel):
         rows = 6 * kernel.tile
         words = _words(text, attention_mma_grad.WORDS, sq=rows, sk=rows, offset=0, window=rows, padded=rows)

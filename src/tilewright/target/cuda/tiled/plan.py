@@ -245,7 +245,8 @@ class _Planner:
         left_shape = self._stage(left, left_transposed if bytes_ else None) if loaded else None
         if kind in ("mma", "tf32") and not bytes_ and self._takes_wgmma(i, left_shape, right_shape, right_transposed):
             kind = "wgmma" if kind == "mma" else "wgmma_tf32"
-        down, across = self._split(acc.shape, kind, self._feeds_rows(i))
+        chained = self._feeds_rows(i) or (kind == "mma" and not bytes_ and self._comes_from_product(i.operands[0]))
+        down, across = self._split(acc.shape, kind, chained)
         if kind != "fma":
             layout = fragment(acc.shape, down, across)
         else:  # the right operand's columns are neighbours in memory: so are a thread's
@@ -327,6 +328,11 @@ class _Planner:
                     return True
                 stack += [r for r in u.results if isinstance(r.type, TileType) and len(r.type.shape) == 2]
         return False
+
+    def _comes_from_product(self, x: Operand) -> bool:
+        """A left operand is computed from sums of another product, whose rows then stay in the registers where they are."""
+        made = self.made.get(x) if isinstance(x, Var) else None
+        return made is not None and (made.op == "mma" or (made.op in ELEMENTWISE and any(map(self._comes_from_product, made.operands))))
 
     def _split(self, shape: tuple[int, ...], kind: str, chained: bool) -> tuple[int, int]:
         rows, columns = shape
