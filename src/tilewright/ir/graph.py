@@ -1,7 +1,7 @@
 """The graph: nodes in topological order, each an op applied to values, with one or more typed outputs."""
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..core.dims import Symbol, symbols
@@ -183,6 +183,27 @@ class Graph:
         """Become a function like `source`: its inputs, outputs, donations and symbols, with values looked up in env."""
         self.inputs, self.outputs = [env[v] for v in source.inputs], [env[v] for v in source.outputs]
         self.donated, self.call_symbols = dict(source.donated), source.call_symbols
+
+
+Change = Callable[[Node, Graph, dict[Value, Value]], Value | Sequence[Value] | None]
+
+
+def exchanged(graph: Graph, change: Change) -> Graph:
+    """A copy of a graph with other nodes. `change(node, new, env)` appends to the new graph and gives what stands for the node's results
+    there; None copies the node, an empty sequence leaves it out. `env` has what stands for the values before, and new nodes have the
+    node's place."""
+    new, env = Graph(graph.name), dict[Value, Value]()
+    for n in graph.nodes:
+        new.place = n.place
+        made = change(n, new, env)
+        new.place = ""
+        if made is None:
+            graph.copy_into(new, env, [n])
+        else:
+            results = (made,) if isinstance(made, Value) else made
+            env.update(zip(n.values, results, strict=len(results) > 0))
+    new.take_ends(graph, env)
+    return new
 
 
 def complaint(op: Op, operands: Sequence[Value], rule: str) -> str:

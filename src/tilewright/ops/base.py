@@ -18,7 +18,7 @@ from ..core.errors import ParseError, UnsupportedError
 from ..core.exact import fields_key, same
 from ..core.places import within
 from ..core.target_spec import TargetSpec
-from ..ir.graph import Graph, Node, Value
+from ..ir.graph import Graph, Node, Value, exchanged
 from ..ir.layout import Layout
 from ..ir.types import TensorType
 from .tiles import TileBuilder
@@ -260,12 +260,8 @@ def _bind_graph(graph: Graph, env: Mapping[str, Dim]) -> Graph:
     ops = [n.op.bind(env) for n in graph.nodes]
     if all(op is n.op for op, n in zip(ops, graph.nodes, strict=True)):
         return graph
-    new, values = Graph(graph.name), dict[Value, Value]()
-    for n, op in zip(graph.nodes, ops, strict=True):
-        copy = new.add(op, *(values[v] for v in n.operands), name=n.name, place=n.place)
-        values.update(zip(n.values, copy.values, strict=True))
-    new.take_ends(graph, values)
-    return new
+    bound = dict(zip(graph.nodes, ops, strict=True))
+    return exchanged(graph, lambda n, new, values: new.add(bound[n], *(values[v] for v in n.operands), name=n.name, place=n.place).values)
 
 
 def name_origin(made: Sequence[Node], origin: Node) -> None:

@@ -1,11 +1,12 @@
 """On a GPU, attention of one query row appends the row's key and value to their caches itself: no launches for a rope and two copies."""
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from .. import ops as o
-from ..ir.graph import Graph, Node, Value
+from ..ir.graph import Graph, Node, Value, exchanged
 from .base import Log, Pass
 
 
@@ -51,15 +52,15 @@ class CacheAttention(Pass):
         if not found:
             return graph
         gone = {x for appends in found.values() for a in appends for x in a.nodes}
-        new, env = Graph(graph.name), dict[Value, Value]()
-        for n in graph.nodes:
-            if n in found:
-                self.region(new, env, n, found[n])
-                log.hit("caches", len(found[n]))
-            elif n not in gone:
-                graph.copy_into(new, env, [n])
-        new.take_ends(graph, env)
-        return new
+
+        def change(n: Node, new: Graph, env: dict[Value, Value]) -> Sequence[Value] | None:
+            if n not in found:
+                return () if n in gone else None
+            self.region(new, env, n, found[n])
+            log.hit("caches", len(found[n]))
+            return ()
+
+        return exchanged(graph, change)
 
     def appends(self, graph: Graph, n: Node, users: dict[Value, list[Node]]) -> list[Append] | None:
         """The rows appended to keys and values; for a cache in eight bits their quantized values, then their scales."""

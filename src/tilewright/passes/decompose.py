@@ -8,7 +8,7 @@ import numpy as np
 
 from ..core.dtypes import compute_dtype, f64, i32
 from ..core.target_spec import TargetSpec
-from ..ir.graph import Graph, Value
+from ..ir.graph import Graph, Node, Value, exchanged
 from ..ops import functions as F
 from ..ops.attention.forward import Attention
 from ..ops.base import name_origin
@@ -29,31 +29,27 @@ class Decompose(Pass):
 
     def run(self, graph: Graph, log: Log) -> Graph:
         while any(n.op.decomposes(n.operands, self.target) for n in graph.nodes):
-            new, env = Graph(graph.name), dict[Value, Value]()
-            for n in graph.nodes:
-                if not n.op.decomposes(n.operands, self.target):
-                    graph.copy_into(new, env, [n])
-                    continue
-                log.hit(n.op.name)
-                before, new.place = len(new.nodes), n.place
-                operands = [env[v] for v in n.operands]
-                if isinstance(n.op, IntMatmul) and self.target is not None and self.target.kind == "cuda":
-                    made: Any = Matmul(transpose_b=n.op.transpose_b, dtype=i32)(*operands)  # tensor cores read quantized values as they lie
-                elif isinstance(n.op, Std) or (isinstance(n.op, Var) and n.op.correction):  # norms take theirs over n, in f32
-                    x = operands[0]
-                    on_gpu = self.target is not None and self.target.kind == "cuda"
-                    wide = compute_dtype(x.dtype) if on_gpu else f64  # squares leave the range of f32 long before their root does
-                    made = F.cast(n.op.decompose(F.cast(x, wide)), x.dtype)
-                elif isinstance(n.op, Attention):
-                    made = in_products(n.op, *operands)
-                else:
-                    made = n.op.decompose(*operands)
-                new.place = ""
-                name_origin(new.nodes[before:], n)
-                env.update(zip(n.values, made if isinstance(made, tuple) else (made,), strict=True))
-            new.take_ends(graph, env)
-            graph = new
+            graph = exchanged(graph, lambda n, new, env: self.parts(n, new, env, log))
         return graph
+
+    def parts(self, n: Node, new: Graph, env: dict[Value, Value], log: Log) -> Any:
+        if not n.op.decomposes(n.operands, self.target):
+            return None
+        log.hit(n.op.name)
+        before, operands = len(new.nodes), [env[v] for v in n.operands]
+        on_gpu = self.target is not None and self.target.kind == "cuda"
+        if isinstance(n.op, IntMatmul) and on_gpu:
+            made: Any = Matmul(transpose_b=n.op.transpose_b, dtype=i32)(*operands)  # tensor cores read quantized values as they lie
+        elif isinstance(n.op, Std) or (isinstance(n.op, Var) and n.op.correction):  # norms take theirs over n, in f32
+            x = operands[0]
+            wide = compute_dtype(x.dtype) if on_gpu else f64  # squares leave the range of f32 long before their root does
+            made = F.cast(n.op.decompose(F.cast(x, wide)), x.dtype)
+        elif isinstance(n.op, Attention):
+            made = in_products(n.op, *operands)
+        else:
+            made = n.op.decompose(*operands)
+        name_origin(new.nodes[before:], n)
+        return made
 
 
 def in_products(op: Attention, q: Value, k: Value, v: Value, *rest: Value) -> Value:

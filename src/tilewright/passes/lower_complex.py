@@ -1,10 +1,11 @@
 """Complex numbers become real and imaginary parts, so that nothing behind this pass knows them."""
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..ir.graph import Graph, Value
+from ..ir.graph import Graph, Node, Value, exchanged
 from ..ops.complex.parts import Complex, Imag, Real, ViewAsComplex, join, parts
 from ..ops.complex.rules import has_complex, lowered
 from .base import Log, Pass
@@ -20,19 +21,16 @@ class LowerComplex(Pass):
     def run(self, graph: Graph, log: Log) -> Graph:
         if not any(v.dtype.kind == "c" for n in graph.nodes for v in n.values):
             return graph
-        new, env = Graph(graph.name), dict[Value, Value]()
-        for n in graph.nodes:
-            operands = tuple(env[v] for v in n.operands)
-            new.place = n.place
+
+        def change(n: Node, new: Graph, env: dict[Value, Value]) -> Value | Sequence[Value] | None:
             if isinstance(n.op, (Real, Imag)):
-                env[n.value] = self.part(operands[0], n.op)
-            elif has_complex(n):
-                log.hit(n.op.name)
-                env.update(zip(n.values, lowered(n.op, operands, new), strict=True))
-            else:
-                graph.copy_into(new, env, [n])
-        new.place = ""
-        new.take_ends(graph, env)
+                return self.part(env[n.operands[0]], n.op)
+            if not has_complex(n):
+                return None
+            log.hit(n.op.name)
+            return lowered(n.op, tuple(env[v] for v in n.operands), new)
+
+        new = exchanged(graph, change)
         new.outputs = [self.whole(v) for v in new.outputs]
         return new
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 from .. import ops as o
 from ..core.dims import bounds, product
 from ..core.dtypes import bf16, f16, f32
-from ..ir.graph import Graph, Node, Value
+from ..ir.graph import Graph, Node, Value, exchanged
 from ..ir.types import TensorType
 from ..ops.packed.quant_dot import FORMATS, GPU_FORMATS, GROUPED
 from .base import Log, Pass
@@ -30,21 +30,19 @@ class LowerQuantized(Pass):
     def run(self, graph: Graph, log: Log) -> Graph:
         if not any(isinstance(n.op, (o.QMatmul, o.QExperts)) for n in graph.nodes):
             return graph
-        new, env = Graph(graph.name), dict[Value, Value]()
         quantized: dict[Value, tuple[Value, ...]] = {}
-        for n in graph.nodes:
+
+        def change(n: Node, new: Graph, env: dict[Value, Value]) -> Value | None:
             made = None
             if isinstance(n.op, o.QMatmul):
                 made = self.lowered(n, new, env, quantized)
             elif isinstance(n.op, o.QExperts):
                 made = self.experts(n, env, quantized)
-            if made is None:
-                graph.copy_into(new, env, [n])
-            else:
+            if made is not None:
                 log.hit(made.op.name)
-                env[n.values[0]] = made
-        new.take_ends(graph, env)
-        return new
+            return made
+
+        return exchanged(graph, change)
 
     def lowered(self, n: Node, new: Graph, env: dict[Value, Value], quantized: dict[Value, tuple[Value, ...]]) -> Value | None:
         op, x, w = n.op, n.operands[0], n.operands[1]

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from .. import ops as o
 from ..core.dtypes import bf16, compute_dtype, f16, f32
-from ..ir.graph import Graph, Node, Value, replace_values
+from ..ir.graph import Graph, Node, Value, exchanged, replace_values
 from ..ir.rewrite import sort_nodes
 from ..ops import functions as F
 from ..ops.matmul.contractions import Matmul
@@ -107,17 +107,10 @@ class SplitLongProducts(Pass):
     cores: int = 1
 
     def run(self, graph: Graph, log: Log) -> Graph:
-        if not any(self.parts(n) > 1 for n in graph.nodes):
-            return graph
-        new, env = Graph(graph.name), dict[Value, Value]()
-        for n in graph.nodes:
-            parts = self.parts(n)
-            if parts == 1:
-                graph.copy_into(new, env, [n])
-                continue
-            op = n.op
-            assert isinstance(op, Matmul)
-            new.place = n.place
+        def change(n: Node, new: Graph, env: dict[Value, Value]) -> Value | None:
+            op, parts = n.op, self.parts(n)
+            if parts == 1 or not isinstance(op, Matmul):
+                return None
             a, b = (env[v] for v in n.operands)
             wide = compute_dtype(n.value.dtype)  # what 16-bit floats leave their products as is not rounded
             if 1 in n.value.shape:
@@ -128,11 +121,10 @@ class SplitLongProducts(Pass):
                 a, b = split(a, parts, 0 if op.transpose_a else 1), split(b, parts, 1 if op.transpose_b else 0)
                 made = F.matmul(a, b, transpose_a=op.transpose_a, transpose_b=op.transpose_b, alpha=op.alpha)
                 total = F.sum_(F.cast(made, wide), (0,))
-            env[n.value] = F.cast(total, n.value.dtype)
-            new.place = ""
             log.hit(op.name)
-        new.take_ends(graph, env)
-        return new
+            return F.cast(total, n.value.dtype)
+
+        return exchanged(graph, change) if any(self.parts(n) > 1 for n in graph.nodes) else graph
 
     def parts(self, n: Node) -> int:
         """How many parts the rows are cut into; 1: the product stays."""

@@ -7,7 +7,7 @@ from itertools import permutations
 from typing import ClassVar, NamedTuple
 
 from ..core.dims import bounds, product
-from ..ir.graph import Graph, Node, Value
+from ..ir.graph import Graph, Node, Value, exchanged
 from ..ir.layout import Layout
 from ..ops import functions as F
 from ..ops.index.indexing import Gather
@@ -57,22 +57,19 @@ class OrderScatters(Pass):
     def run(self, graph: Graph, log: Log) -> Graph:
         if not any(self.suits(n) for n in graph.nodes):
             return graph
-        new, env, users = Graph(graph.name), dict[Value, Value](), graph.users()
-        for n in graph.nodes:
+        users = graph.users()
+
+        def change(n: Node, new: Graph, env: dict[Value, Value]) -> Value | None:
             if not self.suits(n):
-                graph.copy_into(new, env, [n])
-                continue
-            new.place = n.place
+                return None
+            log.hit(n.op.name)
             x, ids, updates = (env[v] for v in n.operands)
             found = messages(n, users, graph.outputs) if isinstance(n.op, ScatterRows) else None
             if found is not None:
-                env[n.value] = self.messages(n, x, ids, found, [env[v] for v in found.operands])
-            else:
-                env[n.value] = (self.along if isinstance(n.op, ScatterAlong) else self.ordered)(n, x, ids, updates)
-            new.place = ""
-            log.hit(n.op.name)
-        new.take_ends(graph, env)
-        return new
+                return self.messages(n, x, ids, found, [env[v] for v in found.operands])
+            return (self.along if isinstance(n.op, ScatterAlong) else self.ordered)(n, x, ids, updates)
+
+        return exchanged(graph, change)
 
     def suits(self, n: Node) -> bool:
         if isinstance(n.op, ScatterAlong):

@@ -6,7 +6,7 @@ from math import prod
 from typing import ClassVar
 
 from ..core.dims import Dim
-from ..ir.graph import Graph, Node, Value
+from ..ir.graph import Graph, Node, Value, exchanged
 from ..ops import functions as F
 from ..ops.matmul.contractions import Conv
 from .base import Log, Pass
@@ -24,22 +24,17 @@ class ResultsInEights(Pass):
     name: ClassVar[str] = "results-in-eights"
 
     def run(self, graph: Graph, log: Log) -> Graph:
-        if not any(self.suits(n) for n in graph.nodes):
-            return graph
-        new, env = Graph(graph.name), dict[Value, Value]()
-        for n in graph.nodes:
+        def change(n: Node, new: Graph, env: dict[Value, Value]) -> Value | None:
             if not self.suits(n):
-                graph.copy_into(new, env, [n])
-                continue
+                return None
             x, w = (env[v] for v in n.operands)
             results = n.value.shape[1]
             assert isinstance(results, int)
             zeros = F.full(new, (-results % EIGHT, *w.shape[1:]), 0.0, w.dtype)
-            made: Value = n.op(x, F.concat([w, zeros], 0), place=n.place)
-            env[n.value] = F.slice_(made, 1, 0, results)
             log.hit(n.op.name)
-        new.take_ends(graph, env)
-        return new
+            return F.slice_(n.op(x, F.concat([w, zeros], 0)), 1, 0, results)
+
+        return exchanged(graph, change) if any(self.suits(n) for n in graph.nodes) else graph
 
     def suits(self, n: Node) -> bool:
         op = n.op

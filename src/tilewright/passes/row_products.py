@@ -8,13 +8,13 @@ layer is one launch.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 from .. import ops as o
 from ..core.dims import product
-from ..ir.graph import Graph, Node, Value, replace_values
+from ..ir.graph import Graph, Node, Value, exchanged, replace_values
 from ..ir.rewrite import sort_nodes
 from .base import Log, Pass
 from .merge_matmuls import READERS
@@ -145,28 +145,28 @@ class RowRegion:
             made = list(self.body.add(n.op, *given, name=n.name, place=n.place).values)
         self.inner.update(zip(n.values, made, strict=True))
 
+    def closed(self, members: Sequence[Node], new: Graph, env: Mapping[Value, Value], name: str) -> Sequence[Value]:
+        """The region with these nodes as one of the new graph, with the results of the last."""
+        for m in members:
+            self.take(m)
+        self.body.outputs = [self.inner[v] for v in members[-1].values]
+        return new.add(o.Fused(body=self.body), *(env[v] for v in self.operands), name=name).values
+
 
 def with_regions(graph: Graph, found: Mapping[Node, T], partner: Mapping[Node, Node], begin: Callable[[RowRegion, T], None],
                  hit: Callable[[int], None]) -> Graph:
     """The graph with a region for every node of `found`, which takes its partner along; `begin` puts in what makes the row."""
     taken = set(partner.values())
-    new, env = Graph(graph.name), dict[Value, Value]()
-    for n in graph.nodes:
-        if n in taken:
-            continue
+
+    def change(n: Node, new: Graph, env: dict[Value, Value]) -> Sequence[Value] | None:
         if n not in found:
-            graph.copy_into(new, env, [n])
-            continue
+            return () if n in taken else None
         region, members = RowRegion(n.name), [partner[n], n] if n in partner else [n]
         begin(region, found[n])
-        for m in members:
-            region.take(m)
-        region.body.outputs = [region.inner[n.values[0]]]
-        made = new.add(o.Fused(body=region.body), *(env[v] for v in region.operands), name=f"{n.name}_row", place=n.place)
-        env[n.values[0]] = made.values[0]
         hit(len(members))
-    new.take_ends(graph, env)
-    return new
+        return region.closed(members, new, env, f"{n.name}_row")
+
+    return exchanged(graph, change)
 
 
 @dataclass(frozen=True)
@@ -188,22 +188,14 @@ class GateProducts(Pass):
         if not found:
             return graph
         gone = {n for pair in found.values() for n in pair}
-        new, env = Graph(graph.name), dict[Value, Value]()
-        for n in graph.nodes:
-            if n in gone:
-                continue
+
+        def change(n: Node, new: Graph, env: dict[Value, Value]) -> Sequence[Value] | None:
             if n not in found:
-                graph.copy_into(new, env, [n])
-                continue
-            region = RowRegion(n.name)
-            for member in (*found[n], n):
-                region.take(member)
-            region.body.outputs = [region.inner[v] for v in n.values]
-            made = new.add(o.Fused(body=region.body), *(env[v] for v in region.operands), name=f"{n.name}_gates", place=n.place)
-            env.update(zip(n.values, made.values, strict=True))
+                return () if n in gone else None
             log.hit("gates")
-        new.take_ends(graph, env)
-        return new
+            return RowRegion(n.name).closed([*found[n], n], new, env, f"{n.name}_gates")
+
+        return exchanged(graph, change)
 
     def suits(self, n: Node) -> bool:
         """A product of 2 to `rows` rows of floats with a matrix of known size whose rows lie along K."""

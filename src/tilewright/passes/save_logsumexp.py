@@ -2,11 +2,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any, ClassVar
 
 from ..core.exact import fields_key
-from ..ir.graph import Graph, Node, Value
+from ..ir.graph import Graph, Node, Value, exchanged
 from ..ops.attention.backward import AttentionBackward, AttentionSaved, fits
 from ..ops.attention.forward import Attention
 from .base import Log, Pass
@@ -34,25 +34,22 @@ class SaveLogSumExp(Pass):
                     pairs[n] = forward
         if not pairs:
             return graph
-        new, env, sums = Graph(graph.name), dict[Value, Value](), dict[Node, tuple[Value, ...]]()
-        forwards = set(pairs.values())
-        for n in graph.nodes:
-            if n in forwards:
-                assert isinstance(n.op, Attention)
-                sums[n] = _saved(new, n.op, [env[v] for v in n.operands], n)
-                env[n.value] = sums[n][0]
-            elif n in pairs:
-                assert isinstance(n.op, AttentionBackward)
-                before, operands = pairs[n], [env[v] for v in n.operands]
-                saved = sums[before] if before is not None else _saved(new, n.op.forward, operands[:-1], n)
-                op = AttentionBackward(**{**n.op.attrs(), "saved": True})
-                made = new.add(op, *operands[:-1], *saved, operands[-1], name=n.name, place=n.place)
-                env.update(zip(n.values, made.values, strict=True))
-                log.hit("attention")
-            else:
-                graph.copy_into(new, env, [n])
-        new.take_ends(graph, env)
-        return new
+        sums, forwards = dict[Node, tuple[Value, ...]](), set(pairs.values())
+
+        def change(n: Node, new: Graph, env: dict[Value, Value]) -> Value | Sequence[Value] | None:
+            operands = [env[v] for v in n.operands]
+            if n in forwards and isinstance(n.op, Attention):
+                sums[n] = _saved(new, n.op, operands, n)
+                return sums[n][0]
+            if n not in pairs or not isinstance(n.op, AttentionBackward):
+                return None
+            before = pairs[n]
+            saved = sums[before] if before is not None else _saved(new, n.op.forward, operands[:-1], n)
+            op = AttentionBackward(**{**n.op.attrs(), "saved": True})
+            log.hit("attention")
+            return new.add(op, *operands[:-1], *saved, operands[-1], name=n.name, place=n.place).values
+
+        return exchanged(graph, change)
 
 
 def _saved(new: Graph, op: Attention, operands: list[Value], n: Node) -> tuple[Value, ...]:

@@ -18,7 +18,7 @@ from ..core.pytree import LEAF, Spec
 from ..core.signature import Signature, Slot
 from ..core.target_spec import TargetSpec
 from ..core.tensors import is_tensor
-from ..ir.graph import Graph, Value
+from ..ir.graph import Graph, Value, exchanged
 from ..ops import functions as F
 from ..runtime.session import Session
 from ..training.scaled_blocks import pack_scaled
@@ -532,15 +532,11 @@ def _good(layers: Sequence[Layer], found: Mapping[Layer, tuple[float, Any]], mos
 
 
 def _packed(graph: Graph, layers: Mapping[Any, Layer], packed: Any) -> Graph:
-    new, env = Graph(graph.name), dict[Value, Value]()
-    for n in graph.nodes:
+    def change(n: Any, new: Graph, env: dict[Value, Value]) -> Value | None:
         layer = layers.get(n)
-        if layer is None:
-            graph.copy_into(new, env, [n])
-        else:
-            env[n.value] = F.cast(packed(new, layer, env[layer.x]), n.types[0].dtype)
-    new.take_ends(graph, env)
-    return new
+        return None if layer is None else F.cast(packed(new, layer, env[layer.x]), n.types[0].dtype)
+
+    return exchanged(graph, change)
 
 
 def _report(layers: Sequence[Layer], others: Sequence[tuple[str, str, str]], chosen: set[Layer], found: Mapping[Layer, tuple[float, Any]],

@@ -17,6 +17,7 @@ from ...ops.attention.backward import AttentionBackward as AttentionBackwardOp
 from ...tile.builder import Ix, Tile, View
 from ..call import Call
 from ..launch import Launch
+from ..loops import unrolled
 from ..pointwise.pointwise import unravel
 from ..region import Region
 from ..template import Reason, Template, region_bytes, region_flops
@@ -273,16 +274,9 @@ class Backward:
                 right = b.load(self.k, (self.bi, self.kvh, i, c), (1, width), limit=limit)
                 return b.mma(b.load(self.ds, (row, i), (ROWS, 1)), right, acc)
 
-            whole = lo + (hi - lo) // 4 * 4
-            with b.loop(lo, whole, 4, [b.full((ROWS, width), 0.0, self.dtype)]) as loop:
-                acc = loop.carried[0]
-                for u in range(4):
-                    acc = step(loop.index + u, acc)
-                loop.next(acc)
-            with b.loop(whole, hi, 1, loop.results) as tail:
-                tail.next(step(tail.index, tail.carried[0]))
+            total = unrolled(b, lo, hi, b.full((ROWS, width), 0.0, self.dtype), step)
             inside = (self.sq - first - row, left)
-            b.store(self.outs[0], (self.bi, head, first + row, c), tail.results[0] * self.op.scale, limit=inside)
+            b.store(self.outs[0], (self.bi, head, first + row, c), total * self.op.scale, limit=inside)
 
     # --- sums over rows -------------------------------------------------------------------------------------------------
     def _add_products(self, key: Ix, rows: Ix | int, source: View, right: View, sums: View, d: int) -> None:

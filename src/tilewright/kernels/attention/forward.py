@@ -23,6 +23,7 @@ from ...ops.attention.q8_cache import Q8Attention as Q8AttentionOp
 from ...tile.builder import Ix, Tile, View
 from ..call import Call
 from ..launch import Buffer, Launch
+from ..loops import unrolled
 from ..matmul.tiling import for_each_tile, leaves_of_epilogue, tile_heights
 from ..pointwise.copies import copy_launch
 from ..pointwise.pointwise import unravel
@@ -339,17 +340,7 @@ class AttentionKernel:
         def step(i: Ix | int, acc: Tile) -> Tile:
             return self._multiply(b.load(self.p, (0, i), (rows, 1)), self._value_row(key, i, column, limit), acc)
 
-        count = self._words(key)
-        whole = count // 4 * 4
-        with b.loop(0, whole, 4, [acc]) as loop:
-            x = loop.carried[0]
-            for u in range(4):
-                x = step(loop.index + u, x)
-            loop.next(x)
-        with b.loop(whole, count, 1, loop.results) as tail:
-            tail.next(step(tail.index, tail.carried[0]))
-        out: Tile = tail.results[0]
-        return out
+        return unrolled(b, 0, self._words(key), acc, step)
 
     def _multiply(self, left: Tile, right: Tile, acc: Tile) -> Tile:
         return self.call.b.mma(left, right, acc)

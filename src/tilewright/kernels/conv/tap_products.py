@@ -12,6 +12,7 @@ from ...ops.matmul.tap_products import TapProducts as TapProductsOp
 from ...tile.builder import Ix, Tile
 from ..call import Call
 from ..launch import Buffer, Launch
+from ..loops import in_tiles
 from ..pointwise.copies import copy_launch, fill_launch
 from ..pointwise.pointwise import unravel
 from ..region import Operand, Region, narrow, widen
@@ -55,24 +56,17 @@ class TapProductsTemplate(Template):
         def sums(taps: range) -> None:
             zeros = [b.full((tile,), 0.0, dtype)] * len(taps)
 
-            def step(at: list[Ix | int], i: Ix, limit: tuple[Ix | int] | None, carried: list[Tile]) -> list[Tile]:
+            def step(at: list[Ix | int], i: Ix, left: Ix | int | None, carried: list[Tile]) -> list[Tile]:
+                limit = None if left is None else (left,)
                 spots = [o * s + k * d for o, s, k, d in zip(at[1:], op.stride, tap, op.dilation, strict=False)]
                 share = widen(b, b.load(given, (at[0], channel, *at[1:], i), (tile,), limit=limit))
                 along = (at[0], channel, *spots, i)
                 found = (b.load(data, (*along, k * op.dilation[-1]), (tile,), axes=(rank + 1,), limit=limit) for k in taps)
                 return [b.fma(share, widen(b, v), acc) for v, acc in zip(found, carried, strict=True)]
 
-            def line(at: list[Ix | int]) -> list[Tile]:
-                whole = sizes[-1] // tile * tile
-                with b.loop(0, whole, tile, zeros) as main:
-                    main.next(*step(at, main.index, None, main.carried))
-                with b.loop(whole, sizes[-1], tile, main.results) as tail:
-                    tail.next(*step(at, tail.index, (sizes[-1] - tail.index,), tail.carried))
-                return tail.results
-
             def nest(at: list[Ix | int], rest: list[Ix]) -> list[Tile]:
                 if not rest:
-                    return line(at)
+                    return in_tiles(b, 0, sizes[-1], tile, lambda i, left, sums: step(at, i, left, sums), zeros)
                 with b.loop(0, rest[0], 1, zeros) as loop:
                     inner = nest([*at, loop.index], rest[1:])
                     loop.next(*(x + y for x, y in zip(loop.carried, inner, strict=True)))

@@ -20,6 +20,7 @@ from ...ir.types import TensorType
 from ...ops.linalg.spectra import Eigh as EighOp
 from ...tile.builder import Ix, KernelBuilder, Tile, View
 from ..launch import Buffer, Launch
+from ..loops import in_blocks
 from ..region import Operand, Region
 from ..template import Template, region_bytes, region_flops
 from .matrices import Columns, Matrices, nothing, padded, reflection, vector
@@ -145,15 +146,6 @@ BLOCK = 4  # rows that are changed together
 FLOOR = {"f32": 1e-30, "f64": 1e-290}  # squares so small have no precision; beside elements of size 1 they do not count
 
 
-def by_blocks(b: KernelBuilder, start: Ix | int, stop: Ix, body: Callable[[Ix, int], None]) -> None:
-    """body(row, height) for rows in blocks of BLOCK, the last ones one by one."""
-    whole = start + (stop - start) // BLOCK * BLOCK
-    with b.loop(start, whole, BLOCK) as loop:
-        body(loop.index, BLOCK)
-    with b.loop(whole, stop) as loop:
-        body(loop.index, 1)
-
-
 def symmetric(b: KernelBuilder, a: View, at: list[Ix | int], rows: Columns, size: Ix) -> Tile:
     """The symmetric part of a matrix, in `rows`, divided by a power of two that makes its largest element about 1: that power (1 where
     the matrix has no size: zeros, infinities, NaN)."""
@@ -214,7 +206,7 @@ def tridiagonal(b: KernelBuilder, a: Columns, d: Columns, e: View, v: Columns, t
                 loop.next(b.fma(x, b.load(v.view, (new, loop.index), (1, width)), loop.carried[0]))
             b.store(p.view, (p_new, row), b.reduce("sum", loop.results[0]) * tau, axes=(1, 0))
 
-        by_blocks(b, first, size, rows)
+        in_blocks(b, first, size, BLOCK, rows)
         half = b.full((), -0.5, dtype) * tau * p.dot(p_new, v, new, start, size)
         p.add(p_new, half, v, new, start, size)
     last = size - 1
@@ -244,7 +236,7 @@ def product_of(b: KernelBuilder, z: Columns, v: Columns, taus: View, size: Ix) -
                 x = b.load(z.view, (row, loop.index), (height, width))
                 b.store(z.view, (row, loop.index), b.fma(factor, b.load(v.view, (k2 + 1, loop.index), (1, width)), x))
 
-        by_blocks(b, k2 + 1, size, reflect)
+        in_blocks(b, k2 + 1, size, BLOCK, reflect)
 
 # Eigenvectors of symmetric matrices from recorded reflections and rotations, on all threads.
 # Launches: one program a matrix reduces it and finds the eigenvalues, keeping what it did. Programs of the second each take some components

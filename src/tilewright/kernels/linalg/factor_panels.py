@@ -5,6 +5,7 @@ from __future__ import annotations
 from ...core.target_spec import TargetSpec
 from ...tile.builder import Ix, Tile, View
 from ..launch import Launch
+from ..loops import in_blocks, unrolled
 from ..region import Operand, Region
 from .matrices import Columns, Matrices, nothing, tile_width, vector
 
@@ -71,23 +72,11 @@ class Blocked:
 
         def tile(row: Ix | int, height: int) -> None:
             acc = b.load(view, (*at, row, column), (height, self.tile), limit=(None, limit))
-            whole = depth // 4 * 4
 
             def step(q: Ix | int, total: Tile) -> Tile:
                 a = b.load(left, (*where, row, first + q), (height, 1))
                 return b.mma(a, b.load(right, (q, 0), (1, self.tile)), total)
 
-            with b.loop(0, whole, 4, [acc]) as loop:
-                total = loop.carried[0]
-                for u in range(4):
-                    total = step(loop.index + u, total)
-                loop.next(total)
-            with b.loop(whole, depth, 1, [loop.results[0]]) as tail:
-                tail.next(step(tail.index, tail.carried[0]))
-            b.store(view, (*at, row, column), tail.results[0], limit=(None, limit))
+            b.store(view, (*at, row, column), unrolled(b, 0, depth, acc, step), limit=(None, limit))
 
-        middle = start + (stop - start) // ROWS * ROWS
-        with b.loop(start, middle, ROWS) as main:
-            tile(main.index, ROWS)
-        with b.loop(middle, stop, 1) as rest:
-            tile(rest.index, 1)
+        in_blocks(b, start, stop, ROWS, tile)

@@ -27,6 +27,7 @@ from ...ops.linalg.systems import Lu
 from ...tile.builder import Ix, KernelBuilder, Tile, View
 from ..call import report
 from ..launch import Buffer, Launch
+from ..loops import in_blocks
 from ..pointwise.copies import copy_launch
 from ..region import Operand, Region
 from ..template import Template
@@ -158,11 +159,7 @@ def factor_panel(w: Matrices, c: Columns, pivots: View, order: View, error: View
             c.each(j + 1, rows, lambda i: c.put(j, i, c.get(j, i) / safe))
             with b.loop(j + 1, end) as column:
                 c.add(column.index, -c.one(column.index, j), c, j, j + 1, rows)
-        whole = end + (count - end) // SIDE * SIDE
-        with b.loop(end, whole, SIDE) as column:
-            _behind(c, column.index, SIDE, begin, rows)
-        with b.loop(whole, count) as column:
-            _behind(c, column.index, 1, begin, rows)
+        in_blocks(b, end, count, SIDE, lambda column, side: _behind(c, column, side, begin, rows))
 
 
 def _behind(c: Columns, column: Ix, side: int, begin: Ix, rows: Ix | int) -> None:

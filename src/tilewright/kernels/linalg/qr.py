@@ -18,6 +18,7 @@ from ...ops.linalg.factors import Geqrf as GeqrfOp
 from ...ops.linalg.factors import Qr as QrOp
 from ...tile.builder import Ix, KernelBuilder, Tile, View
 from ..launch import Buffer, Launch
+from ..loops import in_blocks
 from ..pointwise.copies import copy_launch
 from ..region import Operand, Region
 from ..template import Template, region_bytes, region_flops
@@ -138,11 +139,7 @@ class BlockedQr:
             old = b.load(block, (row, 0), (height, self.tile))
             b.store(block, (row, 0), self._accumulate(b, rows_of_v, multiplied, 0, PANEL, row, old))
 
-        whole = first + (rows - first) // ROWS * ROWS
-        with b.loop(first, whole, ROWS) as loop:
-            add(loop.index, ROWS)
-        with b.loop(whole, rows) as loop:
-            add(loop.index, 1)
+        in_blocks(b, first, rows, ROWS, add)
 
     def _scratch(self, b: KernelBuilder) -> tuple[View, tuple[View, View]]:
         sums = b.scratch(self.dtype, (PANEL, self.tile)), b.scratch(self.dtype, (PANEL, self.tile))

@@ -12,6 +12,7 @@ from ...core.target_spec import TargetSpec
 from ...ops.linalg.systems import TriangularSolve as SolveOp
 from ...tile.builder import Ix, Tile
 from ..launch import Launch
+from ..loops import unrolled
 from ..matmul.tiling import for_each_tile, tile_heights
 from ..region import Region
 from ..template import Template, region_bytes, region_flops
@@ -50,21 +51,13 @@ class TriangularSolveTemplate(Template):
         done = b.scratch(dtype, (n, width))  # negated
 
         def rows(first: Ix | int, height: int) -> None:
-            whole = first // 4 * 4
-
             def step(q: Ix | int, total: Tile) -> Tile:
                 return b.mma(b.load(av, (*at, first, q), (height, 1)), b.load(done, (q, 0), (1, width)), total)
 
-            with b.loop(0, whole, 4, [b.load(bv, (*at, first, start), (height, width), limit=limit)]) as loop:
-                total = loop.carried[0]
-                for u in range(4):
-                    total = step(loop.index + u, total)
-                loop.next(total)
-            with b.loop(whole, first, 1, [loop.results[0]]) as tail:
-                tail.next(step(tail.index, tail.carried[0]))
+            right = unrolled(b, 0, first, b.load(bv, (*at, first, start), (height, width), limit=limit), step)
             solved: list[Tile] = []
             for r in range(height):
-                x = b.extract(tail.results[0], (r, 0), (1, width))
+                x = b.extract(right, (r, 0), (1, width))
                 for s, other in enumerate(solved):
                     x = b.fma(b.load(av, (*at, first + r, first + s), (1, 1)), other, x)
                 if not op.unit:

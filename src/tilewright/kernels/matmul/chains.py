@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ...tile.builder import Ix, KernelBuilder, Tile
+from ..loops import unrolled
 from ..quant.words import Words
 
 CHAIN = 64  # part of the numerics, not of the tuning: every kernel that multiplies with FMA sums like this
@@ -33,22 +34,7 @@ def accumulate_chains(
 
     def chain(first: Ix | int, count: Ix | int) -> Tile:
         """`count` updates from zero; no tail where that is a known multiple of the unrolling."""
-        last = first + count
-        main = last if isinstance(count, int) else first + count // unroll * unroll
-        with b.loop(first, main, unroll, [b.full((rows, width), 0.0, total.dtype)], nonempty=isinstance(count, int)) as loop:
-            acc = loop.carried[0]
-            if fetch is not None:
-                fetch(loop.index)
-            for u in range(unroll):
-                acc = at(loop.index + u, acc)
-            loop.next(acc)
-        if isinstance(count, int):
-            found: Tile = loop.results[0]
-            return found
-        with b.loop(main, last, 1, [loop.results[0]]) as tail:
-            tail.next(at(tail.index, tail.carried[0]))
-        found = tail.results[0]
-        return found
+        return unrolled(b, first, first + count, b.full((rows, width), 0.0, total.dtype), at, unroll, fetch, whole=isinstance(count, int))
 
     whole = stop if whole_chains else start + (stop - start) // length * length
     with b.loop(start, whole, length, [total]) as chains:
@@ -72,15 +58,4 @@ def accumulate_words(
     unroll: int = 4,
 ) -> Tile:
     """total + the K range of words. Sums of integers are exact in any order: one run, no chains."""
-    main = start + (stop - start) // unroll * unroll
-    with b.loop(start, main, unroll, [total]) as loop:
-        acc = loop.carried[0]
-        if fetch is not None:
-            fetch(loop.index)
-        for u in range(unroll):
-            acc = words.dot(b, left(loop.index + u), right(loop.index + u), acc)
-        loop.next(acc)
-    with b.loop(main, stop, 1, [loop.results[0]]) as tail:
-        tail.next(words.dot(b, left(tail.index), right(tail.index), tail.carried[0]))
-    out: Tile = tail.results[0]
-    return out
+    return unrolled(b, start, stop, total, lambda i, acc: words.dot(b, left(i), right(i), acc), unroll, fetch)

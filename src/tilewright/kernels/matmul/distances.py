@@ -12,6 +12,7 @@ from ...ops.matmul.contractions import PairSums as PairSumsOp
 from ...tile.builder import Ix, Tile
 from ..call import Call
 from ..launch import Launch
+from ..loops import in_blocks
 from ..pointwise.pointwise import unravel
 from ..region import Region, narrow, widen
 from ..template import Template, region_bytes, region_flops
@@ -70,11 +71,7 @@ class PairSumsTemplate(Template):
                     before = b.load(totals, (start + r, 0), (width,))
                     b.store(totals, (start + r, 0), b.binary("max" if power == math.inf else "add", before, total))
 
-            whole = bottom // ROWS * ROWS
-            with b.loop(0, whole, ROWS) as group:
-                rows(group.index, ROWS)
-            with b.loop(whole, bottom) as rest:
-                rows(rest.index, 1)
+            in_blocks(b, 0, bottom, ROWS, rows)
         with b.loop(0, bottom) as out:
             made = narrow(b, b.load(totals, (out.index, 0), (width,)), y.type.dtype)
             b.store(goal, (*at, top + out.index, column), made, limit=(n - column,))

@@ -17,6 +17,7 @@ from ...ir.layout import Layout
 from ...ops.matmul.contractions import Matmul as MatmulOp
 from ...tile.builder import Ix, Tile
 from ..launch import Launch
+from ..loops import in_tiles
 from ..pointwise.pointwise import unravel
 from ..region import Region
 from ..template import Foreign, Reason, Template, region_bytes, region_flops
@@ -81,12 +82,8 @@ class DotProducts(Template):
         with b.loop(0, depth, CHAIN * lanes) as blocks, b.loop(0, COLUMNS, group) as groups:
             start, first = blocks.index, groups.index
             stop = b.minimum(start + CHAIN * lanes, depth)
-            whole = start + (stop - start) // lanes * lanes
-            with b.loop(start, whole, lanes, [b.full((lanes,), 0.0, p.dtype) for _ in range(group * m)]) as loop:
-                loop.next(*part(loop.index, first, None, list(loop.carried)))
-            with b.loop(whole, stop, lanes, loop.results) as tail:  # at most once
-                tail.next(*part(tail.index, first, stop - whole, list(tail.carried)))
-            for j, total in enumerate(tail.results):
+            zeros = [b.full((lanes,), 0.0, p.dtype) for _ in range(group * m)]
+            for j, total in enumerate(in_tiles(b, start, stop, lanes, lambda k, left, sums: part(k, first, left, sums), zeros)):
                 place = j % m, first + j // m
                 b.store(sums, place, b.load(sums, place, (1,)) + b.reduce("sum", total))
         found = b.load(sums, (0, 0), (m, COLUMNS))

@@ -32,6 +32,7 @@ from ...tile.builder import Ix, Tile, View
 from ...tile.ir import identity
 from ..call import Call
 from ..launch import Buffer, Launch
+from ..loops import in_tiles
 from ..pointwise.pointwise import unravel
 from ..region import Evaluator, Operand, Region, collapse, narrow
 from ..template import Foreign, Reason, Template, region_bytes, region_flops
@@ -311,12 +312,7 @@ class ReduceKernel:
                 with b.loop(low, high, 1, state) as loop:
                     loop.next(*nest([*prefix, loop.index], list(loop.carried)))
                 return list(loop.results)
-            whole = low + (high - low) // self.tile * self.tile
-            with b.loop(low, whole, self.tile, state) as loop:
-                loop.next(*body([*prefix, loop.index], None, list(loop.carried)))
-            with b.loop(whole, high, self.tile, loop.results) as tail:
-                tail.next(*body([*prefix, tail.index], high - whole, list(tail.carried)))
-            return list(tail.results)
+            return in_tiles(b, low, high, self.tile, lambda i, left, carried: body([*prefix, i], left, carried), state)
 
         return nest([], carried)
 

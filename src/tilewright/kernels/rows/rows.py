@@ -21,6 +21,7 @@ from ...tile.builder import Ix, Tile, View
 from ...tile.ir import identity
 from ..call import Call
 from ..launch import Buffer, Launch
+from ..loops import in_tiles
 from ..pointwise.copies import transposing_copy
 from ..pointwise.pointwise import unravel
 from ..quant.quantize import BLOCK, HALF, QuantizedViews, quantize_row
@@ -222,16 +223,12 @@ class RowKernel:
             with b.loop(0, self.inner[len(prefix)], 1, carried) as loop:
                 loop.next(*self._nest([*prefix, loop.index], list(loop.carried), body))
             return list(loop.results)
-        n = self.inner[-1]
-        whole = n // self.tile * self.tile
-        with b.loop(0, whole, self.tile, carried) as loop:
-            at = [*prefix, loop.index]
-            loop.next(*body(self._evaluator(at, None), at, None, list(loop.carried)))
-        rest = n - whole
-        with b.loop(whole, n, self.tile, loop.results) as tail:
-            at = [*prefix, tail.index]
-            tail.next(*body(self._evaluator(at, rest), at, rest, list(tail.carried)))
-        return list(tail.results)
+
+        def part(i: Ix, left: Ix | int | None, values: list[Tile]) -> list[Tile]:
+            at = [*prefix, i]
+            return body(self._evaluator(at, left), at, left, values)
+
+        return in_tiles(b, 0, self.inner[-1], self.tile, part, carried)
 
     def _evaluator(self, at: list[Ix | int], left: Ix | int | None) -> Evaluator:
         def leaf(v: Value, o: Operand) -> Tile:
