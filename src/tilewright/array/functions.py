@@ -164,7 +164,7 @@ def offered(name: str, on_arrays: Fn, traced: Fn | None, space: Any = np) -> Fn:
     numpys = None if name in arguments.OTHERS else getattr(space, name, None)
 
     def direct(*args: Any, **kwargs: Any) -> Any:
-        if args and type(args[0]) is Array and not kwargs and not tracing():
+        if args and type(args[0]) is Array and not kwargs and not (limits and len(args) > 2) and not tracing():
             return on_arrays(*args)
         if pointwise and "dtype" in kwargs:
             return call(*_cast(name, args, kwargs.pop("dtype")), **kwargs)
