@@ -136,6 +136,17 @@ def test_what_nobody_takes() -> None:
         functions.quantile(x, 0.5, weights=-x, method="inverted_cdf")
 
 
+def test_results_in_given_memory() -> None:
+    x, parts = tw.asarray([1.5, -2.25]), (tw.zeros(2), tw.zeros(2))
+    functions: Any = tw
+    assert functions.modf(x, out=parts)[1] is parts[1]
+    assert [p.tolist() for p in parts] == [[0.5, -0.25], [1, -2]]
+    total = tw.zeros(3)
+    assert functions.sum(tw.ones((2, 3)), 0, None, total) is total
+    assert total.tolist() == [2, 2, 2]
+    assert functions.mean(tw.ones((2, 3)), 0, True).shape == (1, 3)  # PyTorch's order
+
+
 def test_bins_of_a_known_length() -> None:
     """The same inside compiled functions and outside."""
     i = np.array([1, 1, 4])

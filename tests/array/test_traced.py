@@ -198,9 +198,19 @@ def test_neighbours_of_small_floats(dtype: Any) -> None:
 
 def test_complex_numbers_bools_and_small_floats() -> None:
     z, b = np.array([1 + 2j, 3 - 1j, np.nan], np.complex64), X > 1
-    for fn in (lambda m, v: m.float_power(v, 2), lambda m, v: m.nanvar(v), lambda m, v: m.nanmean(v), lambda m, v: m.nanstd(v), lambda m, v: m.var(v)):
+    spreads = ("nanvar", "nanmean", "nanstd", "var", "std")
+    for fn in (lambda m, v: m.float_power(v, 2), *(lambda m, v, name=name: getattr(m, name)(v) for name in spreads)):
         np.testing.assert_allclose(tw.jit(lambda v, fn=fn: fn(tw, v))(z), fn(np, z), rtol=1e-5)
-    for fn in (lambda m, v: m.max(v, axis=1), lambda m, v: m.min(v, keepdims=True), lambda m, v: m.argmin(v, axis=0)):
-        np.testing.assert_array_equal(tw.jit(lambda v, fn=fn: fn(tw, v))(b), fn(np, b))
+    for name, options in (("max", {"axis": 1}), ("min", {"keepdims": True}), ("argmin", {"axis": 0})):
+        made = tw.jit(lambda v, name=name, options=options: getattr(tw, name)(v, **options))(b)
+        np.testing.assert_array_equal(made, getattr(np, name)(b, **options))
     small = X.astype(tw.bfloat16)
     np.testing.assert_allclose(np.asarray(tw.jit(tw.median)(small), np.float32), np.median(X), rtol=1e-2)
+
+
+def test_constants_are_indexed_by_traced_numbers() -> None:
+    x, i = tw.asarray([10.0, 20.0, 30.0, 40.0]), np.array([-1, 0, -4])
+    assert np.asarray(tw.vmap(lambda k: x[k])(i)).tolist() == [40, 10, 10]
+    assert np.asarray(tw.jit(lambda k: x[:, None][k, 0])(i)).tolist() == [40, 10, 10]
+    assert np.asarray(tw.jit(lambda k, v: x.at[k].add(v))(i, np.float32(1.0))).tolist() == [12, 20, 30, 41]
+    assert np.asarray(tw.grad(lambda v: (x.at[1].set(v) ** 2).sum())(np.float32(3.0))) == 6

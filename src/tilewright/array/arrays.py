@@ -19,6 +19,8 @@ from ..core.errors import ArgumentError, AxisError, ParseError
 from ..core.pytree import mapped
 from ..core.tensors import HasArray, HasDlpack, is_masked, is_tensor
 from ..runtime.outputs import new_array
+from ..transform.promote import as_tracer
+from ..transform.trace import Tracer, tracing
 
 Fn = Callable[..., Any]
 F = TypeVar("F", bound=Fn)
@@ -216,6 +218,8 @@ class Array:
         if (node := getattr(self, "_node", None)) is not None and node.device != "cpu":
             there: Array = device_calls().taken(self, key)
             return there
+        if any(isinstance(k, Tracer) for k in (key if type(key) is tuple else (key,))):
+            return as_tracer(plain(self))[key]  # type: ignore[index, no-any-return]
         found = ready(self)[key if type(key) is int or type(key) is slice else index(key)]
         return wrap(found if type(found) is np.ndarray else np.asarray(found))
 
@@ -238,6 +242,8 @@ class Array:
         """`x.at[i].add(v)` gives a new Array in which the elements x[i] are changed; an index that stands twice counts twice."""
         from .updates import At
 
+        if tracing():  # the index or the value may be traced
+            return as_tracer(plain(self)).at  # type: ignore[attr-defined]
         return At(self) if self.device == "cpu" else device_calls().DeviceAt(self)
 
     def item(self, *args: Any) -> Any:
@@ -271,10 +277,9 @@ class Array:
         return self.copy()
 
     def __len__(self) -> int:
-        shape = self.shape
-        if not shape:
+        if not self.shape:
             raise TypeError("len() of an Array without axes")
-        return shape[0]
+        return self.shape[0]
 
     def __iter__(self) -> Iterator[Array]:
         if not self.ndim:
@@ -486,12 +491,6 @@ class Node:
 
     def value(self) -> np.ndarray[Any, Any]:
         raise NotImplementedError
-
-
-def refuse_buffer(x: Array) -> None:
-    """Consumers that write, and those that take any memory for bytes: `torch.asarray(x)` would see them as floats, in one axis."""
-    raise BufferError("Array: its buffer is read-only and has a dtype and a shape; write with x[...] = value, take x.numpy(), x.torch() or "
-                      "torch.from_dlpack(x) for a library, and x.tobytes() for the bytes")
 
 
 def attribute(x: Array, name: str) -> Any:

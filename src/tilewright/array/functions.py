@@ -107,6 +107,7 @@ def at_line(e: Exception) -> Exception:
 
 _LIMITS = {**dict.fromkeys(reductions.JOINED, ("where", "initial")), **dict.fromkeys(("any", "all", "mean"), ("where",)),
            **dict.fromkeys(("var", "std"), ("where", "mean", "dtype"))}  # what `limited` serves
+_PLAIN_REDUCTION = frozenset({"axis", "keepdims"})
 ELEMENTS = dict.fromkeys(
     ("argwhere", "extract", "flatnonzero", "intersect1d", "nonzero", "setdiff1d", "setxor1d", "union1d", "unique", "unique_all",
      "unique_counts", "unique_inverse", "unique_values"),
@@ -163,7 +164,7 @@ def offered(name: str, on_arrays: Fn, traced: Fn | None, space: Any = np) -> Fn:
     numpys = None if name in arguments.OTHERS else getattr(space, name, None)
 
     def direct(*args: Any, **kwargs: Any) -> Any:
-        if args and type(args[0]) is Array and not kwargs and not tracing():
+        if args and type(args[0]) is Array and not kwargs and not (limits and len(args) > 2) and not tracing():
             return on_arrays(*args)
         if pointwise and "dtype" in kwargs:
             return call(*_cast(name, args, kwargs.pop("dtype")), **kwargs)
@@ -172,7 +173,7 @@ def offered(name: str, on_arrays: Fn, traced: Fn | None, space: Any = np) -> Fn:
             mask = kwargs.pop("where", None) if pointwise else None
             made = call(*args, **kwargs)
             return written(out, made if mask is None else OFFERED["where"](mask, made, out[0] if type(out) is tuple else out))
-        if limits and (kwargs or len(args) > 2):
+        if limits and (len(args) > 2 or not kwargs.keys() <= _PLAIN_REDUCTION):
             if not arguments.fit(on_arrays, args, kwargs):
                 return on_arrays(*args, **kwargs)  # which says what is wrong
             x, kwargs = arguments.named(on_arrays, args, kwargs)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..runtime import eager_host as H
-from . import arrays, operators
+from . import arrays, operators, protocols
 from .arrays import Array
 from .machine import Machine, _keep, machine
 
@@ -162,7 +162,7 @@ def install() -> None:
     native.slots[H.MATMUL], native.slots[H.PRODUCTS] = id(product), id(table_of("matmul")) + _BYTES
     _word(numbers + _MATMUL).value = native.library.address("tw_eager_matmul")
     native.slots[H.CASTS] = id(_casts) + _BYTES
-    native.slots[H.REFUSE] = id(arrays.refuse_buffer)
+    native.slots[H.REFUSE] = id(protocols.refuse_buffer)
     # As a native method, not a function: the interpreter would inline a function and never see the slot.
     setattr(Array, "__getitem__", _new_method(Array, ctypes.addressof(subscript)))  # noqa: B010
     _word(_word(at + _AS_MAPPING).value + 8).value = entry

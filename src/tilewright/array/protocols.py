@@ -23,6 +23,12 @@ def text(x: Array) -> str:
     return f"Array({body}{tail}{where})"
 
 
+def refuse_buffer(x: Array) -> None:
+    """Consumers that write, and those that take any memory for bytes: `torch.asarray(x)` would see them as floats, in one axis."""
+    raise BufferError("Array: its buffer is read-only and has a dtype and a shape; write with x[...] = value, take x.numpy(), x.torch() or "
+                      "torch.from_dlpack(x) for a library, and x.tobytes() for the bytes")
+
+
 def html(x: Array) -> str:
     """A table of the first two axes, with the dtype and shape above it."""
     from html import escape

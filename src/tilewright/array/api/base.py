@@ -172,6 +172,8 @@ def written(out: Any, made: Any) -> Any:
         return made
     if isinstance(out, tuple) and len(out) == 1:  # as NumPy's ufuncs have it
         return written(out[0], made)
+    if isinstance(made, tuple) and type(out) is tuple and len(out) == len(made):
+        return tuple(written(o, m) for o, m in zip(out, made, strict=True))
     if isinstance(made, (tuple, list, dict)):
         raise ArgumentError(f"out: the function has {len(made)} results; assign them")
     if type(made) is Array and made.device != "cpu":

@@ -163,7 +163,8 @@ def nextafter(x: Any, y: Any) -> Any:
     sign = np.iinfo(whole.np).min
     words = [apply(REGISTRY["bitcast"](source=own, dtype=whole), v) for v in (a, b)]  # type: ignore[call-arg]
     sizes = [FUNCTIONS["bitwise_and"](w, -1 - sign) for w in words]
-    i, j = (where(FUNCTIONS["less"](w, 0), FUNCTIONS["neg"](n), n) for w, n in zip(words, sizes, strict=True))  # in the order of the numbers
+    # As integers in the order of the numbers.
+    i, j = (where(FUNCTIONS["less"](w, 0), FUNCTIONS["neg"](n), n) for w, n in zip(words, sizes, strict=True))
     moved = FUNCTIONS["add"](i, where(FUNCTIONS["greater"](j, i), 1, -1))
     below = where(FUNCTIONS["equal"](moved, 0), FUNCTIONS["less"](words[0], 0), FUNCTIONS["less"](moved, 0))
     bits = FUNCTIONS["bitwise_or"](FUNCTIONS["abs"](moved), where(below, sign, 0))
