@@ -63,6 +63,8 @@ CASES: dict[str, tuple[Any, tuple[Any, ...], int]] = {
     "fold": (lambda x: F.fold(x, (9, 10), 3, padding=1), (R(2, 18, 90),), 2),
     "fold with steps": (lambda x: F.fold(x, (11, 17), (3, 2), stride=(2, 3), dilation=(2, 1), padding=(1, 0)), (R(2, 12, 30),), 2),
     "fold in bf16": (lambda x: F.fold(x, (9, 10), 3, padding=1), (R(18, 90).bfloat16(),), 4),
+    "sums of two slices": (lambda x, g: torch.relu((x * g).sum(1) + x.sum(1)), (R(2, 2, 7, 5, 6), R(2, 1, 7, 1, 1)), 1),
+    "sums of two slices in bf16": (lambda x: x.sum(-2, keepdim=True) * x, (R(3, 2, 37).bfloat16(),), 2),
     "cross": (torch.linalg.cross, (R(77, 3), R(77, 3)), 4),
     "columns of rows of four": (lambda x: (x[:, 1] * x[:, 3], x[:, 2] + 1), (R(77, 4),), 2),
     "stack of three": (lambda x, y: torch.stack([x, y, x * y], -1), (R(5, 77).double(), R(5, 77).double()), 2),
@@ -115,6 +117,19 @@ def test_few_launches_with_pytorchs_results(name: str) -> None:
         torch.testing.assert_close(a, b, rtol=wide, atol=10 * wide)
     assert session.executable is not None
     assert len(session.executable.launches) <= most
+
+
+def test_means_of_pixels_that_go_back_to_them_read_channels_side_by_side() -> None:
+    """A row of pixels of one channel would be read element by element."""
+    w, x = R(48, 16, 1, 1), R(1, 16, 9, 11)
+
+    def shares(x: Any) -> Any:
+        y = F.relu(F.conv2d(x, w)) * 2
+        return y + F.gelu(y.mean((2, 3), keepdim=True)) * 3
+
+    session = tw.compile(Of(shares), (x,), threads=1)
+    assert "columns" in next(line for line in str(session.report()).splitlines() if " mean" in line)
+    torch.testing.assert_close(session(x), shares(x), rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])

@@ -167,6 +167,10 @@ MATMUL: dict[str, list[Probe]] = {
         lambda k: o.Sum(axes=(3,))(o.Mul()(k.x(k.b, 4, 1, 5, tame=True), k.x(k.b, 1, 6, 5, tame=True))),
         lambda k: o.Sum(axes=(1,), keepdims=True)(o.Mul()(k.x(4, 5, k.b, 1, 1, tame=True), k.x(5, k.b, 3, 2, tame=True))),
         lambda k: o.Sum(axes=(0, 2))(o.Mul()(o.Expand(shape=(2, 4, 3, 5))(k.x(2, 4, 3, 1, tame=True)), k.x(2, 1, 3, 5, tame=True)))],
+    "sum_of_two": [lambda k, keep=keep, shape=shape: o.Sum(axes=(1,), keepdims=keep)(k.x(*shape, tame=True))
+                   for keep in (False, True) for shape in ((3, 2, 16), (2, 2, 4, 5))],
+    "sum_of_two_products": [lambda k, other=other: o.Sum(axes=(1,))(o.Mul()(k.x(3, 2, 4, 5, tame=True), k.x(*other, tame=True)))
+                            for other in ((3, 2, 4, 1), (2, 4, 5), (1, 1, 4, 5), (5,))],
     "scaled_left": [lambda k, op=op, c=c: o.Matmul()(op()(k.x(k.b, k.d), k.c(c)), k.x(k.d, 5)) for op in (o.Mul, o.Div) for c in FACTORS],
     "scaled_right": [lambda k, op=op, c=c: o.Matmul()(k.x(k.b, k.d), op()(k.x(k.d, 5), k.c(c))) for op in (o.Mul, o.Div) for c in FACTORS],
 }

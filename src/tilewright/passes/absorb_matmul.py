@@ -12,7 +12,7 @@ from ..core import dtypes as dt
 from ..ir.graph import Node, Value
 from ..ir.rewrite import Match, P, Rule, Such, X, Y, rule
 from .base import Pass, normal, scalar, swaps_last_two
-from .sums_of_products import sum_of_products
+from .sums_of_products import sum_of_products, sum_of_two, sum_of_two_products
 
 EIGHT = (dt.f8e4m3, dt.f8e5m2)
 C = Such("c", lambda v: scalar(v) is not None)
@@ -122,8 +122,8 @@ class AbsorbIntoMatmul(Pass):
     After: no matmul operand is a swap of the last two axes or a scalar multiple, and no matmul's only reader scales it: these are
     `transpose_a`, `transpose_b` and `alpha`. No constant is the left operand of a matmul whose result is only transposed. Eight-bit
     operands are not widened first: the result has its own `dtype`. Sums of products whose operands are stretched along each other's axes
-    are matmuls."""
+    are matmuls, and sums of two long slices additions."""
 
     name: ClassVar[str] = "absorb-into-matmul"
     rules: ClassVar[tuple[Rule, ...]] = (widened_operands, transposed_left, transposed_right, transposed_product, scaled_result,
-                                         scaled_view, scaled_left, scaled_right, sum_of_products)
+                                         scaled_view, scaled_left, scaled_right, sum_of_products, sum_of_two_products, sum_of_two)

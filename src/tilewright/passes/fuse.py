@@ -14,6 +14,7 @@ from .base import Log, Pass, apply_rules, elementwise_classes
 from .regions import Regions, is_elementwise, is_inner, joins_anchor, starts_region
 from .view_rules import kept_tail
 
+PIXELS, MOST_SEEN = (o.Conv, o.WinogradConv), 32  # what makes pixels channels last, and the values that are looked at for it
 SHORTEST, LONGEST, FEWEST = 64, 1 << 14, 8  # elements of a row, and rows, of a kernel that sweeps a row several times
 REGISTER = 16  # lanes of the widest registers that rotate at once
 
@@ -168,6 +169,20 @@ def _reduces_rows(n: Node) -> bool:
     if not isinstance(n.op, (o.Sum, o.Mean, o.Max, o.Min, o.Prod, o.Any, o.All)) or not n.op.keepdims:
         return False
     return n.op.axes != () and n.op.axes == tuple(range(len(n.types[0].shape)))[-len(n.op.axes) :]
+
+
+def _of_pixels(n: Node) -> bool:
+    """Whether it reduces the pixels of what a convolution made, elementwise nodes between."""
+    x = n.operands[0]
+    todo, seen = [x], {x}
+    while todo and len(seen) < MOST_SEEN:
+        v = todo.pop()
+        if isinstance(v.op, PIXELS):
+            return len(n.op.axes) == len(x.shape) - 2  # type: ignore[attr-defined]
+        if is_elementwise(v.node):
+            more = [u for u in v.node.operands if u.shape == x.shape and u not in seen]
+            todo, seen = [*todo, *more], seen.union(more)
+    return False
 
 
 def narrow_chain(v: Value, inside: set[Node], regions: Regions) -> list[Node]:
@@ -353,12 +368,13 @@ class Fuse(Pass):
 
     def swept(self, anchor: Node, regions: Regions) -> list[Node]:
         """A reduction of rows with what goes back along them: elementwise nodes of the rows' shape and of one element a row, and further
-        reductions of such rows. None where nothing goes back, or where the rows are too short or too few for a program each."""
+        reductions of such rows. None where nothing goes back, or where the rows are too short or too few for a program each, or pixels
+        of a convolution, which lie channels last."""
         if not self.sweeps or not _reduces_rows(anchor):
             return []
         whole, short = anchor.operands[0].shape, anchor.types[0].shape
         length = product(tuple(d for d, r in zip(whole, short, strict=True) if r == 1))
-        if not isinstance(length, int) or not SHORTEST <= length <= LONGEST or bounds(product(short))[1] < FEWEST:
+        if not isinstance(length, int) or not SHORTEST <= length <= LONGEST or bounds(product(short))[1] < FEWEST or _of_pixels(anchor):
             return []
         region, inside, back = [anchor], {anchor}, {anchor}  # back: what depends on a reduction
 

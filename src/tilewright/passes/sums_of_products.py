@@ -1,4 +1,4 @@
-"""Sums of products of broadcast operands, as models write contractions by hand, become matmuls."""
+"""Sums of products of broadcast operands, as models write contractions by hand, become matmuls, and sums of two slices additions."""
 from __future__ import annotations
 
 from typing import Any
@@ -6,9 +6,10 @@ from typing import Any
 from .. import ops as o
 from ..core.dims import Dim, bounds, product
 from ..ir.graph import Value
-from ..ir.rewrite import Match, P, rule
+from ..ir.rewrite import Match, P, X, rule
 
 LEAST = 4  # rows, columns and elements of a product that pays
+LONG = 16  # elements behind the axis of a sum of two
 
 
 def bare(v: Value, rank: int) -> Value:
@@ -70,3 +71,40 @@ def sum_of_products(inner: Any, root: Any, m: Match) -> Value | None:
     if order != kept:
         made = o.Transpose(perm=tuple(order.index(i) for i in kept))(made)
     return o.emit(o.Reshape(shape=root.types[0].shape), made)
+
+
+def halves(v: Value, rank: int, axis: int) -> list[Value]:
+    """What lies at either place of an axis of a value of this rank, without the axis; v may be stretched along it."""
+    own = axis - (rank - len(v.shape))
+    if own < 0:
+        return [v, v]
+    rest = tuple(d for a, d in enumerate(v.shape) if a != own)
+    if v.shape[own] == 1:
+        return [o.Reshape(shape=rest)(v)] * 2
+    sizes, steps = tuple(1 if a == own else d for a, d in enumerate(v.shape)), (1,) * len(v.shape)
+    return [o.Reshape(shape=rest)(o.Slice(starts=tuple(i * (a == own) for a in range(len(sizes))), sizes=sizes, steps=steps)(v))
+            for i in range(2)]
+
+
+def _adds_two(root: Any, x: Value) -> bool:
+    """Whether a sum has two terms, of long runs."""
+    axes, shape = root.op.axes, x.shape
+    return len(axes) == 1 and shape[axes[0]] == 2 and x.dtype.is_float and bounds(product(shape[axes[0] + 1 :]))[0] >= LONG
+
+
+@rule(P(o.Sum, X, name="root"), changes="rounding")
+def sum_of_two(x: Value, root: Any, m: Match) -> Value | None:
+    """Two slices of long runs are added with what stands before and behind them."""
+    if not _adds_two(root, x):
+        return None
+    return o.emit(o.Reshape(shape=root.types[0].shape), o.Add()(*halves(x, len(x.shape), root.op.axes[0])))
+
+
+@rule(P(o.Sum, P(o.Mul, name="inner", once=True), name="root"), changes="rounding")
+def sum_of_two_products(inner: Any, root: Any, m: Match) -> Value | None:
+    """Their factors are sliced: no product is stored."""
+    whole = inner.value
+    if not _adds_two(root, whole):
+        return None
+    pairs = zip(*(halves(v, len(whole.shape), root.op.axes[0]) for v in inner.operands), strict=True)
+    return o.emit(o.Reshape(shape=root.types[0].shape), o.Add()(*(o.Mul()(x, y) for x, y in pairs)))
