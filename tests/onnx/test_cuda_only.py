@@ -87,7 +87,23 @@ def gated_delta_net() -> Any:
     return proto, [np.stack(outs, 1), s]
 
 
+def experts(*, sparse: bool) -> Any:
+    """Two of four experts with gates apart, shares by a softmax or as PhiMoE's routers give them."""
+    from transformers.models.phimoe.modeling_phimoe import sparsemixer
+
+    x, router, gate, down, up = f(6, 8), f(6, 4), f(4, 16, 8), f(4, 8, 16), f(4, 16, 8)
+    share, at = sparsemixer(t(router), 0.01, False) if sparse else torch.softmax(t(router), 1).topk(2)
+    want = torch.zeros(6, 8)
+    for row in range(6):
+        for p, e in zip(share[row], at[row], strict=True):
+            g = t(gate)[e] @ t(x)[row]
+            want[row] += p * (t(down)[e] @ (g * torch.sigmoid(1.5 * g) * (t(up)[e] @ t(x)[row] + 1)))
+    return one("MoE", [x, router, gate, None, down, None, up], domain=MS, k=2, activation_type="swiglu", activation_alpha=1.5,
+               activation_beta=1.0, use_sparse_mixer=int(sparse)), [want]
+
+
 CASES: dict[str, Any] = {
+    "experts": lambda: experts(sparse=False), "experts_of_sparse_mixer": lambda: experts(sparse=True),
     "group_norm": lambda: group_norm(1), "group_norm_channels_first": lambda: group_norm(0),
     "skip_group_norm": lambda: skip_group_norm(2, 5, 6, 8), "skip_group_norm_of_a_row": lambda: skip_group_norm(2, 8),
     "bias_add": lambda: (one("BiasAdd", (p := [f(2, 3, 8), f(8), f(2, 3, 8)]), domain=MS), [p[0] + p[1] + p[2]]),

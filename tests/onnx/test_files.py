@@ -238,7 +238,15 @@ def test_everything_that_is_missing_is_one_error() -> None:
         tw.compile(model(nodes, [info("x", f(3))], ["y"], domains=["nowhere"]))
 
 
+FOREVER = helper.make_graph([helper.make_node("Exp", ["c"], ["d"]), helper.make_node("Identity", ["go"], ["ok"])], "body",
+                            [helper.make_tensor_value_info("i", 7, []), helper.make_tensor_value_info("go", 9, []), info("c", f(2, 3))],
+                            [helper.make_tensor_value_info("ok", 9, []), info("d", f(2, 3))])
+
+
 @pytest.mark.parametrize("nodes, why", [
+    ([helper.make_node("Loop", ["", "", "x"], ["a"], name="endless", body=FOREVER)], "Loop 'endless'.*does not end"),
+    ([helper.make_node("SequenceConstruct", ["x"], ["s"]), helper.make_node("SequenceInsert", ["s", "s"], ["a"])],
+     "takes a sequence and a tensor"),
     ([helper.make_node("Add", ["x", "b"], ["a"], name="p"), helper.make_node("Neg", ["a"], ["b"], name="q")], "wait for each other"),
     ([helper.make_node("Add", ["x", "lost"], ["a"])], "'lost' is read and nothing gives it"),
     ([helper.make_node("Neg", ["x"], ["a"]), helper.make_node("Exp", ["x"], ["a"])], "two nodes give the value 'a'"),
@@ -251,6 +259,11 @@ def test_everything_that_is_missing_is_one_error() -> None:
 def test_graphs_that_make_no_sense(nodes: list[Any], why: str) -> None:
     with pytest.raises(tw.TilewrightError, match=why):
         tw.compile(model(nodes, [info("x", f(2, 3))], ["a"]))
+
+
+def test_two_inputs_of_one_name_are_refused() -> None:
+    with pytest.raises(tw.FormatError, match="two inputs of test have one name, got x, x"):
+        tw.compile(model([helper.make_node("Neg", ["x"], ["y"])], [info("x", f(3))] * 2, ["y"]))
 
 
 def test_bytes_that_are_no_model(tmp_path: Path) -> None:

@@ -68,9 +68,10 @@ FLOATS: dict[str, Any] = {
                                      pads=[1, 2, 0, 1], strides=[2, 1]),
     "fused_conv": lambda: one("FusedConv", [f(1, 3, 6, 6), f(4, 3, 3, 3), f(4)], domain=MS, activation="Relu"),
     "fused_gemm": lambda: one("FusedGemm", [f(3, 4), f(4, 5), f(5)], domain=MS, activation="Relu"),
-    "qmoe": lambda: one("QMoE", [f(5, 8), f(5, 4), u8(4, 16, 4), np.abs(f(4, 16)) * 0.1, f(4, 16), u8(4, 8, 8), np.abs(f(4, 8)) * 0.1,
-                                 f(4, 8)], domain=MS, fixed=(2, 3, 5, 6), k=2, activation_type="relu", normalize_routing_weights=1,
-                        expert_weight_bits=4),
+    **{f"qmoe_{summed}{chosen}": lambda summed=summed, chosen=chosen: one(
+        "QMoE", [f(5, 8), f(5, 4), u8(4, 16, 4), np.abs(f(4, 16)) * 0.1, f(4, 16), u8(4, 8, 8), np.abs(f(4, 8)) * 0.1, f(4, 8)]
+        + [None] * 6 * chosen + [np.abs(f(5, 4))] * chosen, domain=MS, fixed=(2, 3, 5, 6), k=2, activation_type="relu",
+        normalize_routing_weights=summed, expert_weight_bits=4, fc2_expert_weight_bits=4) for summed in (0, 1) for chosen in (0, 1)},
     **{f"rows_of_{bits}_bits": lambda bits=bits: one("GatherBlockQuantized", [u8(10, 4 * bits), ROWS, f(10, 2), u8(10, -(-bits // 4))],
                                                     domain=MS, fixed=(0, 2, 3), bits=bits, block_size=16) for bits in (2, 4, 8)},
     **{f"rows_of_{kind}_{rows}{blocks}": lambda kind=kind, rows=rows, blocks=blocks: small_rows(kind, rows, blocks)

@@ -9,7 +9,7 @@ import numpy as np
 from ... import ops as O
 from ...core import dtypes as dt
 from ...core.dims import Dim
-from ...core.errors import ShapeError, TilewrightError, UnsupportedError
+from ...core.errors import FormatError, ShapeError, TilewrightError, UnsupportedError
 from ...ir.graph import Graph, Value
 from ...ir.types import TensorType
 from ...ops import functions as F
@@ -130,7 +130,9 @@ def loop(c: Context, trip: Value | None, cond: Value | None, *carried: Any, body
     if always:
         made = Body(builder, body, (TensorType(dt.i64, ()), np.array(True), *types))
         known = made.known(made.outputs[0])
-        if known is not None and bool(np.all(known)) and trip is not None:
+        if known is not None and bool(np.all(known)):
+            if trip is None:
+                raise FormatError("a Loop without a number of rounds whose condition stays true does not end")
             (count,) = c.dims(trip, "the number of rounds")
             if isinstance(count, int):
                 count = max(count, 0)

@@ -28,11 +28,10 @@ from .ops_cast import (
 from .ops_index import gather_nd
 from .ops_math import bit_shift
 from .ops_nn import average_pool, conv, conv_transpose, gemm, group_norm, layer_norm, max_pool, product_of, rms_norm
+from .ops_recurrent import activation as activation_of
 from .ops_shape import pad, range_, trilu, unsqueeze
 from .registry import Context, axis_of, nonnegative
 from .tables import MICROSOFT, op, rows
-
-ACTIVATIONS = {"Relu": "relu", "Tanh": "tanh", "Sigmoid": "sigmoid"}
 
 
 @op("FusedMatMul", domain=MICROSOFT)
@@ -48,16 +47,8 @@ def fused_matmul(c: Context, a: Value, b: Value, *, alpha: float = 1.0, transA: 
 
 
 def _activated(x: Value, name: str, params: Any) -> Value:
-    if name in ACTIVATIONS:
-        return F.one(ACTIVATIONS[name], x)
-    values = list(params or ())
-    if name == "LeakyRelu":
-        return F.one("leaky_relu", x, slope=values[0] if values else 0.01)
-    if name == "Clip":
-        return F.minimum(F.maximum(x, values[0]), values[1])
-    if name == "HardSigmoid":
-        return F.minimum(F.maximum(F.add(F.mul(x, values[0]), values[1]), 0.0), 1.0)
-    raise UnsupportedError(f"the activation {name!r} of a fused op is not supported")
+    values = [*(params or ()), None, None]
+    return F.minimum(F.maximum(x, values[0]), values[1]) if name == "Clip" else activation_of(name, *values[:2])(x)
 
 
 @op("FusedConv", domain=MICROSOFT)
@@ -279,16 +270,36 @@ def _experts(c: Context, quantized: Value, scales: Value | None, bits: int, zero
     return (w - z) * s
 
 
-def _mixture(c: Context, x: Value, router: Value, first: Any, b1: Value | None, second: Any, b2: Value | None, third: Any,
-             b3: Value | None, *, k: int, activation: str, normalize: bool, alpha: float, beta: float, fusion: int,
-             limit: float | None) -> Value:
-    """Every row through its k experts. Weights are [E, out, in]."""
+def _sparse_mixed(scores: Value) -> tuple[Value, Value]:
+    """The two experts of SparseMixer and their shares: each the best that is left, by a softmax over those within 2 % of it."""
+    inf, rest, shares, picks = float("-inf"), scores, [], []
+    places = F.iota(scores.node.graph, (1, scores.shape[1]), 1, dt.i64)
+    for _ in range(2):
+        best, at = F.max_(rest, (1,), keepdims=True), O.ArgMax(axis=1, keepdims=True)(rest)
+        far = F.greater(F.div(F.sub(best, scores), F.maximum(F.abs_(scores), best)), 0.02)
+        shares.append(F.max_(F.softmax(F.where(far, inf, rest), 1), (1,), keepdims=True))
+        picks.append(at)
+        rest = F.where(F.equal(places, at), inf, rest)
+    return F.concat(shares, 1), F.concat(picks, 1)
+
+
+@op("MoE", domain=MICROSOFT)
+def moe(c: Context, x: Value, router: Value, first: Any, b1: Value | None, second: Any, b2: Value | None = None, third: Any = None,
+        b3: Value | None = None, *, k: int = 1, activation_type: str = "relu", normalize_routing_weights: int = 0,
+        use_sparse_mixer: int = 0, activation_alpha: float = 1.0, activation_beta: float = 0.0, swiglu_fusion: int = 0,
+        swiglu_limit: float | None = None, mixing: Value | None = None) -> Value:
+    """Every row through its k experts. Weights are [E, out, in]; `mixing` gives the experts' shares where the router only chooses."""
     width = x.shape[-1]
     rows = F.reshape(x, (x.type.numel // width, width))
-    scores = F.softmax(F.cast(router, dt.f32), 1)
-    share, ids = O.TopK(k=k, axis=1)(scores)
-    if normalize:
-        share = F.div(share, F.sum_(share, (1,), keepdims=True))
+    scores = F.cast(router, dt.f32)
+    if use_sparse_mixer:
+        if k != 2:
+            raise UnsupportedError(f"use_sparse_mixer with k={k}: it is defined for two experts")
+        share, ids = _sparse_mixed(scores)
+    else:
+        share, ids = O.TopK(k=k, axis=1)(F.softmax(scores, 1))
+        share = share if mixing is None else F.emit(O.GatherAlongAxis(axis=1), F.cast(mixing, dt.f32), ids)
+        share = F.div(share, F.sum_(share, (1,), keepdims=True)) if normalize_routing_weights else share
     t = rows.shape[0]
     flat = F.reshape(ids, (t * k,))
     many = F.reshape(F.expand(F.reshape(rows, (t, 1, width)), (t, k, width)), (t * k, width))
@@ -298,18 +309,20 @@ def _mixture(c: Context, x: Value, router: Value, first: Any, b1: Value | None, 
         return out if b is None else F.add(out, F.gather(b, flat, 0))
 
     h = through(many, first, b1)
-    if activation == "swiglu":
+    if activation_type == "swiglu":
         n = h.shape[-1]
-        if fusion == 2:
+        if swiglu_fusion == 0:
+            gate, up = h, through(many, third, b3)
+        elif swiglu_fusion == 2:
             gate, up = F.split(h, 1, (n // 2, n // 2))
         else:
             pairs = F.reshape(h, (t * k, n // 2, 2))
             gate, up = (F.reshape(p, (t * k, n // 2)) for p in F.split(pairs, 2, (1, 1)))
-        if limit is not None:
-            gate, up = F.minimum(gate, limit), F.minimum(F.maximum(up, -limit), limit)
-        h = F.mul(F.mul(gate, F.sigmoid(F.mul(gate, alpha))), F.add(up, beta))
+        if swiglu_limit is not None:
+            gate, up = F.minimum(gate, swiglu_limit), F.minimum(F.maximum(up, -swiglu_limit), swiglu_limit)
+        h = F.mul(F.mul(gate, F.sigmoid(F.mul(gate, activation_alpha))), F.add(up, activation_beta))
     else:
-        h = h if activation == "identity" else F.one(activation, h)
+        h = h if activation_type == "identity" else F.one(activation_type, h)
         if third is not None:
             h = F.mul(h, through(many, third, b3))
     out = through(h, second, b2)
@@ -317,25 +330,19 @@ def _mixture(c: Context, x: Value, router: Value, first: Any, b1: Value | None, 
     return F.reshape(total, (*x.shape[:-1], out.shape[-1]))
 
 
-@op("MoE", domain=MICROSOFT)
-def moe(c: Context, x: Value, router: Value, w1: Value, b1: Value | None, w2: Value, b2: Value | None = None, w3: Value | None = None,
-        b3: Value | None = None, *, k: int = 1, activation_type: str = "relu", normalize_routing_weights: int = 0,
-        use_sparse_mixer: int = 0, activation_alpha: float = 1.0, activation_beta: float = 0.0, swiglu_fusion: int = 0,
-        swiglu_limit: float | None = None) -> Value:
-    return _mixture(c, x, router, w1, b1, w2, b2, w3, b3, k=k, activation=activation_type, normalize=bool(normalize_routing_weights),
-                    alpha=activation_alpha, beta=activation_beta, fusion=swiglu_fusion, limit=swiglu_limit)
-
-
 @op("QMoE", domain=MICROSOFT)
 def qmoe(c: Context, x: Value, router: Value, w1: Value, s1: Value, b1: Value | None, w2: Value, s2: Value, b2: Value | None = None,
          w3: Value | None = None, s3: Value | None = None, b3: Value | None = None, z1: Value | None = None, z2: Value | None = None,
-         z3: Value | None = None, *, k: int = 1, activation_type: str = "relu", normalize_routing_weights: int = 0,
-         expert_weight_bits: int = 4, use_sparse_mixer: int = 0, activation_alpha: float = 1.0, activation_beta: float = 0.0,
-         swiglu_fusion: int = 0, swiglu_limit: float | None = None, block_size: int = 0, quant_type: str = "int") -> Value:
-    tables = [None if w is None else _experts(c, w, s, expert_weight_bits, z) for w, s, z in ((w1, s1, z1), (w2, s2, z2), (w3, s3, z3))]
-    return _mixture(c, x, router, tables[0], b1, tables[1], b2, tables[2], b3, k=k, activation=activation_type,
-                    normalize=bool(normalize_routing_weights), alpha=activation_alpha, beta=activation_beta, fusion=swiglu_fusion,
-                    limit=swiglu_limit)
+         z3: Value | None = None, mixing: Value | None = None, *, expert_weight_bits: int = 4, block_size: int = 0, quant_type: str = "int",
+         weights_prepacked: int = -1, accuracy_level: int = 0, normalize_routing_weights: int = 0, **attrs: Any) -> Value:
+    """The weights become floats. Shares always add up to 1 where the router gives them, as in ONNX Runtime."""
+    if quant_type != "int" or weights_prepacked == 1:
+        raise UnsupportedError(f"QMoE with quant_type={quant_type!r} and weights_prepacked={weights_prepacked}; supported: plain integers")
+    bits = [attrs.pop(f"fc{i}_expert_weight_bits", expert_weight_bits) for i in (1, 2, 3)]
+    first, second, third = (None if w is None else _experts(c, w, s, n, z)
+                            for w, s, z, n in zip((w1, w2, w3), (s1, s2, s3), (z1, z2, z3), bits, strict=True))
+    return moe(c, x, router, first, b1, second, b2, third, b3, mixing=mixing,
+               normalize_routing_weights=int(mixing is None or bool(normalize_routing_weights)), **attrs)
 
 
 # --- int8 ----------------------------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from typing import Any
 
 from ...core import dtypes as dt
 from ...core.dims import ceildiv
-from ...core.errors import ExecutionError, ShapeError
+from ...core.errors import ExecutionError, FormatError, ShapeError
 from ...ir.graph import Value
 from ...ops import functions as F
 from .importer import Nothing
@@ -22,6 +22,8 @@ def _place(c: Context, position: Value | None, count: int, default: int, limit: 
 
 @op("SequenceInsert")
 def sequence_insert(c: Context, xs: list[Any], x: Any, position: Value | None = None) -> list[Any]:
+    if not isinstance(xs, list) or not isinstance(x, Value):
+        raise FormatError("SequenceInsert takes a sequence and a tensor")
     at = _place(c, position, len(xs), len(xs), len(xs) + 1)
     return [*xs[:at], x, *xs[at:]]
 

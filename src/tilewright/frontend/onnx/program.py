@@ -583,4 +583,7 @@ def declared(source: Source, info: Any, symbols: dict[str, Expr], assumed: Assum
 def input_names(graph: Any) -> list[str]:
     """Inputs that a call gives: those without an initializer."""
     fixed = {t.name for t in graph.initializer} | {s.values.name for s in graph.sparse_initializer}
-    return [i.name for i in graph.input if i.name not in fixed]
+    names = [i.name for i in graph.input if i.name not in fixed]
+    if len(set(names)) < len(names):
+        raise FormatError(f"onnx: two inputs of {graph.name or 'the graph'} have one name, got {', '.join(names)}")
+    return names
