@@ -151,6 +151,16 @@ def test_files_that_a_page_names_exist(page: Path) -> None:
     assert set(missing) <= {"convert_hf_to_gguf.py", "benchmarks/NAME.py"}, "llama.cpp's, and a place for any name"
 
 
+def test_the_figures_of_the_readme_are_in_the_page_that_each_links() -> None:
+    text = (ROOT / "README.md").read_text()
+    table = text.partition("<!-- figures: begin -->")[2].partition("<!-- figures: end -->")[0]
+    found = re.findall(r"\[([\d., sto]+)\]\((docs/[\w/-]+\.md)#", text)
+    assert len(found) == table.count("\n| "), "one in each row below the heading, and the time of a start"
+    for figures, page in found:
+        for figure in re.findall(r"\d+\.\d+", figures):
+            assert re.search(rf"(?<![\d.]){re.escape(figure)}(?![\d.])", (ROOT / page).read_text()), f"{figure} is not in {page}"
+
+
 def test_nothing_points_outside_the_repository() -> None:
     assert not [p.name for p in [*PAGES, ROOT / "Makefile"] if "../sha" + "red" in p.read_text()]
 
