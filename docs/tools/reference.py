@@ -27,7 +27,8 @@ def signature(value: Any) -> str:
         text = str(inspect.signature(value))
     except (TypeError, ValueError):
         return "(…)"
-    return text.replace("'", "").replace(" -> None", "").replace(": Any", "").replace(" -> Any", "").replace(" = ", "=")
+    text = re.sub(r"\(self\b[^,)]*(, )?", "(", text).replace("'", "").replace(" -> None", "")
+    return text.replace(": Any", "").replace(" -> Any", "").replace(" = ", "=")
 
 
 def declaration(name: str, value: Any) -> list[str]:

@@ -36,7 +36,12 @@ _MODULES = {"fft": "array.fft", "linalg": "array.linalg", "random": "array.rando
 
 
 def Dim(name: str, lo: int = 1, hi: int | None = None) -> Expr:
-    """A named dim that may vary from call to call, within an inclusive range: `tw.Dim("S", 1, 1024)`."""
+    """A named dim that may vary from call to call, within an inclusive range.
+
+    >>> import tilewright as tw
+    >>> tw.Dim("S", 1, 1024), 2 * tw.Dim("N") + 1
+    (S, 2*N+1)
+    """
     return sym(name, lo) if hi is None else sym(name, lo, hi)
 
 

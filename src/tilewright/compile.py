@@ -97,6 +97,13 @@ def compile(  # noqa: A001
     A session keeps the weights of its compile: later changes of the module are not seen. Small weights and those that kernels pack are
     copies. Large ones that kernels read as they are (tables of embeddings) are shared with the module; a call after torch wrote to one of
     these raises an InputError instead of mixing old and new.
+
+    >>> import torch
+    >>> import tilewright as tw
+    >>> layer = torch.nn.Linear(3, 2).eval()
+    >>> session = tw.compile(layer, (torch.ones(1, 3),), dynamic={"input": {0: "N"}})
+    >>> session, session(torch.ones(5, 3)).shape
+    (<Session Linear(input: f32[N,3]) -> f32[N,2] on cpu>, torch.Size([5, 2]))
     """
     options: dict[str, Any] = {"dynamic": dynamic, "dynamic_shapes": dynamic_shapes, "dtype": dtype, "threads": threads, "target": target,
                                "precision": precision, "validation": validation, "passes": passes, "name": name, "progress": progress}

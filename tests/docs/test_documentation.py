@@ -18,6 +18,7 @@ from tests.meta.source import DOCS, PACKAGE, ROOT
 from tilewright.cli.main import parser
 from tilewright.core.config import table
 
+HISTORIES = ("status.md",)  # these may name what is gone
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "benchmarks" / "README.md", *DOCS.rglob("*.md")])
 KNOWN = {"python", "bash", "text"}  # a block is run (python), a command line (bash), or neither (text): nothing is skipped in silence
 
@@ -140,6 +141,24 @@ def test_every_page_is_in_the_navigation_and_on_the_first_page() -> None:
         assert not [p.name for p in below if f"({p.relative_to(first.parent)})" not in text]
     readme = (ROOT / "README.md").read_text()
     assert "docs/README.md" in readme and "docs/internals/README.md" in readme
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if p.name not in HISTORIES], ids=lambda p: str(p.relative_to(ROOT)))
+def test_files_that_a_page_names_exist(page: Path) -> None:
+    known = [f"/{p}" for p in subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()]
+    names = re.findall(r"`([\w./-]+\.py)`|python ((?:benchmarks|examples)/\w+\.py)", page.read_text())
+    missing = [name for pair in names for name in pair if name and not any(p.endswith(f"/{name}") for p in known)]
+    assert set(missing) <= {"convert_hf_to_gguf.py", "benchmarks/NAME.py"}, "llama.cpp's, and a place for any name"
+
+
+def test_the_figures_of_the_readme_are_in_the_page_that_each_links() -> None:
+    text = (ROOT / "README.md").read_text()
+    table = text.partition("<!-- figures: begin -->")[2].partition("<!-- figures: end -->")[0]
+    found = re.findall(r"\[([\d., sto]+)\]\((docs/[\w/-]+\.md)#", text)
+    assert len(found) == table.count("\n| "), "one in each row below the heading, and the time of a start"
+    for figures, page in found:
+        for figure in re.findall(r"\d+\.\d+", figures):
+            assert re.search(rf"(?<![\d.]){re.escape(figure)}(?![\d.])", (ROOT / page).read_text()), f"{figure} is not in {page}"
 
 
 def test_nothing_points_outside_the_repository() -> None:

@@ -91,6 +91,27 @@ def test_a_conversation_reads_only_what_is_new(tiny: str, capsys: Capture, monke
     assert f"prompt {len(whole) - same} tokens" in second, "the prefix that the state holds is not fed again"
 
 
+def test_a_conversation_with_a_recurrent_model_reads_again_what_its_memory_cannot_go_back_to(
+        tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokens of an answer that are not those of its text: the state holds more than the conversation's next prompt begins with."""
+    path = str(write_tiny_model(tmp_path / "mamba.gguf", architecture="mamba", layers=1))
+    asked = ["hi", "there you", "and then"]
+    questions = iter([*asked, "/bye"])
+    monkeypatch.setattr("builtins.input", lambda prompt: next(questions))
+    assert main(["chat", path, "--max-tokens", "5", "--temperature", "0"]) == 0
+    answers = capsys.readouterr().out
+    llm, history = tw.load_llm(path), list[dict[str, str]]()
+    for question in asked:
+        history.append({"role": "user", "content": question})
+        history.append({"role": "assistant", "content": "".join(llm.chat(history, max_tokens=5))})
+        assert history[-1]["content"].strip() in answers
+    state = llm.start()
+    llm.feed(state, llm.encode("one two three"))
+    length = state.length
+    llm.feed(state, [5])
+    assert state.rewind(length + 1) == length + 1 and state.rewind(length) == length and state.rewind(length - 1) == 0 == state.length
+
+
 def test_a_full_conversation_ends(tiny: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("builtins.input", lambda prompt: "more and more")
     assert main(["chat", tiny, "--context", "64", "--temperature", "0", "--system", "x"]) == 1

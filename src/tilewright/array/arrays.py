@@ -57,7 +57,8 @@ class Array:
     Threads: any number may use one Array, make views of it and write those. Writing the Array itself while another thread uses it needs a
     lock of yours: who comes first is open, and a large result may hold elements of before and after.
 
-    >>> x = wrap(np.arange(4.0, dtype=np.float32))
+    >>> import tilewright as tw
+    >>> x = tw.arange(4.0)
     >>> y = x[::-1]
     >>> y[0] = 9
     >>> x.tolist(), y.tolist()

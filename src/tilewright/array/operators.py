@@ -77,14 +77,17 @@ def _install() -> None:
         setattr(Array, f"__{short}__", binary(name)[0])
     for short, name in SINGLE.items():
         setattr(Array, f"__{short}__", lambda self, name=name: function(name)(self))
+
+    def method(name: str) -> Fn:
+        def call(self: Array, *args: Any, **kwargs: Any) -> Any:
+            return function(name)(self, *args, **kwargs)
+
+        call.__name__, call.__doc__ = name, f"See `tw.{name}`."
+        return call
+
     for name in METHODS:
-        value = name in ("real", "imag")
-
-        def method(self: Array, *args: Any, _name: str = name, **kwargs: Any) -> Any:
-            return function(_name)(self, *args, **kwargs)
-
-        method.__name__, method.__doc__ = name, f"See `tw.{name}`."
-        setattr(Array, name, property(method) if value else method)
+        made = method(name)
+        setattr(Array, name, property(made) if name in ("real", "imag") else made)
 
 
 def operator_of(name: str) -> Fn:

@@ -122,8 +122,7 @@ class Conversation:
         """Feeds only what the state does not hold yet; one token at least, for its logits."""
         ids = self.llm.chat_ids(self.history)
         same = next((i for i, (a, b) in enumerate(zip(self.read, ids, strict=False)) if a != b), min(len(self.read), len(ids)))
-        same = min(same, len(ids) - 1)
-        self.state.truncate(same)
+        same = self.state.rewind(min(same, len(ids) - 1))
         self.read = ids[:same]
         stream = self.llm.generate(ids[same:], state=self.state, **self.options)
         stream.sampler.note(ids[:same])

@@ -471,7 +471,16 @@ def kernel(signature: str, *, grid: Any = None, warps: int | None = None, stages
     The signature names arguments and results (see docs/kernels-of-your-own.md); `grid` is the number of programs, a number or a tuple, or a
     function of sizes and constants by name. The function's positional parameters are views of the arrays, arguments first; its
     keyword-only parameters are constants, known when the kernel is compiled. `warps` and `stages` schedule it on a GPU; its tiles
-    choose them where they are not given.
+    choose them where they are not given. (The source of a kernel must be in a file or a cell.)
+
+        from tilewright import lang as tl
+
+        @tw.kernel("T[N] -> T[N]", grid=lambda N, BLOCK: tl.cdiv(N, BLOCK))
+        def twice(x, y, *, BLOCK=1024):
+            i = tl.program_id(0)
+            y.partition(BLOCK)[i] = 2.0 * x.partition(BLOCK)[i]
+
+        twice(tw.ones(10))
     """
     if not isinstance(signature, str):
         raise InputError("kernel: needs a signature: @tw.kernel('T[N] -> T[N]', grid=...)")

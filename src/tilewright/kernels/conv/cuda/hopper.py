@@ -3,7 +3,7 @@
 Serves f16, bf16 and (as tf32, where that is asked for) f32 convolutions over one to three spatial axes of known size, without groups or
 with groups of whole steps of channels (128 bytes) and whole tiles of results (64), with the region's elementwise consumers as epilogue.
 Activations lie channels last (`channels_last.py`); an operand that does not is copied first, and channels are padded to whole 16-byte
-pieces; images of few channels have a way of their own (`conv_first.py`). Constant weights are laid out [O, taps, channels] before the first
+pieces; images of few channels have a way of their own (below). Constant weights are laid out [O, taps, channels] before the first
 run. A convolution of one tap and step one is the plain product. Tiles past an edge read zeros and store nothing.
 """
 
