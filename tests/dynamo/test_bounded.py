@@ -120,7 +120,7 @@ def test_what_torch_checks_holds_behind_a_split() -> None:
 
 def test_numbers_that_depend_on_data_are_arguments_of_the_part_behind_them() -> None:
     def fn(x: torch.Tensor, y: torch.Tensor) -> Any:
-        n = x.max().item()
+        n: Any = x.max().item()
         torch._check(n >= 0)
         torch._check(n <= y.shape[0])
         return y[:n].sum(), y * n, torch.arange(n).sin(), torch.ones(n, 3).sum(0)

@@ -45,7 +45,7 @@ class Comparison:
 
 def greedy_by_llama(path: Path, ids: list[int], steps: int) -> tuple[list[int], Array]:
     """Tokens, and logits [steps, vocab]."""
-    import llama_cpp  # type: ignore[import-not-found]
+    import llama_cpp
 
     model = llama_cpp.Llama(str(path), n_ctx=CONTEXT, logits_all=True, verbose=False, n_threads=2)
     tokens: list[int] = []

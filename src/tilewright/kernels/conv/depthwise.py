@@ -73,7 +73,7 @@ class Depthwise(Lines):
         self.per, self.made = int_of(w.shape[1]), results // op.groups
         panels = Layout.contiguous((*kernel, self.per, self.channels))
         self.w = call.view("w", w.dtype, weights, panels)
-        self.words: list[View] = []  # of x and the weights
+        self.words: list[View] = []  # pairs of channels of x and of the weights
         by_itself = self.per == self.made == 1 and max(kernel[-2:-1], default=1) > 1
         if by_itself and words_of(x.type.dtype, w.dtype, target, tiles=False) is PAIRS:
             sides = [(name, buffer, lay, len(lay.shape) - 1) for name, buffer, lay in (

@@ -92,7 +92,7 @@ def bytes_in_flight(text: str) -> int:
 def steps_of(kernel: Kernel, words: Sequence[int | None]) -> tuple[int, int]:
     """Tiles of a convolution by TMA, and the steps of K of each: few channels leave most of a step empty."""
     *_, steps, tiles = (0, 0, *words) if isinstance(kernel, ConvKernel) else (0, 0)
-    parts = kernel.parts if isinstance(kernel, WindowGradientKernel) else 1  # of K, which are tiles of their own
+    parts = kernel.parts if isinstance(kernel, WindowGradientKernel) else 1  # K is cut in them, and each is a tile of its own
     return tiles or 0, -(-(steps or 0) // parts)
 
 
