@@ -23,7 +23,9 @@ from tilewright.kernels.matmul.cuda import tiled as tiled_matmul
 from tilewright.kernels.matmul.cuda.tiled import FEW, TiledMatmul, UnalignedMatmul
 from tilewright.kernels.pointwise.cuda.padded_rows import padded_rows
 from tilewright.kernels.rows.cuda import long_norm
+from tilewright.ops import functions as F
 from tilewright.ops.matmul.contractions import Conv, Matmul
+from tilewright.ops.rows.reductions import All, Any_
 from tilewright.target.cuda.device import cuda_target
 
 NUMPY = {bf16: ml_dtypes.bfloat16, f16: np.float16, f32: np.float32, f64: np.float64}
@@ -315,6 +317,25 @@ def test_few_long_rows_are_reduced_by_all_blocks(dtype: DType, monkeypatch: pyte
     assert sum("_parts_" in v.kernel.name for v in e.program.launches) == 4
     for got, want, v in zip(e(*arrays), reference(g, arrays), g.outputs, strict=True):
         assert_close(got, want, v.dtype)
+
+
+@pytest.mark.parametrize("place", [None, 0, 70 * 1003 - 1, 40_000])
+def test_whole_arrays_of_bools_are_reduced_by_all_blocks(place: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether all elements of 16-bit activations are finite, which many models ask for, and whether any of a column is not."""
+    for name, value in {"RESIDENT": 100, "LEAST": 1}.items():
+        monkeypatch.setattr(f"tilewright.kernels.rows.cuda.reduce.{name}", value)
+
+    def build(x: Any) -> Any:
+        fine = o.Less()(o.Abs()(x), F.full(x.node.graph, (), float("inf"), f16))
+        return All(axes=(0, 1))(fine), Any_(axes=(0,))(o.LogicalNot()(fine))
+
+    x = fresh_rng().standard_normal((70, 1003)).astype(np.float16)
+    if place is not None:
+        x.reshape(-1)[place] = np.inf
+    e = Emulated(graph(build, (f16, x.shape)))
+    assert all("_tiles_" in v.kernel.name or "_parts_" in v.kernel.name for v in e.program.launches) and len(e.program.launches) >= 3
+    every, columns = e(x)
+    assert bool(every) == (place is None) and np.array_equal(columns, ~np.isfinite(x).all(0))
 
 
 def test_one_number_added_at_every_second_index() -> None:

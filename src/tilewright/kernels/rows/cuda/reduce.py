@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ....core.dims import Dim, bounds, ceildiv, divisible, product
-from ....core.dtypes import DType, compute_dtype, f32, i32, i64
+from ....core.dtypes import DType, bool_, compute_dtype, f32, i32, i64
 from ....core.target_spec import TargetSpec
 from ....ir.graph import Value
 from ....ir.layout import Layout
@@ -270,9 +270,9 @@ class CudaReduce(Template):
             return None  # nobody else computes them
         dtype = region.node.values[0].dtype
         source = region.node.operands[0].dtype
-        whole = source is dtype and dtype in (i32, i64)
+        whole = source is dtype and dtype in (i32, i64, bool_)
         if not whole and not (dtype.is_float and source.is_float):
-            return Reason("neither floats nor integers of 32 or 64 bits")
+            return Reason("neither floats, bools nor integers of 32 or 64 bits")
         found = problem(region)
         if found is None:
             return Reason("operands or results of other shapes")
