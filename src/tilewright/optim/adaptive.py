@@ -3,17 +3,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from .base import Optimizer, Rate, as_f32, counter, make, power, rate_at, tree_map, tree_unzip, tw, zeros_like
+from .base import Optimizer, Rate, as_f32, by_parameter, power, tw, zeros_like
 
 
 def _adam(name: str, rate: Rate, betas: tuple[float, float], eps: float, weight_decay: float, decoupled: bool) -> Optimizer:
     b1, b2 = betas
 
-    def init(params: Any) -> Any:
-        return {"step": counter(), "m": tree_map(zeros_like, params), "v": tree_map(zeros_like, params)}
-
-    def update(params: Any, grads: Any, state: Any) -> tuple[Any, Any]:
-        step, lr = state["step"] + 1, rate_at(rate, state["step"])
+    def rule(lr: Any, step: Any) -> Any:
         size = as_f32(lr / (1 - power(b1, step)))
         root = as_f32(tw.sqrt(1 - power(b2, step)))
 
@@ -25,10 +21,9 @@ def _adam(name: str, rate: Rate, betas: tuple[float, float], eps: float, weight_
             kept = p * (1 - lr * weight_decay) if weight_decay and decoupled else p
             return kept - size * (m / (tw.sqrt(v) / root + eps)), m, v
 
-        new, m, v = tree_unzip(one, 3, params, grads, state["m"], state["v"])
-        return new, {"step": step, "m": m, "v": v}
+        return one
 
-    return make(init, update, name)
+    return by_parameter(name, rate, {"m": zeros_like, "v": zeros_like}, rule)
 
 
 def adam(rate: Rate, *, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 0.0) -> Optimizer:
@@ -52,31 +47,21 @@ def lion(rate: Rate, *, betas: tuple[float, float] = (0.9, 0.99), weight_decay: 
     """Lion: the sign of an interpolated momentum."""
     b1, b2 = betas
 
-    def init(params: Any) -> Any:
-        return {"step": counter(), "m": tree_map(zeros_like, params)}
-
-    def update(params: Any, grads: Any, state: Any) -> tuple[Any, Any]:
-        lr = rate_at(rate, state["step"])
-
+    def rule(lr: Any, step: Any) -> Any:
         def one(p: Any, g: Any, m: Any) -> tuple[Any, Any]:
             step = tw.sign(b1 * m + (1 - b1) * g)
             return p * (1 - lr * weight_decay) - lr * step, b2 * m + (1 - b2) * g
 
-        new, m = tree_unzip(one, 2, params, grads, state["m"])
-        return new, {"step": state["step"] + 1, "m": m}
+        return one
 
-    return make(init, update, "lion")
+    return by_parameter("lion", rate, {"m": zeros_like}, rule)
 
 
 def lamb(rate: Rate, *, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-6, weight_decay: float = 0.0) -> Optimizer:
     """LAMB: Adam's step scaled per parameter to the ratio of the norms of parameter and step."""
     b1, b2 = betas
 
-    def init(params: Any) -> Any:
-        return {"step": counter(), "m": tree_map(zeros_like, params), "v": tree_map(zeros_like, params)}
-
-    def update(params: Any, grads: Any, state: Any) -> tuple[Any, Any]:
-        step, lr = state["step"] + 1, rate_at(rate, state["step"])
+    def rule(lr: Any, step: Any) -> Any:
         c1, c2 = as_f32(1 - power(b1, step)), as_f32(1 - power(b2, step))
 
         def one(p: Any, g: Any, m: Any, v: Any) -> tuple[Any, Any, Any]:
@@ -87,10 +72,9 @@ def lamb(rate: Rate, *, betas: tuple[float, float] = (0.9, 0.999), eps: float = 
             trust = tw.where(tw.logical_and(weight > 0, size > 0), weight / tw.where(size > 0, size, 1.0), 1.0)
             return p - lr * trust * d, m, v
 
-        new, m, v = tree_unzip(one, 3, params, grads, state["m"], state["v"])
-        return new, {"step": step, "m": m, "v": v}
+        return one
 
-    return make(init, update, "lamb")
+    return by_parameter("lamb", rate, {"m": zeros_like, "v": zeros_like}, rule)
 
 
 def adafactor(rate: Rate, *, decay: float = 0.8, eps: float = 1e-30, clip: float = 1.0, weight_decay: float = 0.0,
@@ -100,17 +84,13 @@ def adafactor(rate: Rate, *, decay: float = 0.8, eps: float = 1e-30, clip: float
     def factored(p: Any) -> bool:
         return bool(p.ndim >= 2 and min(p.shape[-2:]) >= smallest)
 
-    def init(params: Any) -> Any:
-        def rows(p: Any) -> Any:
-            return zeros_like(p if not factored(p) else p[..., 0])
+    def rows(p: Any) -> Any:
+        return zeros_like(p if not factored(p) else p[..., 0])
 
-        def columns(p: Any) -> Any:
-            return zeros_like(p.ravel()[:1] if not factored(p) else p[..., 0, :])
+    def columns(p: Any) -> Any:
+        return zeros_like(p.ravel()[:1] if not factored(p) else p[..., 0, :])
 
-        return {"step": counter(), "rows": tree_map(rows, params), "columns": tree_map(columns, params)}
-
-    def update(params: Any, grads: Any, state: Any) -> tuple[Any, Any]:
-        step, lr = state["step"] + 1, rate_at(rate, state["step"])
+    def rule(lr: Any, step: Any) -> Any:
         keep = as_f32(1 - tw.pow(tw.astype(step, "f64"), -decay))
 
         def one(p: Any, g: Any, r: Any, c: Any) -> tuple[Any, Any, Any]:
@@ -127,7 +107,6 @@ def adafactor(rate: Rate, *, decay: float = 0.8, eps: float = 1e-30, clip: float
             d = d / tw.maximum(rms / clip, 1.0)
             return p * (1 - lr * weight_decay) - lr * d, r, c
 
-        new, rows, columns = tree_unzip(one, 3, params, grads, state["rows"], state["columns"])
-        return new, {"step": step, "rows": rows, "columns": columns}
+        return one
 
-    return make(init, update, "adafactor")
+    return by_parameter("adafactor", rate, {"rows": rows, "columns": columns}, rule)

@@ -1,7 +1,7 @@
 """What an optimizer is, and the tree helpers that all of them use."""
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,6 +107,22 @@ def make(init: Callable[[Any], Any], update: Callable[[Any, Any, Any], tuple[Any
 
     checked.__name__ = f"{name}_update"
     return Optimizer(init, staged(checked))
+
+
+def by_parameter(name: str, rate: Rate, slots: Mapping[str, Callable[[Any], Any]],
+                 rule: Callable[[Any, Any], Callable[..., tuple[Any, ...]]]) -> Optimizer:
+    """An optimizer that goes through the parameters one by one. `slots`: what it keeps of a parameter, by name, and what that is at first.
+    `rule(rate, step)` is asked once an update (the first is step 1) for the function (parameter, gradient, *kept) -> (parameter, *kept)."""
+
+    def init(params: Any) -> Any:
+        return {"step": counter(), **{key: tree_map(start, params) for key, start in slots.items()}}
+
+    def update(params: Any, grads: Any, state: Any) -> tuple[Any, Any]:
+        step, lr = state["step"] + 1, rate_at(rate, state["step"])
+        new, *kept = tree_unzip(rule(lr, step), 1 + len(slots), params, grads, *(state[key] for key in slots))
+        return new, {"step": step, **dict(zip(slots, kept, strict=True))}
+
+    return make(init, update, name)
 
 
 def _like(new: Any, old: Any) -> Any:

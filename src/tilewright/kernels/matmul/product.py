@@ -15,7 +15,7 @@ from ..call import Call
 from ..launch import Buffer
 from ..quant.words import Words
 from ..region import Operand, Region, collapse
-from .tiling import leaves_of_epilogue
+from .tiling import Rows
 
 
 @dataclass(frozen=True)
@@ -90,26 +90,19 @@ class Frame:
 
     @staticmethod
     def of(region: Region, p: Problem, b_buffer: Buffer, panels: Layout, *, name: str = "matmul") -> Frame:
-        shape = region.results[0].type.shape
-        leaves = leaves_of_epilogue(region, region.node.values[0])
-        operands = [region.operand(v) for v in leaves]
-        others = [p.as_matrices(o.layout.expand(shape)) for o in operands if o is not None]
-        results = [p.as_matrices(r.layout) for r in region.results]
-        out_shape = results[0].shape
+        rows = Rows(region, p.as_matrices)
+        out_shape = rows.layouts[0].shape
         a_lay = p.a_view.expand((*out_shape[:-2], p.m, p.k))
         rows_a = Layout(out_shape[:-1], a_lay.strides[:-1])
-        rows = [rows_a, *(Layout(out_shape[:-1], lay.strides[:-1]) for lay in [*results, *others])]
         if p.batched:
             b_lead = Layout(p.b_view.shape[:-2], panels.strides[:-3]).expand(out_shape[:-2])
-            lead = [Layout(lay.shape[:-1], lay.strides[:-1]) for lay in rows]
-            sizes, strides = collapse(out_shape[:-2], [*lead, b_lead])
+            every = [rows_a, *rows.leading()]
+            sizes, strides = collapse(out_shape[:-2], [*(Layout(lay.shape[:-1], lay.strides[:-1]) for lay in every), b_lead])
             b_steps = strides.pop()
             sizes = [*sizes, p.m]
-            strides = [[*s, lay.strides[-1]] for s, lay in zip(strides, rows, strict=True)]
+            strides = [[*s, lay.strides[-1]] for s, lay in zip(strides, every, strict=True)]
         else:
-            sizes, strides = collapse(out_shape[:-1], rows)
-            if not sizes:
-                sizes, strides = [1], [[0] for _ in rows]
+            sizes, strides = rows.merged(rows_a)
             b_steps = [0] * (len(sizes) - 1)
         call = Call(name, region.name)
         a = call.view("a", p.a.type.dtype, p.a.buffer, Layout((*sizes, p.k), (*strides[0], a_lay.strides[-1]), p.a_view.offset))
@@ -121,27 +114,14 @@ class Frame:
             sizes=(*sizes[:-1], 1, panels.shape[-2], p.n) if p.b_way != "packed" else None,
             bake=(-2,) if p.b_way == "packed" else (),
         )
-        n_out = len(region.results)
-        outs = [
-            call.view(
-                f"c{i}", r.type.dtype, r.buffer, Layout((*sizes, p.n), (*strides[1 + i], lay.strides[-1]), lay.offset), write=True
-            )
-            for i, (r, lay) in enumerate(zip(region.results, results, strict=True))
-        ]
-        ins = {
-            v: call.view(
-                f"e{i}", o.type.dtype, o.buffer, Layout((*sizes, p.n), (*strides[1 + n_out + i], others[i].strides[-1]), o.layout.offset)
-            )
-            for i, (v, o) in enumerate(zip(leaves, operands, strict=True))
-            if o is not None
-        }
+        outs, ins = rows.views(call, sizes, strides[1:])
         pairs = [
             (o.buffer, r.buffer)
-            for o, lay in zip(operands, others, strict=True)
-            for r, to in zip(region.results, results, strict=True)
-            if o is not None and lay.strides == to.strides and o.layout.offset == r.layout.offset and o.type.dtype is r.type.dtype
+            for o, lay in zip(rows.read.values(), rows.layouts[len(outs) :], strict=True)
+            for r, to in zip(region.results, rows.layouts, strict=False)
+            if lay.strides == to.strides and o.layout.offset == r.layout.offset and o.type.dtype is r.type.dtype
         ]
-        return Frame(call, sizes[-1], sizes[:-1], a, b, outs, ins, [] if n_out > 1 else pairs)
+        return Frame(call, sizes[-1], sizes[:-1], a, b, outs, ins, [] if len(outs) > 1 else pairs)
 
     def words(self) -> list[Ix]:
         return [self.call.word(f"d{i}", d) for i, d in enumerate(self.lead)]

@@ -10,7 +10,7 @@ from ...ir.graph import Value
 from ...ir.layout import Layout
 from ...tile.builder import Ix, KernelBuilder, Tile, View
 from ..call import Call
-from ..region import Evaluator, Operand, Region, narrow, narrow_sum, widen
+from ..region import Evaluator, Operand, Region, collapse, narrow, narrow_sum, widen
 
 Limit = tuple[Ix | int, ...] | None
 
@@ -63,6 +63,34 @@ class Epilogue:
 
     def store(self, at: Sequence[Ix | int], result: Tile, shape: tuple[int, ...], limit: Limit = None) -> None:
         self.put(at, self.computed(at, result, shape, limit), limit)
+
+
+class Rows:
+    """The results of a region and what its epilogue reads, as rows whose leading axes are merged where all that a kernel walks together
+    has no gap between them. `arrange` puts the axes of the anchor's result as the kernel sees them."""
+
+    def __init__(self, region: Region, arrange: Callable[[Layout], Layout] = lambda layout: layout) -> None:
+        self.region, value = region, region.node.values[0]
+        self.read = {v: o for v in leaves_of_epilogue(region, value) if (o := region.operand(v)) is not None}
+        expanded = [o.layout.expand(value.shape) for o in self.read.values()]
+        self.layouts = [arrange(lay) for lay in (*(r.layout for r in region.results), *expanded)]
+
+    def leading(self) -> list[Layout]:
+        return [Layout(lay.shape[:-1], lay.strides[:-1]) for lay in self.layouts]
+
+    def merged(self, *others: Layout) -> tuple[list[Dim], list[list[Dim]]]:
+        """The merged leading axes (one at least), and their strides in `others`, then in every result and leaf."""
+        every = [*others, *self.leading()]
+        sizes, strides = collapse(others[0].shape, every)
+        return (sizes, strides) if sizes else ([1], [[0] for _ in every])
+
+    def views(self, call: Call, sizes: Sequence[Dim], strides: Sequence[Sequence[Dim]]) -> tuple[list[View], dict[Value, View]]:
+        """Views of the results and of what the epilogue reads, with these leading axes."""
+        lays = [Layout((*sizes, lay.shape[-1]), (*s, lay.strides[-1]), lay.offset) for lay, s in zip(self.layouts, strides, strict=True)]
+        results = list(zip(self.region.results, lays, strict=False))
+        outs = [call.view(f"c{i}", r.type.dtype, r.buffer, lay, write=True) for i, (r, lay) in enumerate(results)]
+        leaves = zip(self.read.items(), lays[len(outs) :], strict=True)
+        return outs, {v: call.view(f"e{i}", o.type.dtype, o.buffer, lay) for i, ((v, o), lay) in enumerate(leaves)}
 
 
 def tile_heights(m: Dim, block: Dim, rows: int) -> list[int]:

@@ -18,10 +18,10 @@ from ...ops.matmul.int_products import PackWords as PackWordsOp
 from ...tile.builder import Ix, Tile
 from ..call import Call
 from ..launch import Buffer, Launch
-from ..matmul.tiling import for_each_tile, leaves_of_epilogue, tile_heights, write_tile
+from ..matmul.tiling import Rows, for_each_tile, tile_heights, write_tile
 from ..pointwise.copies import copy_launch
 from ..pointwise.pointwise import unravel
-from ..region import Operand, Region, collapse
+from ..region import Operand, Region
 from ..template import Reason, Template, from_memory, region_bytes, region_flops, shaped_as_result
 
 MAX_ROWS = 192  # rows of x in one program
@@ -103,15 +103,9 @@ class _Kernel:
         taps, channels = op.kernel, self.x.type.shape[-1]
         assert isinstance(channels, int)
         xs, lead = self.x.layout.strides, len(shape) - len(taps)
-        leaves = leaves_of_epilogue(region, self.value)
-        operands = [o for v in leaves if (o := region.operand(v)) is not None]
-        others = [o.layout.expand((*shape, n)) for o in operands]
         window = (*xs[:lead], *(s * step for s, step in zip(xs[lead:-1], op.stride, strict=True)))
-        others_rows = [lay.strides[:-1] for lay in (*(r.layout for r in region.results), *others)]
-        rows = [Layout(tuple(shape), s) for s in (window, *others_rows)]
-        sizes, strides = collapse(tuple(shape), rows)
-        if not sizes:
-            sizes, strides = [1], [[0] for _ in rows]
+        rows = Rows(region)
+        sizes, strides = rows.merged(Layout(tuple(shape), window))
         m = sizes[-1]
         steps = [s * d // 4 for s, d in zip(xs[lead:-1], op.dilation, strict=True)]
         layout = Layout((*sizes, *taps, channels // 4), (*(s // 4 for s in strides[0]), *steps, 1), self.x.layout.offset // 4)
@@ -119,12 +113,7 @@ class _Kernel:
         count = ceildiv(n, LANES)
         self.wv = call.view("w", i32, self.words.buffer, Layout.contiguous((count, *taps, channels // 4, LANES)))
         self.sv = call.view("sums", i32, self.sums.buffer, self.sums.layout)
-        outs = [call.view(f"c{i}", r.type.dtype, r.buffer, Layout((*sizes, n), (*strides[1 + i], r.layout.strides[-1]), r.layout.offset),
-                          write=True) for i, r in enumerate(region.results)]
-        base = 1 + len(outs)
-        ins = {v: call.view(f"e{i}", o.type.dtype, o.buffer,
-                            Layout((*sizes, n), (*strides[base + i], others[i].strides[-1]), o.layout.offset))
-               for i, (v, o) in enumerate(zip(leaves, operands, strict=True))}
+        outs, ins = rows.views(call, sizes, strides[1:])
         batch = [call.word(f"d{i}", d) for i, d in enumerate(sizes[:-1])]
         block = maximum(1, minimum(m, MAX_ROWS))
         groups = ceildiv(count, self.panels)

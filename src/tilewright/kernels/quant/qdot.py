@@ -16,9 +16,9 @@ from ...ops.packed.quant_dot import QuantizeRows as QuantizeRowsOp
 from ...tile.builder import Ix
 from ..call import Call
 from ..launch import Launch, Packed
-from ..matmul.tiling import for_each_tile, leaves_of_epilogue, tile_heights, write_tile
+from ..matmul.tiling import Rows, for_each_tile, tile_heights, write_tile
 from ..pointwise.pointwise import unravel
-from ..region import Region, collapse, widen
+from ..region import Region, widen
 from ..template import Reason, Template, region_bytes, region_flops
 from .panel_dot import PanelKernel
 from .panels import LANES, PANELS
@@ -89,45 +89,16 @@ class _Kernel(PanelKernel):
         region, call, b = self.region, self.call, self.call.b
         quantized, scales, sums, w = (o for v in region.node.operands if (o := region.operand(v)) is not None)
         out_shape = self.value.shape
-        leaves = leaves_of_epilogue(region, self.value)  # leaves of a tail, too: it reads the epilogue's result
-        operands = [o for v in leaves if (o := region.operand(v)) is not None]
-        others = [o.layout.expand(out_shape) for o in operands]
-        rows = [
-            Layout(out_shape[:-1], lay.strides[:-1])
-            for lay in (quantized.layout, scales.layout, sums.layout, *(r.layout for r in region.results), *others)
-        ]
-        sizes, strides = collapse(out_shape[:-1], rows)
-        m: Dim = sizes[-1] if sizes else 1
-        lead = sizes[:-1]
-        strides = strides if sizes else [[0] for _ in rows]
-        shape = (*lead, m)
-
+        rows = Rows(region)  # with the leaves of a tail, which reads the epilogue's result
+        shape, strides = rows.merged(*(Layout(out_shape[:-1], o.layout.strides[:-1]) for o in (quantized, scales, sums)))
+        *lead, m = shape
         quantized_rows = Layout((*shape, self.op.k), (*strides[0], 1), quantized.layout.offset)
         self.aq = call.view("aq", i32, quantized.buffer, self.words(quantized_rows))
         self.ad = call.view("ad", f32, scales.buffer, Layout((*shape, self.op.k // BLOCK), (*strides[1], 1), scales.layout.offset))
         self.asum = call.view("as", i32, sums.buffer, Layout((*shape, self.op.k // HALF), (*strides[2], 1), sums.layout.offset))
         panels = ceildiv(self.op.n, LANES)
         self.bind_panels(w.buffer, panels, self.op.k)
-        n_out = len(region.results)
-        outs = [
-            call.view(
-                f"c{i}",
-                r.type.dtype,
-                r.buffer,
-                Layout((*shape, r.layout.shape[-1]), (*strides[3 + i], r.layout.strides[-1]), r.layout.offset),
-                write=True,
-            )
-            for i, r in enumerate(region.results)
-        ]
-        ins = {
-            v: call.view(
-                f"e{i}",
-                o.type.dtype,
-                o.buffer,
-                Layout((*shape, self.op.n), (*strides[3 + n_out + i], others[i].strides[-1]), o.layout.offset),
-            )
-            for i, (v, o) in enumerate(zip(leaves, operands, strict=True))
-        }
+        outs, ins = rows.views(call, shape, strides[3:])
         batch = [call.word(f"d{i}", d) for i, d in enumerate(lead)]
         block = self._row_block(m)
         mw, nw, kw = call.word("m", m), call.word("n", self.op.n), call.word("k", self.op.k // BLOCK)

@@ -6,6 +6,8 @@ in the order of the matrix's rows. The last stretch may be short: what lies behi
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from ...core.dims import Dim, ceildiv, product
 from ...core.dtypes import f32
 from ...core.target_spec import TargetSpec
@@ -31,39 +33,18 @@ class QMatmulBackTemplate(UnpackingTemplate):
     serves = (QMatmulBackOp,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        op, y = region.op(QMatmulBackOp), region.results[0]
+        op = region.op(QMatmulBackOp)
         g, w, *books = region.operands
         call = Call("qmatmul_back", region.name)
         b = call.b
         matrix = Matrix(call, w, op.format, op.k, books)
-        gv = call.view("g", f32, g.buffer, g.layout)
-        out = call.view("y", f32, y.buffer, y.layout, write=True)
         lead = g.type.shape[:-1]
         rows: Dim = product(lead)
         m = call.word("m", rows)
         dims = [call.word(f"d{i}", d) for i, d in enumerate(lead)]
         stretches = -(-op.k // STRETCH)
         first, start = b.pid // stretches * ROWS, b.pid % stretches * STRETCH
-        size = b.minimum(STRETCH, op.k - start)
-        count = b.minimum(ROWS, m - first)
-        local, sums = b.scratch(f32, (STRETCH,)), b.scratch(f32, (ROWS, STRETCH))
-        zero = b.full((STEP,), 0.0)
-        with b.loop(0, STRETCH, STEP) as clear:
-            b.store(local, (clear.index,), zero)
-            with b.loop(0, ROWS) as row:
-                b.store(sums, (row.index, clear.index), zero)
-        with b.loop(0, op.n) as each:
-            n = each.index
-            unpack_stretch(b, matrix, n, start, size, local)
-            with b.loop(0, count) as row:
-                scale = b.broadcast(b.load(gv, (*unravel(b, first + row.index, dims), n), ()), (STEP,))
-                with b.loop(0, size, STEP) as piece:
-                    total = b.load(sums, (row.index, piece.index), (STEP,))
-                    b.store(sums, (row.index, piece.index), b.fma(scale, b.load(local, (piece.index,), (STEP,)), total))
-        with b.loop(0, count) as row:
-            place = unravel(b, first + row.index, dims)
-            with b.loop(0, size, STEP) as piece:
-                b.store(out, (*place, start + piece.index), b.load(sums, (row.index, piece.index), (STEP,)), limit=(size - piece.index,))
+        add_rows(call, region, matrix, 0, start, ROWS, b.minimum(ROWS, m - first), lambda row: unravel(b, first + row, dims))
         grid = ceildiv(rows, ROWS) * stretches
         return [call.finish(grid, flops=region_flops(region), bytes_=region_bytes(region), note=f"{op.format} by unpacked stretches")]
 
@@ -80,6 +61,32 @@ def unpack_stretch(b: KernelBuilder, matrix: Matrix, row: Ix | int, start: Ix | 
             b.store(local, (block.index * matrix.elements + at,), tile)
 
 
+def add_rows(call: Call, region: Region, matrix: Matrix, base: Ix | int, start: Ix | int, most: int, count: Ix | int,
+             place: Callable[[Ix | int], Sequence[Ix | int]]) -> None:
+    """The stretch from `start` on of `count` rows of the result (`most` at most, row i at place(i)): the sums of rows base … of the matrix,
+    each times an element of g."""
+    b, op, g, y = call.b, region.op(QMatmulBackOp, QExpertsBackOp), region.operands[0], region.results[0]
+    gv, out = call.view("g", f32, g.buffer, g.layout), call.view("y", f32, y.buffer, y.layout, write=True)
+    size = b.minimum(STRETCH, op.k - start)
+    local, sums = b.scratch(f32, (STRETCH,)), b.scratch(f32, (most, STRETCH))
+    zero = b.full((STEP,), 0.0)
+    with b.loop(0, STRETCH, STEP) as clear:
+        b.store(local, (clear.index,), zero)
+        with b.loop(0, most) as row:
+            b.store(sums, (row.index, clear.index), zero)
+    with b.loop(0, op.n) as each:
+        unpack_stretch(b, matrix, base + each.index, start, size, local)
+        with b.loop(0, count) as row:
+            scale = b.broadcast(b.load(gv, (*place(row.index), each.index), ()), (STEP,))
+            with b.loop(0, size, STEP) as piece:
+                total = b.load(sums, (row.index, piece.index), (STEP,))
+                b.store(sums, (row.index, piece.index), b.fma(scale, b.load(local, (piece.index,), (STEP,)), total))
+    with b.loop(0, count) as row:
+        at = place(row.index)
+        with b.loop(0, size, STEP) as piece:
+            b.store(out, (*at, start + piece.index), b.load(sums, (row.index, piece.index), (STEP,)), limit=(size - piece.index,))
+
+
 class QExpertsBackTemplate(UnpackingTemplate):
     """One program per product and stretch of its columns: it walks the rows of the matrix that the product's index names. Every program of
     the first stretch checks its index."""
@@ -88,33 +95,19 @@ class QExpertsBackTemplate(UnpackingTemplate):
     serves = (QExpertsBackOp,)
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        op, y = region.op(QExpertsBackOp), region.results[0]
-        g, w, ids, *books = region.operands
+        op = region.op(QExpertsBackOp)
+        _, w, ids, *books = region.operands
         call = Call("qexperts_back", region.name)
         b = call.b
         matrix = Matrix(call, w, op.format, op.k, books)
-        gv = call.view("g", f32, g.buffer, g.layout)
         index = call.view("ids", ids.type.dtype, ids.buffer, ids.layout)
-        out = call.view("y", f32, y.buffer, y.layout, write=True)
         error = call.error()
         slots = call.word("used", ids.type.shape[1])
         stretches = -(-op.k // STRETCH)
         product_, start = b.pid // stretches, b.pid % stretches * STRETCH
         at = (product_ // slots, product_ % slots)
-        size = b.minimum(STRETCH, op.k - start)
         wanted = b.to_index(b.load(index, at, ()))
         expert = clamped_index(b, error, product_ if isinstance(product_, Ix) else b.pid, wanted, op.experts)
-        local, sums = b.scratch(f32, (STRETCH,)), b.scratch(f32, (STRETCH,))
-        with b.loop(0, STRETCH, STEP) as clear:
-            b.store(local, (clear.index,), b.full((STEP,), 0.0))
-            b.store(sums, (clear.index,), b.full((STEP,), 0.0))
-        with b.loop(0, op.n) as each:
-            unpack_stretch(b, matrix, expert * op.n + each.index, start, size, local)
-            scale = b.broadcast(b.load(gv, (*at, each.index), ()), (STEP,))
-            with b.loop(0, size, STEP) as piece:
-                total = b.load(sums, (piece.index,), (STEP,))
-                b.store(sums, (piece.index,), b.fma(scale, b.load(local, (piece.index,), (STEP,)), total))
-        with b.loop(0, size, STEP) as piece:
-            b.store(out, (*at, start + piece.index), b.load(sums, (piece.index,), (STEP,)), limit=(size - piece.index,))
+        add_rows(call, region, matrix, expert * op.n, start, 1, 1, lambda _: at)
         grid = product(ids.type.shape) * stretches
         return [call.finish(grid, flops=region_flops(region), bytes_=region_bytes(region), note=f"{op.format} by unpacked stretches")]

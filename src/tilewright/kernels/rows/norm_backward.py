@@ -18,6 +18,7 @@ from ...ops.rows.norms import NormBackward as NormBackwardOp
 from ...tile.builder import Ix, Tile, View
 from ..call import Call
 from ..launch import Buffer, Launch
+from ..loops import in_tiles
 from ..matmul.chains import CHAIN
 from ..region import Operand, Region
 from ..template import Template, region_bytes, region_flops
@@ -68,12 +69,11 @@ def _blocks(region: Region, op: NormBackwardOp, parts: list[Operand], target: Ta
 
     def total(term: Callable[[Ix | int, Ix | int | None], list[Tile]], count_: int) -> list[Tile]:
         """Sums over the row of what `term(i, limit)` gives."""
-        zero = [b.full((tile,), 0.0, dtype)] * count_
-        with b.loop(0, whole, tile, zero) as loop:
-            loop.next(*(a + t for a, t in zip(loop.carried, term(loop.index, None), strict=True)))
-        with b.loop(whole, n, tile, loop.results) as tail:  # at most once
-            tail.next(*(a + t for a, t in zip(tail.carried, term(tail.index, n - tail.index), strict=True)))
-        return [b.reshape(b.reduce("sum", t), ()) for t in tail.results]
+        def add(i: Ix, left: Ix | int | None, sums: list[Tile]) -> list[Tile]:
+            return [a + t for a, t in zip(sums, term(i, left), strict=True)]
+
+        found = in_tiles(b, 0, n, tile, add, [b.full((tile,), 0.0, dtype)] * count_)
+        return [b.reshape(b.reduce("sum", t), ()) for t in found]
 
     def inside(t: Tile, left: Ix | int | None) -> Tile:
         """Zero past the row's end, where a deviation from the mean would not be."""

@@ -16,6 +16,7 @@ from ...ir.types import TensorType
 from .. import functions as F
 from ..base import E, NotSupported, S, register
 from ..families import General, M, N, f16, f32, i8, i32, require_kind
+from ..packed.quant_dot import in_eight_bits
 from .forward import Attention
 
 BLOCK = 32
@@ -39,11 +40,8 @@ class Q8Blocks(General):
         return TensorType(dt.i8, x.shape), TensorType(dt.f16, (*x.shape[:-1], k // BLOCK))
 
     def ref(self, x: Any) -> Any:
-        blocks = x.astype(np.float32).reshape(*x.shape[:-1], x.shape[-1] // BLOCK, BLOCK)
-        peak = np.abs(blocks).max(-1, keepdims=True)
-        inverse = np.divide(np.float32(127), peak, out=np.zeros_like(peak), where=peak != 0)
-        quantized = np.rint(blocks * inverse).astype(np.int8)
-        return quantized.reshape(x.shape), (peak * np.float32(1 / 127))[..., 0].astype(np.float16)
+        quantized, scales = in_eight_bits(x)
+        return quantized, scales.astype(np.float16)
 
 
 @register

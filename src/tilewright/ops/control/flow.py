@@ -1,13 +1,12 @@
 """Control flow: ops that hold graphs and run them again and again, or one of them.
 
 A body takes what changes (carried values, slices) and then what does not: values captured from outside are operands like any other, read
-in every iteration, never copied per iteration. Derivatives and batching are in `control_rules.py` and
-`control_branches.py`.
+in every iteration, never copied per iteration. Derivatives and batching are in `rules.py` and `branches.py`.
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -57,8 +56,24 @@ def _rnn(length: Dim = 4) -> dict[str, Any]:
     return {"body": single(step, f32(2, 3), f32(2, 3), f32(3, 3)), "carries": 1, "xs": 1, "length": length}
 
 
+class Controlled(General):
+    """An op that holds graphs: its rules, which the modules beside this one have. `forward` gives results and their tangents together."""
+
+    forward: ClassVar[Callable[[Any, Values, MaybeValues], tuple[Values, MaybeValues]]]
+    over_batches: ClassVar[Callable[[Any, Values, tuple[bool, ...], Dim], Values]]
+
+    def push(self, inputs: Values, tangents: MaybeValues) -> tuple[Values, MaybeValues]:
+        return type(self).forward(self, inputs, tangents)
+
+    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
+        return self.push(inputs, tangents)[1]
+
+    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
+        return type(self).over_batches(self, inputs, batched, size)
+
+
 @register
-class Scan(General):
+class Scan(Controlled):
     """Run `body` once for each slice: (carries, slices of xs, captured) -> (carries, slices of ys). Operands: the first carries, the
     stacked xs, what is captured. Results: the last carries, the stacked ys. `reverse` goes from the last slice to the first."""
 
@@ -67,6 +82,7 @@ class Scan(General):
     xs: int
     length: Dim
     reverse: bool = False
+    forward, over_batches = rules.scan_jvp, rules.scan_batch
     samples = [S(f32(2, 3), f32(4, 2, 3), f32(3, 3), low=(-2, -2, -1), high=(2, 2, 1), **_rnn()),
                S(f32(2, 3), f32(4, 2, 3), f32(3, 3), low=(-2, -2, -1), high=(2, 2, 1), reverse=True, **_rnn()),
                S(f32(2, 3), f32(0, 2, 3), f32(3, 3), **_rnn(0)),
@@ -124,22 +140,14 @@ class Scan(General):
     def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
         return rules.scan_vjp(self, inputs, outputs, cotangents, wanted)
 
-    def push(self, inputs: Values, tangents: MaybeValues) -> tuple[Values, MaybeValues]:
-        return rules.scan_jvp(self, inputs, tangents)
-
-    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
-        return self.push(inputs, tangents)[1]
-
-    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
-        return rules.scan_batch(self, inputs, batched, size)
-
 
 @register
-class Cond(General):
+class Cond(Controlled):
     """`then(*xs)` where the first operand is true, else `other(*xs)`. Only one of them runs."""
 
     then: Graph
     other: Graph
+    forward, over_batches = branches.cond_jvp, branches.cond_batch
     samples = [S(boolean(), f32(3, 5), f32(5), then=single(lambda g, v: F.mul(v[0], v[1]), f32(3, 5), f32(5)),
                  other=single(lambda g, v: F.tanh(v[0]), f32(3, 5), f32(5))),
                S(boolean(), f32(N), i64(), then=single(lambda g, v: (F.exp(v[0]), v[1]), f32(N), i64()),
@@ -180,15 +188,6 @@ class Cond(General):
     def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
         return branches.cond_vjp(self, inputs, outputs, cotangents, wanted)
 
-    def push(self, inputs: Values, tangents: MaybeValues) -> tuple[Values, MaybeValues]:
-        return branches.cond_jvp(self, inputs, tangents)
-
-    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
-        return self.push(inputs, tangents)[1]
-
-    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
-        return branches.cond_batch(self, inputs, batched, size)
-
 
 def _halving(limit: int | None) -> dict[str, Any]:
     """while k < 3: x, k = x * w, k + 1"""
@@ -198,13 +197,14 @@ def _halving(limit: int | None) -> dict[str, Any]:
 
 
 @register
-class While(General):
+class While(Controlled):
     """Run `body` on the carries as long as `test` of them is true, at most `max_iterations` times. Both take (carries, captured)."""
 
     test: Graph
     body: Graph
     carries: int
     max_iterations: int | None = None
+    forward, over_batches = branches.while_jvp, branches.while_batch
     samples = [S(f32(3), i64(), f32(3), low=(-1, -2, -1), high=(1, 4, 1), **_halving(8)),
                S(f32(3), i64(), f32(3), low=(-1, -2, -1), high=(1, 4, 1), **_halving(2)),
                S(f32(3), i64(), f32(3), low=(-1, -2, -1), high=(1, 4, 1), **_halving(0))]
@@ -255,15 +255,6 @@ class While(General):
     def vjp(self, inputs: Values, outputs: Values, cotangents: MaybeValues, wanted: tuple[bool, ...]) -> MaybeValues:
         raise UnsupportedError("while: has no reverse-mode derivative: nothing bounds its iterations; give max_iterations, or use tw.scan "
                                "or tw.fori_loop with fixed bounds")
-
-    def push(self, inputs: Values, tangents: MaybeValues) -> tuple[Values, MaybeValues]:
-        return branches.while_jvp(self, inputs, tangents)
-
-    def jvp(self, inputs: Values, outputs: Values, tangents: MaybeValues) -> MaybeValues:
-        return self.push(inputs, tangents)[1]
-
-    def batch(self, inputs: Values, batched: tuple[bool, ...], size: Dim) -> Values:
-        return branches.while_batch(self, inputs, batched, size)
 
 
 CONTROL = (Scan, Cond, While)

@@ -28,6 +28,14 @@ ROUNDED = NotSupported("activations are rounded to values, which have no derivat
 LEADING = NotSupported("it takes leading axes already; reshape the operand")
 
 
+def in_eight_bits(x: Any) -> tuple[Any, Any]:
+    """Blocks of floats as quantized values (round half to even) and f32 scales."""
+    blocks = x.astype(np.float32).reshape(*x.shape[:-1], x.shape[-1] // BLOCK, BLOCK)
+    peak = np.abs(blocks).max(-1, keepdims=True)
+    inverse = np.divide(np.float32(127), peak, out=np.zeros_like(peak), where=peak != 0)
+    return np.rint(blocks * inverse).astype(np.int8).reshape(x.shape), (peak * np.float32(1 / 127))[..., 0]
+
+
 @register
 class QuantizeRows(General):
     """x[..., K] as values i8[..., K] (round half to even), scales f32[..., K/32] and sums of values i32[..., K/16]: x ≈ scale * code."""
@@ -45,13 +53,9 @@ class QuantizeRows(General):
         return TensorType(dt.i8, x.shape), TensorType(dt.f32, (*lead, k // BLOCK)), TensorType(dt.i32, (*lead, k // HALF))
 
     def ref(self, x: Any) -> Any:
-        lead, k = x.shape[:-1], x.shape[-1]
-        blocks = x.astype(np.float32).reshape(*lead, k // BLOCK, BLOCK)
-        peak = np.abs(blocks).max(-1, keepdims=True)
-        inverse = np.divide(np.float32(127), peak, out=np.zeros_like(peak), where=peak != 0)
-        quantized = np.rint(blocks * inverse).astype(np.int8)
-        sums = quantized.reshape(*lead, k // HALF, HALF).sum(-1, dtype=np.int32)
-        return quantized.reshape(x.shape), (peak * np.float32(1 / 127))[..., 0], sums
+        quantized, scales = in_eight_bits(x)
+        sums = quantized.reshape(*x.shape[:-1], x.shape[-1] // HALF, HALF).sum(-1, dtype=np.int32)
+        return quantized, scales, sums
 
 
 @register

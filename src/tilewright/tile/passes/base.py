@@ -6,6 +6,7 @@ many rewrites it applied; a second run applies none.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -40,6 +41,28 @@ def _copy_block(block: Block) -> Block:
         for i in block.body
     ]
     return Block(list(block.params), body, list(block.yields), block.token_params, block.token_yields)
+
+
+Parts = tuple[list[Instr], dict[Var, Operand]]  # what stands for an instruction, and for its results
+
+
+def exchange(block: Block, change: Callable[[Instr], Parts | None]) -> int:
+    """Exchange instructions, those in inner blocks first; `change` gives None for one that stays. How many were exchanged."""
+    count, values, body = 0, dict[Var, Operand](), list[Instr]()
+    for i in block.body:
+        count += sum(exchange(b, change) for b in i.blocks)
+        found = change(i)
+        if found is None:
+            body.append(i)
+        else:
+            count += 1
+            body += found[0]
+            values.update(found[1])
+    block.body = body
+    while any(v in values for v in values.values()):  # a result that feeds another instruction that was exchanged
+        values = {k: values.get(v, v) if isinstance(v, Var) else v for k, v in values.items()}
+    substitute(block, values)
+    return count
 
 
 def substitute(block: Block, values: dict[Var, Operand]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..ir import INDEX, Block, Instr, Kernel, Operand, TileType, Var
-from .base import Cloner, Emitter, TilePass, limit_start, size, substitute
+from .base import Cloner, Emitter, TilePass, exchange, limit_start, size
 
 
 @dataclass(frozen=True)
@@ -122,27 +122,7 @@ class SplitLoops(TilePass):
     max_parts: int = 4
 
     def run(self, kernel: Kernel) -> int:
-        return self._block(kernel.body)
-
-    def _block(self, block: Block) -> int:
-        count = 0
-        values: dict[Var, Operand] = {}
-        body: list[Instr] = []
-        for i in block.body:
-            for b in i.blocks:
-                count += self._block(b)
-            parts = self._split(i) if i.op == "for" and "split" not in i.attrs else None
-            if parts is None:
-                body.append(i)
-                continue
-            count += 1
-            body += parts[0]
-            values.update(parts[1])
-        block.body = body
-        while any(v in values for v in values.values()):
-            values = {k: values.get(v, v) if isinstance(v, Var) else v for k, v in values.items()}
-        substitute(block, values)
-        return count
+        return exchange(kernel.body, lambda i: self._split(i) if i.op == "for" and "split" not in i.attrs else None)
 
     def _split(self, i: Instr) -> tuple[list[Instr], dict[Var, Operand]] | None:
         """The loops that replace loop i, and what its results became."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..ir import Block, Instr, Kernel, Operand, Var
-from .base import Cloner, Emitter, TilePass, size, substitute
+from .base import Cloner, Emitter, Parts, TilePass, exchange, size
 
 
 @dataclass(frozen=True)
@@ -18,32 +18,16 @@ class UnrollLoops(TilePass):
     max_size: int = 4096
 
     def run(self, kernel: Kernel) -> int:
-        return self._block(kernel.body)
+        return exchange(kernel.body, self._unrolled)
 
-    def _block(self, block: Block) -> int:
-        count = 0
-        values: dict[Var, Operand] = {}
-        body: list[Instr] = []
-        for i in block.body:
-            if i.op != "for" or "unroll" not in i.attrs:
-                for b in i.blocks:
-                    count += self._block(b)
-                body.append(i)
-                continue
-            count += 1 + self._block(i.blocks[0])
-            factor = i.attrs["unroll"]
-            i.attrs = {k: v for k, v in i.attrs.items() if k != "unroll"}
-            if factor < 1 or size(i.blocks[0]) * factor > self.max_size:
-                body.append(i)
-                continue
-            part, results = _full(i, factor) or _partial(i, factor)
-            body += part
-            values.update(results)
-        block.body = body
-        while any(v in values for v in values.values()):  # a result that feeds another unrolled loop
-            values = {k: values.get(v, v) if isinstance(v, Var) else v for k, v in values.items()}
-        substitute(block, values)
-        return count
+    def _unrolled(self, i: Instr) -> Parts | None:
+        if i.op != "for" or "unroll" not in i.attrs:
+            return None
+        factor = i.attrs["unroll"]
+        i.attrs = {k: v for k, v in i.attrs.items() if k != "unroll"}
+        if factor < 1 or size(i.blocks[0]) * factor > self.max_size:
+            return [i], {}
+        return _full(i, factor) or _partial(i, factor)
 
 
 def _iteration(block: Block, index: Operand, carried: list[Operand], tokens: list[Var]) -> tuple[list[Instr], list[Operand], list[Var]]:

@@ -145,6 +145,35 @@ def any_lane(mask: V) -> str:
     return f.intrinsic(f"llvm.vector.reduce.or.{mangle(mask.ty)}", "i1", [(mask.ty, found)]) if lanes(mask.ty) else found
 
 
+def is_beyond(x: V, limit: float) -> V:
+    """Whether x is of this magnitude or larger, or not finite."""
+    f = x.f
+    return V(f, (x < 0.0).ty, tuple(f.fcmp("uge", x.ty, p, f.splat(x.ty, limit)) for p in x.abs().parts))
+
+
+def repaired(bad: V, y: V, slow: Callable[[], V]) -> V:
+    """y with the bad lanes replaced by those of slow(), which is computed only where there are any."""
+    f = y.f
+    before, cold, after = f.block, f.fresh_label("bad"), f.fresh_label("repaired")
+    f.branch(any_lane(bad), cold, after)
+    f.label(cold)
+    mixed = bad.choose(slow(), y)
+    f.jump(after)
+    f.label(after)
+    return V(f, y.ty, tuple(f.phi(y.ty, [(a, before), (b, cold)]) for a, b in zip(y.parts, mixed.parts, strict=True)))
+
+
+def by_cold_function(name: str, x: V, body: Callable[[V], V]) -> V:
+    """body(x) by a function that is declared once a module and stays out of the way of what is computed in general."""
+    f = x.f
+    if name not in f.declarations:
+        g = FunctionText(name, [(x.ty, "%x")], f.features, returns=x.ty, attributes="cold noinline").internal()
+        g.ret(x.ty, body(V(g, x.ty, ("%x",))).parts[0])
+        f.declarations.update(g.declarations)
+        f.declarations[name] = g.text()
+    return V(f, x.ty, tuple(f.value(f"call {x.ty} @{name}({x.ty} {p})") for p in x.parts))
+
+
 def round_magic(t: V) -> float:
     """The constant that, added, leaves round-half-even(t) in the low bits (|t| < 2^22 or 2^51)."""
     return 1.5 * 2.0**52 if t.is_double else 1.5 * 2.0**23

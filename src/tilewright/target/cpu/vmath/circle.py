@@ -11,9 +11,8 @@ import math
 
 import numpy as np
 
-from ..llvm_text import FunctionText
-from .avx512 import _F, _REST, _ROUND, _lookup32, _reciprocal14
-from .base import V, any_lane
+from .avx512 import _REST, _ROUND, _lookup32, _reciprocal14
+from .base import V, by_cold_function, is_beyond, repaired
 from .trig_f32 import FUNCTIONS as WIDE
 
 _LIMIT = 2.0**10
@@ -56,21 +55,7 @@ def _sine(x: V, quarter: int) -> V:
 
 
 def _repaired(fn: str, x: V, y: V) -> V:
-    f = x.f
-    bad = V(f, (x < 0.0).ty, tuple(f.fcmp("uge", x.ty, p, f.splat(x.ty, _LIMIT)) for p in x.abs().parts))
-    before, cold, after = f.block, f.fresh_label("far"), f.fresh_label("near")
-    f.branch(any_lane(bad), cold, after)
-    f.label(cold)
-    name = f"tw.reduce_huge.wide.{fn}"
-    if name not in f.declarations:
-        g = FunctionText(name, [(_F, "%x")], f.features, returns=_F, attributes="cold noinline").internal()
-        g.ret(_F, WIDE[fn](V(g, _F, ("%x",))).parts[0])
-        f.declarations.update(g.declarations)
-        f.declarations[name] = g.text()
-    mixed = bad.choose(V(f, _F, tuple(f.value(f"call {_F} @{name}({_F} {p})") for p in x.parts)), y)
-    f.jump(after)
-    f.label(after)
-    return V(f, x.ty, tuple(f.phi(x.ty, [(a, before), (b, cold)]) for a, b in zip(y.parts, mixed.parts, strict=True)))
+    return repaired(is_beyond(x, _LIMIT), y, lambda: by_cold_function(f"tw.reduce_huge.wide.{fn}", x, WIDE[fn]))
 
 
 def sin(x: V) -> V:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 
-from ..llvm_text import FunctionText, mangle
-from .base import V, any_lane
+from ..llvm_text import mangle
+from .base import V, by_cold_function, is_beyond, repaired
 from .trig import _COS_SHORT, _HALF_PI, _LIMIT, _MAGIC, vector_function
 
 _PI = (2 * _HALF_PI[0], 2 * (_HALF_PI[1] + _HALF_PI[2]))
@@ -75,32 +75,16 @@ def _of_reduced(fn: str, k: V, r: V) -> V:
 
 def _repaired(fn: str, x: V, y: V) -> V:
     """y with the lanes replaced where x is huge or not finite, if there are any."""
-    f = x.f
-    bad = V(f, (x < 0.0).ty, tuple(f.fcmp("uge", x.ty, p, f.splat(x.ty, _LIMIT)) for p in x.abs().parts))
-    before, cold, after = f.block, f.fresh_label("huge"), f.fresh_label("reduced")
-    f.branch(any_lane(bad), cold, after)
-    f.label(cold)
-    name = _cold_function(f, fn, x.ty)
-    again = V(f, x.ty, tuple(f.value(f"call {x.ty} @{name}({x.ty} {p})") for p in x.parts))
-    mixed = bad.choose(again, y)
-    f.jump(after)
-    f.label(after)
-    return V(f, x.ty, tuple(f.phi(x.ty, [(a, before), (b, cold)]) for a, b in zip(y.parts, mixed.parts, strict=True)))
+    return repaired(is_beyond(x, _LIMIT), y,
+                    lambda: by_cold_function(f"tw.reduce_huge.{fn}.{mangle(x.ty)}", x, lambda z: _of_every_size(fn, z)))
 
 
-def _cold_function(f: FunctionText, fn: str, ty: str) -> str:
-    """Declare, once a module, the function for arguments of every size."""
-    name = f"tw.reduce_huge.{fn}.{mangle(ty)}"
-    if name not in f.declarations:
-        g = FunctionText(name, [(ty, "%x")], f.features, returns=ty, attributes="cold noinline").internal()
-        d = _wide(V(g, ty, ("%x",)))
-        out = f"{{ {d.ints().ty}, {d.ty}, {d.ty} }}"
-        packed = g.value(f"call {out} @{vector_function(g, d.ty)}({d.ty} {d.parts[0]})")
-        k, r = (V(g, t, (g.value(f"extractvalue {out} {packed}, {i}"),)) for i, t in enumerate((d.ints().ty, d.ty)))
-        g.ret(ty, _narrow(_of_reduced(fn, k, r)).parts[0])
-        f.declarations.update(g.declarations)
-        f.declarations[name] = g.text()
-    return name
+def _of_every_size(fn: str, x: V) -> V:
+    d = _wide(x)
+    out = f"{{ {d.ints().ty}, {d.ty}, {d.ty} }}"
+    packed = x.f.value(f"call {out} @{vector_function(x.f, d.ty)}({d.ty} {d.parts[0]})")
+    k, r = (V(x.f, t, (x.f.value(f"extractvalue {out} {packed}, {i}"),)) for i, t in enumerate((d.ints().ty, d.ty)))
+    return _narrow(_of_reduced(fn, k, r))
 
 
 FUNCTIONS = {"sin": sin, "cos": cos, "tan": tan}
