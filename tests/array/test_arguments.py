@@ -10,7 +10,7 @@ import pytest
 
 import tilewright as tw
 from tests.fresh import fresh_rng
-from tilewright.core.errors import ArgumentError, TraceError, UnsupportedError
+from tilewright.core.errors import ArgumentError, TraceError
 
 # Everywhere; functions that are compiled for this have the options, too.
 EVERYWHERE = """
@@ -168,13 +168,3 @@ def test_small_floats_that_numpy_does_not_know(dtype: Any) -> None:
     for fn in (tw.isfinite, tw.nanmax, tw.nanargmin):
         wanted = getattr(np, fn.__name__)(np.array([1.0, np.nan, -2.0]))
         assert np.asarray(fn(n)).tolist() == np.asarray(tw.jit(fn)(n)).tolist() == wanted.tolist()
-
-
-def test_options_on_a_gpu_say_where_they_run() -> None:
-    from tilewright.array import arguments
-
-    x = tw.ones(3)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(arguments, "_device", lambda a: "cuda")
-        with pytest.raises(UnsupportedError, match="ravel: these arguments are NumPy's alone and need the elements on the host"):
-            tw.ravel(x, order="F")  # type: ignore[call-arg]

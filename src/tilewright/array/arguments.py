@@ -132,10 +132,6 @@ def _kind(x: Any) -> str:
     return "an array" if hasattr(x, "shape") else "arrays" if isinstance(x, (list, tuple)) and hasattr(x[:1][0], "shape") else f"{x!r:.20}"
 
 
-def _device(x: Array) -> str:
-    return x.device
-
-
 def by_numpy(name: str, numpy: Fn, args: Any, kwargs: Mapping[str, Any]) -> Any:
     """NumPy's function of the Arrays' memory. Small floats are computed in f32, and results are in the default dtypes where no operand is
     wider."""
@@ -143,7 +139,7 @@ def by_numpy(name: str, numpy: Fn, args: Any, kwargs: Mapping[str, Any]) -> Any:
     if bound is not None:
         args, kwargs = bound.args, bound.kwargs
     arrays = [x for x in flatten((list(args), dict(kwargs)))[0] if type(x) is Array]
-    if any(_device(x) != "cpu" for x in arrays):
+    if any(x.device != "cpu" for x in arrays):
         raise UnsupportedError(f"{name}: these arguments are NumPy's alone and need the elements on the host, x.to('cpu') ({user_place()})")
     small = {x.dtype for x in arrays if dt.dtype(x.dtype) in dt.SMALL}
     given: Any = mapped(lambda x: x.astype(np.float32) if type(x) is Array and x.dtype in small else x, (list(args), dict(kwargs)))
