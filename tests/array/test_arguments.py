@@ -10,6 +10,7 @@ import pytest
 
 import tilewright as tw
 from tests.fresh import fresh_rng
+from tilewright.array import arguments
 from tilewright.core.errors import ArgumentError, TraceError
 
 # Everywhere; functions that are compiled for this have the options, too.
@@ -168,3 +169,11 @@ def test_small_floats_that_numpy_does_not_know(dtype: Any) -> None:
     for fn in (tw.isfinite, tw.nanmax, tw.nanargmin):
         wanted = getattr(np, fn.__name__)(np.array([1.0, np.nan, -2.0]))
         assert np.asarray(fn(n)).tolist() == np.asarray(tw.jit(fn)(n)).tolist() == wanted.tolist()
+
+
+def test_functions_without_a_signature() -> None:
+    """Older releases of NumPy have them: arguments are taken as they are, where they fit."""
+    def target(x: Any, axis: Any = None) -> None: ...
+
+    assert arguments.translated(max, target, (1, 2), {}) == ([1, 2], {})
+    assert arguments.translated(max, target, (1, 2, 3), {}) is None

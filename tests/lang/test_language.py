@@ -494,7 +494,7 @@ def byte_products(a, b, scale, c):
     acc = tl.zeros((8, 16), tl.i32)
     for k in range(rows.count[1]):
         acc = tl.mma(rows[i, k], columns[j, k].T, acc)
-    c.partition(8, 16)[i, j] = acc.to("f32") * scale.partition(8)[i][:, None]
+    c.partition(8, 16)[i, j] = tl.cast(acc, "f32") * scale.partition(8)[i][:, None]
 
 
 def test_products_of_bytes_have_sums_of_32_bits() -> None:

@@ -79,6 +79,8 @@ def _names(source: Fn, target: Fn) -> dict[str, str]:
 def translated(source: Fn, target: Fn, args: Any, kwargs: Mapping[str, Any], also: Sequence[str] = ()) -> Call | None:
     """Arguments for `target` of a call of `source`; None where that has no such arguments, or the target has not. `also` are names of
     arguments that somebody else takes from the call."""
+    if _signature(source) is None:  # as of NumPy's functions in C before 2.4
+        return ([*args], {**kwargs}) if fit(target, args, kwargs) else None
     bound, wanted = _bound(source, args, kwargs), _signature(target)
     if bound is None or wanted is None:
         return None
