@@ -10,7 +10,8 @@ import pytest
 
 import tilewright as tw
 from tests.fresh import fresh_rng
-from tilewright.core.errors import ArgumentError, TraceError, UnsupportedError
+from tilewright.array import arguments
+from tilewright.core.errors import ArgumentError, TraceError
 
 # Everywhere; functions that are compiled for this have the options, too.
 EVERYWHERE = """
@@ -170,11 +171,9 @@ def test_small_floats_that_numpy_does_not_know(dtype: Any) -> None:
         assert np.asarray(fn(n)).tolist() == np.asarray(tw.jit(fn)(n)).tolist() == wanted.tolist()
 
 
-def test_options_on_a_gpu_say_where_they_run() -> None:
-    from tilewright.array import arguments
+def test_functions_without_a_signature() -> None:
+    """Older releases of NumPy have them: arguments are taken as they are, where they fit."""
+    def target(x: Any, axis: Any = None) -> None: ...
 
-    x = tw.ones(3)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(arguments, "_device", lambda a: "cuda")
-        with pytest.raises(UnsupportedError, match="ravel: these arguments are NumPy's alone and need the elements on the host"):
-            tw.ravel(x, order="F")  # type: ignore[call-arg]
+    assert arguments.translated(max, target, (1, 2), {}) == ([1, 2], {})
+    assert arguments.translated(max, target, (1, 2, 3), {}) is None

@@ -12,7 +12,7 @@ import tilewright as tw
 from tests.cuda.fake_driver import FakeDriver
 from tests.cuda.launching import numbers, put
 from tests.fresh import fresh_rng
-from tilewright.core.errors import ArgumentError, ExecutionError
+from tilewright.core.errors import ArgumentError, ExecutionError, UnsupportedError
 
 KEYS: list[Callable[[np.random.Generator, Any], Any]] = [
     lambda r, a: r.integers(-4, 4, 7),
@@ -130,6 +130,22 @@ def test_quantiles_of_every_method(gpu: Any) -> None:
     for method in METHODS:
         want = np.quantile(a, q, axis=1, method=method)  # type: ignore[call-overload]
         np.testing.assert_allclose(tw.quantile(x, q.tolist(), axis=1, method=method).numpy(), want, rtol=1e-5, atol=1e-6)
+
+
+def test_arguments_are_numpys(gpu: Any) -> None:
+    a = numbers(3, 5)
+    x = put(a)
+    functions: Any = tw
+    calls: tuple[Callable[[Any, Any], Any], ...] = (
+        lambda m, v: m.sum(v, 1, None, None, True), lambda m, v: m.mean(v, 0, np.float64), lambda m, v: m.max(v, 0, None, True),
+        lambda m, v: m.var(v, 0, np.float64, None, 1, True), lambda m, v: m.average(v, 1, v[0] + 3.0, True)[1],
+        lambda m, v: m.diff(v, axis=0, prepend=0), lambda m, v: m.gradient(v, axis=1, edge_order=2), lambda m, v: m.tile(v, reps=2))
+    for fn in calls:
+        made, want = fn(functions, x), fn(np, a)
+        assert made.shape == want.shape
+        np.testing.assert_allclose(made.numpy(), want, rtol=1e-4, atol=1e-5)
+    with pytest.raises(UnsupportedError, match=r"ravel: these arguments are NumPy.s alone and need the elements on the host"):
+        functions.ravel(x, order="F")
 
 
 def test_quantiles_over_axes(gpu: Any) -> None:

@@ -79,6 +79,8 @@ def _names(source: Fn, target: Fn) -> dict[str, str]:
 def translated(source: Fn, target: Fn, args: Any, kwargs: Mapping[str, Any], also: Sequence[str] = ()) -> Call | None:
     """Arguments for `target` of a call of `source`; None where that has no such arguments, or the target has not. `also` are names of
     arguments that somebody else takes from the call."""
+    if _signature(source) is None:  # as of NumPy's functions in C before 2.4
+        return ([*args], {**kwargs}) if fit(target, args, kwargs) else None
     bound, wanted = _bound(source, args, kwargs), _signature(target)
     if bound is None or wanted is None:
         return None
@@ -132,10 +134,6 @@ def _kind(x: Any) -> str:
     return "an array" if hasattr(x, "shape") else "arrays" if isinstance(x, (list, tuple)) and hasattr(x[:1][0], "shape") else f"{x!r:.20}"
 
 
-def _device(x: Array) -> str:
-    return x.device
-
-
 def by_numpy(name: str, numpy: Fn, args: Any, kwargs: Mapping[str, Any]) -> Any:
     """NumPy's function of the Arrays' memory. Small floats are computed in f32, and results are in the default dtypes where no operand is
     wider."""
@@ -143,7 +141,7 @@ def by_numpy(name: str, numpy: Fn, args: Any, kwargs: Mapping[str, Any]) -> Any:
     if bound is not None:
         args, kwargs = bound.args, bound.kwargs
     arrays = [x for x in flatten((list(args), dict(kwargs)))[0] if type(x) is Array]
-    if any(_device(x) != "cpu" for x in arrays):
+    if any(x.device != "cpu" for x in arrays):
         raise UnsupportedError(f"{name}: these arguments are NumPy's alone and need the elements on the host, x.to('cpu') ({user_place()})")
     small = {x.dtype for x in arrays if dt.dtype(x.dtype) in dt.SMALL}
     given: Any = mapped(lambda x: x.astype(np.float32) if type(x) is Array and x.dtype in small else x, (list(args), dict(kwargs)))

@@ -265,12 +265,13 @@ for _name, _doc in {
 
 
 @public
-def average(x: Any, axis: Any = None, weights: Any = None, *, keepdims: bool = False) -> Array:
-    """The weighted mean."""
+def average(x: Any, axis: Any = None, weights: Any = None, returned: bool = False, *, keepdims: bool = False) -> Any:
+    """The weighted mean; (it, the sums of the weights) where those are to be `returned`."""
     a = as_float(header(x, "average"))
     each = None if weights is None else header(weights)
     fn: Any = np.average
-    return give(np.asarray(fn(computable(a), axis, each, keepdims=keepdims), a.dtype))
+    made = fn(computable(a), axis, each, returned, keepdims=keepdims)
+    return tuple(give(np.asarray(m, a.dtype)) for m in made) if returned else give(np.asarray(made, a.dtype))
 
 
 @public
