@@ -52,12 +52,15 @@ def test_weights_of_few_tiles_in_bf16_stay_direct() -> None:
 
 
 @pytest.mark.skipif(not PAIRS, reason="tiles are rounded to bf16 only where pairs of such numbers are multiplied fast")
-@pytest.mark.parametrize(("results", "size", "kernel"), [(64, (14, 15), (3, 3)), (90, (7, 7), (3, 3)), (72, (3, 8, 9), (2, 3, 3))])
-def test_tiles_of_pairs(results: int, size: tuple[int, ...], kernel: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(("results", "size", "kernel", "groups"), [(64, (14, 15), (3, 3), 1), (90, (7, 7), (3, 3), 1),
+                                                                   (72, (3, 8, 9), (2, 3, 3), 1), (128, (7, 7), (3, 3), 2),
+                                                                   (180, (5, 6), (3, 3), 2)])
+def test_tiles_of_pairs(results: int, size: tuple[int, ...], kernel: tuple[int, ...], groups: int) -> None:
     """Their error is at most three times that of rounding the exact result, and no bit depends on the batch, the order of axes or the
     threads. Also where panels of weights end early and taps have a third axis; a residual is added before the result is rounded."""
     kind: Any = nn.Conv2d if len(size) == 2 else nn.Conv3d
-    conv = kind(66, results, kernel, padding=1).bfloat16().eval()
+    channels = 66 * groups
+    conv = kind(channels, results, kernel, padding=1, groups=groups).bfloat16().eval()
 
     class Residual(nn.Module):
         def __init__(self) -> None:
@@ -68,13 +71,13 @@ def test_tiles_of_pairs(results: int, size: tuple[int, ...], kernel: tuple[int, 
             return torch.relu(self.conv(x) + y)
 
     out = tuple(d + 3 - k for d, k in zip(size, kernel, strict=True))
-    x, y = torch.randn(3, 66, *size).bfloat16(), torch.randn(3, results, *out).bfloat16()
+    x, y = torch.randn(3, channels, *size).bfloat16(), torch.randn(3, results, *out).bfloat16()
     session = tw.compile(Residual().eval(), (x, y), threads=2)
     assert "2x2 results a tile" in str(session.report())
     found = torch.as_tensor(session(x, y))
     direct = getattr(nn.functional, f"conv{len(size)}d")
     assert conv.bias is not None
-    want = torch.relu(direct(x.double(), conv.weight.double(), conv.bias.double(), padding=1) + y.double())
+    want = torch.relu(direct(x.double(), conv.weight.double(), conv.bias.double(), padding=1, groups=groups) + y.double())
     rounding = (want.bfloat16().double() - want).norm()
     assert 0.5 * rounding < (found.double() - want).norm() < 3 * rounding
     alone = tw.compile(Residual().eval(), (x[:1], y[:1]), threads=1)
