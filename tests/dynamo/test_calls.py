@@ -207,6 +207,16 @@ def test_regions_of_their_own_are_part_of_the_graph() -> None:
     check(fn, torch.rand(3, 4, requires_grad=True), torch.rand(4, 4, requires_grad=True), grad=True, fullgraph=True)
 
 
+def test_tensors_without_memory_are_pytorchs() -> None:
+    for fn in (lambda x, y: x.sin() + 1, lambda x, y: torch.ones(3, device="meta") * x.shape[0] + 1):
+        with pytest.warns(SplitWarning, match="device meta is not supported"):
+            found = compiled(fn)(torch.empty(3, device="meta"), torch.ones(3))
+        assert found.is_meta and found.shape == (3,)
+    unused = torch.nn.Linear(3, 3, device="meta")
+    (made,) = check(lambda x: torch.func.functional_call(unused, {"weight": x, "bias": x[0]}, x), torch.randn(3, 3))
+    assert made.splits == 0
+
+
 def test_watchers_inside_watchers() -> None:
     with watching() as outside:
         with watching() as inside:

@@ -67,7 +67,8 @@ def test_explain_errors() -> None:
 
 @pytest.mark.parametrize(("options", "message"), [
     ({"frieze": True}, "has no option 'frieze'; it has freeze"), ({"freeze": 1}, "option 'freeze' must be True, False or 'watch', got 1"),
-    ({"threads": -1}, "threads"), ({"precision": "low"}, "precision"),
+    ({"threads": -1}, "threads"), ({"precision": "low"}, "precision"), ({"target": "tpu"}, "target: must be 'cpu', 'cuda'"),
+    ({"passes": 3}, "passes: must be a mapping"), ({"validation": "some"}, "validation"),
 ])
 def test_bad_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(Exception, match=message) as problem:

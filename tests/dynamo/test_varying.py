@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tilewright.dynamo.backend import watching
+from tilewright.dynamo.backend import SplitWarning, watching
 
 from .check import assert_same, check
 
@@ -124,3 +124,13 @@ def test_numbers_of_a_call_cut_tensors() -> None:
             assert_same(compiled(x, a, b), f(y, a, b))
             assert torch.equal(x, y)
     assert found and not any(c.splits for c in found)
+
+
+def test_parts_behind_a_split_know_the_sizes_of_which_their_operands_are_made() -> None:
+    def fn(x: torch.Tensor, y: torch.Tensor) -> Any:
+        z = torch.poisson(torch.cat([x, y], 1) * 0)  # PyTorch's; an operand behind it shows the sum of two sizes
+        return F.pad(z, (1, 2)).flip(1) + 1, z[:, : y.shape[1]].sum(0)
+
+    with pytest.warns(SplitWarning, match="poisson.default x1"):
+        (made,) = check(fn, r(3, 4), r(3, 5), dynamic=True, splits=1)
+    assert len(made.refusals) == 1, made.refusals

@@ -168,6 +168,8 @@ class Compiler:
             level = check_level(load_config().validation if o.validation is None else o.validation)
             session = compile_graph(graph, graph_signature(graph), spec, level=level, disable=disabled(o.passes), threads=o.threads)
             return Step(make_call(fragment, session), True, nodes, session=session, fragment=fragment), ""
+        except ConfigError:
+            raise
         except Exception as e:  # a kernel that meets a graph it was not written for must not end the compile: the warning shows it
             return None, f"{type(e).__name__}: {e}"
 

@@ -488,11 +488,11 @@ class Reader:
 
 
 def _device(module: Any) -> str:
-    """Where the graph runs: on the GPU that any of its tensors lies on."""
+    """Where the graph runs: on the GPU that any of its tensors lies on. (What nobody reads may lie anywhere.)"""
     import torch
 
-    found = {m.device for n in module.graph.nodes for m in _tensors(n.meta.get("val")) if isinstance(m, torch.Tensor)}
-    others = sorted({d.type if not d.index else str(d) for d in found} - {"cpu", "meta"})
+    found = {m.device for n in module.graph.nodes if n.users for m in _tensors(n.meta.get("val")) if isinstance(m, torch.Tensor)}
+    others = sorted({d.type if not d.index else str(d) for d in found} - {"cpu"})
     return ", ".join(others) or "cpu"
 
 

@@ -77,17 +77,13 @@ def _hidden_sizes(group: list[Any], inputs: list[Any], numbers: dict[Any, int]) 
     """Sizes that no input of the group shows, but that its values' shapes are made of: nodes of the graph that are such a symbol."""
     import torch
 
-    def free(meta: Any) -> set[Any]:
-        found: set[Any] = set()
-        for m in meta if isinstance(meta, (tuple, list)) else [meta]:
-            sizes = (*m.shape, *m.stride()) if isinstance(m, torch.Tensor) and m.layout == torch.strided else (m,)
-            for s in sizes:
-                if isinstance(s, torch.SymInt):
-                    found |= s.node.expr.free_symbols
-        return found
+    def sizes(meta: Any) -> list[Any]:
+        metas = meta if isinstance(meta, (tuple, list)) else [meta]
+        known = [(*m.shape, *m.stride()) if isinstance(m, torch.Tensor) and m.layout == torch.strided else (m,) for m in metas]
+        return [s for found in known for s in found if isinstance(s, torch.SymInt)]
 
-    shown = {s for a in inputs for s in free(a.meta.get("val"))}
-    needed = {s for n in group for s in free(n.meta.get("val"))} - shown
+    shown = {s.node.expr for a in inputs for s in sizes(a.meta.get("val"))}  # a sum of sizes shows neither
+    needed = {free for n in (*inputs, *group) for s in sizes(n.meta.get("val")) for free in s.node.expr.free_symbols} - shown
     found = []
     for n in numbers:
         meta = n.meta.get("val")
