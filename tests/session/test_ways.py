@@ -219,7 +219,8 @@ def test_the_advice_about_sizes_can_be_followed() -> None:
     args = ([torch.ones(2), torch.ones(3)], {"a": torch.ones(4)})
     session = tw.compile(Pairs(), args)
     others = [([torch.ones(2), torch.ones(5)], args[1]), (args[0], {"a": torch.ones(7)})]
-    for given, advice in zip(others, [{"x": [None, {0: "N"}]}, {"y": {"a": {0: "N"}}}], strict=True):
+    advices: list[dict[str, Any]] = [{"x": [None, {0: "N"}]}, {"y": {"a": {0: "N"}}}]
+    for given, advice in zip(others, advices, strict=True):
         with pytest.raises(InputError) as caught:
             session(*given)
         assert str(caught.value).endswith(f"dynamic={advice}")
