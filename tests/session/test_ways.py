@@ -209,6 +209,24 @@ def test_programs_of_torch_export(model: Words, tmp_path: Path) -> None:
         tw.compile(tmp_path / "bad.pt2")
 
 
+class Pairs(nn.Module):
+    def forward(self, x: list[Tensor], y: dict[str, Tensor]) -> Tensor:
+        return x[0].sum() + x[1] * y["a"].sum()
+
+
+def test_the_advice_about_sizes_can_be_followed() -> None:
+    """Inputs in lists and dicts: `dynamic=` is nested as they are."""
+    args = ([torch.ones(2), torch.ones(3)], {"a": torch.ones(4)})
+    session = tw.compile(Pairs(), args)
+    others = [([torch.ones(2), torch.ones(5)], args[1]), (args[0], {"a": torch.ones(7)})]
+    advices: list[dict[str, Any]] = [{"x": [None, {0: "N"}]}, {"y": {"a": {0: "N"}}}]
+    for given, advice in zip(others, advices, strict=True):
+        with pytest.raises(InputError) as caught:
+            session(*given)
+        assert str(caught.value).endswith(f"dynamic={advice}")
+        check(tw.compile(Pairs(), args, dynamic=advice)(*given), Pairs()(*given))
+
+
 def test_what_is_no_model_says_what_to_do() -> None:
     layer = torch.nn.Linear(8, 4).eval()
     with pytest.raises(CompileError, match=r"got the class Linear; make one of it: Linear\(...\)"):
@@ -219,6 +237,8 @@ def test_what_is_no_model_says_what_to_do() -> None:
         tw.compile(layer, (torch.ones(2, 8),), dynamic={"input": {1: "N"}})
     with pytest.raises(ConfigError, match=r"^dynamic: input.shape\[0\] must be a name or a tw.Dim, got 3.5$"):
         tw.compile(layer, (torch.ones(2, 8),), dynamic={"input": {0: 3.5}})
+    with pytest.raises(CompileError, match=r"a required argument: 'x'; give example inputs for it: tw.compile\(model, \(x, ...\)\)$"):
+        tw.compile(Pairs(), {"y": {"a": torch.ones(2)}})
     fixed = tw.compile(layer, (torch.ones(2, 8),))
     with pytest.raises(InputError, match=r"^report: takes sizes of dynamic dims by name, like {'N': 4}, got 4; dynamic dims: none$"):
         fixed.report(4)  # type: ignore[arg-type]

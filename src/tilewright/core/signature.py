@@ -66,6 +66,19 @@ class Signature:
             and self.inputs == tuple(Slot(i) for i in range(len(self.inputs)))
         )
 
+    def declaration(self, index: int, what: Any) -> Any:
+        """`what` beside graph input number `index`, in the structure of the arguments: what `dynamic=` takes."""
+        def beside(tree: Any) -> Any:
+            if isinstance(tree, Slot):
+                return what if tree.index == index else None
+            if isinstance(tree, dict):
+                return {k: found for k, v in tree.items() if (found := beside(v)) is not None} or None
+            found = [beside(v) for v in tree] if isinstance(tree, (tuple, list)) else []
+            return found if any(x is not None for x in found) else None
+
+        args, kwargs = unflatten(self.in_spec, list(self.inputs))
+        return beside({**dict(zip(self.params, args, strict=False)), **kwargs})
+
     def flatten(self, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> list[Any]:
         """The graph's inputs, in order, from a call's arguments; InputError when the structure or a fixed value differs."""
         if self.simple and not kwargs and len(args) == self.n_args:

@@ -109,14 +109,14 @@ class Compiled:
         """How an input that has another size along one axis than the example could be taken, where no size varies yet."""
         if self.interface.symbols or self.model.framework != "torch":
             return ""
-        for name, type_, given in zip(self.interface.input_names, self.interface.inputs, leaves, strict=True):
+        for i, (type_, given) in enumerate(zip(self.interface.inputs, leaves, strict=True)):
             shape = tuple(getattr(given, "shape", ()))
             if len(shape) != len(type_.shape):
                 continue
             both = enumerate(zip(type_.shape, shape, strict=True))  # sizes of a tensor that is traced may be tensors
             other = [axis for axis, (want, got) in both if type(want) is type(got) is int and want != got]
             if len(other) == 1:
-                return f"; sizes that vary are named at the compile: dynamic={{{name!r}: {{{other[0]}: 'N'}}}}"
+                return f"; sizes that vary are named at the compile: dynamic={self.model.signature.declaration(i, {other[0]: 'N'})}"
         return ""
 
     def _bound(self, leaves: Sequence[Any], env: Mapping[str, int] | None, admit: Any = None) -> Bound:

@@ -196,7 +196,7 @@ def _frames(error: Exception) -> list[tuple[str, int]]:
     """The lines of the model that an error passed, outermost first."""
     ours = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
     return [(f.filename, f.lineno or 0) for f in traceback.extract_tb(error.__traceback__)
-            if not f.filename.startswith((ours, "<", _torch_folder()))]
+            if not f.filename.startswith((ours, "<", _torch_folder(), inspect.__file__))]
 
 
 def _torch_folder() -> str:
