@@ -93,6 +93,11 @@ def seconds_of(pair):
     return pair.second * 2 + pair.low
 
 
+def cleared(words, count):
+    clear(words + 8, 8 * (count - 2))
+    return words[0] + words[1] + words[count - 1]
+
+
 def bytes_of(at, value):
     st8(at, value)
     st16(at + 2, value)
@@ -104,7 +109,7 @@ def bytes_of(at, value):
 @pytest.fixture(scope="module")
 def code() -> Any:
     names = {"gcd": 2, "collatz": 2, "truth": 3, "total": 2, "squares": 1, "odd_ones": 3, "decided": 3, "chosen": 2, "seconds_of": 1,
-             "bytes_of": 2}
+             "cleared": 2, "bytes_of": 2}
     fields = {"second": ("ld64", 8), "low": ("ldi32", 0)}
     text, externals = compile_host(SOURCE, {"LARGE": 1 << 40}, {"block": 4}, [*names], fields=fields)
     assert not externals
@@ -140,6 +145,8 @@ def test_memory(code: Any) -> None:
     assert list(odd) == [0, -2, 2, -4, 2000]
     pair = (ctypes.c_int64 * 2)(0xFFFFFFFF, 39)
     assert code["seconds_of"](ctypes.addressof(pair)) == 83 and list(pair) == [0xFFFFFFFF, 42]
+    row = (ctypes.c_int64 * 4)(5, 6, 7, 8)
+    assert code["cleared"](ctypes.addressof(row), 4) == 13 and list(row) == [5, 0, 0, 8]
     assert code["bytes_of"](ctypes.addressof(words), -2) == 254 + 65534 - 2
 
 
