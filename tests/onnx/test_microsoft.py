@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.fresh import fresh_rng
-from tests.onnx.models import agree, helper, info, model, one
+from tests.onnx.models import agree, helper, info, model, one, ours, peer
 
 MS = "com.microsoft"
 
@@ -126,6 +126,21 @@ def linear_attention(rule: str) -> Any:
     gates = -np.abs(f(2, 5, 4)) if "gated" in rule else None, np.abs(f(2, 5, 4)) * 0.3 if "delta" in rule else None
     return one("LinearAttention", [f(2, 5, 16), keys.reshape(2, 5, 16), f(2, 5, 24), f(2, 4, 8, 6), *gates], domain=MS, outputs=2,
                q_num_heads=2, kv_num_heads=4, update_rule=rule)
+
+
+WORDS = np.array([["", "a", "abcd"], ["hällo", "x" * 37, "abc"]], object)
+EXACT: dict[str, Any] = {
+    **{f"hash_{a.dtype}_{positive}": lambda a=a, positive=positive: one("MurmurHash3", [a], domain=MS, seed=42, positive=positive)
+       for a in (WORDS, np.arange(-3, 3).reshape(2, 3), np.arange(3, dtype=np.int32)) for positive in (0, 1)},
+    "unique": lambda: one("Unique", [np.array([2, 1, 1, 3, 4, 3], np.float32)], domain=MS, outputs=3),
+}
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_steps_of_the_host(name: str) -> None:
+    proto, feed = EXACT[name]()
+    for a, b in zip(ours(proto, feed), peer(proto, feed), strict=True):
+        assert a.dtype == b.dtype and np.array_equal(a, b)
 
 
 CODES: dict[str, Any] = {

@@ -7,7 +7,7 @@ import numpy as np
 
 from ...core.errors import FormatError
 from .host_strings import texts, words
-from .tables import ML, host, prepared
+from .tables import MICROSOFT, ML, host, prepared
 
 
 def _codes(table: Any) -> Any:
@@ -155,3 +155,28 @@ def cast_map(step: Any, x: Any, *, cast_to: str = "TO_FLOAT", map_form: str = "D
     if cast_to == "TO_STRING":
         return np.array([[str(v) for v in values]], object)
     return np.array([values], np.float32 if cast_to == "TO_FLOAT" else np.int64).astype(np.float32 if cast_to == "TO_FLOAT" else np.int64)
+
+
+def murmur(data: bytes, seed: int) -> int:
+    """MurmurHash3 of 32 bits."""
+    full, h = len(data) & ~3, seed & 0xFFFFFFFF
+    for at in range(0, len(data), 4):
+        k = int.from_bytes(data[at : at + 4], "little") * 0xCC9E2D51 & 0xFFFFFFFF
+        h ^= (k << 15 | k >> 17) * 0x1B873593 & 0xFFFFFFFF
+        h = (h << 13 | h >> 19) * 5 + 0xE6546B64 & 0xFFFFFFFF if at < full else h
+    h ^= len(data)
+    h = (h ^ h >> 16) * 0x85EBCA6B & 0xFFFFFFFF
+    h = (h ^ h >> 13) * 0xC2B2AE35 & 0xFFFFFFFF
+    return h ^ h >> 16
+
+
+@prepared("MurmurHash3", domain=MICROSOFT)
+def murmur_hash(*, seed: int = 0, positive: int = 1) -> Any:
+    def run(x: Any) -> Any:
+        a = np.asarray(x)
+        parts = [w.encode("utf-8", "surrogateescape") for w in words(a)] if a.dtype.kind in "OUS" else \
+            [v.tobytes() for v in a.reshape(-1)]
+        out = np.array([murmur(p, seed) for p in parts], np.uint32).reshape(a.shape)
+        return out if positive else out.view(np.int32)
+
+    return run

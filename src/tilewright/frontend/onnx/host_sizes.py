@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ...core.errors import ExecutionError, UnsupportedError
-from .tables import host
+from .tables import MICROSOFT, host
 
 
 def _comparable(x: Any) -> Any:
@@ -43,6 +43,12 @@ def unique(step: Any, x: Any, *, axis: int | None = None, sorted: int = 1) -> An
         first, inverse, counts = first[order], place[inverse], counts[order]
     values = given.reshape(-1)[first] if axis is None else np.take(given, first, axis=axis)
     return np.ascontiguousarray(values), first.astype(np.int64), inverse.astype(np.int64), counts.astype(np.int64)
+
+
+@host("Unique", domain=MICROSOFT)
+def unique_in_order(step: Any, x: Any) -> Any:
+    values, _, inverse, counts = unique(step, x, sorted=0)
+    return values, inverse, counts
 
 
 @host("NonMaxSuppression")

@@ -295,7 +295,7 @@ class Program:
 
     def _following(self, stage: Stage, env: dict[str, Any]) -> Stage:
         if stage.reads is None:
-            stage.reads = sorted({n for i in stage.rest for n in i.reads} | set(self.outputs))
+            stage.reads = sorted(({n for i in stage.rest for n in i.reads} | set(self.outputs)) & env.keys())
         known, needs = stage.known, stage.needs
         sized: list[str] = []
         for n in needs - known.keys() if needs else ():

@@ -235,10 +235,10 @@ class SegmentedSession:
         if want == 8:
             if array.dtype.kind not in "OUS":
                 raise InputError(f"session: input {name!r} must be an array of strings, got {array.dtype}")
-            return array if array.dtype.kind == "O" else array.astype(object)
-        if want and array.dtype != elem(want).np and array.dtype != elem(want).held.np:
+            array = array if array.dtype.kind == "O" else array.astype(object)
+        elif want and array.dtype != elem(want).np and array.dtype != elem(want).held.np:
             raise InputError(f"session: input {name!r} must be {elem(want).name}, got {array.dtype}")
-        if want and elem(want).kind == "coded" and array.dtype == np.uint8:
+        elif want and elem(want).kind == "coded" and array.dtype == np.uint8:
             array = array.view(elem(want).np)
         if info.tensor_type.HasField("shape"):
             dims = info.tensor_type.shape.dim
