@@ -375,7 +375,7 @@ def _remainder(d: Expr) -> tuple[Dim, int, int] | None:
         if len(mono) == 1 and isinstance(one := mono[0], Call) and one.fn == "//" and isinstance(n := _plain(one.b), int) and n > 0:
             rest = d + c // n * (_plain(one.a) - n * _atom(one))
             if c % n == 0 and _moving(rest) + _moving(one.a) < _moving(d):
-                return rest, *sorted((0, -(c // n) * (n - 1)))
+                return rest, min(0, most := -(c // n) * (n - 1)), max(0, most)
     return None
 
 
