@@ -46,6 +46,8 @@ CASES: dict[str, tuple[Any, Any]] = {
     "mean": (lambda x: (x[x > 0].mean(), x[x > 9].mean()), lambda: (r(9),)),
     "length": (lambda x: (x[x > 0].sum() / x[x > 0].shape[0], x[x > 0].shape[0]), lambda: (r(9),)),
     "put back": (lambda x: x.clone().index_put((x > 0,), x[x > 0] * 3), lambda: (r(9),)),
+    "indices in range": (lambda x, k: (x[k[k >= 0]] * 2, torch.nn.functional.embedding(k[k >= 0], x), x.index_select(0, k[k >= 0]),
+                                       x[k[k >= 0], 1]), lambda: (r(4, 3), torch.tensor([-99, 1, 2, -99, 3, 0]) - 99 * small(6, most=2))),
     "softmax of rows": (lambda x: x[x[:, 0] > 0].softmax(-1).unsqueeze(1), lambda: (r(6, 3),)),
 }
 

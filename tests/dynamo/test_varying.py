@@ -24,13 +24,16 @@ VARYING: dict[str, tuple[Any, Any]] = {
     "floats from sizes": (lambda x: (x / math.sqrt(x.shape[1]) + x.shape[0] / 3 + x.shape[0] ** 0.5).var(0) + torch.eye(x.shape[1]).sum(),
                           lambda i: (r(3 + i, 8 + i, 4),)),
     "pads, average pools": (lambda x: F.avg_pool2d(F.pad(x, (1, x.shape[0], 2, x.shape[0])), 3, 2).sin(), lambda i: (r(3 + i, 8 + i, 9),)),
+    "pads to a multiple": (lambda x: F.pad(x, (0, 0, -x.shape[1] % 4, -x.shape[1] % 3)).sin(), lambda i: (r(2, 2 + i, 3),)),
+    "pads and cuts": (lambda x: F.pad(x, (7 - x.shape[2], x.shape[2] - 5, 0, 6 - x.shape[1])).sin(), lambda i: (r(2, 5 + i, 6 - i),)),
     "group norm": (lambda x, w, b: F.group_norm(x, 2, w, b).sin(), lambda i: (r(3 + i, 8, 4 + i, 5), r(8), r(8))),
 }
 
 
 @pytest.mark.parametrize(("name", "dynamic"), [("pictures, stride 2", None), ("transposed, groups", True), ("attention", None),
                                                ("attention", True), ("pixels", True), ("group norm", True),
-                                               ("floats from sizes", True), ("pads, average pools", True)])
+                                               ("floats from sizes", True), ("pads, average pools", True),
+                                               ("pads to a multiple", True), ("pads and cuts", True)])
 def test_training(name: str, dynamic: bool | None) -> None:
     fn, make = VARYING[name]
     call = torch.compile(fn, backend="tilewright", dynamic=dynamic)

@@ -99,6 +99,18 @@ def test_size_arithmetic() -> None:
     check(fn, (torch.randn(7),), dynamic={"x": {0: sym("N", 3, 50)}}, more=[(torch.randn(3),), (torch.randn(8),), (torch.randn(49),)])
 
 
+def test_counting_in_steps_of_a_size() -> None:
+    """Bags of ids in rows begin at multiples of the rows' length."""
+    bag = torch.nn.EmbeddingBag(9, 4)
+
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return bag(x), torch.arange(x.shape[0], 2 * x.numel(), x.shape[1], dtype=torch.float32)
+
+    more = [(torch.randint(0, 9, size),) for size in ((2, 2), (7, 33))]
+    check(fn, (torch.randint(0, 9, (3, 5)),), dynamic={"x": {0: sym("B", 2, 64), 1: sym("T", 2, 64)}}, more=more)
+
+
+
 BAD_DYNAMIC: dict[str, tuple[Any, type[Exception], str]] = {
     "name": ({"z": {0: sym("B")}}, ConfigError, "there is no argument 'z'; the arguments are x"),
     "axis": ({"x": {5: sym("B")}}, ConfigError, "x has 2 axes, got axis 5"),

@@ -19,9 +19,11 @@ def tree(rng: Any, depth: int) -> tuple[Dim, list[int]]:
         k = int(rng.integers(-40, 41))
         return [(S, [s for s, _ in POINTS]), (T, [t for _, t in POINTS]), (k, [k] * len(POINTS))][int(rng.integers(3))]  # type: ignore[return-value]
     a, va = tree(rng, depth - 1)
-    kind = rng.choice(["+", "-", "*", "//", "//", "max", "min"])
-    if kind in ("*", "//"):
+    kind = rng.choice(["+", "-", "*", "//", "//", "%", "max", "min"])
+    if kind in ("*", "//", "%"):
         k = int(rng.choice([1, 2, 3, 4, 6, 8, 16, 32]))
+        if kind == "%":
+            return a - k * floordiv(a, k), [v % k for v in va]
         return (a * k, [v * k for v in va]) if kind == "*" else (floordiv(a, k), [v // k for v in va])
     b, vb = tree(rng, depth - 1)
     fn: Any = {"+": lambda x, y: x + y, "-": lambda x, y: x - y, "max": maximum, "min": minimum}[str(kind)]
@@ -52,5 +54,6 @@ def test_larger_and_smaller_sizes_have_one_form_and_keep_their_bounds() -> None:
     assert bounds(maximum(256 - S, 0)) == (0, 255) and bounds(T - minimum(T, 4)) == (0, 5)
     whole = 256 * floordiv(maximum(S, 256) + 255, 256)
     assert whole + maximum(256 - S, 0) - maximum(256, S) + S == whole
+    assert bounds(-S - 3 * floordiv(-S, 3)) == (0, 2) and bounds(6 * floordiv(S + 1, 3) - 2 * S) == (-2, 2)
     many = sum((maximum(sym(f"n{i}", 0, 9), 5) for i in range(40)), start=S)
     assert bounds(many)[0] == 201  # in no time: not every combination of them is tried

@@ -342,6 +342,10 @@ def bounds(d: Dim) -> tuple[int, int]:
         lo, hi = bounds(d - times * near)
         ends = times * least, times * most
         return max(lo + min(ends), -UNBOUNDED), min(hi + max(ends), UNBOUNDED)
+    if (found := _remainder(d)) is not None:
+        rest, low, high = found
+        lo, hi = bounds(rest)
+        return max(lo + low, -UNBOUNDED), min(hi + high, UNBOUNDED)
     lo = hi = 0
     for mono, c in d.terms:
         mlo, mhi = 1, 1
@@ -363,6 +367,20 @@ def _close_quotients(d: Expr) -> tuple[Dim, int, tuple[int, int]] | None:
                 times = min(abs(c) // k, abs(e)) * (1 if c > 0 else -1)
                 return k * _atom(one) - _atom(other), times, (-((k * (n - 1) + r) // n), -(r // n))
     return None
+
+
+def _remainder(d: Expr) -> tuple[Dim, int, int] | None:
+    """A multiple of a remainder a - n * (a // n) that d has: d without it, and the ends of the multiple."""
+    for mono, c in d.terms:
+        if len(mono) == 1 and isinstance(one := mono[0], Call) and one.fn == "//" and isinstance(n := _plain(one.b), int) and n > 0:
+            rest = d + c // n * (_plain(one.a) - n * _atom(one))
+            if c % n == 0 and _moving(rest) + _moving(one.a) < _moving(d):
+                return rest, min(0, most := -(c // n) * (n - 1)), max(0, most)
+    return None
+
+
+def _moving(d: Dim) -> int:
+    return sum(mono != () for mono, _ in _terms(d))
 
 
 def _atom_bounds(atom: Atom) -> tuple[int, int]:

@@ -94,7 +94,7 @@ class Bounded:
         if base in ALONG and list(tensors) == [first] and len(node.args) > 1 and not self._over(node, tensors[first]):
             return args
         if base in ("index", "embedding", "index_select") and all(a is not (node.args[0]) for a in tensors):
-            return args
+            return tuple(self._indices(c, a, v) for a, v in zip(node.args, args, strict=False)) + args[len(node.args):]
         if base == "index_put" and first not in tensors and all(i is not None and _is_mask(i) for i in node.args[1]):
             return args  # the k-th row goes where the mask is True for the k-th time
         if base in ("mm", "addmm") and list(tensors) == [node.args[-2]] and tensors[node.args[-2]] == [0]:
@@ -126,7 +126,7 @@ class Bounded:
 
     def _summed(self, c: Context, node: Any, args: tuple[Any, ...], axis: int) -> tuple[Any, ...]:
         """The neutral element stands in the padding."""
-        base, rank = key_of(node.target).partition(".")[0], len(node.args[0].meta["val"].shape)
+        base = key_of(node.target).partition(".")[0]
         if len(node.args) > 1 and node.args[1] and not self._over(node, [axis]):
             return args
         x, count = args[0], self.counts[self.padded(node.args[0].meta["val"])[0]]
@@ -138,10 +138,24 @@ class Bounded:
             room = F.dim_value(c.graph, x.shape[axis], x.dtype)
             rest = F.where(F.equal(count, 0), F.full(c.graph, (), float("nan"), x.dtype), rest)
             x = F.mul(x, F.div(room, F.cast(count, x.dtype)))  # the mean over the room is then that over the rows
-        number = F.iota(c.graph, (x.shape[axis], *(1,) * (rank - axis - 1)), 0, count.dtype)
-        x = F.where(F.less(number, count), x, rest)
+        x = self._within(c, x, axis, count, rest)
         c.graph.place = before
         return (x, *args[1:])
+
+    @staticmethod
+    def _within(c: Context, x: Value, axis: int, count: Value, rest: Value) -> Value:
+        """x with `rest` in the padding."""
+        number = F.iota(c.graph, (x.shape[axis], *(1,) * (len(x.shape) - axis - 1)), 0, count.dtype)
+        return F.where(F.less(number, count), x, rest)
+
+    def _indices(self, c: Context, arg: Any, value: Any) -> Any:
+        """An operand of a lookup, or a list of them: zeros stand in the padding, which would be an error where it is out of range."""
+        if isinstance(arg, (list, tuple)):
+            return [self._indices(c, a, v) for a, v in zip(arg, value, strict=True)]
+        for axis in self._axes(arg) if hasattr(arg, "meta") else ():
+            count = self.counts[self.padded(arg.meta["val"])[0]]
+            value = self._within(c, value, axis, count, F.full(c.graph, (), 0, value.dtype))
+        return value
 
 
 def sizes_of(node: Any) -> set[Any]:

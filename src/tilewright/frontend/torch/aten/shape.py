@@ -13,7 +13,7 @@ from typing import Any
 
 from .... import ops as O
 from ....core import dtypes as dt
-from ....core.dims import Dim, Expr, at_least, at_most, maximum, minimum, product
+from ....core.dims import Dim, Expr, at_least, maximum, minimum, product
 from ....core.errors import UnsupportedError
 from ....ir.graph import Value
 from .index import index as index_by
@@ -188,8 +188,8 @@ MODES = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}  # torch
 
 def edge_pad(c: Context, x: Value, pads: Sequence[Any], mode: str) -> Value:
     """Padding with elements of x itself. Negative widths cut before what is left wraps, and after x is mirrored or its edges repeated."""
-    cut = [p if at_most(p, -1) and mode != "wrap" else 0 for p in pads]
-    x, lo, hi = _cut(c, x, [0 if n else p for n, p in zip(cut, pads, strict=True)])
+    cut = [minimum(p, 0) if mode != "wrap" else 0 for p in pads]
+    x, lo, hi = _cut(c, x, [p - n for n, p in zip(cut, pads, strict=True)])
     return _cut(c, c.emit(O.PadEdges(lo=lo, hi=hi, mode=mode), x) if any(d != 0 for d in (*lo, *hi)) else x, cut)[0]
 
 
@@ -215,10 +215,10 @@ def _cut(c: Context, x: Value, pads: Sequence[Any]) -> tuple[Value, tuple[Dim, .
     for i in range(len(pads) // 2):
         axis = n - 1 - i
         before, after = pads[2 * i], pads[2 * i + 1]
-        cut = [-p if at_most(p, -1) else 0 for p in (before, after)]
+        cut = [maximum(-p, 0) for p in (before, after)]  # a width may be of either sign, from call to call
         if cut != [0, 0]:
             x = c.slice(x, axis, cut[0], x.shape[axis] - cut[0] - cut[1])
-        lo[axis], hi[axis] = (p if k == 0 else 0 for k, p in zip(cut, (before, after), strict=True))
+        lo[axis], hi[axis] = before + cut[0], after + cut[1]
     return x, tuple(lo), tuple(hi)
 
 
