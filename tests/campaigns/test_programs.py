@@ -86,9 +86,9 @@ def test_a_wrong_kernel_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_missing_error_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    program = Program((Input("i64", (5,)),), (Step(1, "wild_take", (0, 0), ()),), SUB.sizes, 0, JIT, 0, ())
+    program = Program((Input("i64", (3,)),), (Step(1, "wild_take", (0, 0), ()),), SUB.sizes, 0, JIT, 0, ())
     loops.check(program)
-    monkeypatch.setattr(loops, "run", lambda program, builder, outputs, given: [[np.zeros(5, np.int64)]])
+    monkeypatch.setattr(loops, "run", lambda program, builder, outputs, given: [[np.zeros(3, np.int64)]])
     with pytest.raises(AssertionError, match="bad data, and no ExecutionError"):
         loops.check(program)
 

@@ -60,12 +60,11 @@ SPARE: dict[str, dict[str, int]] = {
     "attention_backward flash_grad": {"wgmma.fence": 2, "fence.proxy": 2, "fence.acq_rel": 1, "bar.warp": 3},
     "attention_training flash_grad": {"wgmma.fence": 2, "wgmma.wait_group": 1, "fence.proxy": 2, "fence.acq_rel": 1, "bar.warp": 3},
     "attention_row decode": {"griddepcontrol.wait": 1, "bar.warp": 1},
-    "attention on sm_80": {},
     "attention_training on sm_80 mma_grad": {},
     "conv_groups on sm_80": {},
     "conv_patch": {},
 }
-QUICK = ("matmul_bf16", "attention on sm_80")
+QUICK = ("matmul_bf16", "conv_groups on sm_80")
 
 
 @pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in SPARE])
@@ -105,7 +104,7 @@ CHANGES = [
     ("matmul_bf16", r"(mov\.u32 %r\d+), 1;", r"\1, 0;", "stuck"),  # the producer waits for a stage that nobody has read
     ("matmul_bf16", r"\.align 1024 \.b8 ring(.*?)-1024;", r".align 128 .b8 ring\1-128;", "use"),
     ("attention_causal", r"wgmma\.wait_group\.sync\.aligned 1;", "wgmma.wait_group.sync.aligned 2;", "registers"),
-    ("attention on sm_80", r"cp\.async\.wait_group 1;", "cp.async.wait_group 2;", "race"),
+    ("attention_training on sm_80 mma_grad", r"cp\.async\.wait_group 1;", "cp.async.wait_group 2;", "race"),
 ]
 
 

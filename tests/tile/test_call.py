@@ -148,7 +148,7 @@ def test_a_saved_session_keeps_names(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_without_scipy(monkeypatch: pytest.MonkeyPatch) -> None:
     natives._lapack.cache_clear()
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, package=None: None)
-    with pytest.raises(CompileError, match=r"SciPy's LAPACK; pip install 'tilewright\[linalg\]'"):
+    with pytest.raises(CompileError, match=r"SciPy's LAPACK; install it with: pip install 'tilewright\[linalg\]'"):
         tw.linalg.svdvals(np.eye(11, 13))
     assert tw.linalg.cholesky(np.eye(3)).shape == (3, 3)
 

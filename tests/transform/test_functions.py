@@ -315,7 +315,8 @@ def test_a_condition_on_a_traced_value_names_the_line() -> None:
 
 
 NEEDY: list[tuple[Any, str]] = [(float, r"float\(\)"), (int, r"int\(\)"), (np.asarray, "a NumPy function"),
-                                (tw.trim_zeros, "a NumPy function"), (np.unique, "tw.unique does not work on traced arrays"),
+                                (tw.trim_zeros, "the size of the result depends on the elements"),
+                                (np.unique, "tw.unique does not work on traced arrays"),
                                 (lambda x: [0, 1][x], "an index or a size"), (lambda x: x.item(), r"item\(\)")]
 
 

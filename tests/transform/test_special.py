@@ -33,7 +33,7 @@ UNARY: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "threshold": (lambda x: tw.threshold(x, 0.1, 5.0), lambda x: tf.threshold(x, 0.1, 5.0)),
     "log_sigmoid": (tw.log_sigmoid, tf.logsigmoid),
     "softsign": (tw.softsign, tf.softsign),
-    "nan_to_num": (lambda x: tw.nan_to_num(x, 1.0, 2.0), lambda x: torch.nan_to_num(x, 1.0, 2.0)),
+    "nan_to_num": (lambda x: tw.nan_to_num(x, nan=1.0, posinf=2.0), lambda x: torch.nan_to_num(x, 1.0, 2.0)),
     "glu": (lambda x: tw.glu(x, 0), lambda x: tf.glu(x, 0)),
 }
 BINARY = {

@@ -278,9 +278,9 @@ class Array:
         return self.copy()
 
     def __len__(self) -> int:
-        if not self.shape:
-            raise TypeError("len() of an Array without axes")
-        return self.shape[0]
+        if self.shape:
+            return self.shape[0]
+        raise TypeError("len() of an Array without axes")
 
     def __iter__(self) -> Iterator[Array]:
         if not self.ndim:
@@ -358,8 +358,7 @@ class Array:
             return a.astype(dtype)
         if copy:
             return a.copy()
-        seen = a[...]
-        seen.flags.writeable = False
+        (seen := a[...]).flags.writeable = False
         return seen
 
     @property

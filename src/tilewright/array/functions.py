@@ -174,12 +174,15 @@ def offered(name: str, on_arrays: Fn, traced: Fn | None, space: Any = np) -> Fn:
             made = call(*args, **kwargs)
             return written(out, made if mask is None else OFFERED["where"](mask, made, out[0] if type(out) is tuple else out))
         if limits and (len(args) > 2 or not kwargs.keys() <= _PLAIN_REDUCTION):
-            if not arguments.fit(on_arrays, args, kwargs):
+            if arguments.fit(on_arrays, args, kwargs):
+                x, kwargs = arguments.named(on_arrays, args, kwargs)
+                if not kwargs.keys().isdisjoint(limits) or (kwargs.get("out") is not None and not tracing()):
+                    return limited(plain_name, x, **kwargs)
+                args = (x,)
+            elif traced is None or not arguments.fit(traced, args, kwargs):
                 return on_arrays(*args, **kwargs)  # which says what is wrong
-            x, kwargs = arguments.named(on_arrays, args, kwargs)
-            if not kwargs.keys().isdisjoint(limits) or (kwargs.get("out") is not None and not tracing()):
-                return limited(plain_name, x, **kwargs)
-            args = (x,)
+            elif not tracing():  # what only the traced form has, as `compensated`
+                return eager(traced)(*args, **kwargs)
         if tracing() and (traced is not None or _has(Tracer, args) or _has(Tracer, kwargs.values())):
             inside = traced
             if inside is None:

@@ -70,12 +70,15 @@ def _write(module: Any, node: Any) -> None:
 
 def _put(module: Any, node: Any, body: Any, operands: Sequence[Any]) -> None:
     """The nodes of a body in the place of a call that gives its results."""
+    import torch
+
     env = dict(zip(body.graph.find_nodes(op="placeholder"), operands, strict=True))
     with module.graph.inserting_before(node):
         for n in body.graph.nodes:
             if n.op == "get_attr":
                 name = f"{node.name}_{n.target}"
-                setattr(module, name, getattr(body, n.target))
+                held = getattr(body, n.target)
+                (module.register_buffer if isinstance(held, torch.Tensor) else module.add_module)(name, held)
                 env[n] = module.graph.get_attr(name)
                 env[n].meta = dict(n.meta)
             elif n.op == "call_function":

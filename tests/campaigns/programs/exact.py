@@ -62,11 +62,12 @@ class OutOfRange(Exception):
 
 
 def checked(ids: Any, size: int) -> Array:
-    """Indices in range; those of a Python list may count from the end."""
-    ids = np.asarray([i + size if i < 0 else i for i in ids], np.int64) if isinstance(ids, list) else ids
-    if ((ids < 0) | (ids >= size)).any():
+    """Indices in range; negative ones count from the end."""
+    ids = np.asarray(ids)
+    if ((ids < -size) | (ids >= size)).any():
         raise OutOfRange
-    return ids.astype(np.int64)
+    ids = ids.astype(np.int64)
+    return np.where(ids < 0, ids + size, ids)
 
 
 @known
@@ -81,8 +82,9 @@ def wild_take(x: Array, indices: Array, axis: int, lenient: int = 0) -> Array:
     if last < 0:
         raise Unfit
     if lenient:
-        near = np.clip(indices.astype(np.float64), 0, last)
-        indices = np.where((near == indices) | (lenient == 1), near, last - near).astype(np.int64)
+        end = np.clip(indices.astype(np.float64), 0, last)
+        inside = (indices >= -last - 1) & (indices <= last)
+        indices = np.where(inside, indices, end if lenient == 1 else last - end).astype(np.int64)
     return take(x, indices, axis)
 
 

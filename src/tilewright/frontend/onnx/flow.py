@@ -132,7 +132,7 @@ def loop(c: Context, trip: Value | None, cond: Value | None, *carried: Any, body
         known = made.known(made.outputs[0])
         if known is not None and bool(np.all(known)):
             if trip is None:
-                raise FormatError("a Loop without a number of rounds whose condition stays true does not end")
+                raise FormatError("Loop: without a number of rounds, one whose condition stays true does not end")
             (count,) = c.dims(trip, "the number of rounds")
             if isinstance(count, int):
                 count = max(count, 0)

@@ -23,7 +23,7 @@ def _place(c: Context, position: Value | None, count: int, default: int, limit: 
 @op("SequenceInsert")
 def sequence_insert(c: Context, xs: list[Any], x: Any, position: Value | None = None) -> list[Any]:
     if not isinstance(xs, list) or not isinstance(x, Value):
-        raise FormatError("SequenceInsert takes a sequence and a tensor")
+        raise FormatError("SequenceInsert: takes a sequence and a tensor")
     at = _place(c, position, len(xs), len(xs), len(xs) + 1)
     return [*xs[:at], x, *xs[at:]]
 

@@ -65,11 +65,11 @@ def same(c: Context, x: Value, **_: Any) -> Value:
 def arange_step(c: Context, start: Any, end: Any, step: Any = 1, **_: Any) -> Value:
     (n,) = c.shape
     if isinstance(start, (int, Expr)) and isinstance(step, (int, Expr)):
-        whole, known = c.dtype if c.dtype.is_int else dt.i64, isinstance(step, int)
-        counts = c.emit(O.Iota(shape=(n,), axis=0, dtype=whole, start=start if known else 0, step=step if known else 1))
-        if not known:
-            counts = c.emit(O.Add(), c.emit(O.Mul(), counts, c.scalar(step, whole)), c.scalar(start, whole))
-        return c.cast(counts, c.dtype)
+        whole = c.dtype if c.dtype.is_int else dt.i64
+        if isinstance(step, int):
+            return c.cast(c.emit(O.Iota(shape=(n,), axis=0, dtype=whole, start=start, step=step)), c.dtype)
+        counts = c.emit(O.Mul(), c.emit(O.Iota(shape=(n,), axis=0, dtype=whole)), c.scalar(step, whole))
+        return c.cast(c.emit(O.Add(), counts, c.scalar(start, whole)), c.dtype)
     if isinstance(n, int) and isinstance(start, (int, float)) and isinstance(step, (int, float)):
         if c.dtype.is_int:
             return c.constant((np.arange(n) * int(step) + int(start)).astype(c.dtype.np), "arange")
