@@ -16,6 +16,7 @@ from .canonicalise import Canonicalise
 from .control import SimplifyControl, map_bodies
 from .cse import Cse, Dce
 from .decompose import Decompose
+from .drop_ones import DropOnes
 from .fold_constants import FoldConstants, FoldTables
 from .fold_index import FoldIndex
 from .fuse import Fuse
@@ -32,6 +33,7 @@ from .recognise import Recognise
 from .results_in_eights import ResultsInEights
 from .row_products import GateProducts, MergePacked, RowProducts
 from .save_logsumexp import SaveLogSumExp
+from .slice_first import SliceFirst
 from .winograd import Winograd
 
 
@@ -70,7 +72,8 @@ def pipeline(target: TargetSpec | None = None) -> tuple[Pass, ...]:
         MergeMatmuls(),
         *([SplitLongProducts(target.cores)] if gpu and target is not None else []),  # now that products are merged
         *([Winograd(target.has("amx-tile", "amx-bf16"), target.multiplies_pairs)] if target is not None and winograd else []),
-        Fuse(quantizes=not gpu, sweeps=not gpu, rotated_rows=1 if gpu else None),
+        *([SliceFirst(), DropOnes()] if gpu else []),
+        Fuse(quantizes=not gpu, sweeps=not gpu, rotated_rows=1 if gpu else None, chain=256 if gpu else Fuse.max_ops),
         Dce(),
         *([RowProducts(), Dce(), QuantizedRows(), Dce(), CacheAttention(), GateProducts(), Dce()] if gpu else []),  # what only regions show
     )
