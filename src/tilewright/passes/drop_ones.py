@@ -88,7 +88,7 @@ class DropOnes(Pass):
                 u.operands = tuple(back if v is n.value else v for v in u.operands)
                 users.setdefault(back, []).append(u)
             graph.outputs = [back if v is n.value else v for v in graph.outputs]
-        for v in new.values():
-            users.setdefault(v, [])
-            for u in v.node.operands:
-                users.setdefault(u, []).append(v.node)
+        for made_now in new.values():
+            users.setdefault(made_now, [])
+            for v in made_now.node.operands:
+                users.setdefault(v, []).append(made_now.node)
