@@ -3,6 +3,7 @@ tensor cores, against PyTorch."""
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -150,6 +151,41 @@ def test_groups_and_three_axes_on_the_tensor_cores(case: tuple[Any, ...], rng: n
     (got,) = emulated(x, k)
     convolve: Any = (F.conv2d, F.conv3d)[len(sizes) - 2]
     want = convolve(wide(x), wide(k), None, stride, padding, dilation, groups).numpy()
+    np.testing.assert_allclose(got.astype(np.float64), want, rtol=1e-2, atol=1e-2 * np.abs(want).max())
+
+
+# batch, channels, sizes, results, taps, stride, padding, dilation, steps of K in bf16
+STEMS: list[tuple[Any, ...]] = [
+    (1, 3, (4, 8, 8), 8, (3, 3, 3), (1, 1, 1), (1, 1, 1), (1, 1, 1), 3),
+    (1, 3, (5, 9, 10), 16, (3, 7, 7), (1, 2, 2), (1, 3, 3), (1, 1, 1), 14),
+    (2, 1, (5, 4, 7), 8, (2, 2, 3), (2, 1, 1), (2, 0, 1), (2, 1, 1), 2),
+    (1, 3, (2, 8, 9), 8, (1, 5, 5), (1, 2, 2), (0, 2, 2), (1, 1, 1), 3),
+    (1, 16, (3, 4, 5), 8, (3, 3, 3), (1, 1, 1), (1, 1, 1), (1, 1, 1), 9),
+    (2, 2, (23,), 8, (5,), (2,), (2,), (1,), 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("constant, dtype", [(False, bf16), (True, bf16), (True, f32)], ids=["weights given", "weights constant", "tf32"])
+@pytest.mark.parametrize("case", STEMS, ids=str)
+def test_pixels_of_few_channels_hold_the_planes_of_a_window(case: tuple[Any, ...], constant: bool, dtype: DType,
+                                                            rng: np.random.Generator) -> None:
+    n, c, sizes, out, taps, stride, padding, dilation, steps = case
+    x, k = numbers(rng, dtype, n, c, *sizes), numbers(rng, dtype, out, c, *taps)
+    op = o.Conv(stride=stride, padding=tuple((p, p) for p in padding), dilation=dilation)
+    if constant:
+        g = graph(lambda v: op(v, v.node.graph.constant(k, "w")), (dtype, x.shape))
+    else:
+        g = graph(lambda v, u: op(v, u), (dtype, x.shape), (dtype, k.shape))
+    emulated = Emulated(g, features=TF32)
+    kernels = [launch.kernel for launch in emulated.program.launches if isinstance(launch.kernel, ConvKernel)]
+    if dtype is bf16:
+        (kernel,) = kernels
+        assert prod(kernel.taps) == steps and kernel.channels == 64
+    else:
+        assert len(kernels) == (c < 16)
+    (got,) = emulated(x) if constant else emulated(x, k)
+    convolve: Any = (F.conv1d, F.conv2d, F.conv3d)[len(sizes) - 1]
+    want = convolve(wide(x), wide(k), None, stride, padding, dilation).numpy()
     np.testing.assert_allclose(got.astype(np.float64), want, rtol=1e-2, atol=1e-2 * np.abs(want).max())
 
 
@@ -301,15 +337,16 @@ def test_every_convolution_without_tensor_cores(case: Case, rng: np.random.Gener
     assert_close(got[0], np.asarray(run(case.graph(), arrays, case.env)[0]), case.graph().outputs[0].dtype.name, 2.0)
 
 
+@pytest.mark.parametrize("shape", [(4, 3, 5, 7), (4, 1, 3, 5, 7)], ids=str)
 @pytest.mark.parametrize("form", [
-    Packed("taps", 8), Packed("taps", 1, transposed=True), Packed("folded", 1, words=4), Packed("folded", 2, words=8),
+    Packed("taps", 8), Packed("taps", 1, transposed=True), Packed("folded", 1, words=4, groups=8), Packed("folded", 2, words=8, groups=8),
 ], ids=str)  # fmt: skip
-def test_packed_weights_read_back(form: Packed, rng: np.random.Generator) -> None:
+def test_packed_weights_read_back(form: Packed, shape: tuple[int, ...], rng: np.random.Generator) -> None:
     from tilewright.ir.graph import Graph
     from tilewright.kernels.launch import Buffer, ConstBuffer
     from tilewright.kernels.select import stored_bytes
 
-    array = numbers(rng, f32, 4, 3, 5, 7)
+    array = numbers(rng, f32, *shape)
     data = Graph("g").constant(array, "w").op.data  # type: ignore[attr-defined]
     (storage,) = pack_constants([ConstBuffer(data, Buffer("w", "const", 0, 0), form)])
     assert storage.nbytes == stored_bytes(data.type, form)

@@ -57,7 +57,8 @@ class WindowGradient(Template):
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         data, cotangent, at = *region.operands, windows_of(region)
         halves, dtype = list[Launch](), data.type.dtype if data.type.dtype.itemsize == 2 else bf16
-        first = First.of(at, data.type.shape[1], dtype) if region.op(WeightGradient).groups == 1 else None
+        plain = region.op(WeightGradient).groups == 1 and len(at.taps) == 2
+        first = First.of(at, data.type.shape[1], dtype) if plain else None
         if data.type.dtype is f32:
             made, data = in_halves(f"{region.name}.halves", data, target, packed=first is not None)
             more, cotangent = in_halves(f"{region.name}.cotangent_halves", cotangent, target)
