@@ -141,7 +141,8 @@ class First:
         target = call.view("y", x.type.dtype, whole.buffer, whole.layout, write=True)
         dims = [call.word(f"d{i}", d) for i, d in enumerate(whole.type.shape[:-1])]
         image, line, column = unravel(b, b.pid, dims)
-        n, z = image, 0
+        n: Ix | int = image
+        z: Ix | int = 0
         if self.whole.planes > 1 or depth > 1:
             out, stride, before = self.whole.out[0], self.whole.stride[0], self.whole.before[0]
             n, z = image // out, image % out * stride - before

@@ -185,7 +185,7 @@ class Gradient(Summed):
         launch.kernel = identified(WindowGradientKernel(
             k.name, k.params, k.pid, k.body, acc=made.acc, row=made.row, column=made.column, batch=made.batch, bm=bm, bn=bn, slice=32,
             stages=stages, consumers=bm // 64, transposed_a=True, transposed_b=False, dtype=name, dtype_b=name, group=16,
-            alone=(True, True),
+            matrices=(1, 1),
             maps=(a_map, b_map, store), stored=(out.var,), image=at.out, channels=self.held, taps=at.taps, stride=at.stride,
             before=at.before, dilation=at.dilation, parts=parts, blocks=self.blocks, each=rows,
             apart=pixels if self.terms > 1 and isinstance(pixels, int) else 0))  # fmt: skip
