@@ -25,6 +25,7 @@ from tilewright.kernels.conv.cuda.kernels import ConvKernel, HaloKernel, PatchKe
 from tilewright.kernels.cuda.kernel import BlockKernel, GemmKernel
 from tilewright.kernels.cuda.tiled import TiledKernel
 from tilewright.kernels.launch import Packed
+from tilewright.ops import functions as F_
 from tilewright.ops.matmul.contractions import Conv
 from tilewright.passes.base import Log
 from tilewright.passes.results_in_eights import ResultsInEights
@@ -378,6 +379,50 @@ def test_pools_of_values_that_lie_channels_last(channels: int, rng: np.random.Ge
     )
     for a, b in zip(got, want, strict=True):
         np.testing.assert_allclose(a.astype(np.float64), b.numpy(), rtol=1.2e-2, atol=1.2e-2)
+
+
+def network(arch: str, build: Any, shape: tuple[int, ...], rng: np.random.Generator) -> tuple[list[str], Any, Any]:
+    """Names of the launches, the result and the wanted one of a graph between two convolutions of one tap."""
+    first, last = (numbers(rng, f32, o, i, 1, 1) for o, i in ((16, shape[1]), (8, 16)))
+
+    def between(v: Any) -> Any:
+        conv, constant = o.Conv(stride=(1, 1), padding=((0, 0),) * 2, dilation=(1, 1)), v.node.graph.constant
+        return conv(build(conv(v, constant(first, "a"))), constant(last, "b"))
+
+    x = numbers(rng, f32, *shape)
+    emulated = Emulated(graph(between, (f32, x.shape)), arch)
+    return [launch.name for launch in emulated.program.launches], emulated(x)[0], run(graph(between, (f32, x.shape)), [x])[0]
+
+
+@pytest.mark.parametrize("rooted", [False, True])
+def test_norms_over_channels_are_norms_of_pixels(rooted: bool, rng: np.random.Generator) -> None:
+    """Spelled out over the second axis between convolutions, with a weight and a bias of every channel: one launch, no copies."""
+    weight, bias = numbers(rng, f32, 1, 16, 1, 1), numbers(rng, f32, 16, 1, 1)
+
+    def norm(v: Any) -> Any:
+        d = v if rooted else F_.sub(v, F_.mean(v, (1,), keepdims=True))
+        y = F_.div(d, F_.one("sqrt", F_.add(F_.mean(o.Square()(d), (1,), keepdims=True), 1e-6)))
+        y = F_.mul(y, v.node.graph.constant(weight, "w"))
+        return y if rooted else F_.add(y, v.node.graph.constant(bias, "s"))
+
+    names, got, want = network("sm_80", norm, (2, 8, 5, 6), rng)
+    assert len(names) == 4 and "norm" in names[1], names  # the last one is the output's own memory
+    np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-4 * np.abs(want).max())
+
+
+def test_what_is_kept_beside_a_mean_of_an_image_lies_channels_last(rng: np.random.Generator) -> None:
+    """A gate of halves, scaled by a convolution of its mean: nothing is copied, an image of one pixel least of all."""
+    weight = numbers(rng, f32, 8, 8, 1, 1)
+
+    def gate(v: Any) -> Any:
+        y = F_.mul(F_.slice_(v, 1, 0, 8), F_.slice_(v, 1, 8, 8))
+        conv = o.Conv(stride=(1, 1), padding=((0, 0),) * 2, dilation=(1, 1))
+        scale = conv(F_.mean(y, (2, 3), keepdims=True), v.node.graph.constant(weight, "w"))
+        return F_.concat([F_.mul(y, scale), y], 1)
+
+    names, got, want = network("sm_80", gate, (2, 8, 5, 6), rng)
+    assert not any(n.endswith(".pixels") for n in names[1:]), names
+    np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-4 * np.abs(want).max())
 
 
 def test_dilated_windows_of_every_channel(rng: np.random.Generator) -> None:

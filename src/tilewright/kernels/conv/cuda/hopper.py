@@ -410,7 +410,9 @@ def matrices(region: Region, value: Value, target: TargetSpec) -> tuple[list[Lau
 def image_operand(name: str, x: Operand, target: TargetSpec, *, dense: bool = False) -> tuple[list[Launch], Operand]:
     """x as [batch, (depth,) height, width, channels] in memory that TMA can read, copied there where it must be; `dense`: pixels are one
     axis."""
-    lay = x.layout
+    spatial = zip(x.layout.shape[2:], x.layout.strides[2:], strict=True)  # what an axis of one steps over is nowhere
+    lay = replace(x.layout, strides=(*x.layout.strides[:2], *(x.layout.strides[0] if d == 1 else s for d, s in spatial)))
+    x = replace(x, layout=lay)
     outer = Layout((lay.shape[0], *lay.shape[2:]), (lay.strides[0], *lay.strides[2:]))
     gaps = dense and len(collapse(outer.shape, [outer])[0]) > 1
     whole_pieces = piece(x.type.dtype)
