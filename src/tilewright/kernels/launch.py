@@ -219,8 +219,8 @@ class Packed:
     kernels/quant/cuda/fragments.py.
     `taps`: weights [O, C, taps…] stored as [O, taps…, C] ([taps…, C, O] when `transposed`), C filled up with zeros to a multiple of
     `width`.
-    `folded`: weights [O, C, R, S] of few channels stored as [O, ceil(R/width), 8 ceil(S/8), width, words/width for C],
-    zero-filled.
+    `folded`: weights [O, C, (D,) R, S] of few channels stored as [O, ceil(R/width), S filled up to a multiple of `groups`, width,
+    words/width for C D], zero-filled.
     `filters`: weights [O, C/groups, taps…] (`transposed`: [C, O/groups, taps…], with reversed taps) stored as panels
     [groups, ceil(O/groups/width), K…, width], zero-filled; K is the window's axes in the order of kernels/conv/direct.py. With `words` > 1
     channels are innermost in K and that many of them stand side by side: [groups, panels, taps…, ceil(C/words), width, words].
@@ -231,7 +231,7 @@ class Packed:
     width: int = 0
     transposed: bool = False
     format: str = ""  # the format of the packed matrix behind `panels`
-    groups: int = 1  # groups of the convolution behind `filters`
+    groups: int = 1  # groups of the convolution behind `filters`, taps of a step behind `folded`
     words: int = 1  # elements of K that stand side by side
 
 

@@ -156,8 +156,8 @@ def stored_bytes(type_: TensorType, packed: Packed) -> Dim:
         out, channels, *kernel = type_.shape
         return product((out, *kernel)) * ceildiv(channels, packed.width) * packed.width * type_.dtype.itemsize
     if packed.form == "folded":
-        rows = type_.shape[2] if type_.ndim == 4 else 1
-        return type_.shape[0] * ceildiv(rows, packed.width) * ceildiv(type_.shape[-1], 8) * 8 * packed.words * type_.dtype.itemsize
+        rows, near = type_.shape[-2] if type_.ndim > 3 else 1, packed.groups
+        return type_.shape[0] * ceildiv(rows, packed.width) * ceildiv(type_.shape[-1], near) * near * packed.words * type_.dtype.itemsize
     if packed.form == "filters":
         c, per, _ = filter_sizes(type_.shape, packed)
         c = ceildiv(c, packed.words) * packed.words

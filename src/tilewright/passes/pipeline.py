@@ -54,7 +54,7 @@ def pipeline(target: TargetSpec | None = None) -> tuple[Pass, ...]:
         *([ResultsInEights()] if target is not None and target.cpu == "sm_90a" else []),  # before zeros beside weights fold
         FoldIndex(windows=not gpu),  # a GPU has a block program for elements at known places
         AbsorbMasks(),  # those of attention that came as one op
-        Recognise(),
+        Recognise(pixels=gpu),
         AbsorbMasks(),  # again, for attention that was spelled out
         *([SaveLogSumExp(target)] if gpu else []),  # while attention and its backward pass are both whole
         Decompose(target),  # what is left without a kernel of its own
