@@ -143,7 +143,7 @@ PROBES: dict[str, tuple[Changes, list[Any]]] = {
     "cse": ("nothing", [twins]), "dce": ("nothing", [unread]), "fold-constants": ("nothing", [constants]), "fuse": ("nothing", [regions]),
     "merge-matmuls": ("rounding", [merged]), "simplify-control": ("nothing", [traced(loop, (3, 2), (2,))]),
     "join-steps": ("rounding", [products_of_slices, added_up]),
-    "canonicalise": ("rounding", [lambda k: o.Svd(vectors=True)(k.c(np.eye(2)))[0]]),
+    "canonicalize": ("rounding", [lambda k: o.Svd(vectors=True)(k.c(np.eye(2)))[0]]),
 }
 
 
@@ -187,7 +187,7 @@ def test_a_pass_keeps_what_it_says(name: str) -> None:
     rng, owner = fresh_rng(), next(p for p in pipeline() if p.name == name)
     changes, probes = PROBES[name]
     for probe in probes:
-        for dtype in FLOATS if name != "simplify-control" and name != "canonicalise" else (dt.f32, dt.f64):
+        for dtype in FLOATS if name != "simplify-control" and name != "canonicalize" else (dt.f32, dt.f64):
             found = applied(owner, probe, dtype)
             if found is None:
                 continue
