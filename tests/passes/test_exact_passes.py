@@ -171,7 +171,7 @@ PROBES: dict[str, tuple[Changes, list[Any]]] = {
     "merge-matmuls": ("rounding", [merged]), "simplify-control": ("nothing", [traced(loop, (3, 2), (2,))]),
     "join-steps": ("rounding", [products_of_slices, added_up]),
     "slice-first": ("nothing", [neighbours]), "drop-ones": ("nothing", [steps_of_a_loop]),
-    "canonicalise": ("rounding", [lambda k: o.Svd(vectors=True)(k.c(np.eye(2)))[0]]),
+    "canonicalize": ("rounding", [lambda k: o.Svd(vectors=True)(k.c(np.eye(2)))[0]]),
 }
 
 
@@ -215,7 +215,7 @@ def test_a_pass_keeps_what_it_says(name: str) -> None:
     rng, owner = fresh_rng(), next(p for p in EVERY if p.name == name)
     changes, probes = PROBES[name]
     for probe in probes:
-        for dtype in FLOATS if name != "simplify-control" and name != "canonicalise" else (dt.f32, dt.f64):
+        for dtype in FLOATS if name != "simplify-control" and name != "canonicalize" else (dt.f32, dt.f64):
             found = applied(owner, probe, dtype)
             if found is None:
                 continue

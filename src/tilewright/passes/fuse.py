@@ -206,7 +206,7 @@ def narrow_chain(v: Value, inside: set[Node], regions: Regions) -> list[Node]:
 
 @dataclass(frozen=True)
 class Fuse(Pass):
-    """Before: canonical graph, everything recognised and merged.
+    """Before: canonical graph, everything recognized and merged.
     After: elementwise work next to a contraction, norm, softmax, reduction or gather is in a `Fused` region with it, the rest is in
     pointwise regions of one shape. A region has at most one anchor (an attention takes the ropes of its queries and keys
     with it where the target's kernel for that many rows rotates them; reductions of rows whose results go back along the rows are in one

@@ -295,6 +295,6 @@ FUSE: dict[str, list[Probe]] = {
         lambda k, x: o.Sub()(k.c(1.0), x))],
 }
 PROBES: dict[str, dict[str, list[Probe]]] = {
-    "canonicalise": SCALAR | VIEWS, "absorb-into-matmul": MATMUL, "absorb-into-conv": CONV, "patch-products": PATCHES,
-    "fold-index": INDEX, "absorb-masks": MASKS, "recognise": NORMS | ACTIVATIONS | ROPE | ATTENTION | EXPERTS, "fold-tables": TABLES,
+    "canonicalize": SCALAR | VIEWS, "absorb-into-matmul": MATMUL, "absorb-into-conv": CONV, "patch-products": PATCHES,
+    "fold-index": INDEX, "absorb-masks": MASKS, "recognize": NORMS | ACTIVATIONS | ROPE | ATTENTION | EXPERTS, "fold-tables": TABLES,
     "narrow-concats": CONCATS, "fuse": FUSE}
