@@ -265,8 +265,10 @@ class Program:
         """The same for arguments of the types and sizes of a call that went through these stages, where types and sizes decide them."""
         if not all(s.steady for s in stages[:-1]) or any(s.segment is not None and s.segment.plain is None for s in stages):
             return None
-        parts = [((g := s.segment) and g.session, g.plain if g else (), g.outputs if g else (), s.known, [b.go for b in s.host])
-                 for s in stages]
+        parts = []
+        for s in stages:
+            session, inputs, gives = (s.segment.session, s.segment.plain or (), s.segment.outputs) if s.segment is not None else (None, (), ())
+            parts.append((session, inputs, gives, s.known, [b.go for b in s.host if b.go is not None]))
         return straight(names, parts, [(n, self.constants.get(n)) for n in self.outputs])
 
     def _run_stage(self, stage: Stage, env: dict[str, Any]) -> None:
