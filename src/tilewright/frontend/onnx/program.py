@@ -267,8 +267,9 @@ class Program:
             return None
         parts = []
         for s in stages:
-            session, inputs, gives = (s.segment.session, s.segment.plain or (), s.segment.outputs) if s.segment is not None else (None, (), ())
-            parts.append((session, inputs, gives, s.known, [b.go for b in s.host if b.go is not None]))
+            g = s.segment
+            segment = (None, (), ()) if g is None else (g.session, g.plain or (), g.outputs)
+            parts.append((*segment, s.known, [b.go for b in s.host if b.go is not None]))
         return straight(names, parts, [(n, self.constants.get(n)) for n in self.outputs])
 
     def _run_stage(self, stage: Stage, env: dict[str, Any]) -> None:
