@@ -79,8 +79,6 @@ def check(program: Program) -> None:
         if program.way == EAGER and "index out of range" in str(e):
             return
         raise
-    if want is None and program.way == EAGER:  # arrays around a body are its constants, whose negative indices count from the end
-        return
     if want is None:
         want, other = (meaning(program, builder, outputs, lenient) for lenient in (1, 2))
         assert want is not None and other is not None
