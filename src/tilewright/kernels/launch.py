@@ -10,7 +10,7 @@ from ..core.records import dataclass, field
 
 if TYPE_CHECKING:
     from ..ops.structure import ConstantData  # a loaded session runs without the op registry
-    from ..tile.ir import Kernel
+    from ..tile.ir import Kernel, Var
 
 # A state is an input and an output at once: it may be written. A window is another buffer's memory, seen from inside a loop.
 BufferKind = Literal["input", "output", "const", "temp", "state", "window"]
@@ -139,6 +139,7 @@ class Launch:
     sites: tuple[Site, ...] = ()  # places of a kernel that reports errors: word 1 of the block is the number of one of them
     apart: bool = False  # no other launch writes what it writes of a buffer: parts of a concatenation
     on_host: bool = False  # it has no code: the host computes it for a GPU (kernels/cuda/host.py)
+    long_rows: tuple[Var, ...] = ()  # views that a kernel which streams writes in long rows (kernels/past_caches.py)
 
     @property
     def ways(self) -> list[Launch | Variant]:

@@ -42,6 +42,7 @@ from .launch import Argument, Buffer, ConstBuffer, Item, Launch, Packed, Pointer
 from .matmul.dots import DotProducts
 from .matmul.matmul import MatmulTemplate
 from .matmul.vectors import VectorProducts
+from .past_caches import past_caches
 from .pointwise.complex import computed_in_place, part
 from .pointwise.concat_parts import computed_in_concat, layout_in
 from .pointwise.copies import ConcatTemplate, copy_launch
@@ -377,7 +378,7 @@ class Selector:
         return Buffer(v.name, "temp", v.type.nbytes)
 
     def add(self, launch: Launch) -> None:
-        self.block.append(launch)
+        self.block.append(past_caches(launch, self.target) if self.target.kind == "cpu" else launch)
 
     # --- regions ------------------------------------------------------------------------------------------------------
     def _make_region(self, node: Node) -> Region:

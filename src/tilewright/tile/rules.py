@@ -396,7 +396,7 @@ def _load(i: Instr) -> list[Type]:
 
 
 def _store(i: Instr) -> list[Type]:
-    only_attrs(i, "axes", "limits", "order", "scope")
+    only_attrs(i, "axes", "limits", "order", "scope", "past")
     need(bool(i.operands), "needs a view and a tile")
     t = tile_type(i.operands[-1])
     v = _access(i, t.shape, 1)
