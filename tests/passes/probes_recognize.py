@@ -259,6 +259,11 @@ EXPERTS: dict[str, list[Probe]] = {
         lambda k: o.Matmul()(k.x(3, 1, k.d), o.Gather(axis=0)(k.x(2, k.d, 5), k.c([0, 1, 1], dt.i64))),
         lambda k: o.Matmul()(o.Gather(axis=0)(k.x(2, 5, k.d), k.c([0, 1, 1], dt.i64)), k.x(3, k.d, 1)),
     ],
+    "product_of_chosen_rows": [
+        lambda k: o.Matmul()(o.Gather(axis=0)(k.x(2, 5), k.c([0, 1, 1, 0], dt.i64)), k.x(5, 3)),
+        lambda k: o.Matmul(transpose_b=True)(o.Concat(axis=1)(o.Gather(axis=0)(k.x(2, 3), k.c([0, 1, 1, 0], dt.i64)), k.x(4, 1),
+                                                              o.Gather(axis=0)(k.x(1, 2), k.c([0, 0, 0, 0], dt.i64))), k.x(4, 6)),
+    ],
 }
 N = sym("N", 1, 8)
 

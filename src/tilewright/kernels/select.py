@@ -421,8 +421,10 @@ class Selector:
         region = Region(node.name, probe.body, operands, results, node.place)
         if self.target.kind == "cuda" and template.matches(region, self.target) is not None and not any(map(_in_panels, operands)):
             template = self._template(region) or template  # operands do not lie as was expected
-        for launch in name_sites(self.memo.build(template, region), region):
-            self.add(launch)
+        launches = name_sites(self.memo.build(template, region), region)
+        apart = len(launches) == 1 and all(v in self.joined for v in node.values)  # whatever writes the rest of the concatenation
+        for launch in launches:
+            self.add(replace(launch, apart=True) if apart else launch)
         for v, r in zip(node.values, results, strict=True):
             self.places[v] = r
 
