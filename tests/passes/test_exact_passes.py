@@ -228,7 +228,7 @@ LINEAR = "what an infinity or a number at the end of the range does depends on t
 APART = {  # composites whose decomposition is not held to special values here, and why
     **dict.fromkeys(("det", "pinv", "solve", "real_dft", "real_dft_back", "dft"), LINEAR),
     **dict.fromkeys(("attention_backward", "attention_saved", "norm_backward", "lora_matmul", "paged_attention"), LINEAR),
-    **dict.fromkeys(("grouped_matmul", "index_order", "max_pool_backward", "scatter_ordered", "softmax_cross_entropy"),
+    **dict.fromkeys(("bag_sum", "grouped_matmul", "index_order", "max_pool_backward", "scatter_ordered", "softmax_cross_entropy"),
                     "random indices are out of range"),
     **dict.fromkeys(("quantize", "requantize"), "half a unit decides between two quantized values"),
     **dict.fromkeys(("fake_quantize", "dequantize", "resize"), "the formula multiplies by a scale and divides by it, or by a weight of 0"),

@@ -8,7 +8,7 @@ from ..core.dims import Dim
 from ..core.dtypes import i64
 from ..core.places import split
 from ..ir.graph import Node
-from ..ops.index import indexing, scatter
+from ..ops.index import counting, indexing, scatter
 from ..ops.packed import products as quantized
 from ..ops.packed import quant_dot
 from ..ops.rows import losses
@@ -83,7 +83,7 @@ def _size(node: Node) -> Dim | None:
         return op.experts
     if isinstance(op, scatter.IndexOrder):
         return op.rows
-    axis = op.axis if isinstance(op, ALONG) else 0 if isinstance(op, quantized.QGather) else None
+    axis = op.axis if isinstance(op, ALONG) else 0 if isinstance(op, (quantized.QGather, counting.BagSum)) else None
     if isinstance(op, losses.SoftmaxCrossEntropy):
         axis = -1
     if isinstance(op, indexing.Index) and len(op.axes) == 1:

@@ -29,6 +29,8 @@ WAIT_US = 0.4  # the wait in a loop's step that reads memory
 CLOCK, ISSUE = 1700.0, 3.0  # instructions of a warp in a microsecond, and warps of an SM that issue one at a time (four at best)
 STEP, COPIED = 128, 60e3  # bytes of a row in a step of K, and bytes a microsecond that TMA brings an SM out of windows
 GATHERED = 30e3  # ... that the threads of a block bring it
+L2 = 5e6  # bytes a microsecond that the threads of all blocks bring to shared memory, most of them out of L2
+TURN_US = 2.0  # from the start of a block that multiplies to its first product, and from its last to its end
 LAUNCH_US = 2.0  # the time of a kernel in a graph that does next to nothing
 PRODUCTS = ("gemm", "matmul", "thin", "grouped_matmul", "conv", "attention", "flash", "mma_grad", "gates")  # names of kernels of products
 
@@ -97,8 +99,9 @@ def steps_of(kernel: Kernel, words: Sequence[int | None]) -> tuple[int, int]:
 
 
 def predict(kernel: Kernel, blocks: int, threads: int, flops: float, nbytes: float, target: TargetSpec, text: str,
-            one: Threads | None = None, steps: tuple[int, int] = (0, 0)) -> Cost:
-    """The cost of one launch of `blocks` blocks on a chip; `one`: what a thread of a program does, `steps`: see `steps_of`."""
+            one: Threads | None = None, steps: tuple[int, int] = (0, 0), shared: int = 0) -> Cost:
+    """The cost of one launch of `blocks` blocks on a chip; `one`: what a thread of a program does, `steps`: see `steps_of`, `shared`: bytes
+    of dynamic shared memory of a block."""
     chip, dtype = CHIPS[target.cpu], numbers(kernel)
     times = {
         "flops": flops / _rate(chip, kernel, dtype, target, None) / 1e6, "bytes": nbytes / chip.memory / 1e6, "launch": LAUNCH_US,
@@ -140,6 +143,14 @@ def predict(kernel: Kernel, blocks: int, threads: int, flops: float, nbytes: flo
         if gathered > 2 * max(compute, memory, LAUNCH_US):
             why.append(f"windows are gathered {blocks * pixels / max(nbytes, 1.0):.0f} times over")
         compute = max(compute, gathered)
+    if one is not None and one.tile[0] and isinstance(kernel, TiledKernel) and kernel.name.startswith(("matmul", "grouped")) and blocks:
+        rows, columns = one.tile
+        copied = flops * dtype.itemsize * (1 / rows + 1 / columns) / 2 / L2
+        room = max(1, min(RESIDENT // threads, target.l1d // max(shared, 1)))
+        turns = -(-blocks // (target.cores * room)) * TURN_US
+        if max(copied, turns) > 2 * max(compute, memory, LAUNCH_US):
+            why.append(f"tiles of {rows} by {columns} are copied" if copied > turns else f"{room} blocks of an SM take turns")
+        compute = max(compute, copied, turns if turns > TURN_US else 0.0)
     if one is not None and blocks:
         programs = blocks * max(1, getattr(kernel, "programs", 1))
         wasted = one.products * programs / (used * sms) / 1e6

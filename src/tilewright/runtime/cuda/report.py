@@ -73,7 +73,7 @@ def launch_costs(session: CudaSession, env: Mapping[str, int]) -> dict[Launch, C
             words = tuple(evaluate(a.value, env) if isinstance(a, Word) else None for a in x.arguments[::beside])
             each = None if x.variants else per_thread(kernel, words, evaluate(x.grid, env))
             found[x] = predict(kernel, _blocks(x, env), code.block, *work, session.model.target, code.ptx, each,
-                               steps_of(kernel, words))
+                               steps_of(kernel, words), code.dynamic_shared)
     return found
 
 

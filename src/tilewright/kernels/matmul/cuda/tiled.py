@@ -35,6 +35,7 @@ MUCH = 256  # how much of K a part must have
 GROUP = 8  # tiles of rows that share columns of B in L2
 ABREAST = 16  # parts whose sums a thread asks for at once
 MOST_PARTS = 64  # the most parts of K, whose sums a thread adds one by one
+SMALL = 500_000_000  # flops that the tensor cores spend less time on than a launch takes that copies an operand
 LONG = 1 << 14  # rows of an operand whose copy into aligned rows costs more than unaligned loads
 
 Edges = tuple[Ix | int | None, Ix | int | None]  # rows and columns that are left, where a tile may be cut
@@ -109,13 +110,14 @@ def choose(m: Dim, n: Dim, batch: Dim, item: int, target: TargetSpec, *, k: Dim 
     for rows, columns, warps in ((128, 128, 8), (128, 64, 4), (64, 64, 4), (64, 32, 4)):
         columns = max(16, min(columns, narrow_))
         tiles = ceildiv(m, rows) * ceildiv(n, columns) * batch
-        if warps == 8 and columns < 64:
+        if (warps == 8 and columns < 64) or (rows > 64 and isinstance(m, int) and 2 * m <= rows):  # half of it would be empty
             continue
         if not isinstance(tiles, int) or tiles >= cores:
             break
     if known and (rows, columns) == (128, 128) and item == 2 and isinstance(tiles, int) and tiles >= 4 * cores:
         return Config(128, 128, depth, 4, 3, per_sm=2)
-    return Config(rows, columns, depth, warps, 4 if item == 8 else 3, per_sm=2 if warps == 4 else 1)
+    stages = min(4 if item == 8 else 3, max(2, -(-k // depth))) if known and isinstance(k, int) and k > 1 else 4 if item == 8 else 3
+    return Config(rows, columns, depth, warps, stages, per_sm=2 if warps == 4 else 1)
 
 
 class TiledMatmul(Template):
@@ -150,7 +152,8 @@ def rounds(node: Node, target: TargetSpec) -> bool:
 
 
 class UnalignedMatmul(TiledMatmul):
-    """Products of 16-bit floats whose long operand has rows that no tensor map describes: read as they lie instead of copied first."""
+    """Products of 16-bit floats whose long operand has rows that no tensor map describes, and small products of any such operand: read as
+    they lie instead of copied first."""
 
     key = "unaligned_matmul"
 
@@ -161,9 +164,11 @@ class UnalignedMatmul(TiledMatmul):
         p = Problem.of(region)
         if p.a.type.dtype not in (bf16, f16):
             return Reason("16-bit floats only")
-        long = at_least(product(p.a.type.shape[:-1]), LONG) and p.a_view.strides[-1] == 1
-        odd = not all(divisible(s, 8) for s in (p.a_view.offset, *p.a_view.strides[:-1]))
-        return None if long and odd else Reason("rows are aligned, or there are few")
+        odd = [v for v in (p.a_view, p.b_view) if not all(divisible(s, 8) for s in (v.offset, *v.strides) if s != 1)]
+        long = at_least(product(p.a.type.shape[:-1]), LONG) and p.a_view.strides[-1] == 1 and p.a_view in odd
+        work = region_flops(region)
+        few = isinstance(work, int) and work <= SMALL
+        return None if odd and (long or few) else Reason("rows are aligned, or what they are multiplied with costs more than their copy")
 
 
 class Summed:
