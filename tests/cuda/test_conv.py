@@ -29,8 +29,10 @@ from tilewright.ops import functions as F_
 from tilewright.ops.matmul.contractions import Conv
 from tilewright.passes.base import Log
 from tilewright.passes.results_in_eights import ResultsInEights
-from tilewright.target.cuda.code import shared_bytes
+from tilewright.target.cuda.code import emit_cuda, shared_bytes
 from tilewright.target.cuda.device import cuda_target
+from tilewright.target.cuda.safety.async_safety import check
+from tilewright.target.cuda.safety.token_launch import small_launch
 
 # batch, channels, height, width, results, taps, stride, padding, dilation
 WINDOWS = [
@@ -449,6 +451,21 @@ def test_copied_pixels_fill_a_step(rng: np.random.Generator) -> None:
     (kernel,) = (v.kernel for v in emulated.program.launches if isinstance(v.kernel, ConvKernel))
     assert kernel.channels == kernel.maps[0].sizes[0] == 64 and kernel.maps[1].sizes[0] == 40
     want = F.conv2d(wide(x), wide(k), None, 1, 1).numpy()
+    np.testing.assert_allclose(emulated(x)[0].astype(np.float64), want, rtol=1e-2, atol=1e-2 * np.abs(want).max())
+
+
+@pytest.mark.parametrize("dtype", [bf16, f32], ids=str)
+def test_few_results_are_multiplied_in_narrow_tiles(dtype: DType, rng: np.random.Generator) -> None:
+    """32 columns for up to as many results, and no division for the place of a tile where there is one column of them."""
+    x, k = numbers(rng, dtype, 1, 40, 15, 19), numbers(rng, dtype, 24, 40, 1, 3)
+    op = o.Conv(stride=(1, 1), padding=((0, 0), (1, 1)), dilation=(1, 1))
+    emulated = Emulated(graph(lambda v: op(v, v.node.graph.constant(k, "w")), (dtype, x.shape)), features=TF32, cores=1)
+    (kernel,) = (v.kernel for v in emulated.program.launches if isinstance(v.kernel, ConvKernel))
+    assert (kernel.bm, kernel.bn, kernel.slice, kernel.kept > 0) == (128, 32, 32, True)
+    text = emit_cuda(kernel, emulated.target)
+    launch = small_launch(kernel, text)
+    assert launch is not None and check(text, launch).findings == ()  # copies and products are waited for
+    want = F.conv2d(wide(x), wide(k), None, 1, (0, 1)).numpy()
     np.testing.assert_allclose(emulated(x)[0].astype(np.float64), want, rtol=1e-2, atol=1e-2 * np.abs(want).max())
 
 
