@@ -86,6 +86,7 @@ def run_product(kernel: GemmKernel, heap: Heap, words: Sequence[int], env: dict[
     if isinstance(kernel, ConvKernel):
         seen = windows(a, left, kernel)
         each = kernel.each or b.shape[1]
+        b = np.pad(b, ((0, 0), (0, 0), (0, kernel.channels - b.shape[2])))  # TMA gives zeros behind the end
         parts = seen.reshape(*seen.shape[:2], -1, kernel.channels), b.reshape(b.shape[0], -1, each, b.shape[2])
         total = np.einsum("tmgc,tgnc->mgn", *parts, optimize=True).reshape(1, seen.shape[1], -1)
     else:

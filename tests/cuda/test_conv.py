@@ -29,8 +29,10 @@ from tilewright.ops import functions as F_
 from tilewright.ops.matmul.contractions import Conv
 from tilewright.passes.base import Log
 from tilewright.passes.results_in_eights import ResultsInEights
-from tilewright.target.cuda.code import shared_bytes
+from tilewright.target.cuda.code import emit_cuda, shared_bytes
 from tilewright.target.cuda.device import cuda_target
+from tilewright.target.cuda.safety.async_safety import check
+from tilewright.target.cuda.safety.token_launch import small_launch
 
 # batch, channels, height, width, results, taps, stride, padding, dilation
 WINDOWS = [
@@ -423,6 +425,48 @@ def test_what_is_kept_beside_a_mean_of_an_image_lies_channels_last(rng: np.rando
     names, got, want = network("sm_80", gate, (2, 8, 5, 6), rng)
     assert not any(n.endswith(".pixels") for n in names[1:]), names
     np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-4 * np.abs(want).max())
+
+
+@pytest.mark.parametrize("dtype, channels", [(bf16, 5), (bf16, 21), (f16, 35)], ids=str)
+def test_odd_channels_leave_as_they_are_read(dtype: DType, channels: int, rng: np.random.Generator) -> None:
+    """What follows a convolution of an odd number of results along images, for a reader of channels first, is not copied there."""
+    x, k = numbers(rng, dtype, 2, 8, 6, 8), numbers(rng, dtype, channels, 8, 1, 1)
+
+    def build(v: Any) -> Any:
+        y = o.Conv(stride=(1, 1), padding=((0, 0),) * 2, dilation=(1, 1))(v, v.node.graph.constant(k, "w"))
+        return o.MaxPool(kernel=(2, 2), stride=(2, 2), padding=((0, 0), (0, 0)), dilation=(1, 1))(y)
+
+    g = graph(build, (dtype, x.shape))
+    emulated = Emulated(g, "sm_80")
+    assert not any(launch.name.startswith("copy") for launch in emulated.program.launches)
+    want = run(g, [x])[0].astype(np.float64)
+    np.testing.assert_allclose(emulated(x)[0].astype(np.float64), want, rtol=2e-2, atol=2e-2 * np.abs(want).max())
+
+
+def test_copied_pixels_fill_a_step(rng: np.random.Generator) -> None:
+    """More than half of a step of K is a whole one, so that pixels begin where lines of memory do; weights have zeros there by TMA."""
+    x, k = numbers(rng, bf16, 1, 35, 5, 6), numbers(rng, bf16, 8, 35, 3, 3)
+    op = o.Conv(stride=(1, 1), padding=((1, 1),) * 2, dilation=(1, 1))
+    emulated = Emulated(graph(lambda v: op(v, v.node.graph.constant(k, "w")), (bf16, x.shape)))
+    (kernel,) = (v.kernel for v in emulated.program.launches if isinstance(v.kernel, ConvKernel))
+    assert kernel.channels == kernel.maps[0].sizes[0] == 64 and kernel.maps[1].sizes[0] == 40
+    want = F.conv2d(wide(x), wide(k), None, 1, 1).numpy()
+    np.testing.assert_allclose(emulated(x)[0].astype(np.float64), want, rtol=1e-2, atol=1e-2 * np.abs(want).max())
+
+
+@pytest.mark.parametrize("dtype", [bf16, f32], ids=str)
+def test_few_results_are_multiplied_in_narrow_tiles(dtype: DType, rng: np.random.Generator) -> None:
+    """32 columns for up to as many results, and no division for the place of a tile where there is one column of them."""
+    x, k = numbers(rng, dtype, 1, 40, 15, 19), numbers(rng, dtype, 24, 40, 1, 3)
+    op = o.Conv(stride=(1, 1), padding=((0, 0), (1, 1)), dilation=(1, 1))
+    emulated = Emulated(graph(lambda v: op(v, v.node.graph.constant(k, "w")), (dtype, x.shape)), features=TF32, cores=1)
+    (kernel,) = (v.kernel for v in emulated.program.launches if isinstance(v.kernel, ConvKernel))
+    assert (kernel.bm, kernel.bn, kernel.slice, kernel.kept > 0) == (128, 32, 32, True)
+    text = emit_cuda(kernel, emulated.target)
+    launch = small_launch(kernel, text)
+    assert launch is not None and check(text, launch).findings == ()  # copies and products are waited for
+    want = F.conv2d(wide(x), wide(k), None, 1, (0, 1)).numpy()
+    np.testing.assert_allclose(emulated(x)[0].astype(np.float64), want, rtol=1e-2, atol=1e-2 * np.abs(want).max())
 
 
 def test_dilated_windows_of_every_channel(rng: np.random.Generator) -> None:

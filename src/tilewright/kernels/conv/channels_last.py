@@ -57,8 +57,9 @@ def seen_through(chain: list[Value], layout: Layout | None) -> Layout | None:
 def channels_last_layouts(graph: Graph, target: TargetSpec) -> dict[Value, Layout]:
     """The values that lie channels last on a kind of target."""
     turned: Callable[[Node], bool] = lambda node: False
+    in_pieces: Callable[[Value], bool] = lambda v: True
     if target.kind == "cuda":
-        from .cuda.channels_last import follows, wants
+        from .cuda.channels_last import follows, in_pieces, wants
         from .cuda.weight_gradient import is_weight_gradient as turned
     else:
         wants, follows = is_conv, is_follower
@@ -68,13 +69,14 @@ def channels_last_layouts(graph: Graph, target: TargetSpec) -> dict[Value, Layou
         mine = any(wants(n) for n in anchors)
         if not mine and (node.op.traits.elementwise or all(follows(n) for n in anchors)):
             pixels = {v.shape[2:] for v in node.values}  # what is stretched along pixels does not say how they lie
-            mine = any(_lies_last(u, found) for u in node.operands if not node.op.traits.elementwise or u.shape[2:] in pixels)
+            follows_one = any(_lies_last(u, found) for u in node.operands if not node.op.traits.elementwise or u.shape[2:] in pixels)
+            mine = follows_one and all(map(in_pieces, node.values))
         if any(turned(n) for n in anchors):  # [C, O, taps…], of which the weights' own order is a view
             found.update((v, Layout.contiguous((v.shape[1], v.shape[0], *v.shape[2:])).permute((1, 0, *range(2, len(v.shape)))))
                          for v in node.values)  # fmt: skip
         elif mine:
             found.update((v, channels_last(v.shape)) for v in node.values if len(v.shape) >= 3)
-        elif all(n.op.traits.reduction for n in anchors):  # what a region keeps beside a sum lies as its operand
+        elif anchors and all(n.op.traits.reduction for n in anchors):  # what a region keeps beside a sum lies as its operand
             same = {u.shape for u in node.operands if len(u.shape) > 3 and _lies_last(u, found)}
             found.update((v, channels_last(v.shape)) for v in node.values if v.shape in same)
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from ....core.dtypes import bf16, f16, f32
-from ....ir.graph import Node
+from ....ir.graph import Node, Value
 from ....ops.index.weighted import WeightedGather
 from ....ops.matmul.contractions import Conv
 from ....ops.rows.norms import LayerNorm
@@ -15,6 +15,7 @@ from .depthwise_tiles import in_runs, large_depthwise
 from .weight_gradient import is_weight_gradient
 
 LEAST = 8  # channels of a group: fewer leave the tensor cores idle
+FEW = 64  # bytes of a pixel
 MOST_TAPS = 64  # the most taps of a channel by itself: they are spelled out
 
 
@@ -35,6 +36,13 @@ def follows(node: Node) -> bool:
     if isinstance(node.op, LayerNorm):
         return node.op.naxes == len(node.operands[0].shape) - 1
     return isinstance(node.op, (*FOLLOWS, MaxPoolIndices, MaxPoolBackward))
+
+
+def in_pieces(v: Value) -> bool:
+    """Whether the channels of a pixel are read and written side by side: few that are no whole pieces of 16 bytes, or an odd number of 16
+    bits, leave one by one, and a convolution copies them anyway."""
+    channels, item = v.shape[1] if len(v.shape) > 1 else 0, v.dtype.itemsize
+    return not isinstance(channels, int) or channels * item % 16 == 0 or (channels * item >= FEW and channels * item % 4 == 0)
 
 
 def depthwise(node: Node, *, several: bool = False) -> bool:

@@ -131,7 +131,7 @@ def patch_launch(region: Region, at: Windowed, x: Operand, w: Operand, results: 
     word = len(call._arguments)
     call.view("b", w.type.dtype, w.buffer, w.layout)
     steps_b = (w.layout.strides[0] * 2, w.layout.strides[1] * 2)
-    b_map = TensorMap(word, w.type.dtype, (channels, n, w.layout.shape[1]), steps_b, (BK, bn, 1), 128)
+    b_map = TensorMap(word, w.type.dtype, (minimum(channels, w.layout.shape[2]), n, w.layout.shape[1]), steps_b, (BK, bn, 1), 128)
     call._arguments += [Word(tiles), Word(1), Word(w.layout.shape[1] * -(-channels // BK)), Word(tiles)]
     note = f"wgmma {PLANES} {'patches' if flat else 'planes'} of {PATCH}x{PATCH}, {stages} stages of weights, pixels copied once"
     launch = call.finish(minimum(tiles, target.cores), flops=region_flops(region), bytes_=region_bytes(region), note=note)

@@ -62,22 +62,24 @@ class Epilogue:
 
 
 def add_epilogue(
-    call: Call, region: Region, value: Value, size: tuple[Dim, Dim], results: list[Matrix], leaves: dict[Value, Matrix], bm: int
-) -> Epilogue:
-    """Views, maps and the body of the epilogue over `value`, a matrix of `size`, for blocks of `bm` rows. The first whole matrix that it
-    reads comes through the ring of the operands."""
+    call: Call, region: Region, value: Value, size: tuple[Dim, Dim], results: list[Matrix], leaves: dict[Value, Matrix], bm: int,
+    bn: int = SLICE,
+) -> Epilogue:  # fmt: skip
+    """Views, maps and the body of the epilogue over `value`, a matrix of `size`, for blocks of `bm` rows and `bn` columns. The first whole
+    matrix that it reads comes through the ring of the operands."""
     b = call.b
     m, n = size
     item = results[0].operand.type.dtype.itemsize
     through_shared = all(r.by_tma and r.operand.type.dtype.itemsize == item for r in results)
-    width = SLICE // item if through_shared else NARROW
+    wide = min(SLICE, bn * item)  # bytes of a row of a slice
+    width = wide // item if through_shared else NARROW
     outs: list[View] = []
     maps: list[TensorMap] = []
     for i, x in enumerate(results):
         steps = (x.row * item, x.row * m * item)
-        maps.append(TensorMap(len(call._arguments), x.operand.type.dtype, (n, m, 1), steps, (SLICE // item, 64, 1), SLICE))
+        maps.append(TensorMap(len(call._arguments), x.operand.type.dtype, (n, m, 1), steps, (wide // item, 64, 1), wide))
         outs.append(_view(call, f"c{i}", x, size, write=True))
-    ring = through_shared and item == 2  # whose rows the ring's stages have room for
+    ring = through_shared and item == 2 and wide == SLICE  # whose rows the ring's stages have room for
     first = next((v for v, x in leaves.items() if x.by_tma and x.operand.type.dtype.itemsize == 2), None) if ring else None
     ins = {}
     for i, (v, x) in enumerate(leaves.items()):

@@ -164,6 +164,9 @@ class Gemm:
         """(row, column, batch) of a tile, in elements: groups of `group` rows of tiles, columns before rows inside a group."""
         k, g = self.k, self.kernel
         v = k.value
+        if g.kept:  # one column of tiles: all threads would divide six times for every tile
+            none = v("i32", "mov.u32 {}, 0;")
+            return v("i32", f"mul.lo.u32 {{}}, {tile}, {g.bm};"), none, none
         rows = v("i32", f"shr.u32 {{}}, {self.tiles_m}, {self.cluster.bit_length() - 1};") if self.cluster > 1 else self.tiles_m
         area = v("i32", f"mul.lo.u32 {{}}, {rows}, {self.tiles_n};")
         batch = v("i32", f"div.u32 {{}}, {tile}, {area};")
