@@ -11,8 +11,10 @@ import torch
 
 import tilewright as tw
 import tilewright.ops as o
+from tests.cuda.device_ops import Trial, trials
 from tests.cuda.fake_driver import fake_gpu
 from tests.cuda.launching import Emulated, graph
+from tests.ops.checks import Case
 from tilewright.core.dims import sym
 from tilewright.core.dtypes import DType, bf16, bool_, f16, f32, f64, i32, i64
 from tilewright.core.errors import ExecutionError
@@ -20,6 +22,7 @@ from tilewright.kernels.cuda.kernel import BlockKernel
 from tilewright.kernels.pointwise.cuda import pointwise
 from tilewright.kernels.rows.cuda import reduce
 from tilewright.ops import functions as F
+from tilewright.ops.index.scatter import ScatterOrdered
 from tilewright.passes import merge_matmuls
 
 SLOW = pytest.mark.slow
@@ -257,3 +260,10 @@ def test_quotients_of_small_floats(dtype: DType, rng: np.random.Generator) -> No
     (got,) = Emulated(graph(lambda x, y: o.Div()(x, y), (dtype, a.shape), (dtype, a.shape)))(a, b)
     want = (torch.from_numpy(a.astype(np.float64)) / torch.from_numpy(b.astype(np.float64))).numpy().astype(np.float32).astype(dtype.np)
     np.testing.assert_array_equal(got.astype(np.float64), want.astype(np.float64))
+
+
+@pytest.mark.parametrize("trial", [t for t in trials(ScatterOrdered) if {"N": 0} in t.envs], ids=lambda t: t.name)
+def test_an_empty_order_is_not_read(trial: Trial, rng: np.random.Generator) -> None:
+    case = Case(trial.case.op, trial.case.sample, {"N": 0})
+    arrays = case.arrays(rng)
+    np.testing.assert_array_equal(Emulated(trial.graph())(*arrays)[0], arrays[0])

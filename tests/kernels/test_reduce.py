@@ -35,6 +35,16 @@ def draw(kind: str, shape: tuple[int, ...]) -> Any:
     return rng.standard_normal(shape).astype("f4")
 
 
+@pytest.mark.parametrize("shape,axes", [
+    ((0, 5), (0,)), ((0, 0), (0,)), ((5, 0), (0,)), ((0, 3, 70), (0,)), ((3, 0, 4), (0, 1)), ((2, 0), (1,))])  # fmt: skip
+def test_of_nothing(shape: tuple[int, ...], axes: tuple[int, ...]) -> None:
+    x = np.zeros(shape, "f4")
+    for op, want in ((O.Sum, x.sum(axes)), (O.Prod, x.prod(axes))):
+        g = Graph("nothing")
+        g.outputs = [op(axes=axes)(g.input(TensorType(dtype("f32"), shape), "x"))]  # type: ignore[call-arg]
+        np.testing.assert_array_equal(run_graph(g, [x])[0][0], want)
+
+
 @pytest.mark.parametrize("shape,axes", CASES)
 def test_reductions(shape: tuple[int, ...], axes: tuple[int, ...]) -> None:
     for kind, op in KINDS.items():

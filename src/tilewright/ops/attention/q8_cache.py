@@ -78,7 +78,7 @@ class Q8Attention(Attention):
     def ref(self, q: Any, k: Any, v: Any, *rest: Any) -> Any:
         wide = [quantized.astype(np.float32) * np.repeat(scales.astype(np.float32), BLOCK, axis=-1)
                 for quantized, scales in zip((k, v), rest, strict=True)]
-        return self.plain.ref(q, *wide)
+        return self.plain.ref(q, *(x.astype(q.dtype) for x in wide))
 
     def decompose(self, q: Value, k: Value, v: Value, *rest: Value) -> Value:
         wide = []

@@ -223,7 +223,7 @@ class _Level:
         """A program for each chunk of the order; None: one for all of it."""
         program = self._begin("scatter_chunks", self.lanes)
         b, each = self.b, chunk or self.at_once * -(-bounds(self.count)[1] // self.at_once)
-        grid = ceildiv(self.count, each) if chunk else 1
+        grid = ceildiv(self.count, each) if chunk else minimum(self.count, 1)  # none for an empty order, which has no word to read
         first = program * each
         stop = b.minimum(first + each, self.last + 1)
         none, no, yes = b.full((), -1, i32), b.full((), 0, i32), b.full((), 1, i32)
