@@ -11,7 +11,7 @@ from ..tile.ir import TileType, Var
 from ..tile.text import to_text
 from .launch import Launch
 
-BEYOND = 1.25  # of the last cache: below, a part of the result is still there for the next reader
+BEYOND = 1.25  # times the last cache: below, a part of the result is still there for the next reader
 LINE = 64  # bytes that a row of a tile must fill
 
 
