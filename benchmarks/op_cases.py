@@ -456,10 +456,10 @@ def _transforms(add: Any) -> None:
         add(name, fn, *makes, dtypes=EXACT)
 
     def projected(found: Any) -> Any:  # vectors have no sign: the matrix that they and the values stand for
-        return (found[1] * found[0]) @ found[1].mT
+        return (found[1] * found[0][..., None, :]) @ found[1].mT
 
     def rebuilt(u: Any, s: Any, vh: Any) -> Any:
-        return (u * s) @ vh
+        return (u * s[..., None, :]) @ vh
 
     def matrices(small: tuple[int, int], medium: tuple[int, int], large: tuple[int, int]) -> Make:
         def make(d: Draw) -> Any:

@@ -116,7 +116,7 @@ def test_extremes(op: Any, shape: tuple[int, ...], axis: int) -> None:
 
 
 @pytest.mark.parametrize("shape,axes", [((40, 2, 4), (1,)), ((3, 16, 5), (1,)), ((5000, 3), (0,)), ((2, 333, 7), (1,)), ((129, 32), (0,)),
-                                        ((40000, 5), (0,)), ((64, 24), (0,))])
+                                        ((40000, 5), (0,)), ((64, 24), (0,)), ((130, 3, 70), (1,))])
 def test_few_rows_and_few_columns_have_the_bits_of_rows(shape: tuple[int, ...], axes: tuple[int, ...]) -> None:
     """Elements across memory are added in the order of those side by side."""
     x = draw("sum", shape)

@@ -34,7 +34,7 @@ from .gather import clamped_index
 from .gather_last import for_each_index
 
 STRIPS = (1024, 512, 256, 128, 64, 16)  # columns of a program, of 32 bits each: as many as leave two programs for every core
-HELD = 256  # of them in registers at once
+HELD = 256  # columns that registers hold at once
 
 
 class ScatterAddTemplate(Template):

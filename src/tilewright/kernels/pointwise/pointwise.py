@@ -10,6 +10,7 @@ first, since every element that a register gathers from it would be another cach
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import lcm
 
 from ...core.dims import Dim, ceildiv, product
 from ...core.dtypes import bf16, f16, u16
@@ -22,6 +23,7 @@ from ...ops.structure import Constant, Input
 from ...tile.builder import Ix, KernelBuilder, Tile, View
 from ..call import NEAR, Call
 from ..launch import Buffer, Launch
+from ..loops import in_tiles
 from ..region import Evaluator, Operand, Region, collapse, narrow
 from ..sites import Checks, checked
 from ..template import Foreign, Reason, Template, region_bytes, region_flops
@@ -30,6 +32,7 @@ BLOCK = 4096  # elements of the innermost axis per program
 UNROLL = 4  # registers of work per iteration
 SHORT = 256  # elements of an innermost axis below which a program takes several rows
 TOGETHER = 1024  # elements of several rows
+MOST = 8  # registers that some short rows fill together, at most
 
 
 def leaves_of(region: Region) -> list[Value]:
@@ -69,6 +72,10 @@ class Pointwise(Template):
         if not sizes:
             sizes, strides = [1], [[1] for _ in strides]
         lanes = _lanes(region, target)
+        if target.kind == "cpu" and not checked(region) and not before and None not in operands:
+            rows = _rows_together(sizes, strides, len(leaves), lanes)
+            if rows is not None and not any(v.dtype.is_bool for v in leaves):
+                return [_together(region, leaves, sizes, strides, rows)]
         sizes, strides = _innermost(sizes, strides, len(leaves), lanes)
         call = Call("pointwise", region.name)
         b = call.b
@@ -112,16 +119,82 @@ class Pointwise(Template):
             position, stop = unravel(b, b.pid // blocks, dims[:-1]), b.minimum(dims[-1], start + BLOCK)
             emit_row(b, region, ins, ramps, stores, position, start, stop, tile, checks, short=short, turns=turns)
             grid = product(sizes[:-1]) * ceildiv(inner, BLOCK)
-        pairs = [
-            (o.buffer, r.buffer)
-            for o, lay in zip(operands, layouts, strict=False)
-            for r in region.results
-            if o is not None
-            and lay.strides == r.layout.strides
-            and o.layout.offset == r.layout.offset
-            and o.type.dtype.itemsize == r.type.dtype.itemsize
-        ]
+        pairs = _pairs(region, operands, layouts)
         return [*before, call.finish(grid, flops=region_flops(region), bytes_=region_bytes(region), inplace=pairs, streams=not checks)]
+
+
+def _pairs(region: Region, operands: list[Operand | None], layouts: list[Layout]) -> list[tuple[Buffer, Buffer]]:
+    """Operands that a result may overwrite."""
+    return [
+        (o.buffer, r.buffer)
+        for o, lay in zip(operands, layouts, strict=False)
+        for r in region.results
+        if o is not None
+        and lay.strides == r.layout.strides
+        and o.layout.offset == r.layout.offset
+        and o.type.dtype.itemsize == r.type.dtype.itemsize
+    ]
+
+
+def _rows_together(sizes: list[Dim], strides: list[list[Dim]], n_in: int, lanes: int) -> int | None:
+    """How many short rows fill whole registers, where they lie behind one another in memory: operands are such rows, one element of each
+    row, or one row for all."""
+    n = sizes[-1]
+    if len(sizes) < 2 or not isinstance(n, int) or n <= max(NEAR) or n % lanes == 0 or lcm(n, lanes) > MOST * lanes:
+        return None
+    dense = [s[-2:] == [n, 1] for s in strides]
+    if not all(dense[n_in:]) or not all(there or s[-1] == 0 or s[-2:] == [0, 1] for there, s in zip(dense, strides, strict=True)):
+        return None
+    tile = lcm(n, lanes)
+    return max(1, UNROLL * lanes // tile) * tile // n
+
+
+def _together(region: Region, leaves: list[Value], sizes: list[Dim], strides: list[list[Dim]], rows: int) -> Launch:
+    """Some short rows at a time, as one line of memory: what has one element a row, or one row for all, is spread by a shuffle."""
+    n, (*lead, deep, _) = sizes[-1], sizes
+    assert isinstance(n, int)
+    call, tile = Call("pointwise_rows", region.name), rows * n
+    b = call.b
+    operands = [region.given(v) for v in leaves]
+    views, orders = dict[Value, View](), dict[Value, list[int]]()
+    for i, (v, o, s) in enumerate(zip(leaves, operands, strides, strict=False)):
+        size: Dim = deep * n
+        step: Dim = 1
+        if s[-1] == 0:
+            size, step, orders[v] = deep, s[-2], [e // n for e in range(tile)]
+        elif s[-2:] != [n, 1]:
+            size, orders[v] = n, [e % n for e in range(tile)]
+        views[v] = call.view(f"x{i}", o.type.dtype, o.buffer, Layout((*lead, size), (*s[:-2], step), o.layout.offset))
+    outs = [call.view(f"y{i}", r.type.dtype, r.buffer, Layout((*lead, deep * n), (*s[:-2], 1), r.layout.offset), write=True)
+            for i, (r, s) in enumerate(zip(region.results, strides[len(leaves) :], strict=True))]
+    *outer, count = [call.word(f"d{i}", d) for i, d in enumerate((*lead, deep))]
+    per = max(1, TOGETHER * UNROLL // tile) * rows  # rows of a program
+    groups = b.ceildiv(count, per)
+    outside, first = unravel(b, b.pid // groups, outer), b.pid % groups * per
+
+    def body(row: Ix | int, left: Ix | int | None, _: list[Tile]) -> list[Tile]:
+        limit = None if left is None else (left * n,)
+
+        def leaf(v: Value, o: Operand) -> Tile:
+            if v not in orders:
+                return b.load(views[v], (*outside, row * n), (tile,), limit=limit)
+            if views[v].type.strides[-1] == 0:
+                return b.load(views[v], (*outside, 0), (1,))
+            one = orders[v][1] == 0
+            held = (b.load(views[v], (*outside, row), (rows,), limit=None if left is None else (left,)) if one
+                    else b.load(views[v], (*outside, 0), (n,)))
+            return b.shuffle(held, held, orders[v])
+
+        evaluate = Evaluator(b, region, leaf)
+        found = [b.broadcast(evaluate(v), (tile,)) for v in region.body.outputs]
+        for view, r, x in zip(outs, region.results, found, strict=True):
+            b.store(view, (*outside, row * n), narrow(b, x, r.type.dtype), limit=limit)
+        return []
+
+    in_tiles(b, first, b.minimum(count, first + per), rows, body)
+    layouts = [_layout(region, v).expand(region.results[0].type.shape) for v in leaves]
+    return call.finish(product(lead) * ceildiv(deep, per), flops=region_flops(region), bytes_=region_bytes(region),
+                       inplace=_pairs(region, [*operands], layouts), streams=True)
 
 
 def _transposed(region: Region, target: TargetSpec, operands: list[Operand | None], layouts: list[Layout]) -> list[Launch]:

@@ -30,7 +30,7 @@ from ...ops.pointwise.casts import Cast
 from ...ops.rows import reductions as red
 from ...tile.builder import Ix, Tile, View
 from ...tile.ir import identity
-from ..call import Call
+from ..call import NEAR, Call
 from ..launch import Buffer, Launch
 from ..loops import in_tiles
 from ..pointwise.pointwise import unravel
@@ -87,6 +87,7 @@ def over_parts(region: Region, kernel: ReduceKernel) -> Region:
 TILE = 64  # partial sums of a long row, whatever the target
 CHUNK = 256 * TILE
 WIDTH = 64  # columns of a program, at least
+STEPS = (0, 1, 2, 3, 4)  # between elements that fill a register by shuffles
 FLAT = 32  # columns, at most, that are added up as they lie
 AHEAD = 32  # rows that columns ask for before they are read
 SPREAD = 1 << 20  # bytes of a matrix whose columns are spread
@@ -107,7 +108,7 @@ class Reduce(Template):
         node = region.anchor
         if node is None or type(node.op) not in REDUCTIONS:
             return Foreign("no reduction")
-        if _vector_axis(region) not in _axes(node) or _is_long(node):
+        if _vector_axis(region) not in _axes(node) or _is_long(node) or (target.kind == "cpu" and _past_short_rows(region) is not None):
             return None
         return Reason("rows of neighbours")
 
@@ -169,6 +170,18 @@ def _vector_axis(region: Region) -> int:
     return max((a for a, d in enumerate(shape) if d != 1), key=score, default=_axes(node)[0] if _axes(node) else 0)
 
 
+def _past_short_rows(region: Region) -> int | None:
+    """Where rows of neighbours are a few elements, a long kept axis along which everything lies in small steps: whole registers of rows."""
+    node = region.node
+    shape, axes = node.operands[0].shape, _axes(node)
+    length = reduced_length(node)
+    if not isinstance(length, int) or not 1 < length <= max(NEAR) or type(node.op) not in REDUCTIONS:
+        return None
+    places = [region.given(v).layout.expand(shape).strides for v in _leaves(region, [node.operands[0]], None)]
+    long = [a for a, d in enumerate(shape) if a not in axes and isinstance(d, int) and d >= WIDTH and all(s[a] in STEPS for s in places)]
+    return max(long, key=lambda a: (sum(s[a] != 0 for s in places), a), default=None)
+
+
 class ReduceKernel:
     """One kernel under construction. Views are [kept axes merged…, reduced axes merged…]; the last kept axis (columns) or the last
     reduced one (rows) runs along registers."""
@@ -180,7 +193,8 @@ class ReduceKernel:
         self.b = self.call.b
         self.dtype = compute_dtype(self.node.operands[0].dtype)
         self.shape, self.axes = self.node.operands[0].shape, _axes(self.node)
-        vector = _vector_axis(region)
+        past = _past_short_rows(region) if may_spread else None
+        vector = _vector_axis(region) if past is None else past
         self.columns = vector not in self.axes and len(self.axes) < len(self.shape)
         kept = [a for a in range(len(self.shape)) if a not in self.axes]
         if self.columns:
@@ -230,13 +244,13 @@ class ReduceKernel:
         self.flat = self.columns and not (self.spread or self.before or self.few) and isinstance(wide_by, int) and 0 < wide_by <= FLAT
         self.flat = self.flat and type(self.op) in REDUCTIONS
         self.flat = self.flat and all(a[-1] == 1 and c == [wide_by] for a, c in zip(outer_strides, inner_strides, strict=False))
+        self.outer, self.inner = outer, inner
         if self.flat:  # the rows of a few columns lie behind one another
             whole = [Layout((*outer[:-1], deep * wide_by), (*lay.strides[: len(outer) - 1], 1), lay.offset) for lay in whole]
         self.full = {v: self._view(f"x{i}", self.region.given(v), whole[i]) for i, v in enumerate(full)}
         self.stored = [self._view(f"z{i}", r, whole[len(full) + i], write=True) for i, (_, r) in enumerate(self.before)]
         self.late = {v: self._view(f"e{i}", self.region.given(v), short[i]) for i, v in enumerate(late)}
         self.outs = [self._view(f"y{i}", r, short[len(late) + i], write=True) for i, (_, r) in enumerate(self.after)]
-        self.outer, self.inner = outer, inner
         self.sizes = [call.word(f"n{i}", d) for i, d in enumerate(inner)]
         dims = [call.word(f"d{i}", d) for i, d in enumerate(outer)]
         self.low: Ix | int = 0
@@ -275,7 +289,7 @@ class ReduceKernel:
         self.row = where
 
     def _view(self, name: str, o: Operand, layout: Layout, *, write: bool = False) -> View:
-        return self.call.view(name, o.type.dtype, o.buffer, layout, write=write)
+        return self.call.view(name, o.type.dtype, o.buffer, layout, write=write, bake=(len(self.outer) - 1,) if self.columns else ())
 
     def _wide(self, o: Operand) -> Layout:
         return o.layout.expand(self.shape).permute((*self.kept, *self.inner_axes))
@@ -448,18 +462,15 @@ class ReduceKernel:
         def join(at: Ix | int, x: Tile, limit: Any) -> None:
             b.store(parts, (at,), b.binary(COMBINE[fn], x, b.load(parts, (at,), (WIDTH,), limit=limit)), limit=limit)
 
-        def rows(first: Ix, stop: Ix | int) -> None:
-            def add(i: Ix, left: Ix | int | None, _: list[Tile]) -> list[Tile]:
-                join(i - first, value(i, left), None if left is None else (left,))
-                return []
-
-            in_tiles(b, first, stop, WIDTH, add)
-
         with b.loop(0, piece, WIDTH) as one:
             b.store(parts, (one.index,), b.full((WIDTH,), other, self.dtype))
         low, high = self.low * columns, self.high * columns
         with b.loop(low, high, piece) as loop:
-            rows(loop.index, b.minimum(high, loop.index + piece))
+            def add(i: Ix, left: Ix | int | None, _: list[Tile], first: Ix = loop.index) -> list[Tile]:
+                join(i - first, value(i, left), None if left is None else (left,))
+                return []
+
+            in_tiles(b, loop.index, b.minimum(high, loop.index + piece), WIDTH, add)
         while (piece := piece // 2) >= columns:
             def half(i: Ix, left: Ix | int | None, _: list[Tile], piece: int = piece) -> list[Tile]:
                 limit = None if left is None else (left,)
