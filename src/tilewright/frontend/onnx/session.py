@@ -19,7 +19,8 @@ from .calls import save_call
 from .elements import elem, type_text
 from .load import Source
 from .model import Frame, require_all
-from .program import Program, Segment, Stage, Tensor, declared, input_names, trimmed
+from .program import Program, Stage, Tensor, declared, input_names
+from .segment import Segment, trimmed
 
 FINE = 256  # types and sizes of inputs that need no second look
 STORED, LOOKED = 8, 1000  # calls of one session: so many are stored, each through other segments, and so many are looked at
