@@ -159,7 +159,35 @@ def growing() -> tuple[Any, list[dict[str, Any]]]:
     return proto, [{"x": np.array([1, 2, 1], np.float32), "limit": np.array(limit, np.float32)} for limit in (9, 13, 5)]
 
 
-@pytest.mark.parametrize("make", [strings, counted, growing])
+def written() -> tuple[Any, list[dict[str, Any]]]:
+    """A loop that writes the row which it counts, as writers of Paddle's files have it, until data says so."""
+    n = helper.make_node
+    steps = [n("Add", ["i", "one"], ["end"]), n("Reshape", ["i", "all"], ["a"]), n("Reshape", ["end", "all"], ["b"]),
+             n("Slice", ["h", "a", "b"], ["part"]), n("Add", ["part", "two"], ["new"]), n("Range", ["i", "end", "one"], ["rows"]),
+             n("Unsqueeze", ["rows", "all"], ["at"]), n("ScatterND", ["h", "at", "new"], ["h2"]),
+             n("ReduceSum", ["h2"], ["sum"], keepdims=0), n("Less", ["sum", "limit"], ["more"]), n("Identity", ["sum"], ["each"])]
+    h = np.zeros((12, 2), np.float32)
+    body = helper.make_graph(steps, "b", [info("i", np.array(0), []), info("go", np.array(True), []), info("h", h)],
+                             [info("more", np.array(True), []), info("h2", h), info("each", X, [])])
+    proto = model([n("Loop", ["", "yes", "x"], ["y", "every"], body=body)], [info("x", h), info("limit", X, [])],
+                  [info("y", h), info("every", X, [None])],
+                  {"yes": np.array(True), "one": np.array(1), "two": np.float32(2), "all": np.array([-1])})
+    return proto, [{"x": h, "limit": np.array(limit, np.float32)} for limit in (31, 45, 7)]
+
+
+def test_a_number_and_the_next_are_one_symbol(compiles: list[str]) -> None:
+    proto, feeds = written()
+    proto.producer_name = "counter"
+    session = tw.onnx.InferenceSession(proto.SerializeToString())
+    session.run(None, feeds[0])
+    made = len(compiles)
+    for feed in feeds[1:]:
+        for y, e in zip(session.run(None, feed), peer(proto, feed), strict=True):
+            np.testing.assert_array_equal(y, e)
+    assert len(compiles) == made
+
+
+@pytest.mark.parametrize("make", [strings, counted, growing, written])
 def test_steps_of_the_host_are_stored(make: Any, compiles: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     proto, feeds = make()
     data = proto.SerializeToString()

@@ -100,6 +100,11 @@ def save_call(key: str, imported: Imported, given: Env, stages: list[Stage]) -> 
         cache.put(_name(key, _ranks(sizes)), data)
 
 
+def _open(plan: list[Any]) -> int:
+    """How many sizes a plan leaves open: one for the sizes themselves is looked at before one for any."""
+    return sum(d is None for _, _, shape, _ in plan[0][0] for d in shape or ())
+
+
 class _Writer:
     """Plain data for stages. `sessions` and `blobs` are what they refer to by number."""
 
@@ -127,7 +132,8 @@ class _Writer:
                 "gives": [] if segment is None else [list(o) for o in segment.outputs],
                 "known": {n: self.array(a) for n, a in stage.known.items()}, "host": [self.step(program, b) for b in stage.host],
                 "ends": not stage.rest,
-                "next": [[self.asks(stage.names, k, s), self.stage(program, s, path[1:], whole=whole)] for k, s in after]}
+                "next": sorted(([self.asks(stage.names, k, s), self.stage(program, s, path[1:], whole=whole)]
+                                for k, s in after), key=_open)}
 
     def step(self, program: Program, blocked: Blocked) -> Data:
         item, constants = blocked.item, program.constants
@@ -297,9 +303,7 @@ class _Stage:
     def following(self, env: Env) -> _Stage:
         """The stage that was planned for what this one has given."""
         for n in self.sized:
-            if (found := sizes_of(env[n.removesuffix(SIZES)])) is None:
-                raise _Missing
-            env[n] = found
+            env[n] = sizes_of(env[n.removesuffix(SIZES)])  # None where they are none: plans for the elements themselves serve
         for asks, equal, stage in self.next:
             if all(_fits(env[n], *asked) for n, *asked in asks) and (not equal or _alike(asks, env) == equal):
                 return stage
@@ -315,11 +319,16 @@ def _fits(a: Any, kind: Any, shape: Sequence[int | None] | None, elements: bytes
             and (elements is None or a.tobytes() == elements))
 
 
+def alike(sizes: list[int]) -> list[int]:
+    """What is the same of sizes and what follows another by one: each by the first that is the same, and by the first that is one less."""
+    return [*map(sizes.index, sizes), *(sizes.index(n - 1) if n - 1 in sizes else -1 for n in sizes)]
+
+
 def _alike(asks: list[tuple[str, Any, Any, Any]], env: Env) -> list[int]:
-    """Sizes that may be any, each by the first that is the same."""
+    """The same of sizes that may be any."""
     sizes = [m for n, _, shape, _ in asks if shape and type(env[n]) is np.ndarray
              for m, d in zip(env[n].shape, shape, strict=True) if d is None]
-    return [sizes.index(m) for m in sizes]
+    return alike(sizes)
 
 
 class _Program:

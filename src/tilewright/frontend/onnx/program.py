@@ -16,21 +16,23 @@ from typing import Any
 import numpy as np
 
 from ...core.dims import Dim, Expr, Symbol, substitute, sym
-from ...core.errors import FormatError, TilewrightError
-from ...core.seeds import draw_seed
+from ...core.errors import FormatError, InputError, TilewrightError, UnsupportedError
 from ...ir.graph import Graph, Value
 from ...ir.types import TensorType
-from .assume import Assumed, Pair
-from .calls import SIZES, scalars, sizes_of
+from .assume import Assumed, Pair, assumptions
+from .calls import SIZES, alike, scalars, sizes_of
 from .elements import Elem, elem, elem_of
 from .host_flow import Callee, Gives
 from .importer import Blocked, Builder, Nothing, Pending, Strings, constants_of
-from .load import Source, on_host
+from .load import Source
 from .model import Frame, Item, items_of
+from .segment import Segment, trimmed
 from .tables import HOST, STEADY, HostStep, lookup, straight
 
 SMALL = 4096  # elements of a value that the next plan takes as a constant
+ROUNDS = 8  # nodes that may ask for something
 KEPT = 64  # plans of one place in the program
+NOTHING: Assumed = {}
 Compile = Callable[[Graph], Any]
 
 
@@ -59,52 +61,6 @@ class Sized:
 
 
 Spec = Any  # Tensor | Known | Sized | list | Nothing | Strings | Pending
-
-
-@dataclass
-class Segment:
-    """One compiled graph: names of its inputs, and where its results go."""
-
-    session: Any
-    graph: Graph
-    inputs: list[tuple[str, tuple[int, ...], Elem]]  # a name, and the place in a sequence
-    outputs: list[tuple[str, Any]]  # a name, and its structure: an index of the graph's outputs, a list, or None
-    elems: list[Elem]
-    seeded: bool
-    plain: list[str] | None = field(init=False)  # inputs, where nothing needs another form on its way in or out
-
-    def __post_init__(self) -> None:
-        kinds = {e.kind for e in (*self.elems, *(e for _, _, e in self.inputs))}
-        simple = kinds <= {"plain"} and not any(p for _, p, _ in self.inputs) and all(isinstance(s, int) for _, s in self.outputs)
-        self.plain = [n for n, _, _ in self.inputs] if simple and not self.seeded and self.session is not None else None
-
-    def __call__(self, env: dict[str, Any]) -> None:
-        if self.plain is not None:
-            results = self.session(*[env[n] for n in self.plain])
-            results = results if type(results) is tuple else (results,)
-            for name, at in self.outputs:
-                env[name] = on_host(results[at])
-            return
-        given = []
-        for name, place, e in self.inputs:
-            a = env[name]
-            for i in place:
-                a = a[i]
-            given.append(e.inward(a))
-        if self.seeded:
-            given.append(np.asarray(draw_seed([]), np.uint64))
-        results = self.session(*given) if self.session is not None else ()
-        if not isinstance(results, (tuple, list)):
-            results = (results,)
-        for name, structure in self.outputs:
-            env[name] = self._filled(structure, results)
-
-    def _filled(self, structure: Any, results: Sequence[Any]) -> Any:
-        if isinstance(structure, list):
-            return [self._filled(s, results) for s in structure]
-        if structure is None:
-            return None
-        return self.elems[structure].outward(on_host(results[structure]))
 
 
 @dataclass
@@ -186,6 +142,25 @@ class Program:
         stage.segment = self._segment(builder, wanted, places, stage, compiled)
         return stage, builder
 
+    def settled(self, planned: Callable[[Assumed], Any]) -> tuple[Any, Assumed]:
+        """A plan, and what it assumes. The error is that of the plan which assumes nothing."""
+        try:
+            return planned({}), {}
+        except TilewrightError as e:
+            first, (at, pairs), assumed = e, self.stuck, Assumed()
+        for _ in range(ROUNDS):
+            for more in assumptions(pairs):
+                tried = {n: substitute(d, more) for n, d in assumed.items()} | {n: d for n, d in more.items() if n not in assumed}
+                try:
+                    return planned(tried), tried
+                except TilewrightError:
+                    if self.stuck[0] > at:  # that was it, and a later node asks for more
+                        (at, pairs), assumed = self.stuck, tried
+                        break
+            else:
+                break
+        raise first
+
     def _enter(self, builder: Builder, name: str, spec: Spec, place: tuple[int, ...], places: list[Any]) -> Any:
         if isinstance(spec, Tensor):
             places.append((name, place, spec.elem))
@@ -251,14 +226,23 @@ class Program:
 
     def run(self, env: dict[str, Any], stages: list[Stage] | None = None) -> list[Any]:
         """The graph's outputs; env holds its inputs and whatever its nodes capture. `stages` receives what the call went through."""
-        stage = self.start if stages is None else self._first(env, stages)
+        stage, before = self.start if stages is None else self._first(env, stages), None
         while True:
             if stages is not None:
                 stages.append(stage)
-            self._run_stage(stage, env)
+            try:
+                self._run_stage(stage, env)
+            except InputError:  # a number outside of those that the plan takes for possible
+                if before is None or before.plain or not before.alike:
+                    raise
+                before.plain, before.alike = True, False
+                before.next.clear()
+                before.recent.clear()
+                stage = self._following(before, env)
+                self._run_stage(stage, env)
             if not stage.rest:
                 break
-            stage = self._following(stage, env)
+            before, stage = stage, self._following(stage, env)
         return [env[n] if n in env else np.array(self._output(n, env)) for n in self.outputs]
 
     def straight(self, names: Sequence[str], stages: list[Stage]) -> Callable[..., list[Any]] | None:
@@ -319,7 +303,7 @@ class Program:
             stage.reads = sorted(({n for i in stage.rest for n in i.reads} | set(self.outputs)) & env.keys())
         known, needs = stage.known, stage.needs
         sized: list[str] = []
-        for n in needs - known.keys() if needs else ():
+        for n in needs.intersection(stage.reads) - known.keys() if needs else ():
             if (sizes := sizes_of(env.get(n))) is not None:
                 env[n + SIZES] = sizes
                 sized.append(n)
@@ -353,10 +337,10 @@ class Program:
     def _planned(self, stage: Stage, env: dict[str, Any], names: list[str]) -> Stage:
         renamed: dict[Any, Expr] = {}
         needs = stage.needs | set(stage.known)
-        def given(alike: bool) -> dict[str, Spec]:
+        def given(alike: bool, assumed: Assumed = NOTHING) -> dict[str, Spec]:
             shapes = {n: self._shape(stage, n, env[n]) for n in names}
             free = set(self._free(stage, env, names)) if alike else set[int]()
-            found = {n: self._spec(n, env[n], n in needs, s, stage.types.get(n), renamed, free) for n, s in shapes.items()}
+            found = {n: self._spec(n, env[n], n in needs, s, stage.types.get(n), renamed, free, assumed) for n, s in shapes.items()}
             for n in [n for n in found if n.endswith(SIZES)]:
                 dims, of = found[n].type.shape[:-1], n.removesuffix(SIZES)
                 if stage.plain or not any(isinstance(d, Expr) for d in dims):
@@ -366,16 +350,23 @@ class Program:
                     found[of] = Sized(TensorType(e.held, env[of].shape), e, dims)
             return found
 
+        def related(assumed: Assumed) -> Stage:
+            if any(isinstance(d, int) for d in assumed.values()):
+                raise UnsupportedError("onnx: a plan for one number alone")
+            return self.plan(stage.rest, given(True, assumed))[0]
+
         specs = given(stage.alike)
-        if any(isinstance(s, Sized) for s in specs.values()):
-            try:
-                made = self.plan(stage.rest, specs)[0]
-                if not made.needs & {n for n, s in specs.items() if isinstance(s, Sized)}:
-                    made.needs |= stage.needs
-                    return made
-            except TilewrightError as e:
-                self.notes.append(f"one plan for each of the numbers that decide sizes: {e}")
-            stage.plain = True
+        if numbers := {n for n, s in specs.items() if isinstance(s, Sized)}:
+            before = stage.alike
+            for stage.alike in (before, True)[before:]:  # a counter and the next number are two symbols, or one
+                try:
+                    made = self.settled(related)[0] if stage.alike else self.plan(stage.rest, specs)[0]
+                    if not made.needs & numbers:
+                        made.needs |= stage.needs
+                        return made
+                except TilewrightError as e:
+                    self.notes.append(f"one plan for each of the numbers that decide sizes: {e}")
+            stage.alike, stage.plain = before, True
             specs = given(stage.alike)
         has_symbols = any(isinstance(d, Expr) for s in specs.values() for d in _dims(s))
         try:
@@ -412,11 +403,10 @@ class Program:
         return seen
 
     def _equal(self, stage: Stage, env: dict[str, Any], names: list[str]) -> tuple[int, ...]:
-        """Which of the sizes that differ from call to call are equal in this one: each by the first that is the same."""
+        """Which of the sizes that differ from call to call are equal or follow each other in this one."""
         if not stage.alike or stage.exact:
             return ()
-        sizes = self._free(stage, env, names)
-        return tuple(sizes.index(d) for d in sizes)
+        return tuple(alike(self._free(stage, env, names)))
 
     def _free(self, stage: Stage, env: dict[str, Any], names: list[str]) -> list[int]:
         """The sizes in this call of dims that differ from call to call."""
@@ -424,8 +414,8 @@ class Program:
         return [d for shape, seen in arrays for d, s in zip(shape, seen, strict=False) if s is None]
 
     def _spec(self, name: str, value: Any, needed: bool, shape: tuple[Any, ...] | None, type_: TensorType | None,
-              renamed: dict[Any, Expr], free: Collection[int] = ()) -> Spec:
-        """`free`: sizes that are one symbol each, wherever they stand."""
+              renamed: dict[Any, Expr], free: Collection[int] = (), assumed: Assumed = NOTHING) -> Spec:
+        """`free`: sizes that are one symbol each, wherever they stand; one more than another is that symbol and 1."""
         if value is None:
             return Nothing()
         if isinstance(value, list):
@@ -443,13 +433,16 @@ class Program:
             if shape is None or shape[k] is not None:
                 dims.append(n)
                 continue
-            d = n if free else type_.shape[k] if type_ is not None and k < type_.ndim else (name, k)
+            first = n
+            while first - 1 in free:
+                first -= 1
+            d = first if free else type_.shape[k] if type_ is not None and k < type_.ndim else (name, k)
             if d not in renamed:
                 self._symbols += 1
                 only = next(iter(d.symbols)) if isinstance(d, Expr) and len(d.terms) == 1 and len(d.symbols) == 1 else None
                 low = only.lo if isinstance(only, Symbol) else int(name.endswith(SIZES))
                 renamed[d] = sym(f"n{self._symbols}", low)
-            dims.append(renamed[d])
+            dims.append(substitute(renamed[d], assumed) + n - first)
         return Tensor(TensorType(e.held, tuple(dims)), e)
 
     def _going(self, blocked: Blocked, env: dict[str, Any]) -> HostStep:
@@ -500,22 +493,6 @@ class Step:
 
 def is_steady(blocked: Blocked) -> bool:
     return lookup(HOST, blocked.item.domain, blocked.item.op_type, blocked.item.version) in STEADY
-
-
-def trimmed(graph: Graph, places: list[Any]) -> list[Any]:
-    """The places of inputs that the results depend on; the graph loses the others, but for those whose sizes are symbols."""
-    live = set(graph.outputs)
-    for n in reversed(graph.nodes):
-        if not live.isdisjoint(n.values):
-            live.update(n.operands)
-    gone = {v for v in graph.inputs[:len(places)] if v not in live and all(isinstance(d, int) for d in v.type.shape)}
-    if gone:
-        kept = [p for p, v in zip(places, graph.inputs, strict=False) if v not in gone]
-        dead = {n for n in graph.nodes if live.isdisjoint(n.values) and (n.values[0] in gone or n.values[0] not in graph.inputs)}
-        graph.nodes = [n for n in graph.nodes if n not in dead]
-        graph.inputs = [v for v in graph.inputs if v not in gone]
-        return kept
-    return places
 
 
 def _holds_strings(b: Any) -> bool:

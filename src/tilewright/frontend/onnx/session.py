@@ -7,21 +7,21 @@ from typing import Any
 
 import numpy as np
 
-from ...core.dims import UNBOUNDED, Expr, substitute, symbols
+from ...core.dims import UNBOUNDED, Expr, symbols
 from ...core.errors import STRANGE, FormatError, InputError, TilewrightError, UnsupportedError
 from ...core.pytree import LEAF, Spec
 from ...core.signature import Signature, Slot
 from ...core.tensors import is_tensor, tensor_to_numpy
 from ...ir.graph import Graph
 from . import families as _families  # noqa: F401  fills the tables
-from .assume import Assumed, assumptions
+from .assume import Assumed
 from .calls import save_call
 from .elements import elem, type_text
 from .load import Source
 from .model import Frame, require_all
-from .program import Program, Segment, Stage, Tensor, declared, input_names, trimmed
+from .program import Program, Stage, Tensor, declared, input_names
+from .segment import Segment, trimmed
 
-ROUNDS = 8  # nodes that may ask for something
 FINE = 256  # types and sizes of inputs that need no second look
 STORED, LOOKED = 8, 1000  # calls of one session: so many are stored, each through other segments, and so many are looked at
 
@@ -76,7 +76,7 @@ def _imported(source: Source, compile_: Callable[[Graph], Any], name: str | None
         return program.plan(program.items, specs, compiled=False)[0], specs
 
     try:
-        (stage, specs), assumed = _settled(program, planned) if assume else (planned({}), {})
+        (stage, specs), assumed = program.settled(planned) if assume else (planned({}), {})
     except TilewrightError as e:
         if not sizes:
             raise
@@ -99,26 +99,6 @@ def _imported(source: Source, compile_: Callable[[Graph], Any], name: str | None
         stage.segment.__post_init__()
     program.start = stage
     return Imported(source, program, names, None, None)
-
-
-def _settled(program: Program, planned: Callable[[Assumed], Any]) -> tuple[Any, Assumed]:
-    """A plan, and what it assumes. The error is that of the plan which assumes nothing."""
-    try:
-        return planned({}), {}
-    except TilewrightError as e:
-        first, (at, pairs), assumed = e, program.stuck, Assumed()
-    for _ in range(ROUNDS):
-        for more in assumptions(pairs):
-            tried = {n: substitute(d, more) for n, d in assumed.items()} | {n: d for n, d in more.items() if n not in assumed}
-            try:
-                return planned(tried), tried
-            except TilewrightError:
-                if program.stuck[0] > at:  # that was it, and a later node asks for more
-                    (at, pairs), assumed = program.stuck, tried
-                    break
-        else:
-            break
-    raise first
 
 
 def _unknown() -> Any:
