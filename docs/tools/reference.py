@@ -10,7 +10,7 @@ from typing import Any
 
 from examples import SHOWN, example
 
-COMPILING = ["compile", "load", "quantize", "Session", "Dim", "load_onnx", "from_onnx", "export_onnx", "from_torch",
+COMPILING = ["compile", "load", "digest", "quantize", "Session", "Dim", "load_onnx", "from_onnx", "export_onnx", "from_torch",
              "torch_function", "explain"]
 MODELS = ["load_llm", "LLM"]
 KERNELS = ["kernel", "host_op", "native_op"]

@@ -98,7 +98,7 @@ def test_calls_by_machine_code(rng: np.random.Generator) -> None:
                 if k % 10 == 3:
                     torch.cuda._sleep(1_000_000)  # what the call must wait for comes late
                 x = y * k
-                results.append((session(x, torch.nn.Parameter(y)), x - y))
+                results.append((session(x, torch.nn.Parameter(y, requires_grad=False)), x - y))
             stream.synchronize()
 
     results: list[Any] = []

@@ -173,7 +173,10 @@ def test_pictures_show_the_tables(name: str) -> None:
 def test_the_reference_has_every_public_name() -> None:
     """Signatures and docstrings of everything; examples are run by `make docs`, some of them here."""
     reference = tool("reference")
-    found = reference.pages(examples=("softmax", "where", "random.key"))
+    found = reference.pages(examples=("softmax", "where", "random.key", "scatter", "optim.linear", "linalg.ormqr"))
+    for page, text in (("functions", ">>> tw.scatter(x, "), ("optim", ">>> tw.optim.linear(0.1, "), ("linalg", ">>> tw.linalg.ormqr(")):
+        assert text in found[page]
+    assert "tw.digest" in found["compile"]
     assert "### tw.softmax" in found["functions"] and ">>> tw.softmax(A)" in found["functions"] and "## tw.linalg.solve" in found["linalg"]
     assert set(found) == set(re.findall(r"api/(\w+)\.md", (ROOT / "mkdocs.yml").read_text()))
 

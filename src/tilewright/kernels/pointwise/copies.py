@@ -142,18 +142,6 @@ def _merged(source: Operand, target: Operand) -> tuple[Operand, Operand]:
     return end(source, strides[0]), end(target, strides[1])
 
 
-def forwards(region: Region, spec: TargetSpec) -> tuple[list[Launch], Region]:
-    """The region with operands that are not flipped, and the launches that copy those that were."""
-    launches, operands = list[Launch](), list[Operand]()
-    for i, o in enumerate(region.operands):
-        if not all(at_least(s, 0) for s in o.layout.strides):
-            there = Operand(o.type, Buffer(f"{region.name}.in{i}", "temp", o.type.nbytes), Layout.contiguous(o.type.shape))
-            launches.append(copy_launch(f"{region.name}.in{i}", o, there, spec, "a flipped operand"))
-            o = there
-        operands.append(o)
-    return launches, replace(region, operands=operands)
-
-
 def fill_launch(name: str, value: float, target: Operand, spec: TargetSpec) -> Launch:
     body = Graph("fill")
     body.outputs = [Expand(shape=target.type.shape)(body.constant(np.asarray(value, target.type.dtype.np), "value"))]

@@ -21,7 +21,7 @@ from ..complex.rules import conj
 from ..families import Composite, f32, f64, i32
 from . import matrices as X
 from .factors import Cholesky, Qr
-from .spectra import Eig, Eigh, Svd
+from .spectra import Eig, Svd
 from .systems import SQUARE, Lu, Solve, dominant, unit_lower
 
 
@@ -416,11 +416,6 @@ def eig(a: Value) -> tuple[Value, Value]:
 def eigvals(a: Value) -> Value:
     """Eigenvalues, complex."""
     return join(*Eig(vectors=False)(a))
-
-
-def eigh(a: Value) -> tuple[Value, Value]:
-    w, v = Eigh()(a)
-    return w, v
 
 
 def cholesky(a: Value, *, upper: bool = False) -> Value:

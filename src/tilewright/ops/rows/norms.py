@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import numpy as np
-
 from ...core.dims import Dim, Shape, product
 from ...core.errors import require
 from ...ir.graph import Value
@@ -16,7 +14,7 @@ from ...ir.types import TensorType
 from .. import functions as F
 from ..base import E, MaybeValues, Pulled, S, Values, register
 from ..families import Composite, M, N, bf16, f16, f32, f64, i32, require_axis, require_kind, require_one_dtype, show_shape
-from .reductions import Moments, uneven, wide
+from .reductions import Moments, uneven
 
 
 def moments(x: Value) -> tuple[Value, Value]:
@@ -66,12 +64,6 @@ class AlongAxis(Composite):
         require_kind((x,), "f")
         require_axis(getattr(self, "axis"), x.ndim)  # noqa: B009 - each op declares it
         return x
-
-
-def shifted(x: Any, axis: int) -> Any:
-    y = wide(x)
-    with np.errstate(invalid="ignore"):
-        return y - np.max(y, axis=axis, keepdims=True, initial=-np.inf)
 
 
 @register

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from ...core.dims import Dim
 from ...core.errors import require
 from ...ir.graph import Graph, Value
@@ -18,8 +16,6 @@ from ...ir.types import TensorType
 from .. import functions as F
 from ..base import E, MaybeValues, S, Values, register, single
 from ..families import Composite, M, N, bf16, f16, f32, f64, i32, require_one_dtype
-
-Arrays = tuple[Any, ...]
 
 
 def gated_types(gated: bool, *types: TensorType) -> list[TensorType]:
@@ -43,19 +39,6 @@ def split(gated: bool, values: tuple[Any, ...]) -> tuple[Any, Any, Any, Any, Any
     """(x, delta, a, b, c, skip, z or None, state)."""
     x, delta, a, b, c, skip, *z, h = values
     return x, delta, a, b, c, skip, z[0] if gated else None, h
-
-
-def sigmoid(z: Any) -> Any:
-    return 1 / (1 + np.exp(-z))
-
-
-def states(x: Any, delta: Any, a: Any, b: Any, h: Any) -> Any:
-    """Every state, the first one included: [L+1,B,D,N]."""
-    out = [h]
-    for t in range(x.shape[1]):
-        decay = np.exp(delta[:, t, :, None] * a)
-        out.append(decay * out[-1] + (delta[:, t] * x[:, t])[..., None] * b[:, t, None])
-    return np.stack(out)
 
 
 def _shapes(length: Dim = 6, gated: bool = True, *, batch: Dim = 2, d: Dim = 5, n: int = 3, dtype: str = "f32") -> list[TensorType]:

@@ -25,10 +25,6 @@ from .layout import Group, Key, Regs, elem_type
 
 # Reductions along a tile axis: within a thread by halves, across a warp by shuffles, across a block through shared memory.
 # The order depends on the tile's shape and the group alone, so the bits are the same from run to run and for every program.
-def reduce_tile(e: Emitter, fn: str, x: Regs, axis: int) -> Regs:
-    return reduce_tiles(e, fn, [x], axis)[0]
-
-
 def reduce_tiles(e: Emitter, fn: str, tiles: list[Regs], axis: int) -> list[Regs]:
     """Tiles of one dtype that are reduced along the same axis: a block needs one barrier for all of them."""
     dtype = tiles[0].type.dtype
