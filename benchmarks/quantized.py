@@ -1,8 +1,9 @@
 """f32, bf16 and int8 beside PyTorch, ONNX Runtime and OpenVINO: ResNet-50, MobileNetV2, BERT-base (1×128) and ViT-B/16, random weights.
 
-    python benchmarks/quantized.py [resnet50 mobilenet_v2 bert vit] [--rounds 20] [--threads 2] [--peers eager,ort,openvino] [--json FILE]
+    python benchmarks/quantized.py [resnet50 mobilenet_v2 bert vit] [--rounds 20] [--threads 2] [--peers eager,ort,onnx] [--json FILE]
 
-int8: `tw.quantize` on four batches; ONNX Runtime's static quantization (QDQ, per channel) runs in ONNX Runtime and in OpenVINO. bf16:
+int8: `tw.quantize` on four batches; the file of ONNX Runtime's static quantization (QDQ, per channel) runs in ONNX Runtime, in OpenVINO
+and in Tilewright (`onnx int8`). bf16:
 `dtype="bf16"`; OpenVINO with its bf16 hint; a copy of the module in bf16 for eager and `compile` (torch.compile with frozen weights). All
 runners of a model take turns; a figure is the minimum over the rounds, of CPU time on one thread. `agreement` is the share of 32 random
 inputs whose largest logit is the float model's. A peer that is not installed is named and left out.
@@ -218,6 +219,14 @@ def _ort(files: tuple[Path, Path | None], threads: int) -> dict[str, Runner]:
     return found
 
 
+def _ours(files: tuple[Path, Path | None], threads: int) -> dict[str, Runner]:
+    """The peers' int8 file in Tilewright."""
+    if files[1] is None:
+        return {}
+    session = tw.compile(str(files[1]), threads=threads)
+    return {"onnx int8": lambda x: session(np.asarray(x))}
+
+
 def _openvino(files: tuple[Path, Path | None], threads: int) -> dict[str, Runner]:
     import openvino as ov
 
@@ -249,7 +258,7 @@ def runners(model: nn.Module, sample: Callable[[], torch.Tensor], threads: int, 
                     found |= _torch(model, x, peer == "compile")
                     continue
                 files = files or onnx_files(model, x, batches, Path(folder), int8="int8" in kinds)
-                found |= {"ort": _ort, "openvino": _openvino}[peer](files, threads)
+                found |= {"ort": _ort, "openvino": _openvino, "onnx": _ours}[peer](files, threads)
             except ImportError as e:
                 print(f"  {peer} is left out: {e}")
     return {name: run for name, run in found.items() if name.split()[1].split("+")[0] in kinds}
@@ -284,7 +293,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--kinds", default="f32,bf16,int8")
-    parser.add_argument("--peers", default="eager,ort,openvino", help="of eager, compile, ort, openvino; none: ''")
+    parser.add_argument("--peers", default="eager,ort,openvino,onnx", help="of eager, compile, ort, openvino; onnx: their file in ours")
     parser.add_argument("--profile", action="store_true", help="print what each launch of our int8 and bf16 sessions takes")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()

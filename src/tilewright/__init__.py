@@ -27,7 +27,7 @@ _NAMES = {  # by module; functions of arrays come from `array.functions`, which 
     "core.errors": "ArgumentError AxisError CheckpointError CompileError ConfigError ExecutionError FileError FormatError InputError "
                    "ParseError ShapeError TilewrightError TraceError UnsupportedError VerifyError",
     "dynamo.explain": "explain", "lang.host": "host_op native_op", "lang.kernel": "kernel", "llm.model": "LLM load_llm",
-    "onnx": "load_onnx", "onnx.functions": "export_onnx from_onnx", "quantization": "quantize",
+    "runtime.archive.session": "digest", "onnx": "load_onnx", "onnx.functions": "export_onnx from_onnx", "quantization": "quantize",
     "frontend.gguf.writer": "quantize_gguf", "runtime.session": "Session",
 }
 _LAZY = {name: module for module, names in _NAMES.items() for name in names.split()}

@@ -239,7 +239,7 @@ def _compile_onnx(module: Any, *, dynamic: Any, dynamic_shapes: Any, dtype: DTyp
                 return SegmentedSession(found, key)  # type: ignore[return-value]
             session = build_segment(found.graph, found.signature)
             session.arguments = found.arguments
-            if session.interface.symbols:
+            if session.interface.symbols or found.assumed:
                 session.otherwise = store.OtherSizes(otherwise, session, bool(found.assumed))
             if found.assumed:
                 session.model.notes += found.notes

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tests.passes.kit import DTYPES, Probe, built, differences, draws, variants
-from tests.passes.probes_recognise import PROBES
+from tests.passes.probes_recognize import PROBES
 from tilewright import ops as o
 from tilewright.core.errors import TilewrightError
 from tilewright.ir.graph import Graph, Value

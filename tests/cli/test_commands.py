@@ -36,7 +36,7 @@ def test_demo_needs_only_the_core_dependencies() -> None:
         "The interpreter agrees",
         "the same bits",
         "numpy",
-        "recognised: ",
+        "recognized: ",
         "attention",
         "kernel launches",
     ):
@@ -160,7 +160,7 @@ def test_inspect_writes_everything(tmp_path: Path, capsys: pytest.CaptureFixture
     assert 'class="block k-attention"' in text
     places = set(re.findall(r' id="([^"]+)"', text))
     assert {link for link in re.findall(r'href="#([^"]+)"', text) if link not in places} == set(), "links that lead nowhere"
-    assert "recognise" in text
+    assert "recognize" in text
 
 
 def test_inspect_reads_a_saved_session(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import stat
 import subprocess
 import sys
@@ -95,3 +96,17 @@ def test_an_ascii_terminal_is_enough() -> None:
     done = subprocess.run([sys.executable, "-m", "tilewright", "doctor"], env=env, capture_output=True)
     assert done.returncode == 0, done.stderr
     assert b"Everything needed is here." in done.stdout
+
+
+@pytest.mark.parametrize("words", [["doctor"], ["cache", "list"], ["--help"]])
+def test_a_full_or_closed_output_is_one_line(words: list[str]) -> None:
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
+    command = [sys.executable, "-m", "tilewright", *words]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, env=env, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "tilewright: cannot write: [Errno 28] No space left on device\n")
+    done = subprocess.run(f"{shlex.join(command)} >&-", shell=True, env=env, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "tilewright: standard output is closed\n")
+    piped = ["bash", "-c", f"{shlex.join(command)} | true; exit ${{PIPESTATUS[0]}}"]
+    done = subprocess.run(piped, env=env, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

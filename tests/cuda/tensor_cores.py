@@ -91,7 +91,8 @@ def run_product(kernel: GemmKernel, heap: Heap, words: Sequence[int], env: dict[
     else:
         b = b if kernel.transposed_b else b.swapaxes(1, 2)
         deep = max(a.shape[2], b.shape[2])  # TMA gives zeros behind the end of either
-        a, b = (np.pad(x, ((0, 0), (0, 0), (0, deep - x.shape[2]))) for x in (a, b))
+        many = evaluate(result.sizes[2], env)
+        a, b = (np.resize(np.pad(x, ((0, 0), (0, 0), (0, deep - x.shape[2]))), (many, x.shape[1], deep)) for x in (a, b))
         total = np.einsum("bmk,bnk->bmn", a, b)
     data, index = tensor(heap, result, words, env)
     assert index.shape == total.shape, (index.shape, total.shape)

@@ -17,6 +17,7 @@ from tilewright.core.dims import sym
 from tilewright.core.dtypes import DType, bf16, bool_, f16, f32, f64, i32, i64
 from tilewright.core.errors import ExecutionError
 from tilewright.kernels.cuda.kernel import BlockKernel
+from tilewright.kernels.pointwise.cuda import pointwise
 from tilewright.kernels.rows.cuda import reduce
 from tilewright.ops import functions as F
 from tilewright.passes import merge_matmuls
@@ -192,3 +193,67 @@ def test_short_rows_of_a_run_time_length_stay_in_registers(most: int, rng: np.ra
         total, soft = run(x)
         np.testing.assert_allclose(total, x.astype(np.float64).sum(1), rtol=1e-5, atol=1e-4)
         np.testing.assert_allclose(soft, e / e.sum(1, keepdims=True), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize(("dtype", "rows"), [(f32, 24), (bf16, 24), (f16, 22), (f32, 7)], ids=str)
+def test_short_rows_share_what_is_the_same_for_all(dtype: DType, rows: int, monkeypatch: pytest.MonkeyPatch,
+                                                   rng: np.random.Generator) -> None:
+    """A spline's bases: neighbours of lower order are computed in the same kernel, constants by column are loaded once for several rows."""
+    monkeypatch.setattr(pointwise, "MANY", 1)
+    g = np.linspace(-2, 2, 12).astype(np.float32).astype(dtype.np)
+
+    def bases(at: Any, knots: Any) -> Any:
+        cut = lambda v, i, n: o.Slice(starts=(*(0,) * (len(v.shape) - 1), i), sizes=(*v.shape[:-1], n), steps=(1,) * len(v.shape))(v)
+        low, high = cut(knots, 0, 11), cut(knots, 1, 11)
+        found = o.Cast(dtype=dtype)(o.LogicalAnd()(o.GreaterEqual()(at, low), o.Less()(at, high)))
+        for k in (1, 2):
+            n = 11 - k
+            left = o.Div()(o.Sub()(at, cut(knots, 0, n)), o.Sub()(cut(knots, k, n), cut(knots, 0, n)))
+            right = o.Div()(o.Sub()(cut(knots, k + 1, n), at), o.Sub()(cut(knots, k + 1, n), cut(knots, 1, n)))
+            found = o.Add()(o.Mul()(left, cut(found, 0, n)), o.Mul()(right, cut(found, 1, n)))
+        return found
+
+    emulated = Emulated(graph(bases, (dtype, (rows, 1)), (dtype, (12,))))
+    assert len(emulated.program.launches) <= 5  # the differences of knots, and the bases
+    x = rng.uniform(-2.2, 2.2, (rows, 1)).astype(np.float32).astype(dtype.np)
+    at, knots = torch.from_numpy(x.astype(np.float64)), torch.from_numpy(g.astype(np.float64))
+    want = ((at >= knots[:-1]) & (at < knots[1:])).double()
+    for k in (1, 2):
+        want = ((at - knots[: -k - 1]) / (knots[k:-1] - knots[: -k - 1]) * want[:, :-1]
+                + (knots[k + 1 :] - at) / (knots[k + 1 :] - knots[1:-k]) * want[:, 1:])
+    tolerance = {"f32": 1e-5, "f16": 2e-3, "bf16": 2e-2}[dtype.name]
+    np.testing.assert_allclose(emulated(x, g)[0].astype(np.float64), want.numpy(), rtol=tolerance, atol=tolerance)
+
+
+def test_steps_of_a_loop_and_their_results_are_few_launches(rng: np.random.Generator) -> None:
+    """A recurrence of elementwise steps whose results are stacked: what a step reads and gives is in one kernel with its neighbours."""
+    def steps(x: Any, decay: Any) -> Any:
+        state, rows = decay, []
+        for t in range(40):
+            at = o.Slice(starts=(0, t, 0), sizes=(3, 1, 8), steps=(1, 1, 1))(x)
+            e = o.Exp()(at)
+            rows.append(o.Div()(o.Add()(o.Reshape(shape=(3, 1, 8))(state), e), e))
+            state = o.Add()(o.Mul()(state, o.Tanh()(o.Reshape(shape=(3, 8))(at))), o.Reshape(shape=(3, 8))(at))
+        return o.Concat(axis=1)(*rows)
+
+    emulated = Emulated(graph(steps, (f32, (3, 40, 8)), (f32, (3, 8))))
+    assert len(emulated.program.launches) <= 6
+    x, state = (rng.standard_normal(shape).astype(np.float32) for shape in ((3, 40, 8), (3, 8)))
+    (got,) = emulated(x, state)
+    at = torch.from_numpy(x.astype(np.float64))
+    now = torch.from_numpy(state.astype(np.float64))
+    for t in range(40):
+        e = at[:, t].exp()
+        np.testing.assert_allclose(got[:, t], ((now + e) / e).numpy(), rtol=1e-4, atol=1e-5)
+        now = now * at[:, t].tanh() + at[:, t]
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("dtype", [bf16, f16], ids=str)
+def test_quotients_of_small_floats(dtype: DType, rng: np.random.Generator) -> None:
+    """The short division rounds to what the exact quotient rounds to, with zeros, infinities, NaN and numbers at both ends."""
+    edge = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -3.0, 6e-8, 1e-5, 6e4, 3e38, 1e-38, 2e-40], np.float32).astype(dtype.np)
+    a, b = (v.ravel() for v in np.meshgrid(edge, np.concatenate([edge, rng.standard_normal(20).astype(dtype.np)])))
+    (got,) = Emulated(graph(lambda x, y: o.Div()(x, y), (dtype, a.shape), (dtype, a.shape)))(a, b)
+    want = (torch.from_numpy(a.astype(np.float64)) / torch.from_numpy(b.astype(np.float64))).numpy().astype(np.float32).astype(dtype.np)
+    np.testing.assert_array_equal(got.astype(np.float64), want.astype(np.float64))

@@ -3,6 +3,7 @@ tensor cores, against PyTorch."""
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from tilewright.kernels.conv.cuda.kernels import ConvKernel, HaloKernel, PatchKe
 from tilewright.kernels.cuda.kernel import BlockKernel, GemmKernel
 from tilewright.kernels.cuda.tiled import TiledKernel
 from tilewright.kernels.launch import Packed
+from tilewright.ops import functions as F_
 from tilewright.ops.matmul.contractions import Conv
 from tilewright.passes.base import Log
 from tilewright.passes.results_in_eights import ResultsInEights
@@ -150,6 +152,41 @@ def test_groups_and_three_axes_on_the_tensor_cores(case: tuple[Any, ...], rng: n
     (got,) = emulated(x, k)
     convolve: Any = (F.conv2d, F.conv3d)[len(sizes) - 2]
     want = convolve(wide(x), wide(k), None, stride, padding, dilation, groups).numpy()
+    np.testing.assert_allclose(got.astype(np.float64), want, rtol=1e-2, atol=1e-2 * np.abs(want).max())
+
+
+# batch, channels, sizes, results, taps, stride, padding, dilation, steps of K in bf16
+STEMS: list[tuple[Any, ...]] = [
+    (1, 3, (4, 8, 8), 8, (3, 3, 3), (1, 1, 1), (1, 1, 1), (1, 1, 1), 3),
+    (1, 3, (5, 9, 10), 16, (3, 7, 7), (1, 2, 2), (1, 3, 3), (1, 1, 1), 14),
+    (2, 1, (5, 4, 7), 8, (2, 2, 3), (2, 1, 1), (2, 0, 1), (2, 1, 1), 2),
+    (1, 3, (2, 8, 9), 8, (1, 5, 5), (1, 2, 2), (0, 2, 2), (1, 1, 1), 3),
+    (1, 16, (3, 4, 5), 8, (3, 3, 3), (1, 1, 1), (1, 1, 1), (1, 1, 1), 9),
+    (2, 2, (23,), 8, (5,), (2,), (2,), (1,), 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("constant, dtype", [(False, bf16), (True, bf16), (True, f32)], ids=["weights given", "weights constant", "tf32"])
+@pytest.mark.parametrize("case", STEMS, ids=str)
+def test_pixels_of_few_channels_hold_the_planes_of_a_window(case: tuple[Any, ...], constant: bool, dtype: DType,
+                                                            rng: np.random.Generator) -> None:
+    n, c, sizes, out, taps, stride, padding, dilation, steps = case
+    x, k = numbers(rng, dtype, n, c, *sizes), numbers(rng, dtype, out, c, *taps)
+    op = o.Conv(stride=stride, padding=tuple((p, p) for p in padding), dilation=dilation)
+    if constant:
+        g = graph(lambda v: op(v, v.node.graph.constant(k, "w")), (dtype, x.shape))
+    else:
+        g = graph(lambda v, u: op(v, u), (dtype, x.shape), (dtype, k.shape))
+    emulated = Emulated(g, features=TF32)
+    kernels = [launch.kernel for launch in emulated.program.launches if isinstance(launch.kernel, ConvKernel)]
+    if dtype is bf16:
+        (kernel,) = kernels
+        assert prod(kernel.taps) == steps and kernel.channels == 64
+    else:
+        assert len(kernels) == (c < 16)
+    (got,) = emulated(x) if constant else emulated(x, k)
+    convolve: Any = (F.conv1d, F.conv2d, F.conv3d)[len(sizes) - 1]
+    want = convolve(wide(x), wide(k), None, stride, padding, dilation).numpy()
     np.testing.assert_allclose(got.astype(np.float64), want, rtol=1e-2, atol=1e-2 * np.abs(want).max())
 
 
@@ -301,15 +338,16 @@ def test_every_convolution_without_tensor_cores(case: Case, rng: np.random.Gener
     assert_close(got[0], np.asarray(run(case.graph(), arrays, case.env)[0]), case.graph().outputs[0].dtype.name, 2.0)
 
 
+@pytest.mark.parametrize("shape", [(4, 3, 5, 7), (4, 1, 3, 5, 7)], ids=str)
 @pytest.mark.parametrize("form", [
-    Packed("taps", 8), Packed("taps", 1, transposed=True), Packed("folded", 1, words=4), Packed("folded", 2, words=8),
+    Packed("taps", 8), Packed("taps", 1, transposed=True), Packed("folded", 1, words=4, groups=8), Packed("folded", 2, words=8, groups=8),
 ], ids=str)  # fmt: skip
-def test_packed_weights_read_back(form: Packed, rng: np.random.Generator) -> None:
+def test_packed_weights_read_back(form: Packed, shape: tuple[int, ...], rng: np.random.Generator) -> None:
     from tilewright.ir.graph import Graph
     from tilewright.kernels.launch import Buffer, ConstBuffer
     from tilewright.kernels.select import stored_bytes
 
-    array = numbers(rng, f32, 4, 3, 5, 7)
+    array = numbers(rng, f32, *shape)
     data = Graph("g").constant(array, "w").op.data  # type: ignore[attr-defined]
     (storage,) = pack_constants([ConstBuffer(data, Buffer("w", "const", 0, 0), form)])
     assert storage.nbytes == stored_bytes(data.type, form)
@@ -341,6 +379,50 @@ def test_pools_of_values_that_lie_channels_last(channels: int, rng: np.random.Ge
     )
     for a, b in zip(got, want, strict=True):
         np.testing.assert_allclose(a.astype(np.float64), b.numpy(), rtol=1.2e-2, atol=1.2e-2)
+
+
+def network(arch: str, build: Any, shape: tuple[int, ...], rng: np.random.Generator) -> tuple[list[str], Any, Any]:
+    """Names of the launches, the result and the wanted one of a graph between two convolutions of one tap."""
+    first, last = (numbers(rng, f32, o, i, 1, 1) for o, i in ((16, shape[1]), (8, 16)))
+
+    def between(v: Any) -> Any:
+        conv, constant = o.Conv(stride=(1, 1), padding=((0, 0),) * 2, dilation=(1, 1)), v.node.graph.constant
+        return conv(build(conv(v, constant(first, "a"))), constant(last, "b"))
+
+    x = numbers(rng, f32, *shape)
+    emulated = Emulated(graph(between, (f32, x.shape)), arch)
+    return [launch.name for launch in emulated.program.launches], emulated(x)[0], run(graph(between, (f32, x.shape)), [x])[0]
+
+
+@pytest.mark.parametrize("rooted", [False, True])
+def test_norms_over_channels_are_norms_of_pixels(rooted: bool, rng: np.random.Generator) -> None:
+    """Spelled out over the second axis between convolutions, with a weight and a bias of every channel: one launch, no copies."""
+    weight, bias = numbers(rng, f32, 1, 16, 1, 1), numbers(rng, f32, 16, 1, 1)
+
+    def norm(v: Any) -> Any:
+        d = v if rooted else F_.sub(v, F_.mean(v, (1,), keepdims=True))
+        y = F_.div(d, F_.one("sqrt", F_.add(F_.mean(o.Square()(d), (1,), keepdims=True), 1e-6)))
+        y = F_.mul(y, v.node.graph.constant(weight, "w"))
+        return y if rooted else F_.add(y, v.node.graph.constant(bias, "s"))
+
+    names, got, want = network("sm_80", norm, (2, 8, 5, 6), rng)
+    assert len(names) == 4 and "norm" in names[1], names  # the last one is the output's own memory
+    np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-4 * np.abs(want).max())
+
+
+def test_what_is_kept_beside_a_mean_of_an_image_lies_channels_last(rng: np.random.Generator) -> None:
+    """A gate of halves, scaled by a convolution of its mean: nothing is copied, an image of one pixel least of all."""
+    weight = numbers(rng, f32, 8, 8, 1, 1)
+
+    def gate(v: Any) -> Any:
+        y = F_.mul(F_.slice_(v, 1, 0, 8), F_.slice_(v, 1, 8, 8))
+        conv = o.Conv(stride=(1, 1), padding=((0, 0),) * 2, dilation=(1, 1))
+        scale = conv(F_.mean(y, (2, 3), keepdims=True), v.node.graph.constant(weight, "w"))
+        return F_.concat([F_.mul(y, scale), y], 1)
+
+    names, got, want = network("sm_80", gate, (2, 8, 5, 6), rng)
+    assert not any(n.endswith(".pixels") for n in names[1:]), names
+    np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-4 * np.abs(want).max())
 
 
 def test_dilated_windows_of_every_channel(rng: np.random.Generator) -> None:

@@ -10,12 +10,13 @@ import pytest
 
 import tilewright as tw
 import tilewright.ops as o
-from tests.cuda.launching import Emulated, graph, program
+from tests.cuda.launching import Emulated, graph, program, reference
 from tilewright.core.dtypes import DType, bf16, f8e4m3, f8e5m2, f16, f32, f64, i8, i32, u8
 from tilewright.core.errors import ConfigError
 from tilewright.kernels.cuda.kernel import BlockKernel, GemmKernel, TensorMap, ThinKernel, TransposeKernel
 from tilewright.kernels.cuda.tiled import TiledKernel
 from tilewright.kernels.matmul.cuda import hopper
+from tilewright.ops import functions as F
 from tilewright.ops.attention.backward import AttentionBackward
 from tilewright.ops.attention.forward import Attention
 from tilewright.target.cuda.code import emit_all, emit_cuda
@@ -266,3 +267,28 @@ def test_rows_that_begin_at_any_element_leave_side_by_side() -> None:
     for k, kind in ((64, TiledKernel), (1024, GemmKernel)):
         p = program(graph(linear, (bf16, (4, 200, k)), (bf16, (399, k))))
         assert [type(x.kernel) for x in p.launches] == [kind]
+
+
+@pytest.mark.parametrize("constant", [True, False])
+@pytest.mark.parametrize(("keys", "start", "columns", "zeros"), [(20, 19, 20, 1), (20, 19, 13, 1), (20, 17, 18, 0), (20, 19, 30, 0)])
+def test_scores_by_relative_place_have_rows_of_whole_pieces(keys: int, start: int, columns: int, zeros: int, constant: bool,
+                                                            rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A product that only diagonals are read of gets columns of zeros; not where a diagonal goes on in the next row."""
+    monkeypatch.setattr("tilewright.passes.results_in_eights.LARGE", 1)
+    places = 2 * keys - 1
+    a, b = rand(rng, bf16, 4, 3, keys, 16), rand(rng, bf16, 1, places, 3, 16)
+
+    def build(x: Any, *given: Any) -> Any:
+        y = given[0] if given else x.node.graph.constant(b, "places")
+        scores = o.Matmul()(x, o.Transpose(perm=(0, 2, 3, 1))(y))
+        row = o.Reshape(shape=(4, 3, keys * places))(scores)
+        seen = F.slice_(row, 2, start, (places - 1) * keys)
+        return F.slice_(o.Reshape(shape=(4, 3, keys, places - 1))(seen), 3, 0, columns)
+
+    g = graph(build, (bf16, a.shape)) if constant else graph(build, (bf16, a.shape), (bf16, b.shape))
+    given = (a,) if constant else (a, b)
+    emulated = Emulated(g)
+    kernels = [x.kernel for x in emulated.program.launches if isinstance(x.kernel, GemmKernel)]
+    assert [(k.maps[2].sizes[0], k.matrices) for k in kernels] == [(places + 1, (0, 3))] * zeros
+    want = reference(g, given)[0].astype(np.float64)
+    np.testing.assert_allclose(emulated(*given)[0].astype(np.float64), want, rtol=0, atol=0.02 * np.abs(want).max())

@@ -72,6 +72,8 @@ ROWS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "searchsorted, NaN behind few edges": (torch.searchsorted, (torch.tensor([-1.0, 0.0, 1.0, 2.0, 3.0, torch.nan]), f(36).clamp(-1, 1))),
     "histc, one edge given twice": (lambda x: torch.histc(x, 5, 1, 1), (f(40),)),
     "histc": (lambda x: torch.histc(x, 5, -1, 1), (torch.tensor([float("nan"), 0.0, 1.0, -1.0, 2.0, -0.3, -2.0]),)),
+    "histc of integers": (lambda x: torch.histc(x.float(), 9, -2, 6), (torch.randint(-5, 9, (70,)),)),
+    "histc of places": (lambda x: torch.histc(x.argmax(-1).float(), 7, 0, 6).to(torch.int32).cumsum(0), (f(60, 7),)),
     "rrelu": (lambda x: F.rrelu(x, 0.1, 0.3), (f(6),)),
 }
 

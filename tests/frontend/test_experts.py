@@ -120,6 +120,13 @@ def test_an_index_out_of_range_is_reported() -> None:
             tw.grouped_matmul(x, w, np.array([0, bad, 1]))
 
 
+def test_counts_are_whole_where_floats_are_small() -> None:
+    """300 of each of 130 numbers: bf16 holds neither the counts nor the places of the numbers among the bins."""
+    count = lambda ids: torch.histc(ids.float(), bins=130, min=0, max=129).to(torch.int32).cumsum(0)
+    ids = torch.arange(130).repeat(301)[:-1]
+    assert torch.equal(tw.compile(count, (ids,), dtype="bf16")(ids), count(ids))
+
+
 def test_ends_that_make_no_sense_touch_no_memory_outside() -> None:
     """torch leaves it undefined; here a group never begins before its predecessor's end, nor ends beyond the rows."""
     w = fresh_rng().normal(size=(4, 8, 8)).astype(np.float32)

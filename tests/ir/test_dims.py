@@ -55,5 +55,7 @@ def test_larger_and_smaller_sizes_have_one_form_and_keep_their_bounds() -> None:
     whole = 256 * floordiv(maximum(S, 256) + 255, 256)
     assert whole + maximum(256 - S, 0) - maximum(256, S) + S == whole
     assert bounds(-S - 3 * floordiv(-S, 3)) == (0, 2) and bounds(6 * floordiv(S + 1, 3) - 2 * S) == (-2, 2)
+    frames = maximum(floordiv(S, 256), 1)  # windows of a signal that is padded to whole ones
+    assert minimum(floordiv(maximum(S, 256) + 255, 256) + 4, frames + 3) == frames + 3
     many = sum((maximum(sym(f"n{i}", 0, 9), 5) for i in range(40)), start=S)
     assert bounds(many)[0] == 201  # in no time: not every combination of them is tried

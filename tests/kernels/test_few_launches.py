@@ -101,6 +101,19 @@ CASES: dict[str, tuple[Any, tuple[Any, ...], int]] = {
     "rows added to what others read": (lambda x, i, u: (x.tanh(), x.tanh().index_add(0, i, u)),
                                        (R(9, 40), torch.tensor([3, 0, 3]), R(3, 40)), 3),
     "elements put along rows": (lambda x, i, u: x.tanh().scatter(0, i, u) * 3, (R(9, 40), torch.randint(9, (1, 40)), R(1, 40)), 3),
+    **{f"softmax across memory {i}": (lambda x, d=d: x.softmax(d) * 2, (x,), 1)
+       for i, (x, d) in enumerate([(R(3, 5, 37), 1), (R(70, 5), 0), (R(2, 130, 67).double(), 1), (R(40, 33).bfloat16(), 0),
+                                   (R(9, 2, 3, 5), 1), (R(33, 70).mT, 1)])},
+    "log softmax across memory": (lambda x: x.log_softmax(1), (R(3, 19, 37),), 1),
+    "repeated elements": (lambda x: x.repeat_interleave(3, 1), (R(7, 41),), 1),
+    "repeated elements in bf16": (lambda x: x.repeat_interleave(2, 1) + 1, (R(7, 300).bfloat16(),), 2),
+    "one number a pixel": (lambda x, w: (x - w).relu() * w, (R(3, 77, 3), R(77, 1)), 1),
+    "pairs of a pixel": (lambda x, w: (x * w, w / x), (R(101, 2).abs() + 1, R(101, 1)), 2),
+    "avg pool backward": (lambda g, x: aten.avg_pool2d_backward(g, x, [2, 3], [2, 3], [0, 0], False, True, None),
+                          (R(2, 3, 5, 7), R(2, 3, 11, 22)), 5),
+    "max pool backward": (lambda g, x: aten.max_pool2d_with_indices_backward(
+        g, x, [3, 2], [3, 2], [0, 0], [1, 1], False, aten.max_pool2d_with_indices(x, [3, 2], [3, 2])[1]),
+                          (R(2, 9, 5, 19), R(2, 9, 15, 38)), 2),
     **{f"depthwise backward {i}": (*depthwise(*options), 11)
        for i, options in enumerate([(3,), (3, 2), (5, 1, 2), (3, 1, 2, 2), (4, 3, 0), (2, 2, 0, 3)])},
 }

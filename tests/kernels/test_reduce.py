@@ -103,3 +103,30 @@ def test_extremes(op: Any, shape: tuple[int, ...], axis: int) -> None:
         g.outputs = [op(axis=axis)(O.mul(g.input(f32(*shape), "x"), 2.0))]
         (got,), _ = run_graph(run_pipeline(g), [x])
         np.testing.assert_array_equal(got, (np.argmax if op is O.ArgMax else np.argmin)(x, axis))
+
+
+@pytest.mark.parametrize("shape,axes", [((40, 2, 4), (1,)), ((3, 16, 5), (1,)), ((5000, 3), (0,)), ((2, 333, 7), (1,)), ((129, 32), (0,)),
+                                        ((40000, 5), (0,)), ((64, 24), (0,))])
+def test_few_rows_and_few_columns_have_the_bits_of_rows(shape: tuple[int, ...], axes: tuple[int, ...]) -> None:
+    """Elements across memory are added in the order of those side by side."""
+    x = draw("sum", shape)
+    order = (*(i for i in range(len(shape)) if i not in axes), *axes)
+    beside = np.ascontiguousarray(x.transpose(order))
+    for op in (O.Sum, O.Mean):
+        across, along = Graph("across"), Graph("along")
+        across.outputs = [op(axes=axes)(across.input(f32(*shape), "x"))]
+        along.outputs = [op(axes=tuple(range(len(shape) - len(axes), len(shape))))(along.input(f32(*beside.shape), "x"))]
+        (got,), _ = run_graph(across, [x])
+        (want,), _ = run_graph(along, [beside])
+        np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("shape", [(5, 3, 40), (2, 16, 17), (2, 17, 16), (1, 200, 70), (4, 64, 5)])
+def test_softmax_across_memory_has_the_bits_of_rows(shape: tuple[int, ...]) -> None:
+    x = draw("sum", shape)
+    across, along = Graph("across"), Graph("along")
+    across.outputs = [O.Softmax(axis=1)(across.input(f32(*shape), "x"))]
+    along.outputs = [O.Softmax(axis=2)(along.input(f32(shape[0], shape[2], shape[1]), "x"))]
+    (got,), _ = run_graph(across, [x])
+    (want,), _ = run_graph(along, [np.ascontiguousarray(x.transpose(0, 2, 1))])
+    np.testing.assert_array_equal(got, want.transpose(0, 2, 1))

@@ -56,6 +56,19 @@ def test_a_start_from_the_cache_serves_other_sizes_too(monkeypatch: pytest.Monke
     agree(again, proto, image(3, 8))
 
 
+def test_a_size_that_is_taken_for_one_may_be_another() -> None:
+    """n² + n and its half, doubled, are equal for every n, which nothing here can tell; 1 serves the compile alone."""
+    nodes = [n("Shape", ["x"], ["n"]), n("Mul", ["n", "n"], ["nn"]), n("Add", ["nn", "n"], ["m"]), n("Div", ["m", "two"], ["half"]),
+             n("Mul", ["half", "two"], ["same"]), n("ReduceSum", ["x"], ["x1"]),
+             n("Expand", ["x1", "m"], ["a"]), n("Expand", ["x1", "same"], ["b"]), n("Add", ["a", "b"], ["y"])]
+    proto = model(nodes, [info("x", RNG.standard_normal(3).astype(np.float32), ["N"])], ["y"], {"two": np.array([2])})
+    first = tw.compile(proto)
+    assert isinstance(first, tw.Session) and str(first.interface.inputs[0]) == "f32[1]"
+    for session in (first, tw.compile(proto)):
+        for size in (3, 1, 4):
+            agree(session, proto, RNG.standard_normal(size).astype(np.float32))
+
+
 def test_positions_of_a_table_bound_a_length() -> None:
     table = RNG.standard_normal((1, 12, 2)).astype(np.float32)
     nodes = [n("Shape", ["x"], ["s"], start=1, end=2), n("Slice", ["t", "zero", "s", "one"], ["p"]), n("Add", ["x", "p"], ["y"])]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 from typing import Any
 
 import numpy as np
@@ -11,6 +14,7 @@ from onnx import helper
 import tilewright as tw
 from tests.fresh import fresh_rng
 from tests.onnx.models import agree, info, model
+from tilewright.runtime import profile
 
 
 def f(*shape: int) -> Any:
@@ -40,6 +44,43 @@ def test_a_body_that_reads_one_value_under_two_names_takes_it_once() -> None:
     proto = model(nodes, [info("x", t), info("s", np.float32(1))], ["y", "rows"], {"end": end, "yes": go, "zero": np.float32(0)})
     for s in (-1.0, 1.0):
         agree(proto, {"x": np.round(f(2, 3)), "s": np.array(s, np.float32)})
+
+
+@pytest.mark.parametrize("stacks", [False, True])
+def test_a_loop_that_data_does_not_end_can_be_left(stacks: bool) -> None:
+    """By Ctrl-C, run by the host or compiled; the next call is right."""
+    n, x = helper.make_node, f(3)
+    steps = [n("Abs", ["h"], ["h2"]), n("ReduceSum", ["h2"], ["s"], keepdims=0), n("Greater", ["limit", "s"], ["go2"])]
+    steps, each = ([*steps, n("Identity", ["s"], ["each"])], [info("each", x[0])]) if stacks else (steps, [])
+    body = helper.make_graph(steps, "b", [info("i", np.array(0)), info("go", np.array(True)), info("h", x)],
+                             [info("go2", np.array(True)), info("h2", x), *each])
+    loop = n("Loop", ["", "yes", "start"], ["y", "rows"] if stacks else ["y"], body=body)
+    proto = model([n("Sqrt", ["x"], ["start"]), loop], [info("x", x), info("limit", x[0])], list(loop.output), {"yes": np.array(True)})
+    session: Any = tw.compile(proto)
+    assert hasattr(session, "interface") != stacks
+    x, limits = np.abs(x), (np.array(-1, np.float32), np.array(np.inf, np.float32))
+    agree(proto, {"x": x, "limit": limits[0]})
+    session(x, limits[0])
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            session(x, limits[1])
+    finally:
+        signal.signal(signal.SIGINT, before)
+    np.testing.assert_array_equal(np.asarray(session(x, limits[0])[0] if stacks else session(x, limits[0])), np.sqrt(x))
+
+
+def test_a_report_leaves_a_loop_that_zeros_do_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profile, "LIMIT_S", 0.05)
+    n, x = helper.make_node, f(3)
+    steps = [n("Add", ["h", "h"], ["h2"]), n("ReduceMax", ["h2"], ["s"], keepdims=0), n("Less", ["s", "top"], ["go2"])]
+    body = helper.make_graph(steps, "b", [info("i", np.array(0)), info("go", np.array(True)), info("h", x)],
+                             [info("go2", np.array(True)), info("h2", x)])
+    proto = model([n("Loop", ["", "yes", "x"], ["y"], body=body)], [info("x", x)], ["y"], {"yes": np.array(True), "top": np.float32(99)})
+    session: Any = tw.compile(proto)
+    assert session.report().data["total_us"] > 0
+    np.testing.assert_array_equal(session(np.array([1, 2, 3], np.float32)), np.array([64, 128, 192], np.float32))
 
 
 @pytest.mark.parametrize("limit", [1, 5])

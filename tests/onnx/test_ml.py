@@ -12,6 +12,8 @@ from onnx.numpy_helper import from_array
 import tilewright as tw
 from tests.fresh import fresh_rng
 from tests.onnx.models import agree, info, model, one
+from tilewright.core.errors import ExecutionError
+from tilewright.frontend.onnx.program import Program
 
 ML = "ai.onnx.ml"
 
@@ -191,6 +193,35 @@ def test_rows_of_strings_and_numbers_need_no_plan_for_every_size() -> None:
         if rows == 9:
             plans = session.report().count("segment")
     assert session.report().count("segment") == plans and "each set of sizes" not in session.report()
+
+
+def test_a_call_of_known_types_and_sizes_is_one_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where these decide the stages: words of any kind and numbers, a constant result, an error that names its node."""
+    n = helper.make_node
+    nodes = [n("OneHotEncoder", ["s"], ["h"], domain=ML, cats_strings=["ant", "bee", "ant"]), n("Flatten", ["h"], ["g"]),
+             n("Concat", ["g", "x"], ["p"], axis=1), n("ReduceSum", ["p", "one"], ["last"], keepdims=0),
+             n("OneHotEncoder", ["t"], ["k"], name="strict", domain=ML, cats_strings=["u", "v"], zeros=0),
+             n("ZipMap", ["p"], ["maps"], domain=ML, classlabels_strings=["a", "b", "a2", "c", "d"]), n("Identity", ["one"], ["fixed"])]
+    inputs = [helper.make_tensor_value_info(c, 8, [None, 1]) for c in "st"] + [helper.make_tensor_value_info("x", 1, [None, 2])]
+    data = model(nodes, inputs, ["last", "k", "maps", "fixed"], {"one": np.array([1])}, domains=[ML]).SerializeToString()
+    first, x = tw.onnx.InferenceSession(data), f(3, 2)
+    t = np.array([["v"], ["u"], ["v"]], object)
+    for session in (first, tw.onnx.InferenceSession(data)):
+        for kind, words in ((str, ["bee", "cow", "ant"]), (object, ["bee", "cow", "ant"]), (object, ["ant", "ant", "bee"])):
+            s = np.array(words, kind).reshape(3, 1)
+            hot = np.concatenate([s == "ant", s == "bee", np.zeros((3, 1)), x], 1).astype(np.float32)
+            last, k, maps, fixed = session.run(None, {"s": s, "t": t.astype(kind), "x": x})
+            np.testing.assert_allclose(last, hot.sum(1), rtol=1e-6, atol=1e-6)
+            assert np.array_equal(k[:, 0], np.concatenate([t == "u", t == "v"], 1)) and fixed == [1]
+            assert maps == [dict(zip(["a", "b", "a2", "c", "d"], row.tolist(), strict=True)) for row in hot]
+            fixed[0] = 7  # the caller's own
+            if kind is object:
+                monkeypatch.setattr(Program, "_following", lambda *_: pytest.fail("the next stage was looked for"))
+        t[1] = "w"
+        with pytest.raises(ExecutionError, match="onnx: node OneHotEncoder 'strict': 'w' is none of its categories"):
+            session.run(None, {"s": np.array([["ant"]] * 3, object), "t": t, "x": x})
+        t[1] = "u"
+        monkeypatch.undo()
 
 
 STRINGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # other inputs, attributes

@@ -21,7 +21,7 @@ from tilewright.compile import compile_graph, graph_signature, target_spec
 from tilewright.core.errors import TilewrightError
 from tilewright.core.signature import Slot
 from tilewright.frontend.torch.importer import import_torch
-from tilewright.passes.pipeline import recognised
+from tilewright.passes.pipeline import recognized
 from tilewright.transform.vjp import differentiable, vjp_graph
 
 BUNDLE = 12
@@ -197,7 +197,7 @@ def gradient(op: Any, calls: Sequence[Call]) -> list[str | None]:
                 if isinstance(slot, Slot) and i in seeds:
                     sums[slot.index] = sums[slot.index] + seeds[i] if slot.index in sums else seeds[i]
             place += len(outs)
-    graph = recognised(graph)
+    graph = recognized(graph)
     wanted = [t.requires_grad for call in calls for t in call.tensors]
     seeded = [i in sums and differentiable(v) for i, v in enumerate(graph.outputs)]
     made, found = vjp_graph(graph, wanted, seeds=seeded)

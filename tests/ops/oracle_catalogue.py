@@ -128,7 +128,10 @@ def strided_add(a: dict[str, Any], x: Any) -> Any:
     return out.index_add(1, places, x.to(out.dtype).reshape(lead.numel(), places.numel())).reshape(*lead, a["size"]).to(x.dtype)
 
 
-def bag_sum(a: dict[str, Any], table: Any, ids: Any, bounds: Any) -> Any:
+def bag_sum(a: dict[str, Any], table: Any, ids: Any, bounds: Any = None) -> Any:
+    if bounds is None:
+        rows = table.double()[ids]
+        return (rows.amax(1) if a.get("largest") else rows.mean(1) if a.get("mean") else rows.sum(1)).to(table.dtype)
     if table.dtype == torch.bfloat16:  # PyTorch has no bags of these
         return bag_sum(a, table.double(), ids, bounds).to(table.dtype)
     return torch.nn.functional.embedding_bag(ids.long(), table, bounds.long(), mode="max" if a.get("largest") else "sum",

@@ -20,13 +20,13 @@ from tilewright.core import dtypes as dt
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.rewrite import P, Rule, X, rewrite, rule
 from tilewright.passes.base import Pass, scalar
-from tilewright.passes.canonicalise import Canonicalise
+from tilewright.passes.canonicalize import Canonicalize
 from tilewright.passes.pipeline import pipeline
 from tilewright.target.cuda.device import cuda_target
 
 from .kit import DTYPES, Probe, built, differences, draws, variants
 from .probes import SCALAR
-from .probes_recognise import PROBES
+from .probes_recognize import PROBES
 
 DRAWS = 4
 APART = dict.fromkeys(("winograd", "winograd_weight_gradient"),
@@ -120,17 +120,17 @@ def low_enough(where: Node, root: Node) -> Value:
 
 
 MUTANTS: dict[Rule, list[Probe]] = {
-    log_of_exp: [lambda k: o.Log()(o.Exp()(k.x()))], any_zero: SCALAR["add_zero"], nearly_gelu: PROBES["recognise"]["gelu_half_first"],
+    log_of_exp: [lambda k: o.Log()(o.Exp()(k.x()))], any_zero: SCALAR["add_zero"], nearly_gelu: PROBES["recognize"]["gelu_half_first"],
     low_enough: [lambda k: o.Softmax(axis=1)(o.Where()(k.c(np.zeros((k.b, k.d)), dt.bool_), k.x(), k.c(-1e9)))]}
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda r: r.name)
 def test_a_wrong_rule_is_noticed(mutant: Rule) -> None:
-    found, applied = faults(Canonicalise(), mutant, MUTANTS[mutant], fresh_rng(), whole=False)
+    found, applied = faults(Canonicalize(), mutant, MUTANTS[mutant], fresh_rng(), whole=False)
     assert applied and found, f"{mutant.name} is wrong, and nobody noticed"
 
 
 def test_a_rule_without_a_probe_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Canonicalise, "rules", (*Canonicalise.rules, log_of_exp))
-    assert missing() == ["canonicalise: log_of_exp"]
+    monkeypatch.setattr(Canonicalize, "rules", (*Canonicalize.rules, log_of_exp))
+    assert missing() == ["canonicalize: log_of_exp"]

@@ -24,10 +24,12 @@ from tilewright.ir.rewrite import Changes
 from tilewright.passes.base import Log, Pass
 from tilewright.passes.cache_attention import CacheAttention
 from tilewright.passes.decompose import Decompose
+from tilewright.passes.drop_ones import DropOnes
 from tilewright.passes.pipeline import pipeline
 from tilewright.passes.quantized_rows import QuantizedRows
 from tilewright.passes.row_products import MergePacked, RowProducts
 from tilewright.passes.save_logsumexp import SaveLogSumExp
+from tilewright.passes.slice_first import SliceFirst
 from tilewright.transform.trace import leaf_of, trace
 
 from .kit import FLOATS, PRODUCTS, Kit, built, differences, draws
@@ -139,11 +141,37 @@ def added_up(k: Kit) -> Any:
     return [total(products), total(sums), total(joined), total(some), total(apart)]
 
 
+def neighbours(k: Kit) -> list[Any]:
+    """Slices of elementwise results: of results of slices, of what is broadcast, every second, of sums that a reduction reads, too."""
+    cut: Any = lambda v, start, size, step=1: o.Slice(starts=(0, start), sizes=(v.shape[0], size), steps=(1, step))(v)
+    column, row = k.x(3, 1), k.x(9)
+    steps = o.Mul()(o.Sub()(column, row), k.x(3, 9))
+    for n in (8, 7):
+        steps = o.Add()(o.Mul()(cut(steps, 0, n), k.scalar()), o.Div()(cut(steps, 1, n), k.x(3, n)))
+    halves = o.Exp()(k.x(4, 8))
+    both = o.Neg()(k.x(4, 8))
+    gated = o.Mul()(cut(halves, 0, 4, 2), o.Sigmoid()(cut(halves, 1, 4, 2)))
+    return [o.Tanh()(steps), gated, o.Abs()(cut(both, 2, 3)), o.Sum(axes=(1,))(both)]
+
+
+def steps_of_a_loop(k: Kit) -> list[Any]:
+    """States that the next step takes as they are, and results that are stacked."""
+    x, first, state, rows = k.x(k.b, 4, k.d), k.x(k.d), k.x(k.b, k.d), []
+    for t in range(4):
+        at = o.Slice(starts=(0, t, 0), sizes=(k.b, 1, k.d), steps=(1, 1, 1))(x)
+        e = o.Exp()(o.Mul()(at, first))
+        rows.append(o.Div()(o.Add()(o.Reshape(shape=(k.b, 1, k.d))(state), e), o.Add()(o.Square()(e), k.c(1.0))))
+        state = o.Mul()(o.Tanh()(state), o.Reshape(shape=(k.b, k.d))(at))
+    return [o.Concat(axis=1)(*rows), state, rows[1]]
+
+
+EVERY = (*pipeline(), SliceFirst(), DropOnes())
 PROBES: dict[str, tuple[Changes, list[Any]]] = {
     "cse": ("nothing", [twins]), "dce": ("nothing", [unread]), "fold-constants": ("nothing", [constants]), "fuse": ("nothing", [regions]),
     "merge-matmuls": ("rounding", [merged]), "simplify-control": ("nothing", [traced(loop, (3, 2), (2,))]),
     "join-steps": ("rounding", [products_of_slices, added_up]),
-    "canonicalise": ("rounding", [lambda k: o.Svd(vectors=True)(k.c(np.eye(2)))[0]]),
+    "slice-first": ("nothing", [neighbours]), "drop-ones": ("nothing", [steps_of_a_loop]),
+    "canonicalize": ("rounding", [lambda k: o.Svd(vectors=True)(k.c(np.eye(2)))[0]]),
 }
 
 
@@ -173,7 +201,7 @@ def test_every_pass_has_a_probe() -> None:
     names = {p.name for p in pipeline() if not p.rules} | {c.name for c in ON_GPUS}
     assert names <= {*PROBES, *ELSEWHERE, "decompose"}
     written: set[str] = set()
-    for p in pipeline():
+    for p in EVERY:
         for probe in PROBES.get(p.name, ("nothing", []))[1]:
             found = applied(p, probe, dt.f32)
             assert found is not None
@@ -184,10 +212,10 @@ def test_every_pass_has_a_probe() -> None:
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("name", PROBES)
 def test_a_pass_keeps_what_it_says(name: str) -> None:
-    rng, owner = fresh_rng(), next(p for p in pipeline() if p.name == name)
+    rng, owner = fresh_rng(), next(p for p in EVERY if p.name == name)
     changes, probes = PROBES[name]
     for probe in probes:
-        for dtype in FLOATS if name != "simplify-control" and name != "canonicalise" else (dt.f32, dt.f64):
+        for dtype in FLOATS if name != "simplify-control" and name != "canonicalize" else (dt.f32, dt.f64):
             found = applied(owner, probe, dtype)
             if found is None:
                 continue

@@ -15,7 +15,7 @@ from tilewright.ir.graph import Graph, Value
 from tilewright.ir.interp import run
 from tilewright.ir.types import TensorType
 from tilewright.ops.families import f32
-from tilewright.passes.analyse import Forms, constant_form
+from tilewright.passes.analyze import Forms, constant_form
 from tilewright.passes.fold_constants import FoldTables
 from tilewright.passes.fold_index import FoldIndex
 from tilewright.passes.forms import Choice, Form, Linear

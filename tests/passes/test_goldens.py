@@ -17,13 +17,13 @@ from tilewright.passes.absorb_conv import AbsorbIntoConv
 from tilewright.passes.absorb_masks import AbsorbMasks
 from tilewright.passes.absorb_matmul import AbsorbIntoMatmul
 from tilewright.passes.base import Pass
-from tilewright.passes.canonicalise import Canonicalise
+from tilewright.passes.canonicalize import Canonicalize
 from tilewright.passes.cse import Cse, Dce
 from tilewright.passes.fold_constants import FoldConstants, FoldTables
 from tilewright.passes.fold_index import FoldIndex
 from tilewright.passes.fuse import Fuse
 from tilewright.passes.merge_matmuls import MergeMatmuls
-from tilewright.passes.recognise import Recognise
+from tilewright.passes.recognize import Recognize
 
 from .graphs import apply, arrays_for, assert_same
 
@@ -134,15 +134,15 @@ def regions(g: Graph) -> list[Value]:
 
 
 CASES: dict[str, tuple[Callable[[Graph], list[Value]], tuple[Pass, ...]]] = {
-    "canonicalise-views": (views, (Canonicalise(),)),
-    "canonicalise-numbers": (numbers, (Canonicalise(),)),
+    "canonicalize-views": (views, (Canonicalize(),)),
+    "canonicalize-numbers": (numbers, (Canonicalize(),)),
     "absorb-into-matmul": (matmuls, (AbsorbIntoMatmul(),)),
     "absorb-into-conv": (convolution, (AbsorbIntoConv(),)),
     "fold-constants": (constants, (FoldConstants(),)),
     "fold-index": (positions, (FoldIndex(),)),
     "fold-tables": (tables, (FoldTables(),)),
     "absorb-masks": (masked, (AbsorbMasks(),)),
-    "recognise": (spelled, (Recognise(),)),
+    "recognize": (spelled, (Recognize(),)),
     "cse": (repeated, (Cse(),)),
     "merge-matmuls": (linears, (MergeMatmuls(),)),
     "fuse": (regions, (Fuse(),)),

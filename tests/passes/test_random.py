@@ -17,7 +17,7 @@ from tilewright.ir.interp import run
 from tilewright.ir.rewrite import P, Rule, X, Y, rule
 from tilewright.ops.families import boolean, f32
 from tilewright.passes.base import Log
-from tilewright.passes.canonicalise import Canonicalise
+from tilewright.passes.canonicalize import Canonicalize
 from tilewright.passes.fuse import Fuse
 from tilewright.passes.pipeline import optional_passes, run_pipeline
 
@@ -151,7 +151,7 @@ def test_a_wrong_rule_is_noticed(mutant: Rule, monkeypatch: pytest.MonkeyPatch) 
     turned = o.Transpose(perm=(0, 2, 1))(o.Transpose(perm=(1, 2, 0))(x))
     g.outputs = [o.Sub()(turned, y)]
     optimised(g)
-    monkeypatch.setattr(Canonicalise, "rules", (mutant, *Canonicalise.rules))
+    monkeypatch.setattr(Canonicalize, "rules", (mutant, *Canonicalize.rules))
     with pytest.raises(AssertionError, match="Not equal to tolerance"):
         optimised(g)
 
@@ -159,7 +159,7 @@ def test_a_wrong_rule_is_noticed(mutant: Rule, monkeypatch: pytest.MonkeyPatch) 
 def test_unknown_and_required_passes() -> None:
     g = Graph()
     g.outputs = [o.Neg()(g.input(f32(2), "x"))]
-    with pytest.raises(ConfigError, match="passes: 'fusee' cannot be disabled, the optional passes are canonicalise cse simplify-control"):
+    with pytest.raises(ConfigError, match="passes: 'fusee' cannot be disabled, the optional passes are canonicalize cse simplify-control"):
         run_pipeline(g, disable=["fusee"])
     with pytest.raises(ConfigError, match="'decompose' cannot be disabled"):
         run_pipeline(g, disable=["decompose"])
@@ -173,9 +173,9 @@ def test_log_and_callback() -> None:
     g.outputs = [o.Neg()(o.Neg()(o.Neg()(x)))]
     log, seen = Log(keep_dumps=True), []
     run_pipeline(g, log=log, on_pass=lambda name, graph: seen.append((name, len(graph.nodes))))
-    assert log.hits["canonicalise"]["double_negation"] == 1
-    assert seen[:2] == [("lower-complex", 4), ("canonicalise", 2)]
-    assert list(log.dumps)[1] == "01-canonicalise"
+    assert log.hits["canonicalize"]["double_negation"] == 1
+    assert seen[:2] == [("lower-complex", 4), ("canonicalize", 2)]
+    assert list(log.dumps)[1] == "01-canonicalize"
     assert "double_negation:1" in str(log)
     assert len(g.nodes) == 4  # the given graph stays
     assert_same(run(g, [np.ones(2, np.float32)]), [np.full(2, -1, np.float32)])

@@ -44,7 +44,7 @@ def test_results_are_put_together() -> None:
 def test_what_it_does_not_know_goes_the_other_way() -> None:
     x = torch.randn(6, 4)
     session = session_of(lambda x: x * 2 + 1, x)
-    for given in (x.t().contiguous().t(), torch._neg_view(x), torch.nn.Parameter(x), x[2:4].expand(3, 2, 4).reshape(6, 4)):
+    for given in (x.t().contiguous().t(), torch._neg_view(x), x[2:4].expand(3, 2, 4).reshape(6, 4)):
         assert torch.equal(session(given), given * 2 + 1)
     out = torch.empty(6, 4)
     assert session(x, out=out) is out and torch.equal(out, x * 2 + 1)
@@ -52,6 +52,23 @@ def test_what_it_does_not_know_goes_the_other_way() -> None:
         with pytest.raises(InputError):
             session(wrong)
     assert torch.equal(session(x), x * 2 + 1)
+
+
+@pytest.mark.parametrize("dynamic", [None, {"xs": ({0: "N"},)}], ids=["fixed", "dynamic"])
+def test_an_input_that_requires_grad_is_warned_of_where_autograd_records(dynamic: Any) -> None:
+    x = torch.randn(6, 4)
+    session: Any = tw.compile(Function(lambda x: x * 2 + 1), (x,), dynamic=dynamic)
+    with torch.no_grad():
+        for given in (x, torch.nn.Parameter(x), x.clone().requires_grad_()):
+            for _ in range(3):
+                assert torch.equal(session(given), x * 2 + 1)
+    for given in (torch.nn.Parameter(x), x.clone().requires_grad_()):
+        for _ in range(2):
+            with pytest.warns(UserWarning, match=r"session: input '\w+' requires grad, and the results of a session have none"):
+                assert not session(given).requires_grad
+        assert torch.equal(session(given.detach()), x * 2 + 1)
+        with torch.inference_mode():
+            session(given)
 
 
 def test_calls_with_arrays_make_none() -> None:

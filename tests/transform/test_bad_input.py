@@ -68,7 +68,10 @@ AT_A_LINE: list[tuple[Any, type[TilewrightError], str]] = [
     (lambda: tw.jit(lambda x: tw.maximum(x, "abc"))(A), InputError, "maximum: an operand must be an array or a number"),
     (lambda: tw.jit(lambda x: tw.concatenate([x, None]))(A), InputError, "concat: an operand must be an array or a number"),
     (lambda: tw.jit(lambda x: x.astype("f13"))(A), ParseError, "astype: dtype: 'f13' is not one of"),
-    (lambda: tw.zeros(2, dtype="quark"), ParseError, "zeros: dtype: 'quark' is not one of"),
+    *((lambda name=name: getattr(tw, name)(2, dtype="quark"), ParseError, f"{name}: dtype: 'quark' is not one of")
+      for name in ("zeros", "ones", "empty", "eye", "tri", "arange")),
+    *((lambda name=name: getattr(tw, name)(A, dtype="quark"), ParseError, f"{name}: dtype: 'quark' is not one of")
+      for name in ("zeros_like", "ones_like", "empty_like", "sum")),
     (lambda: tw.jit(lambda x: tw.take(x, [0, 5], axis=0))(A), ShapeError, "take: index out of range, got 5 at position 1; must be in -3."),
     (lambda: tw.jit(lambda x: x[[0, -9]])(A), ShapeError, "index: index out of range, got -9 at position 1; must be in -3..2"),
     (lambda: tw.jit(lambda x: x + 300)(np.int8(1)), ShapeError, "trace: 300 does not fit i8"),

@@ -72,6 +72,8 @@ class Array:
     _node: Any
 
     if TYPE_CHECKING:  # `operators.py` enters these; functions of `tw.` serve them
+        from .updates import At
+
         def _binary(self, other: Any, /) -> Array: ...
         def _unary(self) -> Array: ...
         def _method(self, *args: Any, **options: Any) -> Array: ...
@@ -99,8 +101,7 @@ class Array:
     @property
     def dtype(self) -> np.dtype[Any]:
         """The element type, one of `tw.float32` ...; these are NumPy's dtype objects."""
-        found: np.dtype[Any] = attribute(self, "dtype")
-        return found
+        return attribute(self, "dtype")  # type: ignore[no-any-return]
 
     @property
     def ndim(self) -> int:
@@ -150,8 +151,7 @@ class Array:
     @property
     def mT(self) -> Array:
         """The last two axes exchanged."""
-        found: Array = attribute(self, "mT")
-        return found
+        return attribute(self, "mT")  # type: ignore[no-any-return]
 
     @viewing
     def view(self) -> Array:
@@ -242,12 +242,12 @@ class Array:
             raise refused("setitem", e, f"{shown(np.asarray(v))} for elements of {shown(self)}") from None
 
     @property
-    def at(self) -> Any:
+    def at(self) -> At:
         """`x.at[i].add(v)` gives a new Array in which the elements x[i] are changed; an index that stands twice counts twice."""
         from .updates import At
 
         if tracing():  # the index or the value may be traced
-            return as_tracer(plain(self)).at  # type: ignore[attr-defined]
+            return as_tracer(plain(self)).at  # type: ignore[attr-defined, no-any-return]
         return At(self) if self.device == "cpu" else device_calls().DeviceAt(self)
 
     def item(self, *args: Any) -> Any:

@@ -11,7 +11,7 @@ from ..core.extras import need
 from ..core.pytree import flatten, unflatten
 from ..frontend.torch.importer import Imported, import_torch
 from ..ir.graph import Graph, inline
-from ..passes.pipeline import recognised
+from ..passes.pipeline import recognized
 from ..runtime.arguments import is_tensor, numpy_to_tensor, tensor_to_numpy
 from ..transform.promote import as_tracer
 from ..transform.trace import Leaf, current, is_array, leaf_of
@@ -28,7 +28,7 @@ class Applied:
         self.imported, graph = found, found.graph
         self.names = list(found.weights)  # in the order of the graph's first inputs
         self.buffers = [name for name, _ in found.buffers]
-        self.graph: Graph = recognised(graph)
+        self.graph: Graph = recognized(graph)
 
     def __call__(self, params: dict[str, Any], leaves: Sequence[Any], buffers: dict[str, Any] | None, key: Any) -> Any:
         outer, seeded = current(), self.imported.signature.seeded

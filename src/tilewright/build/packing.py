@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 # --- Weights of a convolution in the order in which its kernels walk windows.
 
 Array = np.ndarray[Any, Any]
-ACROSS = 8
 
 
 def tap_shape(shape: Sequence[int], packed: Packed) -> tuple[int, ...]:
@@ -44,8 +43,8 @@ def tap_shape(shape: Sequence[int], packed: Packed) -> tuple[int, ...]:
     if packed.form == "taps":
         inner = (*kernel, -(-channels // packed.width) * packed.width)
         return (*inner, out) if packed.transposed else (out, *inner)
-    rows = kernel[0] if len(kernel) == 2 else 1
-    return (out, -(-rows // packed.width), -(-kernel[-1] // ACROSS) * ACROSS, packed.width, packed.words // packed.width)
+    _, rows, across = (1, 1, *kernel)[-3:]
+    return (out, -(-rows // packed.width), -(-across // packed.groups) * packed.groups, packed.width, packed.words // packed.width)
 
 
 def pack_taps(array: Array, packed: Packed, out: Array) -> None:
@@ -58,10 +57,16 @@ def pack_taps(array: Array, packed: Packed, out: Array) -> None:
         rows = np.moveaxis(out, -1, 0) if packed.transposed else out
         rows[..., :channels] = np.moveaxis(array, 1, -1)
         return
-    lines = array if array.ndim == 4 else array[:, :, None]
+    lines = _lines(array)
     for f in range(packed.width):
         part = lines[:, :, f :: packed.width].transpose(0, 2, 3, 1)  # [O, lines, S, C]
-        out[:, : part.shape[1], : part.shape[2], f, :channels] = part
+        out[:, : part.shape[1], : part.shape[2], f, : part.shape[3]] = part
+
+
+def _lines(array: Array) -> Array:
+    """Weights [O, C, (D, R,) S] as [O, C D, R, S]."""
+    rows = array.shape[-2] if array.ndim > 3 else 1
+    return array.reshape(array.shape[0], -1, rows, array.shape[-1])
 
 
 def _filter_rows(array: Array, packed: Packed) -> tuple[Array, tuple[int, ...]]:
@@ -92,7 +97,7 @@ def _pack_filters(array: Array, packed: Packed, out: Array) -> None:
 
 
 def unpack_taps(storage: Array, shape: Sequence[int], packed: Packed) -> Array:
-    out, channels, *kernel = shape
+    channels = shape[1]
     if packed.form == "filters":
         found = np.zeros(tuple(shape), storage.dtype)
         rows, order = _filter_rows(found, packed)
@@ -107,12 +112,13 @@ def unpack_taps(storage: Array, shape: Sequence[int], packed: Packed) -> Array:
     if packed.form == "taps":
         lines = np.moveaxis(storage, -1, 0) if packed.transposed else storage
         return np.ascontiguousarray(np.moveaxis(lines, -1, 1)[:, :channels])
-    down, across = kernel if len(kernel) == 2 else (1, kernel[0])
-    found = np.zeros((out, channels, down, across), storage.dtype)
+    found = np.zeros(tuple(shape), storage.dtype)
+    lines = _lines(found)
+    _, held, down, across = lines.shape
     for f in range(packed.width):
         count = -(-(down - f) // packed.width)
-        found[:, :, f :: packed.width] = storage[:, :count, :across, f, :channels].transpose(0, 3, 1, 2)
-    return found.reshape(tuple(shape))
+        lines[:, :, f :: packed.width] = storage[:, :count, :across, f, :held].transpose(0, 3, 1, 2)
+    return found
 
 ALIGNMENT = 64
 IN_PLACE_ALIGNMENT = 16  # what a plain constant needs to be used where it lies

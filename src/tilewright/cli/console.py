@@ -13,13 +13,18 @@ from rich.console import Console
 from rich.table import Table
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        raise  # the command line answers it (main.py); rich ends with exit code 1
+
+
 def console() -> Console:
     """A console on stdout. Piped, it neither colours nor wraps: a line of a table stays one line."""
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:
         reconfigure(errors="replace")  # an ASCII terminal shows a question mark instead of ending the command
-    out = Console(highlight=False)
-    return out if out.is_terminal else Console(highlight=False, width=200, no_color=True)
+    out = _Console(highlight=False)
+    return out if out.is_terminal else _Console(highlight=False, width=200, no_color=True)
 
 
 def command() -> str:

@@ -126,8 +126,8 @@ def explain(out: Console, session: Session, count: int) -> None:
     found = {rule: n for hits in passes.values() for rule, n in hits.items()}
     launches = len(session.executable.launches) if session.executable is not None else 0
     out.print("\n[bold]What happened[/]")
-    if passes.get("recognise"):
-        out.print("  recognised: " + ", ".join(f"{rule} ×{n}" for rule, n in passes["recognise"].items()), soft_wrap=True)
+    if passes.get("recognize"):
+        out.print("  recognized: " + ", ".join(f"{rule} ×{n}" for rule, n in passes["recognize"].items()), soft_wrap=True)
     out.print(f"  {count} ops became {launches} kernel launches in one native call; {sum(found.values())} rewrites by named rules.")
     out.print("  Weights were packed once for the kernels; all intermediate values share one arena.")
     tool = command()

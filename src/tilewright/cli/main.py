@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import errno
 import faulthandler
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -74,7 +76,30 @@ def parser() -> Parser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
-    words = sys.argv[1:] if argv is None else argv
+    if sys.stdout is None:
+        print("tilewright: standard output is closed", file=sys.stderr)
+        return 1
+    try:
+        try:
+            return _run(list(sys.argv[1:] if argv is None else argv))
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:  # `tilewright doctor | head`: the reader left, and nothing is wrong
+        return _silence(0)
+    except OSError as e:
+        if e.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF):
+            raise
+        print(f"tilewright: cannot write: {e}", file=sys.stderr)
+        return _silence(1)
+
+
+def _silence(code: int) -> int:
+    """Nothing more is written to standard output, also not what Python still holds when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return code
+
+
+def _run(words: list[str]) -> int:
     if words[:1] == ["bench"] and (code := _module("bench").of_repository(words[1:])) is not None:
         return cast(int, code)
     if not words:
@@ -95,9 +120,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # `tilewright doctor | head`: the reader left, and nothing is wrong
-        sys.stderr.close()
-        return 0
 
 
 if __name__ == "__main__":

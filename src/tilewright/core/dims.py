@@ -248,7 +248,8 @@ def floordiv(a: Dim, b: Dim) -> Dim:
 
 
 def _quotient(a: Expr, b: int) -> Dim:
-    """a // b in one form: a common factor is taken out, and a quotient of a quotient is one quotient."""
+    """a // b in one form: a common factor is taken out, a quotient of a quotient is one quotient, and that of a larger one is the larger
+    quotient."""
     constant = dict(a.terms).get((), 0)
     moving = [(m, c) for m, c in a.terms if m]
     common = gcd(b, *(c for _, c in moving))
@@ -258,6 +259,9 @@ def _quotient(a: Expr, b: int) -> Dim:
         atom = moving[0][0][0]
         if isinstance(atom, Call) and atom.fn == "//" and isinstance(inner := _plain(atom.b), int) and inner > 0:
             return floordiv(_plain(atom.a) + inner * constant, inner * b)
+        if isinstance(atom, Call) and atom.fn in ("max", "min"):
+            x, y = (floordiv(_plain(side) + constant, b) for side in (atom.a, atom.b))
+            return maximum(x, y) if atom.fn == "max" else minimum(x, y)
     return _atom(Call("//", a, _as_expr(b)))
 
 

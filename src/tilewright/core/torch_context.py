@@ -8,7 +8,7 @@ The generated calls ask only whether any mode is on, and for addresses that are 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -38,6 +38,14 @@ def why_not(tensor: Any) -> str:
     return ""
 
 
+def unrecorded(leaves: Sequence[Any]) -> int | None:
+    """The first tensor of a call's inputs whose gradient autograd wants."""
+    import torch
+
+    wanting = (i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor) and x.requires_grad)
+    return next(wanting, None) if torch.is_grad_enabled() else None
+
+
 def recorder() -> str:
     """What records the operations of this thread."""
     import torch
@@ -61,11 +69,11 @@ def surroundings() -> str:
 
 
 def modes() -> dict[str, Any]:
-    """Functions for a generated call: how many modes of either kind are on, and what torch.jit.trace is at."""
+    """Functions for a generated call: how many modes of either kind are on, what torch.jit.trace is at, and whether autograd records."""
     import torch
 
     return {"dispatching": torch._C._len_torch_dispatch_stack, "overriding": torch._C._len_torch_function_stack,
-            "recording": torch._C._get_tracing_state}
+            "recording": torch._C._get_tracing_state, "recorded": torch.is_grad_enabled}
 
 
 @cache

@@ -116,6 +116,7 @@ class Compiler:
         restored = [traced.get(i) for i in range(len(module.graph.find_nodes(op="placeholder")))]  # as torch's own ops expect it
         try:
             fragment, refused = Reader(module, name, constants=constants, trusted=1 << 30 if guarded else 0, saved=saved).read()
+            fragment.released = _released(module) if kind == "backward" else frozenset()
         except UnsupportedError as e:  # a size of an input that cannot be said in ours: no part would have it
             _lay(module, restored)
             whole = Step(_boxed(module), False, nodes, _all(module, str(e)))
@@ -178,6 +179,11 @@ def _saved() -> slice:
     """The outputs of a forward graph that are kept for the backward pass."""
     about = metadata()
     return slice(0) if about is None else about.tensors_saved_for_backwards_slice
+
+
+def _released(module: Any) -> frozenset[int]:
+    """The arguments of a backward graph that the call may be the last to hold: not what the forward pass was given."""
+    return frozenset(i for i, hole in enumerate(module.graph.find_nodes(op="placeholder")) if not hole.name.startswith("primals"))
 
 
 def _report_strides(fragment: Fragment) -> None:
@@ -265,7 +271,7 @@ def _chained(parts: Parts, steps: Sequence[Step]) -> Call:
     count, arity = parts.count, parts.arity
     last = {i: k for k, p in enumerate(parts.parts) for i in p.inputs}
     kept = {r.index for r in _numbers(parts.results)}
-    plan = [(s, p.inputs, p.outputs, [i for i in {*p.inputs, *p.outputs} if last.get(i, -1) <= k and i not in kept])
+    plan = [(s, p.inputs, p.outputs, {i for i in {*p.inputs, *p.outputs} if last.get(i, -1) <= k and i not in kept})
             for k, (s, p) in enumerate(zip(steps, parts.parts, strict=True))]
     results = parts.results
 
@@ -273,10 +279,11 @@ def _chained(parts: Parts, steps: Sequence[Step]) -> Call:
         values = [*args, *[None] * (count - arity)]
         args.clear()
         for step, inputs, outputs, dropped in plan:
-            for i, v in zip(outputs, step.run([values[i] for i in inputs]), strict=True):
-                values[i] = v
+            given = [values[i] for i in inputs]
             for i in dropped:
                 values[i] = None
+            for i, v in zip(outputs, step.run(given), strict=True):
+                values[i] = None if i in dropped else v
         return [values[r.index] if isinstance(r, Number) else r for r in results]
 
     return call

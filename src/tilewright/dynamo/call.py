@@ -21,6 +21,7 @@ from ..runtime.arguments import solve
 from ..runtime.fastcall import GENERATED
 from ..runtime.outputs import is_recycled, recycler
 from ..runtime.session import FREE, Session
+from . import release
 from .fragment import COMPARED, Argument, Fetched, Fixed, Fragment, Laid, Result, Size, Slot, Source, ViewOf, contiguous
 
 Call = Callable[[list[Any]], list[Any]]
@@ -41,6 +42,8 @@ class Writer:
         self.scope: dict[str, Any] = {}
         plain = all(s.trusted and s.layout is not None for s in fragment.sources) and not self.names
         # the arguments are the graph's inputs, in order, as they are: their addresses are read in one go
+        self.parts = [] if self.on_gpu else release.parts(fragment, session)
+        fragment.released = frozenset(i for _, dropped in self.parts for i in dropped)
         self.together = plain and [s.arg for s in fragment.sources] == list(range(fragment.arity)) and fragment.arity > 2
 
     def arguments(self) -> None:
@@ -167,8 +170,16 @@ class Writer:
         add(f"w.io[:{count}] = ({', '.join(pointers)},)")
         key = self.key()
         add(f"if todo: check(w, {key})")
-        add(f"status = run({f'w.job({key})' if session.interface.symbols else 'w.fixed'})")
-        add("if status: settle(status, w)")
+        job = f"w.job({key})" if session.interface.symbols else "w.fixed"
+        if self.parts:
+            add("if type(args) is list: args.clear()")  # the list is the call's own
+            self.lines += [job] if session.interface.symbols else []
+        begin = 0
+        for end, dropped in self.parts or [(0, [])]:
+            add(f"status = run({f'w.part({begin}, {end})' if end else job})")
+            add("if status: settle(status, w)")
+            self.lines += [f"a{arg} = c{arg} = None" for arg in dropped]
+            begin = end
         if session.executable.error_launches:
             add(f"if {' or '.join(f'w.errors.item({4 * e})' for e in range(len(session.executable.error_launches)))}: fail(w)")
         add("if len(free) < most: give(w)")

@@ -159,6 +159,9 @@ def _training(whole: Callable[..., Any], forward: Traced, backward: Traced) -> C
     function = _function(forward.made.call, backward.made.call, count, (checked, free, sizes), taken, constant, m.unsafe_view_out_indices,
                          m.deterministic is False)
     apply = super(torch.autograd.Function, function).apply  # without the walk over arguments for functorch, which is asked here
+    fragment = steps[0].fragment
+    if fragment is not None and any(i >= total - count for i in fragment.released):
+        apply = _boxed(function, apply)
     transformed, grads = torch._C._are_functorch_transforms_active, torch.is_grad_enabled
 
     def run(*args: Any) -> Any:
@@ -204,11 +207,17 @@ def _function(forward: Callable[..., Any], backward: Callable[..., Any], count: 
                 raise RuntimeError(NESTED)
             if relaxed and strict():
                 raise RuntimeError(LOOSE)
+            box: list[Any] = []
+            if given and type(given[0]) is list:  # see `_boxed`
+                (box,) = given
+                given = tuple(box)
             for i in taken:
                 if type(given[i]) not in PLAIN:
                     raise RuntimeError(f"torch.compile: the gradient of result {i} is a {type(given[i]).__name__}; the graph was compiled "
                                        "for plain tensors")
             args = [*ctx.sizes, *ctx.saved_tensors, *ctx.loose, *(given if every else [given[i] for i in taken])]
+            given = ()
+            box.clear()
             ctx.maybe_clear_saved_tensors()
             if grads():
                 return Once.apply(backward, torch.empty(0, requires_grad=True), *args)  # type: ignore[no-untyped-call]
@@ -227,6 +236,24 @@ def _function(forward: Callable[..., Any], backward: Callable[..., Any], count: 
 
     _hide(CompiledFunction.backward.__code__)
     return CompiledFunction
+
+
+def _boxed(function: Any, apply: Callable[..., Any]) -> Callable[..., Any]:
+    """`apply` of a function whose backward pass gets its gradients in a list that alone holds them, so that it may drop them. The flag
+    stands while PyTorch makes the node: compiled autograd, which gives them one by one, refuses functions that have it."""
+    import torch
+
+    if not hasattr(torch.autograd.Function, "boxed_grads_call"):
+        return apply
+
+    def run(*args: Any) -> Any:
+        function.boxed_grads_call = True
+        try:
+            return apply(*args)
+        finally:
+            function.boxed_grads_call = False
+
+    return run
 
 
 def _hide(code: Any) -> None:

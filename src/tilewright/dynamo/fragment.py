@@ -123,6 +123,7 @@ class Fragment:
     # whose strides nobody guards: the shape and strides that the views count on
     seeded: bool = False  # the last graph input is a random seed
     device: str = "cpu"
+    released: frozenset[int] = frozenset()  # arguments whose memory may be nobody else's: the call lets go of each behind its last reader
 
     def shown(self) -> list[Symbol]:
         """Symbols of the shapes of arguments and results."""

@@ -288,8 +288,9 @@ class Rewriter:
             yield from self._match_all(patterns[1:], values[1:], first)
 
 
-def sort_nodes(graph: Graph) -> None:
-    """Put live nodes back into topological order, near their old positions; nodes that no output needs go, inputs stay."""
+def sort_nodes(graph: Graph, late: bool = False) -> None:
+    """Put live nodes back into topological order, near their old positions; nodes that no output needs go, inputs stay. `late`: each right
+    before the first that reads it, so that steps of a loop lie together with their results."""
     position = {n: i for i, n in enumerate(graph.nodes)}
     order: list[Node] = []
     state: dict[Node, int] = {}  # 1: operands are being placed, 2: placed
@@ -320,7 +321,7 @@ def sort_nodes(graph: Graph) -> None:
         if n not in needed:
             needed.add(n)
             todo.extend(v.node for v in n.operands)
-    for n in sorted(needed, key=position.__getitem__):
+    for n in (v.node for v in (*graph.inputs, *graph.outputs)) if late else sorted(needed, key=position.__getitem__):
         place(n)
     graph.nodes = order
 

@@ -10,10 +10,11 @@ from ..core.hashing import blake2b
 from ..core.natives import address
 from ..ir.layout import Layout
 from ..tile.builder import Ix, KernelBuilder, Tile, View
-from ..tile.ir import local_bytes
+from ..tile.ir import Var, local_bytes
 from ..tile.text import to_text
 from .launch import CLAIMED, Argument, Buffer, ErrorWord, Launch, Native, Pointer, Word
 
+LONG = 4096  # bytes along memory: shorter rows share lines with what is stored around them
 NEAR = (2, 3, 4, -1)  # strides that whole registers and shuffles serve better than single elements
 
 
@@ -37,6 +38,7 @@ class Call:
         self._arguments: list[Argument] = []
         self._reads: dict[Buffer, None] = {}
         self._writes: dict[Buffer, None] = {}
+        self._long: list[Var] = []
 
     def view(self, name: str, dtype: DType, buffer: Buffer, layout: Layout, *, write: bool = False, sizes: Shape | None = None,
              bake: Sequence[int] = ()) -> View:
@@ -57,7 +59,10 @@ class Call:
         self._arguments.append(Pointer(buffer, layout.offset * item, reach * item))
         self._arguments += [Word(s) for s, k in zip(layout.strides, known, strict=True) if k is None]
         (self._writes if write else self._reads)[buffer] = None
-        return self.b.view(name, dtype, known)
+        made = self.b.view(name, dtype, known)
+        if write and known and known[-1] == 1 and at_least(layout.shape[-1] * item, LONG):
+            self._long.append(made.var)
+        return made
 
     def word(self, name: str, value: Dim) -> Ix:
         """An index parameter with the value of a dim."""
@@ -98,4 +103,5 @@ class Call:
             note,
             streams,
             shared,
+            long_rows=tuple(self._long) if streams else (),
         )

@@ -10,7 +10,7 @@ from ..core.records import dataclass, field
 
 if TYPE_CHECKING:
     from ..ops.structure import ConstantData  # a loaded session runs without the op registry
-    from ..tile.ir import Kernel
+    from ..tile.ir import Kernel, Var
 
 # A state is an input and an output at once: it may be written. A window is another buffer's memory, seen from inside a loop.
 BufferKind = Literal["input", "output", "const", "temp", "state", "window"]
@@ -139,6 +139,7 @@ class Launch:
     sites: tuple[Site, ...] = ()  # places of a kernel that reports errors: word 1 of the block is the number of one of them
     apart: bool = False  # no other launch writes what it writes of a buffer: parts of a concatenation
     on_host: bool = False  # it has no code: the host computes it for a GPU (kernels/cuda/host.py)
+    long_rows: tuple[Var, ...] = ()  # views that a kernel which streams writes in long rows (kernels/past_caches.py)
 
     @property
     def ways(self) -> list[Launch | Variant]:
@@ -219,8 +220,8 @@ class Packed:
     kernels/quant/cuda/fragments.py.
     `taps`: weights [O, C, taps…] stored as [O, taps…, C] ([taps…, C, O] when `transposed`), C filled up with zeros to a multiple of
     `width`.
-    `folded`: weights [O, C, R, S] of few channels stored as [O, ceil(R/width), 8 ceil(S/8), width, words/width for C],
-    zero-filled.
+    `folded`: weights [O, C, (D,) R, S] of few channels stored as [O, ceil(R/width), S filled up to a multiple of `groups`, width,
+    words/width for C D], zero-filled.
     `filters`: weights [O, C/groups, taps…] (`transposed`: [C, O/groups, taps…], with reversed taps) stored as panels
     [groups, ceil(O/groups/width), K…, width], zero-filled; K is the window's axes in the order of kernels/conv/direct.py. With `words` > 1
     channels are innermost in K and that many of them stand side by side: [groups, panels, taps…, ceil(C/words), width, words].
@@ -231,7 +232,7 @@ class Packed:
     width: int = 0
     transposed: bool = False
     format: str = ""  # the format of the packed matrix behind `panels`
-    groups: int = 1  # groups of the convolution behind `filters`
+    groups: int = 1  # groups of the convolution behind `filters`, taps of a step behind `folded`
     words: int = 1  # elements of K that stand side by side
 
 

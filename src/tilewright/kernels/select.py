@@ -42,6 +42,7 @@ from .launch import Argument, Buffer, ConstBuffer, Item, Launch, Packed, Pointer
 from .matmul.dots import DotProducts
 from .matmul.matmul import MatmulTemplate
 from .matmul.vectors import VectorProducts
+from .past_caches import past_caches
 from .pointwise.complex import computed_in_place, part
 from .pointwise.concat_parts import computed_in_concat, layout_in
 from .pointwise.copies import ConcatTemplate, copy_launch
@@ -156,8 +157,8 @@ def stored_bytes(type_: TensorType, packed: Packed) -> Dim:
         out, channels, *kernel = type_.shape
         return product((out, *kernel)) * ceildiv(channels, packed.width) * packed.width * type_.dtype.itemsize
     if packed.form == "folded":
-        rows = type_.shape[2] if type_.ndim == 4 else 1
-        return type_.shape[0] * ceildiv(rows, packed.width) * ceildiv(type_.shape[-1], 8) * 8 * packed.words * type_.dtype.itemsize
+        rows, near = type_.shape[-2] if type_.ndim > 3 else 1, packed.groups
+        return type_.shape[0] * ceildiv(rows, packed.width) * ceildiv(type_.shape[-1], near) * near * packed.words * type_.dtype.itemsize
     if packed.form == "filters":
         c, per, _ = filter_sizes(type_.shape, packed)
         c = ceildiv(c, packed.words) * packed.words
@@ -377,7 +378,7 @@ class Selector:
         return Buffer(v.name, "temp", v.type.nbytes)
 
     def add(self, launch: Launch) -> None:
-        self.block.append(launch)
+        self.block.append(past_caches(launch, self.target) if self.target.kind == "cpu" else launch)
 
     # --- regions ------------------------------------------------------------------------------------------------------
     def _make_region(self, node: Node) -> Region:
@@ -420,8 +421,10 @@ class Selector:
         region = Region(node.name, probe.body, operands, results, node.place)
         if self.target.kind == "cuda" and template.matches(region, self.target) is not None and not any(map(_in_panels, operands)):
             template = self._template(region) or template  # operands do not lie as was expected
-        for launch in name_sites(self.memo.build(template, region), region):
-            self.add(launch)
+        launches = name_sites(self.memo.build(template, region), region)
+        apart = len(launches) == 1 and all(v in self.joined for v in node.values)  # whatever writes the rest of the concatenation
+        for launch in launches:
+            self.add(replace(launch, apart=True) if apart else launch)
         for v, r in zip(node.values, results, strict=True):
             self.places[v] = r
 

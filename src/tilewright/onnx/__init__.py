@@ -234,15 +234,16 @@ class InferenceSession:
         names = self._names
         if not isinstance(input_feed, Mapping):
             raise InputError(f"onnx: inputs are given by name, {{{names[0] if names else 'x'!r}: array}}, got {type(input_feed).__name__}")
-        for n in input_feed:
-            if n not in names:
-                self._check_input(n)
         try:
-            given = [input_feed[n] for n in names]
+            given = [x.numpy() if type(x := input_feed[n]) is OrtValue else x for n in names]
         except KeyError:
+            given = []
+        if len(input_feed) != len(names) or len(given) < len(names):
+            for n in input_feed:
+                self._check_input(n)
             missing = [n for n in names if n not in input_feed]
-            raise InputError(f"onnx: the inputs {', '.join(missing)} are missing; the model takes {', '.join(names)}") from None
-        result = self.session(*[x.numpy() if type(x) is OrtValue else x for x in given])
+            raise InputError(f"onnx: the inputs {', '.join(missing)} are missing; the model takes {', '.join(names)}")
+        result = self.session(*given)
         outs = list(result) if isinstance(result, tuple) else [result]
         if self._on_gpu:
             outs = [a if isinstance(a, list) else on_host(a) for a in outs]

@@ -18,7 +18,7 @@ from ..frontend.onnx.model import Frame, items_of, require_all
 from ..frontend.onnx.program import Program, Tensor, declared, input_names
 from ..ir.graph import Graph, Value, inline
 from ..ir.types import TensorType
-from ..passes.pipeline import recognised
+from ..passes.pipeline import recognized
 from ..runtime.session import Session
 from ..transform.promote import as_tracer
 from ..transform.trace import Leaf, current, is_array, leaf_of, trace
@@ -58,7 +58,7 @@ class _Function:
         graph.nodes.sort(key=lambda n: n.values[0] not in order)  # inputs first; the sort is stable
         if builder.context.seed is not None:
             raise UnsupportedError(f"onnx: {source.name} draws random numbers; from_onnx takes models that do not")
-        self.graph: Graph = recognised(graph)
+        self.graph: Graph = recognized(graph)
 
     def _lifted(self, builder: Builder, weights: Mapping[str, Any]) -> Callable[[str], Any]:
         """Weights become inputs of the graph when they are read."""

@@ -11,7 +11,7 @@ from ..core.dims import Dim, at_least, at_most
 from ..core.dtypes import DType
 from ..ir.graph import Graph, Value
 from ..ir.rewrite import Match, P, Rule, rule
-from .analyse import Forms
+from .analyze import Forms
 from .base import Log, Pass, hides, scalar
 from .forms import Choice, Linear, conjunction, number
 

@@ -1,8 +1,8 @@
 """Rewrite a graph to store its floats in another dtype: weights and intermediates, not the inputs and outputs a caller sees.
 
 Constants are cast once, inputs and outputs get a cast beside them. Arithmetic on small floats is done in f32 inside kernels as
-always; an op that has no small floats is computed in its own dtype, between casts. Not part of the pipeline: `tw.compile(dtype=...)` asks
-for it, before the other passes.
+always; an op that has no small floats is computed in its own dtype, between casts, and integers that pass through floats keep them. Not
+part of the pipeline: `tw.compile(dtype=...)` asks for it, before the other passes.
 """
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .. import ops as o
 from ..core.dtypes import ALL, DType
 from ..core.dtypes import dtype as dtype_named
 from ..core.errors import ConfigError, ParseError, ShapeError
-from ..ir.graph import Graph, Value
+from ..ir.graph import Graph, Node, Value
 from ..ir.types import TensorType
 from ..ops.base import Op
 from ..ops.structure import ConstantData
@@ -37,7 +37,7 @@ def float_dtype(name: Any) -> DType:
 
 def convert_dtype(graph: Graph, dtype: DType) -> Graph:
     """A copy of `graph` whose floats are `dtype`; its inputs and outputs keep their types."""
-    new, env, casts = Graph(graph.name), dict[Value, Value](), dict[ConstantData, ConstantData]()
+    new, env, casts, users = Graph(graph.name), dict[Value, Value](), dict[ConstantData, ConstantData](), graph.users()
     for node in graph.nodes:
         if isinstance(node.op, o.Input):
             value = new.input(node.types[0], node.name)
@@ -46,6 +46,9 @@ def convert_dtype(graph: Graph, dtype: DType) -> Graph:
             env[node.value] = new.constant(_constant(node.op.data, dtype, casts), node.name)
         else:
             operands = [env[v] for v in node.operands]
+            if _counts(node, users, graph):
+                env[node.value] = new.add(node.op, *operands, name=node.name, place=node.place).value
+                continue
             try:
                 made = new.add(_op(node.op, dtype), *operands, name=node.name, place=node.place)
             except ShapeError:  # Fourier transforms and factors of matrices, which have no small floats: in their own dtype
@@ -57,6 +60,13 @@ def convert_dtype(graph: Graph, dtype: DType) -> Graph:
     new.outputs = [_cast(env[v], v.dtype) if env[v].dtype != v.dtype else env[v] for v in graph.outputs]
     new.donated, new.call_symbols = dict(graph.donated), graph.call_symbols
     return new
+
+
+def _counts(node: Node, users: dict[Value, list[Node]], graph: Graph) -> bool:
+    """Whether a cast makes floats of integers that become integers again at once: counts, which small floats do not hold."""
+    if not isinstance(node.op, o.Cast) or node.operands[0].dtype.is_float or node.value in graph.outputs:
+        return False
+    return all(isinstance(n.op, o.Cast) and n.types[0].dtype.is_int for n in users[node.value])
 
 
 def _cast(value: Value, dtype: DType) -> Value:

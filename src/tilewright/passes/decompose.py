@@ -21,7 +21,7 @@ from .base import Log, Pass
 
 @dataclass(frozen=True)
 class Decompose(Pass):
-    """Before: any graph, everything recognised. After: no composite op without a template of its own (on the target) is left."""
+    """Before: any graph, everything recognized. After: no composite op without a template of its own (on the target) is left."""
 
     name: ClassVar[str] = "decompose"
     optional: ClassVar[bool] = False  # select has no kernel for what this removes

@@ -10,7 +10,7 @@ from ..core.dims import Dim, at_least, at_most
 from ..core.dtypes import DType
 from ..ir.graph import Graph, Node, Value
 from ..ir.rewrite import Match, P, Rule, Var, X, Y, rule
-from .analyse import Forms
+from .analyze import Forms
 from .base import Pass, constant
 from .forms import Linear, number
 

@@ -206,7 +206,7 @@ def narrow_chain(v: Value, inside: set[Node], regions: Regions) -> list[Node]:
 
 @dataclass(frozen=True)
 class Fuse(Pass):
-    """Before: canonical graph, everything recognised and merged.
+    """Before: canonical graph, everything recognized and merged.
     After: elementwise work next to a contraction, norm, softmax, reduction or gather is in a `Fused` region with it, the rest is in
     pointwise regions of one shape. A region has at most one anchor (an attention takes the ropes of its queries and keys
     with it where the target's kernel for that many rows rotates them; reductions of rows whose results go back along the rows are in one
@@ -219,6 +219,9 @@ class Fuse(Pass):
     name: ClassVar[str] = "fuse"
     rules: ClassVar[tuple[Rule, ...]] = (reshape_after_epilogue, reshape_of_reshape, gather_before_cast, gather_before_elementwise)
     max_ops: int = 24
+    chain: int = 24  # most ops of a pointwise region
+    most_reads: ClassVar[int] = 160  # values that a pointwise region of more ops than `max_ops` reads: each is a parameter of its kernel,
+    most_results: ClassVar[int] = 32  # and its results, which are all in registers before the first is stored
     quantizes: bool = True  # kernels of the target can round their results to quantized values
     rotated_rows: int | None = None  # most query rows of an attention whose kernel rotates queries and keys itself (None: any number)
     sweeps: bool = True  # kernels of the target take the result of a reduction back along its rows
@@ -230,7 +233,7 @@ class Fuse(Pass):
             spread_cheap(graph, log)
         spread_casts(graph, log)
         sort_nodes(graph)  # a region needs a result that somebody reads
-        regions = Regions(graph)
+        regions = Regions(graph, loose=not self.sweeps)
         order = list(graph.nodes)
         for wanted in ("epilogue", "prologue"):
             for n in order:
@@ -421,20 +424,29 @@ class Fuse(Pass):
         alone = all(len(regions.users[n.values[0]]) == 1 and n.values[0] not in regions.outputs and regions.free(n) for n in nodes[:-1])
         return nodes if gates and alone and regions.place(set(nodes)) is not None else [anchor]
 
+    def light(self, inside: set[Node], regions: Regions) -> bool:
+        """Whether a long pointwise region has few operands and results."""
+        reads = {v for n in inside for v in n.operands if v.node not in inside and not is_inner(v)}
+        return len(reads) <= self.most_reads and len(regions.exits(inside)) <= self.most_results
+
     def pointwise(self, first: Node, regions: Regions, log: Log) -> None:
         shape, region = first.types[0].shape, [first]
         inside = {first}
         grown = True
-        while grown and len(region) < self.max_ops:
+        while grown and len(region) < self.chain:
             grown = False
             near = [u for n in region for v in n.values for u in regions.users[v]]
             near += [v.node for n in [*region, *(u for u in near if isinstance(u.op, o.Complex))] for v in n.operands]  # both parts at once
-            for n in sorted(set(near) - inside, key=regions.position.__getitem__):
-                if is_elementwise(n) and regions.free(n) and n.types[0].shape == shape and regions.place(inside | {n}) is not None:
+            near = [n for n in set(near) - inside if is_elementwise(n) and regions.free(n) and n.types[0].shape == shape]
+            long = self.chain > self.max_ops  # what leaves fewest values for others comes first: a step with its results
+            for n in sorted(near, key=lambda n: (regions.more_exits(inside, n) if long else 0, regions.position[n])):
+                if regions.place(inside | {n}) is not None:
+                    if len(region) >= self.max_ops and not self.light({*inside, n}, regions):
+                        continue
                     region.append(n)
                     inside.add(n)
                     grown = True
-                    if len(region) >= self.max_ops:
+                    if long or len(region) >= self.chain:
                         break
         for v in [v for n in list(region) for v in n.operands if v.shape != shape]:  # what it broadcasts is widened where it is read
             chain = [n for n in narrow_chain(v, inside, regions) if n not in inside]

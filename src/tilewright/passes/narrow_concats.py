@@ -24,7 +24,7 @@ def narrow_before_concat(joined: Any, root: Any, m: Match) -> Value | None:
 
 @dataclass(frozen=True)
 class NarrowConcats(Pass):
-    """Before: everything is recognised. After: no concatenation of floats is only read by casts to one narrower dtype (autocast in front of
+    """Before: everything is recognized. After: no concatenation of floats is only read by casts to one narrower dtype (autocast in front of
     products): its parts are cast."""
 
     name: ClassVar[str] = "narrow-concats"

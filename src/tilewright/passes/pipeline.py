@@ -12,10 +12,11 @@ from .absorb_masks import AbsorbMasks
 from .absorb_matmul import AbsorbIntoMatmul
 from .base import Log, Pass
 from .cache_attention import CacheAttention
-from .canonicalise import Canonicalise
+from .canonicalize import Canonicalize
 from .control import SimplifyControl, map_bodies
 from .cse import Cse, Dce
 from .decompose import Decompose
+from .drop_ones import DropOnes
 from .fold_constants import FoldConstants, FoldTables
 from .fold_index import FoldIndex
 from .fuse import Fuse
@@ -28,10 +29,11 @@ from .narrow_concats import NarrowConcats
 from .order_scatters import OrderScatters
 from .patch_products import PatchProducts
 from .quantized_rows import QuantizedRows
-from .recognise import Recognise
+from .recognize import Recognize
 from .results_in_eights import ResultsInEights
 from .row_products import GateProducts, MergePacked, RowProducts
 from .save_logsumexp import SaveLogSumExp
+from .slice_first import SliceFirst
 from .winograd import Winograd
 
 
@@ -41,7 +43,7 @@ def pipeline(target: TargetSpec | None = None) -> tuple[Pass, ...]:
     winograd = target is not None and target.kind == "cpu" and load_config().winograd == "on"
     return (
         LowerComplex(),  # no other pass knows complex numbers
-        Canonicalise(),
+        Canonicalize(),
         Cse(),  # equal operands are one value, which patterns rely on
         SimplifyControl(),
         AbsorbIntoMatmul(),  # before folding, which would materialise transposed weights
@@ -52,7 +54,7 @@ def pipeline(target: TargetSpec | None = None) -> tuple[Pass, ...]:
         *([ResultsInEights()] if target is not None and target.cpu == "sm_90a" else []),  # before zeros beside weights fold
         FoldIndex(windows=not gpu),  # a GPU has a block program for elements at known places
         AbsorbMasks(),  # those of attention that came as one op
-        Recognise(),
+        Recognize(pixels=gpu),
         AbsorbMasks(),  # again, for attention that was spelled out
         *([SaveLogSumExp(target)] if gpu else []),  # while attention and its backward pass are both whole
         Decompose(target),  # what is left without a kernel of its own
@@ -62,7 +64,7 @@ def pipeline(target: TargetSpec | None = None) -> tuple[Pass, ...]:
         Cse(),  # layers share their tables
         FoldTables(),  # only now: masks wanted to see the iotas
         NarrowConcats(),  # ropes wanted to see concatenations; equal casts become one below
-        Canonicalise(),
+        Canonicalize(),
         Cse(kept=True),
         JoinSteps(),  # equal operands are one value
         LowerQuantized(gpu=gpu),  # may make matmuls
@@ -70,15 +72,16 @@ def pipeline(target: TargetSpec | None = None) -> tuple[Pass, ...]:
         MergeMatmuls(),
         *([SplitLongProducts(target.cores)] if gpu and target is not None else []),  # now that products are merged
         *([Winograd(target.has("amx-tile", "amx-bf16"), target.multiplies_pairs)] if target is not None and winograd else []),
-        Fuse(quantizes=not gpu, sweeps=not gpu, rotated_rows=1 if gpu else None),
+        *([SliceFirst(), DropOnes()] if gpu else []),
+        Fuse(quantizes=not gpu, sweeps=not gpu, rotated_rows=1 if gpu else None, chain=256 if gpu else Fuse.max_ops),
         Dce(),
         *([RowProducts(), Dce(), QuantizedRows(), Dce(), CacheAttention(), GateProducts(), Dce()] if gpu else []),  # what only regions show
     )
 
 
-def recognised(graph: Graph) -> Graph:
+def recognized(graph: Graph) -> Graph:
     """The graph of an imported module as derivatives want it: attention and norms that it spells out are composites."""
-    for step in (LowerComplex(), Canonicalise(), Cse(), AbsorbIntoMatmul(), FoldIndex(windows=False), AbsorbMasks(), Recognise(),
+    for step in (LowerComplex(), Canonicalize(), Cse(), AbsorbIntoMatmul(), FoldIndex(windows=False), AbsorbMasks(), Recognize(),
                  AbsorbMasks(), Dce()):
         graph = step.run(graph, Log())
     return graph

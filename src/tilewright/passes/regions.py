@@ -37,9 +37,15 @@ def is_inner(v: Value) -> bool:
     return isinstance(v.op, o.Positions) or (isinstance(v.op, o.Constant) and len(v.shape) == 0)
 
 
+VIEW = 1e-6  # positions between a view and its reader
+
+
 @dataclass
 class Regions:
+    """`loose`: views take the places that leave most room for regions, right behind what they are of or before their readers."""
+
     graph: Graph
+    loose: bool = False
     users: dict[Value, list[Node]] = field(init=False)
     outputs: set[Value] = field(init=False)
     position: dict[Node, float] = field(init=False)
@@ -49,6 +55,23 @@ class Regions:
         self.users = self.graph.users()
         self.outputs = set(self.graph.outputs)
         self.position = {n: float(i) for i, n in enumerate(self.graph.nodes)}
+        if self.loose:
+            self._move_views()
+
+    def _move_views(self) -> None:
+        early = set[Node]()
+        for n in self.graph.nodes:
+            if not n.op.traits.view or len(n.operands) != 1:
+                continue
+            source = n.operands[0].node
+            alone = not is_elementwise(source) and all(u.op.traits.view for v in source.values for u in self.users[v])
+            if source in early or source.op.traits.source or alone:
+                early.add(n)
+                self.position[n] = self.position[source]
+        for n in reversed(self.graph.nodes):
+            readers = [u for v in n.values for u in self.users[v]]
+            if n.op.traits.view and n not in early and readers and not any(map(is_elementwise, readers)):
+                self.position[n] = min(self.position[u] for u in readers) - VIEW
 
     def free(self, n: Node) -> bool:
         return n not in self.owner
@@ -60,6 +83,12 @@ class Regions:
     def exits(self, region: set[Node]) -> list[Value]:
         """Values of the region that something outside reads."""
         return [v for n in region for v in n.values if v in self.outputs or any(u not in region for u in self.users[v])]
+
+    def more_exits(self, region: set[Node], n: Node) -> int:
+        """By how many the values that something outside a region reads grow when a node joins it."""
+        own = sum(v in self.outputs or any(u not in region for u in self.users[v]) for v in n.values)
+        gone = [v for v in dict.fromkeys(n.operands) if v.node in region and v not in self.outputs]
+        return own - sum(all(u is n or u in region for u in self.users[v]) for v in gone)
 
     def place(self, region: set[Node]) -> float | None:
         """A position between what the region reads and what reads it, or None: fusing it would (or might) close a cycle."""

@@ -13,7 +13,7 @@ from .base import Log, Pass
 
 
 class SaveLogSumExp(Pass):
-    """Before: a graph with everything recognised. After: an `attention` whose backward pass follows it is an
+    """Before: a graph with everything recognized. After: an `attention` whose backward pass follows it is an
     `attention_saved`, and the backward pass reads its result and logsumexp; a backward pass that needs them and has no attention before it
     gets one. Only where the target has kernels for both."""
 

@@ -139,6 +139,13 @@ def is_long(item: Item) -> bool:
     return any(is_long(x) for part in parts(item) for x in part)
 
 
+def is_unbounded(item: Item) -> bool:
+    """Data alone ends a loop in it."""
+    if isinstance(item, Launch):
+        return False
+    return (isinstance(item, Loop) and item.count is None) or any(is_unbounded(x) for part in parts(item) for x in part)
+
+
 Span = tuple[int, int, bool, bool]  # lo, hi, write, on one thread
 Pending = dict[object, set[Span]]
 Parity = Mapping[Loop, int]

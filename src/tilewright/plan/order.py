@@ -1,11 +1,13 @@
 """The order of launches, where another one needs less memory: a function should not take more because of how it was written.
 
-Candidates are the order of the graph, a greedy one (of the launches that could run, the one that leaves the least memory alive) and a
-walk from the results that finishes one operand before it begins the next, the largest first. The order of the graph stays unless another
-one is clearly smaller, because neighbours in it tend to find each other's results in the caches.
+Candidates are the order of the graph, greedy ones (of the launches that could run, the one that leaves the least memory alive) and a
+walk from the results that finishes one operand before it begins the next, the largest first. One of the greedy ones moves a launch
+together with those that only prepare its operands (packing, transposes). The order of the graph stays unless another one is clearly
+smaller, because neighbours in it tend to find each other's results in the caches.
 """
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -37,20 +39,25 @@ def ordered(program: Program, symbols: Sequence[Symbol]) -> Program:
     items: list[Item] = program.block or list(program.launches)
     if not 2 < len(items) <= MOST:
         return program
-    env = {s.name: max(s.lo, min(s.hi, TYPICAL)) for s in symbols}
+    env = typical(symbols)
     sizes = {b: evaluate(b.nbytes, env) for b in program.temps}
     best, least = program, peak(program, env)
     if least < LEAST:
         return program
     steps = dependencies(items)
     wanted = min(CLEARLY * least, least - LEAST)
-    for way in (greedy, depth_first):
+    for way in (together, greedy, depth_first):
         order = way(steps, sizes)
         found = _arranged(program, [items[i] for i in order])
         size = peak(found, env)
         if size < wanted:
             best, wanted = found, size
     return best
+
+
+def typical(symbols: Sequence[Symbol]) -> dict[str, int]:
+    """Values of symbols, for comparing sizes."""
+    return {s.name: max(s.lo, min(s.hi, TYPICAL)) for s in symbols}
 
 
 def peak(program: Program, env: Mapping[str, int]) -> int:
@@ -88,6 +95,30 @@ def dependencies(items: Sequence[Item]) -> list[Step]:
         for k in before:
             steps[k].behind.add(i)
     return steps
+
+
+def together(steps: Sequence[Step], sizes: Mapping[Buffer, int]) -> list[int]:
+    """The greedy order of groups: a step, and those before it that serve it alone and leave more memory alive than they end. One of these
+    by itself looks cheap long before its result is wanted."""
+    users = Counter(b for s in steps for b in s.reads | s.writes)
+    leader = list(range(len(steps)))
+    for i, s in reversed(list(enumerate(steps))):
+        grown = sum(sizes[b] for b in s.writes) - sum(sizes[b] for b in s.reads if users[b] == 2)
+        if len(s.behind) == 1 and grown > 0:
+            leader[i] = leader[next(iter(s.behind))]
+    groups: dict[int, list[int]] = {}
+    for i, j in enumerate(leader):
+        groups.setdefault(j, []).append(i)
+    number = {j: k for k, j in enumerate(sorted(groups))}
+    joined = [Step(set(), set(), set(), set()) for _ in number]
+    for i, s in enumerate(steps):
+        mine = joined[number[leader[i]]]
+        mine.reads |= s.reads
+        mine.writes |= s.writes
+        mine.before |= {number[leader[k]] for k in s.before} - {number[leader[i]]}
+        mine.behind |= {number[leader[k]] for k in s.behind} - {number[leader[i]]}
+    members = [groups[j] for j in number]
+    return [i for k in greedy(joined, sizes) for i in members[k]]
 
 
 def greedy(steps: Sequence[Step], sizes: Mapping[Buffer, int]) -> list[int]:

@@ -11,13 +11,13 @@ from ..ir.graph import Graph, Node, Value
 from ..passes.absorb_conv import AbsorbIntoConv
 from ..passes.absorb_matmul import AbsorbIntoMatmul
 from ..passes.base import Log
-from ..passes.canonicalise import Canonicalise
+from ..passes.canonicalize import Canonicalize
 from ..passes.control import SimplifyControl
 from ..passes.cse import Cse, Dce
 from ..passes.dequantized import Array, constant
 from ..passes.fold_constants import FoldConstants
 from ..passes.lower_complex import LowerComplex
-from ..passes.recognise import Recognise
+from ..passes.recognize import Recognize
 
 MOST = 1 << 16  # terms of a sum: 255 · 127 times that many fit in 32 bits
 
@@ -40,8 +40,8 @@ class Layer:
 def normalised(graph: Graph) -> Graph:
     """A copy with batch norms folded into convolutions and everything that is known computed: its weights are final."""
     result, _ = graph.clone()
-    for p in (LowerComplex(), Canonicalise(), Cse(), SimplifyControl(), AbsorbIntoMatmul(), FoldConstants(), AbsorbIntoConv(), Recognise(),
-              Canonicalise(), Cse(), Dce()):
+    for p in (LowerComplex(), Canonicalize(), Cse(), SimplifyControl(), AbsorbIntoMatmul(), FoldConstants(), AbsorbIntoConv(), Recognize(),
+              Canonicalize(), Cse(), Dce()):
         result = p.run(result, Log())
     return result
 

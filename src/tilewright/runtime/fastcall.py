@@ -136,7 +136,8 @@ def generate(interface: Interface, framework: str, *, errors: int, result: str, 
         if framework == "torch":
             body.append(f"if type(x{i}) not in classes or x{i}.dtype is not D{i} or not x{i}.is_cpu: return slow(args, kwargs, out)")
             conj = f" or x{i}.is_conj()" if interface.inputs[i].dtype.kind == "c" else ""  # signs that are not in the memory
-            body.append(f"if not x{i}.is_contiguous() or x{i}.is_neg(){conj}: return slow(args, kwargs, out)")
+            body.append(f"if not x{i}.is_contiguous() or x{i}.is_neg(){conj} or x{i}.requires_grad and recorded(): "
+                        "return slow(args, kwargs, out)")
         else:
             body.append(f"if type(x{i}) is not ndarray or x{i}.dtype != D{i}: return slow(args, kwargs, out)")
             body.append(f"g{i} = x{i}.flags")

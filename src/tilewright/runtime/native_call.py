@@ -125,7 +125,8 @@ def native_call(interface: Interface, signature: Signature, pool: Pool, workspac
                "dispatching": around["dispatching"], "recording": around["recording"], "after": after}
     words = {"look": look, "device": torch_calls.seen(look, torch.empty(1))[0], "ins": len(interface.inputs), "outs": len(likes),
              "io": ctypes.addressof(workspace.io), "run": pool.library.address("tw_run"), "job": workspace.fixed,
-             "errors": workspace.errors.ctypes.data, "faults": faults, "busy": 0, "none": id(None)}
+             "errors": workspace.errors.ctypes.data, "faults": faults, "busy": 0, "none": id(None),
+             "requires_grad": torch_calls.getter("requires_grad")}
     tables = {"inputs": np.array(records, np.int64), "outputs": np.array([id(x) for x in likes], np.int64)}
     made: Callable[..., Any] = code.bound(words, objects, tables, (likes, workspace, pool))[0]
     return made

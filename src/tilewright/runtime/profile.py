@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from os import PathLike
+from threading import Timer
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from ..core.dims import evaluate
 from ..core.errors import InputError, UnsupportedError
 from ..core.files import write_file
+from ..plan.control import is_unbounded
 from .arguments import Bound, bind
 from .cost import LIMITS, Finding, lint
 from .native import layout as L
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from .executable import Instance
     from .session import Session
 
+LIMIT_S = 1.0  # of a run on zeros, where nothing but data ends a loop: on zeros it may not end
 BEATEN = 1.15  # a launch this much faster than its roofline says that the machine was busy when it was measured
 
 
@@ -114,13 +117,23 @@ def measure_bound(session: Session, bound: Bound, repeat: int, *, zeros: bool = 
     threads, count = int(job[L.JOB_THREADS]), len(instance.thunks)
     runs: list[Any] = []
     taken = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+    over = np.zeros(1, np.int64)
+    timer = Timer(LIMIT_S, over.fill, (1,)) if zeros and any(map(is_unbounded, executable.program.block)) else None
+    if timer is not None:
+        timer.start()
     for _ in range(repeat + 1):  # the first warms up
         ticks = np.zeros((count, threads, 2), np.int64)
         job[L.JOB_PROFILE] = ticks.ctypes.data
+        address = workspace.job(key)
+        if timer is not None:
+            job[L.JOB_CANCEL] = over.ctypes.data
         try:
-            status = session.pool.run(workspace.job(key))
+            status = session.pool.run(address)
         finally:
-            job[L.JOB_PROFILE] = 0
+            job[L.JOB_PROFILE] = job[L.JOB_CANCEL] = 0
+        if over[0]:  # what has run until then is what the report tells
+            runs = [ticks[executable.rows]] * 2
+            break
         if status:
             session.settle(status, workspace)
         if workspace.errors[:, 0].any():
@@ -128,6 +141,8 @@ def measure_bound(session: Session, bound: Bound, repeat: int, *, zeros: bool = 
                 session.fail(workspace)
             workspace.errors[:] = 0  # zeros may be bad data: a matrix of them is singular
         runs.append(ticks[executable.rows])
+    if timer is not None:
+        timer.cancel()
     session.give(workspace)
     preempted = (resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - taken) / (repeat + 1)
     per_us = session.pool.ticks_per_us

@@ -9,6 +9,7 @@ import atexit
 import os
 import sys
 import time
+import warnings
 from _thread import allocate_lock, get_ident
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -25,6 +26,7 @@ from ..core.errors import ExecutionError, InputError, ShapeError, UnsupportedErr
 from ..core.records import dataclass, field
 from ..core.signature import Signature
 from ..core.target_spec import TargetSpec
+from ..core.torch_context import unrecorded
 from ..core.validation import Level, validate
 from ..target.cpu.host import available_cores
 from .arguments import Bound, as_given, bind, is_tensor, numpy_to_tensor, tensor_to_numpy
@@ -126,6 +128,11 @@ class Compiled:
             bound = bind(interface.input_names, interface.inputs, leaves, env, interface.symbols, admit)
         except InputError as e:
             raise InputError(f"{e}{self._other_size(leaves)}") from None
+        wanting = unrecorded(leaves) if any(map(is_tensor, leaves)) else None
+        if wanting is not None:
+            name = interface.input_names[wanting]
+            warnings.warn(f"session: input {name!r} requires grad, and the results of a session have none: call it inside torch.no_grad(), "
+                          f"pass {name}.detach(), or train with torch.compile(model, backend='tilewright')", stacklevel=2)
         for name in bound.copied:
             self.copies[name] = self.copies.get(name, 0) + 1
         return bound

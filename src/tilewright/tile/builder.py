@@ -214,14 +214,15 @@ class KernelBuilder:
         dtype = bool_ if fn in ("isnan", "isinf") else x.dtype
         return Tile(self, self._emit(fn, [x.var], [TileType(x.shape, dtype)], short=short or None)[0])
 
-    def binary(self, fn: str, a: Tile | float, b: Tile | float) -> Tile:
+    def binary(self, fn: str, a: Tile | float, b: Tile | float, *, short: bool = False) -> Tile:
         like = a if isinstance(a, Tile) else b
         assert isinstance(like, Tile)
         x, y = self._lift(a, like), self._lift(b, like)
         if x.dtype is not y.dtype:
             raise CompileError(f"tile: {fn} needs one dtype, got {x.type} and {y.type}")
         contract = True if self._contract and x.dtype.is_float and fn in ("add", "sub", "mul") else None
-        return Tile(self, self._emit(fn, [x.var, y.var], [TileType(self.broadcast_shape(x.shape, y.shape), x.dtype)], contract=contract)[0])
+        out = TileType(self.broadcast_shape(x.shape, y.shape), x.dtype)
+        return Tile(self, self._emit(fn, [x.var, y.var], [out], contract=contract, short=short or None)[0])
 
     @contextmanager
     def contracting(self) -> Iterator[None]:

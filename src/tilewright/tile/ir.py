@@ -156,7 +156,7 @@ def local_bytes(kernel: Kernel) -> int:
 # The closed set of elementwise operations, by number of operands. Float unless said.
 UNARY = ("neg", "abs", "sign", "exp", "exp2", "expm1", "log", "log2", "log1p", "sqrt", "rsqrt", "sin", "cos", "tan", "tanh", "erf",
          "sigmoid", "floor", "ceil", "round", "trunc", "reciprocal", "not", "isnan", "isinf")
-SHORT = ("exp2", "sigmoid")  # f32, with the attribute `short`: 2^-17 is exact enough and results below 2^-126 may be 0
+SHORT = ("exp2", "sigmoid", "div")  # f32, with the attribute `short`: 2^-17 is exact enough and results below 2^-126 may be 0
 BINARY = ("add", "sub", "mul", "div", "max", "min", "pow", "rem", "floordiv", "and", "or", "xor", "shl", "shr", "mulhi")
 COMPARE = ("eq", "ne", "lt", "le", "gt", "ge")
 INDEX_BINARY = ("add", "sub", "mul", "floordiv", "mod", "min", "max", "shl", "shr", "and")

@@ -164,8 +164,9 @@ def _binary(i: Instr) -> list[Type]:
     if len(i.operands) != 2:
         operand_count(i, 2)
     if i.attrs:
-        only_attrs(i, *(("contract",) if i.op in ("add", "sub", "mul") else ()))
+        only_attrs(i, *(("contract",) if i.op in ("add", "sub", "mul") else ("short",) if i.op in SHORT else ()))
     a, b = tile_type(i.operands[0]), tile_type(i.operands[1])
+    need("short" not in i.attrs or a.dtype is f32, f"is short for f32 only, got {a}")
     if a.dtype is not b.dtype:
         broken(f"needs one dtype, got {a} and {b}")
     if i.op in _BITS and a.dtype.is_float:
@@ -395,7 +396,7 @@ def _load(i: Instr) -> list[Type]:
 
 
 def _store(i: Instr) -> list[Type]:
-    only_attrs(i, "axes", "limits", "order", "scope")
+    only_attrs(i, "axes", "limits", "order", "scope", "past")
     need(bool(i.operands), "needs a view and a tile")
     t = tile_type(i.operands[-1])
     v = _access(i, t.shape, 1)

@@ -152,35 +152,38 @@ def zeros(shape: Any, dtype: Any = None, *, device: Any = None) -> Array:
 @on_devices
 def ones(shape: Any, dtype: Any = None, *, device: Any = None) -> Array:
     """Ones."""
-    return full(shape, 1, FLOAT if dtype is None else dtype)  # type: ignore[no-any-return]
+    return full(_shape(shape, "ones"), 1, _dtype(dtype, FLOAT, "ones"))  # type: ignore[no-any-return]
+
+
+def _as(x: Any, shape: Any, dtype: Any, what: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    a = header(x, what)
+    return a.shape if shape is None else _shape(shape, what), _dtype(dtype, a.dtype, what)
 
 
 @_like
 def empty_like(x: Any, /, dtype: Any = None, *, shape: Any = None, device: Any = None) -> Array:
     """An Array of x's shape and dtype whose elements are not set."""
-    a = header(x, "empty_like")
-    return empty(a.shape if shape is None else shape, a.dtype if dtype is None else dtype, device=device)  # type: ignore[no-any-return]
+    return empty(*_as(x, shape, dtype, "empty_like"), device=device)  # type: ignore[no-any-return]
 
 
 @_like
 def zeros_like(x: Any, /, dtype: Any = None, *, shape: Any = None, device: Any = None) -> Array:
     """Zeros of x's shape and dtype."""
-    a = header(x, "zeros_like")
-    return zeros(a.shape if shape is None else shape, a.dtype if dtype is None else dtype, device=device)  # type: ignore[no-any-return]
+    return zeros(*_as(x, shape, dtype, "zeros_like"), device=device)  # type: ignore[no-any-return]
 
 
 @_like
 def ones_like(x: Any, /, dtype: Any = None, *, shape: Any = None, device: Any = None) -> Array:
     """Ones of x's shape and dtype."""
-    a = header(x, "ones_like")
-    return full(a.shape if shape is None else shape, 1, a.dtype if dtype is None else dtype, device=device)  # type: ignore[no-any-return]
+    size, kind = _as(x, shape, dtype, "ones_like")
+    return full(size, 1, kind, device=device)  # type: ignore[no-any-return]
 
 
 @_like
 def full_like(x: Any, /, fill_value: Any, dtype: Any = None, *, shape: Any = None, device: Any = None) -> Array:
     """One value everywhere, of x's shape and dtype."""
-    a = header(x, "full_like")
-    return full(a.shape if shape is None else shape, fill_value, a.dtype if dtype is None else dtype, device=device)  # type: ignore[no-any-return]
+    size, kind = _as(x, shape, dtype, "full_like")
+    return full(size, fill_value, kind, device=device)  # type: ignore[no-any-return]
 
 
 @on_devices

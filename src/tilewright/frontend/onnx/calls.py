@@ -20,7 +20,7 @@ from ...core.hashing import blake2b
 from ...runtime.archive.entry import Data, entry_bytes, read_entry
 from ...target.cpu.cache import CodeCache
 from . import store
-from .tables import HOST, IMPORTING, PREPARED, lookup, stepped
+from .tables import HOST, IMPORTING, STEADY, Env, HostStep, lookup, straight
 
 if TYPE_CHECKING:
     from ...runtime.session import Session
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from .program import Program, Stage
     from .session import Imported, SegmentedSession
 
-Env = dict[str, Any]
 Load = Callable[[str], "Session | None"]  # the session of a stored segment
 KEPT = 64  # calls of one model
 WORDS = 1 << 16  # strings of one constant that are stored
@@ -201,29 +200,30 @@ class StoredCalls:
         if self._imported.found is not None and not self._imported.found.stores:
             return self._imported.found(*args, **kwargs)
         names = self._names
-        env = dict(zip(names, args, strict=False))
+        given: Sequence[Any] = args
         if kwargs or len(args) != len(names):
-            env = {**env, **kwargs}
+            env = {**dict(zip(names, args, strict=False)), **kwargs}
             if len(args) + len(kwargs) != len(env) or set(env) != set(names):
                 return self._imported(*args, **kwargs)  # which says what is wrong
-            env = {n: env[n] for n in names}
-        found = self._ran(env)
+            given = [env[n] for n in names]
+        found = self._ran(given)
         if found is None:
             return self._imported(*args, **kwargs)
         return found[0] if len(found) == 1 and not isinstance(found[0], list) else tuple(found)
 
-    def _ran(self, env: Env) -> list[Any] | None:
-        kinds = tuple([(a.shape, a.dtype) if type(a) is np.ndarray else None for a in env.values()])
-        for n, a in env.items():
-            if type(a) is np.ndarray and a.dtype.kind in "US":
-                env[n] = a.astype(object)
+    def _ran(self, args: Sequence[Any]) -> list[Any] | None:
+        kinds = tuple([(a.shape, a.dtype) if type(a) is np.ndarray else None for a in args])
         call = self._calls.get(kinds)
-        if call is None and kinds not in self._calls and len(self._calls) < KEPT:
-            sizes = _sizes(env)
-            program = None if sizes is None else self._found(sizes)
-            call = self._calls[kinds] = None if program is None else _Call(program)
+        if call is None or call.texts:
+            texts = any(k is not None and k[1].kind in "US" for k in kinds)
+            if texts:
+                args = [a.astype(object) if type(a) is np.ndarray and a.dtype.kind in "US" else a for a in args]
+            if call is None and kinds not in self._calls and len(self._calls) < KEPT:
+                sizes = _sizes(dict(zip(self._names, args, strict=True)))
+                program = None if sizes is None else self._found(sizes)
+                call = self._calls[kinds] = None if program is None else _Call(program, self._names, texts)
         try:
-            return None if call is None else call(env)
+            return None if call is None else call(args)
         except (_Missing, InputError):  # the imported model knows whether there is something wrong with it
             return None
         except STRANGE as e:
@@ -275,11 +275,12 @@ class _Stage:
     inputs: list[str]
     gives: list[tuple[str, int]]
     known: Env
-    host: list[Callable[[Env], None]]
+    host: list[HostStep]
     reads: set[str]  # names that it or one after it needs
     needs: set[str]  # names whose elements decide which stage follows
     sized: list[str]  # what `sizes_of` makes for the stage that follows
     ends: bool
+    steady: bool  # types and sizes decide which stage follows
     next: list[tuple[list[tuple[str, Any, Any, Any]], list[int], _Stage]]
 
     def run(self, env: Env) -> None:
@@ -335,6 +336,14 @@ class _Program:
             stage.run(env)
         return [env[n] if n in env else self.fixed[n].copy() for n in self.outputs]
 
+    def path(self, env: Env) -> list[_Stage] | None:
+        """The stages of a call, where it can be told from types and sizes alone."""
+        found = [self.start]
+        while found[-1].steady and not found[-1].ends:
+            found[-1].run(env)
+            found.append(found[-1].following(env))
+        return found if found[-1].ends else None
+
 
 class _Step:
     """What a function of the host is given beside its inputs."""
@@ -380,6 +389,7 @@ class _Reader:
         s.sized = sorted({n for asks, _, _ in s.next for n, *_ in asks if n.endswith(SIZES)})
         s.needs = {n for asks, _, _ in s.next for n, _, _, elements in asks if elements is not None}
         s.needs |= {n.removesuffix(SIZES) for n in s.sized}
+        s.steady = not s.needs and all(lookup(HOST, *h["op"]) in STEADY for h in d["host"])
         for asks, _, after in s.next:
             s.reads |= {n.removesuffix(SIZES) for n, *_ in asks} | after.reads
         return s
@@ -387,26 +397,13 @@ class _Reader:
     def asked(self, n: str, kind: str, shape: list[int | None] | None, blob: int | None) -> tuple[str, Any, Any, Any]:
         return n, np.dtype(kind) if kind not in ("", "maps") else kind, shape, None if blob is None else bytes(self.blobs[blob])
 
-    def step(self, d: Data, reads: set[str]) -> Callable[[Env], None]:
+    def step(self, d: Data, reads: set[str]) -> HostStep:
         from . import host_flow, host_ml, host_sizes, host_strings  # noqa: F401  fill the table
 
-        (domain, op, version), inputs, title = d["op"], d["inputs"], d["title"]
-        fn = lookup(HOST, domain, op, version)
-        if fn is None:
-            raise InputError(f"onnx: the op {op!r} of a stored call is not there")
+        inputs, outputs = d["inputs"], tuple(d["outputs"])
         fixed, attrs = {n: self.array(a) for n, a in d["fixed"].items()}, {k: self.attribute(v, reads) for k, v in d["attrs"].items()}
-        outputs = tuple(d["outputs"])
         reads.update(inputs)
-        ready = stepped(title, partial(fn, **attrs), ())[0] if fn in PREPARED else None
-
-        def run(env: Env) -> None:
-            given = [(env[n] if n in env else fixed[n]) if n else None for n in inputs]
-            results = stepped(title, ready or partial(fn, _Step(outputs, version, env), **attrs), given)
-            for n, value in zip(outputs, results, strict=False):
-                if n:
-                    env[n] = value
-
-        return run
+        return HostStep(d["op"], d["title"], attrs, [(n, fixed.get(n)) for n in inputs], outputs, partial(_Step, outputs, d["op"][2]))
 
     def attribute(self, value: Any, reads: set[str]) -> Any:
         if not isinstance(value, dict):
@@ -423,14 +420,21 @@ class _Call:
     """The stages of calls with arguments of the same types and sizes. Those that scalars alone decide (a choice by a sampling rate or a
     flag) run once for each value."""
 
-    def __init__(self, program: _Program) -> None:
-        self._program = program
+    def __init__(self, program: _Program, names: Sequence[str], texts: bool) -> None:
+        self._program, self._names, self.texts = program, names, texts  # texts: some arguments are strings of NumPy's own types
+        self._straight: Callable[..., list[Any]] | None = None
         self._few: tuple[list[str], int] | None = None
         self._begun: dict[Any, tuple[Env, _Stage]] = {}
 
-    def __call__(self, env: Env) -> list[Any]:
+    def __call__(self, args: Sequence[Any]) -> list[Any]:
+        if self._straight is not None:
+            return self._straight(*args)
+        env = dict(zip(self._names, args, strict=True))
         if self._few is None:
             self._few = self._find_few(env)
+            if path := self._program.path(dict(env)):
+                parts = [(s.session, s.inputs, s.gives, s.known, s.host) for s in path]
+                self._straight = straight(self._names, parts, [(n, self._program.fixed.get(n)) for n in self._program.outputs])
         few, at = self._few
         if not at:
             return self._program.run(env)

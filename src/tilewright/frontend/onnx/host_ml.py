@@ -1,31 +1,29 @@
 """ai.onnx.ml on the host: labels and categories that are strings, maps, and many keys."""
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from ...core.errors import FormatError
-from .host_strings import texts, words
+from .host_strings import text_of, texts, words
 from .tables import MICROSOFT, ML, host, prepared
 
 
-def _codes(table: Any) -> Any:
-    """A function of an array of strings: the places of its elements in a table of distinct ones, of a single one a number; None where one
-    is not there."""
-    place = {k: i for i, k in enumerate(table)}.__getitem__
+class _Table(dict[Any, Any]):
+    """Values by key. In a table of strings another object is looked up as its text; what is not there has the value `other`."""
 
-    def find(a: Any) -> Any:
-        if a.dtype.kind != "O":
-            return None
-        try:
-            if a.size == 1:
-                return place(a.item())
-            return np.fromiter(map(place, a.reshape(-1).tolist()), np.intp, a.size)
-        except (KeyError, TypeError):
-            return None
+    def __init__(self, pairs: Iterable[tuple[Any, Any]], other: Any) -> None:
+        super().__init__(pairs)
+        self.other = other
+        self.strings = any(isinstance(k, str) for k in self)
+        self.nan = next((v for k, v in self.items() if isinstance(k, float) and np.isnan(k)), other)
 
-    return find
+    def __missing__(self, key: Any) -> Any:
+        if self.strings and type(key) is not str:
+            return self[text_of(key)]
+        return self.other if key == key else self.nan
 
 
 def mapping(attrs: dict[str, Any]) -> tuple[list[Any], list[Any]]:
@@ -43,8 +41,6 @@ def mapping(attrs: dict[str, Any]) -> tuple[list[Any], list[Any]]:
 @prepared("LabelEncoder", domain=ML, since=2)
 def label_encoder(**attrs: Any) -> Any:
     keys, values = mapping(attrs)
-    table = dict(reversed(list(zip(keys, values, strict=True))))
-    nan = next((v for k, v in table.items() if isinstance(k, float) and np.isnan(k)), None)
     tensor, default = attrs.get("values_tensor"), attrs.get("default_tensor")
     if attrs.get("values_strings") is not None or (tensor is not None and np.asarray(tensor).dtype.kind in "OUS"):
         kind, fallback = np.dtype(object), attrs.get("default_string", "_Unused")
@@ -56,22 +52,15 @@ def label_encoder(**attrs: Any) -> Any:
         kind, fallback = np.dtype(np.float32), attrs.get("default_float", -0.0)
     if default is not None:
         fallback = np.asarray(default).reshape(-1).tolist()[0]
-    get, codes = table.get, _codes(table)
-    found_at = np.empty(len(table), kind)
-    found_at[:] = list(table.values())
+    get = _Table(reversed(list(zip(keys, values, strict=True))), fallback).__getitem__
 
     def run(x: Any) -> Any:
-        a = np.asarray(x)
-        if (at := codes(a)) is not None:
-            return (np.array(found_at[at], kind) if type(at) is int else found_at[at]).reshape(a.shape)
-        flat = words(a) if a.dtype.kind in "OUS" else a.reshape(-1).tolist()
-        if nan is None:
-            found = [get(v, fallback) for v in flat]
-        else:
-            found = [get(v, fallback) if v == v else nan for v in flat]
-        out = np.empty(len(flat), kind)
-        out[:] = found
-        return out.reshape(a.shape)
+        found = map(get, x.reshape(-1).tolist())
+        if kind.kind != "O":
+            return np.fromiter(found, kind, x.size).reshape(x.shape)
+        out = np.empty(x.size, kind)
+        out[:] = list(found)
+        return out.reshape(x.shape)
 
     return run
 
@@ -98,22 +87,15 @@ def category_mapper(step: Any, x: Any, *, cats_int64s: Any, cats_strings: Any, d
 
 
 @prepared("OneHotEncoder", domain=ML)
-def one_hot_encoder(*, cats_int64s: Any = None, cats_strings: Any = None, zeros: int = 1) -> Any:
-    kinds = list(cats_strings if cats_strings is not None else cats_int64s)
-    number = {k: i for i, k in reversed(list(enumerate(kinds)))}
-    eye = np.concatenate([np.eye(len(kinds), dtype=np.float32), np.zeros((1, len(kinds)), np.float32)])
-    get, none = number.get, len(kinds)
-    codes = _codes(kinds if cats_strings is not None and len(number) == none else ())
+def one_hot_encoder(*, cats_strings: Any, zeros: int = 1, **_: Any) -> Any:
+    none, eye = len(cats_strings), np.eye(len(cats_strings) + 1, len(cats_strings), dtype=np.float32)
+    place = label_encoder(keys_strings=cats_strings, values_int64s=range(none), default_int64=none)
 
     def run(x: Any) -> Any:
-        a = np.asarray(x)
-        if (known := codes(a)) is not None:
-            return (eye[known].copy() if type(known) is int else eye[known]).reshape(*a.shape, none)
-        flat = words(a) if cats_strings is not None else a.astype(np.int64).reshape(-1).tolist()
-        at = [get(v, none) for v in flat]
-        if not zeros and none in at:
-            raise ValueError(f"{flat[at.index(none)]!r} is none of its categories")
-        return eye[at].reshape(*a.shape, none) if flat else np.zeros((*a.shape, none), np.float32)
+        at = place(x)
+        if not zeros and (at == none).any():
+            raise ValueError(f"{x[at == none][0]!r} is none of its categories")
+        return eye[at]
 
     return run
 

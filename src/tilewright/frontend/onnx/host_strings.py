@@ -23,7 +23,12 @@ def words(a: Any) -> list[str]:
     flat = a.reshape(-1).tolist()
     if set(map(type, flat)) <= {str}:
         return flat  # type: ignore[no-any-return]
-    return [v.decode("utf-8", "surrogateescape") if isinstance(v, bytes) else str(v) for v in flat]
+    return [text_of(v) for v in flat]
+
+
+def text_of(v: Any) -> str:
+    """An element of an array of strings as str."""
+    return v.decode("utf-8", "surrogateescape") if isinstance(v, bytes) else str(v)
 
 
 def _each(fn: Any, *arrays: Any) -> Any:
@@ -55,7 +60,7 @@ def regex_full_match(step: Any, x: Any, *, pattern: str) -> Any:
     return _each(lambda s: compiled.fullmatch(s) is not None, texts(x)).astype(bool)
 
 
-@prepared("Tokenizer", domain="com.microsoft")
+@prepared("Tokenizer", domain="com.microsoft", steady=False)
 def tokenizer(*, mark: int, mincharnum: int, pad_value: str, separators: Any = None, tokenexp: str | None = None) -> Any:
     """Strings [C] or [N, C] cut into words [..., most], the short ones dropped; `mark` puts the two control characters around each row."""
     try:
@@ -156,7 +161,6 @@ def _reshaped(step: Any, x: Any, shape: Any, *, allowzero: int = 0) -> Any:
 rows({
     "StringConcat": lambda step, x, y: _each(lambda a, b: a + b, texts(x), texts(y)),
     "Equal": lambda step, x, y: _each(lambda a, b: a == b, texts(x), texts(y)).astype(bool),
-    "Identity": lambda step, x: x,
     "Constant": lambda step, *, value=None, value_string=None, value_strings=None:
         np.array(value_string if value_strings is None else value_strings, object) if value is None else value,
     # Ops that only move elements, for strings.
@@ -206,6 +210,11 @@ def moved(step: Any, *inputs: Any, **attrs: Any) -> Any:
         return [strings(x) for x in b] if isinstance(b, list) else every[builder.context.contents.weights(b)]
 
     return tuple(strings(builder.scope.get(name)) for name in step.outputs if name)
+
+
+@prepared("Identity")
+def identity() -> Any:
+    return lambda x: x
 
 
 @prepared("Gather")

@@ -21,7 +21,7 @@ from .elements import Elem, elem_of
 from .load import Source, onnx_library
 from .model import Frame, Item, Sub, expanded, function_body, inlined, items_of, schema_of
 from .registry import Context, NeedsData, NeedsHost, Unequal
-from .tables import HOST, TABLE, lookup
+from .tables import HOST, TABLE, HostStep, lookup
 
 MOVES = frozenset(("Cast", "Concat", "Flatten", "Gather", "Pad", "Reshape", "Slice", "Split", "Squeeze", "Tile", "Unsqueeze"))
 
@@ -59,8 +59,7 @@ class Blocked:
     item: Item
     why: str
     needs: tuple[str, ...] = ()
-    run: Callable[..., Any] | None = None  # the result for its inputs, where the importer knows it
-    go: Callable[[dict[str, Any]], None] | None = None  # its run over values by name, once it has run
+    go: HostStep | None = None  # once it has run
 
 
 Binding = Any  # Value | list | Nothing | Pending | Strings

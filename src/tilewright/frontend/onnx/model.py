@@ -7,7 +7,7 @@ from typing import Any
 
 from ...core.errors import FormatError, UnsupportedError
 from .load import Source, onnx_library
-from .tables import HOST, TABLE, lookup
+from .tables import HOST, ML, TABLE, lookup
 
 MOST_NODES, REPEATED = 10_000, 100  # nodes that functions may expand to: so many, and so many for each node that a file has
 DEEPEST = 32  # functions in functions
@@ -78,7 +78,19 @@ def free_names(graph: Any) -> set[str]:
 
 
 def items_of(source: Source, nodes: Sequence[Any], frame: Frame) -> list[Item]:
-    return [x for i, n in enumerate(sorted_nodes(nodes, source.name)) for x in _without_constants(_item(source, n, frame, i))]
+    return [x for i, n in enumerate(sorted_nodes(nodes, source.name)) for x in _without_constants(_item(source, n, frame, i))
+            for x in by_places(x)]
+
+
+def by_places(item: Item) -> list[Item]:
+    """A one-hot code of strings as that of their places: the host finds these, the rest is compiled."""
+    names = item.attrs.get("cats_strings")
+    if (item.domain, item.op_type) != (ML, "OneHotEncoder") or not names or not item.attrs.get("zeros", 1):
+        return [item]
+    at, every = f"{item.outputs[0]}#at", list(range(len(names)))
+    places = {"keys_strings": names, "values_int64s": every, "default_int64": len(names)}
+    return [Item(item.proto, ML, "LabelEncoder", item.name, item.inputs, (at,), places, 2, item.frame),
+            Item(item.proto, ML, "OneHotEncoder", item.name, (at,), item.outputs, {"cats_int64s": every}, item.version, item.frame)]
 
 
 def _without_constants(item: Item) -> list[Item]:

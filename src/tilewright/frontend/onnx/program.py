@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ...core.dims import Dim, Expr, Symbol, substitute, sym
-from ...core.errors import ExecutionError, FormatError, TilewrightError
+from ...core.errors import FormatError, TilewrightError
 from ...core.seeds import draw_seed
 from ...ir.graph import Graph, Value
 from ...ir.types import TensorType
@@ -27,7 +27,7 @@ from .host_flow import Callee, Gives
 from .importer import Blocked, Builder, Nothing, Pending, Strings, constants_of
 from .load import Source, on_host
 from .model import Frame, Item, items_of
-from .tables import HOST, PREPARED, UNLIKE, lookup, stepped
+from .tables import HOST, STEADY, HostStep, lookup, straight
 
 SMALL = 4096  # elements of a value that the next plan takes as a constant
 KEPT = 64  # plans of one place in the program
@@ -127,6 +127,11 @@ class Stage:
     plain: bool = False  # elements that the plan needs are no symbols; they did not work out here
     exact: bool = False  # symbols did not work out here: every set of sizes has its own plan
 
+    @property
+    def steady(self) -> bool:
+        """Whether types and sizes of a call's inputs decide what follows."""
+        return not self.needs and all(map(is_steady, self.host))
+
 
 class Program:
     """The nodes of one graph (of the model, or of a body that the host runs)."""
@@ -169,6 +174,11 @@ class Program:
         finally:
             self.stuck = builder.stuck
         ready = [b for b in builder.left if isinstance(b, Blocked) and not b.needs]
+        early = all(is_steady(b) and all(n in specs or n in self.constants for n in b.item.reads) for b in ready)
+        if ready and early and not any(isinstance(b, Blocked) and b.needs for b in builder.left):  # what is compiled can come after
+            done = {id(b.item) for b in ready}
+            rest = [i for i in items if id(i) not in done]
+            return Stage(None, ready, rest, set(), {}, why=["what follows takes what they give"]), builder
         rest = [b.item if isinstance(b, Blocked) else b for b in builder.left if b not in ready]
         wanted = {n for i in (*(b.item for b in ready), *rest) for n in i.reads} | set(self.outputs)
         stage = Stage(None, ready, rest, {n for b in builder.left if isinstance(b, Blocked) for n in b.needs}, {})
@@ -250,6 +260,17 @@ class Program:
                 break
             stage = self._following(stage, env)
         return [env[n] if n in env else np.array(self._output(n, env)) for n in self.outputs]
+
+    def straight(self, names: Sequence[str], stages: list[Stage]) -> Callable[..., list[Any]] | None:
+        """The same for arguments of the types and sizes of a call that went through these stages, where types and sizes decide them."""
+        if not all(s.steady for s in stages[:-1]) or any(s.segment is not None and s.segment.plain is None for s in stages):
+            return None
+        parts = []
+        for s in stages:
+            g = s.segment
+            segment = (None, (), ()) if g is None else (g.session, g.plain or (), g.outputs)
+            parts.append((*segment, s.known, [b.go for b in s.host if b.go is not None]))
+        return straight(names, parts, [(n, self.constants.get(n)) for n in self.outputs])
 
     def _run_stage(self, stage: Stage, env: dict[str, Any]) -> None:
         if stage.segment is not None:
@@ -431,44 +452,11 @@ class Program:
             dims.append(renamed[d])
         return Tensor(TensorType(e.held, tuple(dims)), e)
 
-    def _going(self, blocked: Blocked, env: dict[str, Any]) -> Callable[[dict[str, Any]], None]:
-        """A node of the host as a function of the values by name. What is a constant at its first run is one at each."""
-        item, run, outputs = blocked.item, blocked.run, blocked.item.outputs
-        title = item.title
-        if run is None:
-            fn = lookup(HOST, item.domain, item.op_type, item.version)
-            assert fn is not None
-            if fn in PREPARED:
-                (run,) = stepped(title, partial(fn, **item.attrs), ())
-            else:  # a step that is given the values of its call
-                inner = partial(fn, **item.attrs)
-                names = item.inputs
-
-                def given(env: dict[str, Any]) -> None:
-                    step = partial(inner, Step(self, item, env))
-                    results = stepped(title, step, [self._output(n, env) if n else None for n in names])
-                    env.update((n, v) for n, v in zip(outputs, results, strict=False) if n)
-
-                return given
-        assert run is not None
-        fixed = {n: self._output(n, env) for n in item.inputs if n and n not in env}
-        sources, alone = [(n, fixed.get(n)) for n in item.inputs], outputs[0] if len(outputs) == 1 else ""
-
-        def go(env: dict[str, Any]) -> None:
-            get = env.get
-            given = [get(n, v) for n, v in sources]
-            try:
-                made = run(*given)
-            except TilewrightError:
-                raise
-            except UNLIKE as e:
-                raise ExecutionError(f"onnx: node {title}: {e}") from None
-            if alone and type(made) is not tuple:
-                env[alone] = made
-            else:
-                env.update((n, v) for n, v in zip(outputs, made if isinstance(made, tuple) else (made,), strict=False) if n)
-
-        return go
+    def _going(self, blocked: Blocked, env: dict[str, Any]) -> HostStep:
+        """A node of the host. What is a constant at its first run is one at each."""
+        item = blocked.item
+        sources = [(n, None if not n or n in env else self._output(n, env)) for n in item.inputs]
+        return HostStep((item.domain, item.op_type, item.version), item.title, item.attrs, sources, item.outputs, partial(Step, self, item))
 
 
 @dataclass
@@ -508,6 +496,10 @@ class Step:
             return program.run(env)
 
         return Callee(call, program.gives)
+
+
+def is_steady(blocked: Blocked) -> bool:
+    return lookup(HOST, blocked.item.domain, blocked.item.op_type, blocked.item.version) in STEADY
 
 
 def trimmed(graph: Graph, places: list[Any]) -> list[Any]:

@@ -151,6 +151,7 @@ class SegmentedSession:
     def __init__(self, imported: Imported, key: str | None = None) -> None:
         self._imported, self._key = imported, key  # under which calls are stored
         self._stored: set[Any] = set()  # ids of the stages of stored calls
+        self._straight: dict[Any, Any] = {}  # by types and sizes of arguments which decide the stages of a call: the call
         self._calls = 0
         self._program, self._names = imported.program, imported.names
         self._source = imported.source
@@ -166,13 +167,19 @@ class SegmentedSession:
         names = self._names
         if len(args) != len(names) or kwargs:
             args = self._ordered(args, kwargs)
+        kinds = tuple([(v.dtype, v.shape) if type(v) is np.ndarray else None for v in args])
+        if (straight := self._straight.get(kinds)) is not None:
+            return self._ran(straight, args)
         fine = self._fine
         env = {n: v if type(v) is np.ndarray and (n, v.dtype, v.shape) in fine else self._taken(n, v)
                for n, v in zip(names, args, strict=True)}
-        if self._key is None:  # nothing of it will be stored
-            return self._ran(env, [] if self._program.start.rest else None)
         given, stages = dict(env), list[Stage]()
-        out = self._ran(env, stages)
+        out = self._ran(self._program_run, (env, stages))
+        if kinds not in self._straight and len(self._straight) < FINE and None not in kinds:
+            same = all(given[n] is v for n, v in zip(names, args, strict=True))
+            self._straight[kinds] = self._program.straight(names, stages) if same else None
+        if self._key is None:  # nothing of it will be stored
+            return out
         if (last := id(stages[-1])) not in self._stored:
             self._stored.add(last)
             save_call(self._key, self._imported, given, stages)
@@ -201,16 +208,21 @@ class SegmentedSession:
         """Whether calls may be found in the cache by the next process."""
         return self._key is not None
 
-    def _ran(self, env: dict[str, Any], stages: list[Stage] | None) -> Any:
+    def _program_run(self, env: dict[str, Any], stages: list[Stage]) -> list[Any]:
         given = {} if self._program.start.rest else dict(env)
         try:
-            try:
-                out = self._program.run(env, stages)
-            except InputError:
-                if not given:
-                    raise
-                self._program.forget()  # the one segment does not serve these sizes: from here on calls say theirs
-                out = self._program.run(given, stages)
+            return self._program.run(env, stages)
+        except InputError:
+            if not given:
+                raise
+            self._program.forget()  # the one segment does not serve these sizes: from here on calls say theirs
+            self._straight.clear()
+            stages.clear()
+            return self._program.run(given, stages)
+
+    def _ran(self, call: Callable[..., list[Any]], args: Sequence[Any]) -> Any:
+        try:
+            out = call(*args)
         except STRANGE as e:
             raise FormatError(f"onnx: {self.name} is not as the standard has it: {type(e).__name__}: {e}") from e
         return out[0] if len(out) == 1 and not isinstance(out[0], list) else tuple(out)

@@ -164,7 +164,8 @@ def load(key: str, source: Source, target: TargetSpec, graph: Callable[[], Graph
         session, assumed = _session(memoryview(data), source, target, graph, level, threads)
     except (TilewrightError, *STRANGE, OSError, struct.error):
         return None  # written by something else, or files have changed: compiled again and overwritten
-    session.otherwise = OtherSizes(otherwise, session, assumed) if otherwise is not None and session.interface.symbols else None
+    if otherwise is not None and (session.interface.symbols or assumed):
+        session.otherwise = OtherSizes(otherwise, session, assumed)
     return session
 
 

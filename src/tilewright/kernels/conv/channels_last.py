@@ -74,7 +74,7 @@ def channels_last_layouts(graph: Graph, target: TargetSpec) -> dict[Value, Layou
                          for v in node.values)  # fmt: skip
         elif mine:
             found.update((v, channels_last(v.shape)) for v in node.values if len(v.shape) >= 3)
-        elif target.kind != "cuda" and all(n.op.traits.reduction for n in anchors):  # what a region keeps beside a sum lies as its operand
+        elif all(n.op.traits.reduction for n in anchors):  # what a region keeps beside a sum lies as its operand
             same = {u.shape for u in node.operands if len(u.shape) > 3 and _lies_last(u, found)}
             found.update((v, channels_last(v.shape)) for v in node.values if v.shape in same)
     return found

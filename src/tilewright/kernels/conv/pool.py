@@ -19,17 +19,19 @@ from ...core.target_spec import TargetSpec
 from ...ir.graph import Graph
 from ...ir.layout import Layout
 from ...ir.types import TensorType
+from ...ops import functions as F
 from ...ops.rows.pooling import AvgPool as AvgPoolOp
 from ...ops.rows.pooling import MaxPool as MaxPoolOp
 from ...ops.rows.pooling import MaxPoolBackward
 from ...ops.rows.pooling import MaxPoolIndices as MaxPoolIndicesOp
 from ...ops.rows.pooling import Pool as PoolOp
+from ...ops.sources import Positions
 from ...tile.builder import Ix, KernelBuilder, Tile
 from ...tile.ir import identity
 from ..call import Call
 from ..launch import Buffer, Launch
 from ..pointwise.copies import copy_launch, fill_launch
-from ..pointwise.pointwise import unravel
+from ..pointwise.pointwise import Pointwise, unravel
 from ..region import Operand, Region, narrow, widen
 from ..template import Template, region_bytes, region_flops
 from .channels_last import channels_last
@@ -285,6 +287,27 @@ class PoolKernel:
         return self._taps(at, first, limit, start, step)
 
 
+def _named_elements(region: Region, given: list[Operand], y: Operand, kernel: tuple[int, ...], target: TargetSpec) -> list[Launch]:
+    """The backward pass of max pooling whose windows tile the plane: each element's cotangent is its window's, if that names its place."""
+    n = len(kernel)
+    lead, out = given[0].type.shape[:-n], given[0].type.shape[-n:]
+    wide = (*lead, *(d for o, k in zip(out, kernel, strict=True) for d in (o, k)))
+
+    def apart(layout: Layout) -> Layout:
+        steps = [(s, 0) for s in layout.strides[-n:]]
+        return Layout(wide, (*layout.strides[:-n], *(s for pair in steps for s in pair)), layout.offset)
+
+    body = Graph("named")
+    g, named = (body.input(x.type.with_shape(wide), name) for x, name in zip(given, "gi", strict=True))
+    places = body.add(Positions(shape=wide[len(lead) :], dtype=named.dtype)).value
+    mine = F.equal(named, F.expand(places, wide))
+    body.outputs = [F.where(mine, g, F.full(body, wide, 0, g.dtype))]
+    steps = [(s * k, s) for s, k in zip(y.layout.strides[-n:], kernel, strict=True)]
+    there = Layout(wide, (*y.layout.strides[:-n], *(s for pair in steps for s in pair)), y.layout.offset)
+    operands = [Operand(x.type.with_shape(wide), x.buffer, apart(x.layout)) for x in given]
+    return Pointwise().build(Region(region.name, body, operands, [Operand(y.type.with_shape(wide), y.buffer, there)], region.place), target)
+
+
 class MaxPoolBackwardTemplate(Template):
     """The backward pass of max pooling, channels along registers: every element looks which of the windows around it name its place, and
     adds their cotangents in order. A program computes a line of elements; zero-sized results run none."""
@@ -295,6 +318,11 @@ class MaxPoolBackwardTemplate(Template):
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         op, y = region.op(MaxPoolBackward), region.results[0]
         n, launches, both = len(op.kernel), list[Launch](), []
+        given = [region.given(v) for v in region.node.operands]
+        tiled = op.kernel == op.stride and set(op.dilation) == {1} and not any(map(any, op.padding))
+        if tiled and op.sizes == tuple(o * k for o, k in zip(given[0].type.shape[-n:], op.kernel, strict=True)) \
+                and target.kind == "cpu" and not any(channels_inside(x, n) for x in given):
+            return _named_elements(region, given, y, op.kernel, target)
         for i, v in enumerate(region.node.operands):
             x = region.given(v)
             if x.layout.strides[1] != 1 and x.type.shape[1] != 1:

@@ -6,9 +6,10 @@ from ...core.dims import Dim, ceildiv, product
 from ...core.target_spec import TargetSpec
 from ...ir.layout import Layout
 from ...ops.index.pad_edges import PadEdges as PadEdgesOp
-from ...tile.builder import Ix, KernelBuilder, View
+from ...tile.builder import Ix, KernelBuilder, Tile, View
 from ..call import Call
 from ..launch import Launch
+from ..loops import in_tiles
 from ..pointwise.pointwise import unravel
 from ..region import Region
 from ..template import Template, region_bytes
@@ -62,12 +63,15 @@ class PadEdgesTemplate(Template):
 
     @staticmethod
     def _copy(b: KernelBuilder, x: View, at: list[Ix | int], y: View, to: list[Ix | int], n: Ix, lanes: int) -> None:
+        def piece(i: Ix, left: Ix | int | None, tile: int) -> list[Tile]:
+            limit = None if left is None else (left,)
+            b.store(y, (*to[:-1], to[-1] + i), b.load(x, (*at[:-1], i), (tile,), limit=limit), limit=limit)
+            return []
+
         whole = n // (WIDE * lanes) * (WIDE * lanes)
-        for low, high, tile in ((0, whole, WIDE * lanes), (whole, n, lanes)):
-            with b.loop(low, high, tile) as part:
-                limit = None if tile != lanes else (b.minimum(n - part.index, lanes),)
-                found = b.load(x, (*at[:-1], part.index), (tile,), limit=limit)
-                b.store(y, (*to[:-1], to[-1] + part.index), found, limit=limit)
+        with b.loop(0, whole, WIDE * lanes) as part:
+            piece(part.index, None, WIDE * lanes)
+        in_tiles(b, whole, n, lanes, lambda i, left, _: piece(i, left, lanes))
 
 
 def _source(b: KernelBuilder, mode: str, i: Ix | int, n: Ix) -> Ix | int:

@@ -12,6 +12,7 @@ Every index is checked: one outside the axis is reported in the error block and 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 
 from ...core.dims import Dim, Shape, bounds, ceildiv, product
@@ -21,9 +22,10 @@ from ...ops.index.scatter import Scatter as ScatterOp
 from ...ops.index.scatter import ScatterAdd as ScatterAddOp
 from ...ops.index.scatter import ScatterAlong as ScatterAlongOp
 from ...ops.index.scatter import ScatterRows
-from ...tile.builder import Ix
+from ...tile.builder import Ix, Tile
 from ..call import Call
 from ..launch import Launch
+from ..loops import in_tiles
 from ..pointwise.copies import copy_launch
 from ..pointwise.pointwise import unravel
 from ..region import Region, narrow, widen
@@ -31,7 +33,8 @@ from ..template import Reason, Template, alone
 from .gather import clamped_index
 from .gather_last import for_each_index
 
-STRIPS = (256, 128, 64, 16)  # columns of a program, of 32 bits each: as many as leave two programs for every core
+STRIPS = (1024, 512, 256, 128, 64, 16)  # columns of a program, of 32 bits each: as many as leave two programs for every core
+HELD = 256  # of them in registers at once
 
 
 class ScatterAddTemplate(Template):
@@ -67,18 +70,25 @@ class ScatterAddTemplate(Template):
         at = unravel(b, b.pid // strips, outer)
         lead, rest = at[: len(before)], at[len(before) :]
         start = (b.pid % strips) * strip
-        last: tuple[Ix | int, ...] = () if inner is None else (start,)
-        shape = () if inner is None else (strip,)
-        limit = None if inner is None else (b.minimum(inner - start, strip),)
+        tile = min(strip, HELD * 4 // max(x.type.dtype.itemsize, 4))
+        shape = () if inner is None else (tile,)
         with b.loop(0, count, 1) as loop:
             here = unravel(b, loop.index, places)
             wanted = b.to_index(b.load(index, here, ()))
             row = clamped_index(b, error, loop.index, wanted, size)
             with nullcontext() if bounds(x.type.shape[axis])[0] > 0 else b.if_(b.compare("gt", size, 0)):  # an empty axis has no row
-                add = widen(b, b.load(source, (*lead, *here, *rest, *last), shape, limit=limit))
-                where = (*lead, row, *rest, *last)
-                total = add if mode == "set" else b.binary(mode, widen(b, b.load(old, where, shape, limit=limit)), add)
-                b.store(new, where, narrow(b, total, result.type.dtype), limit=limit)
+                def update(place: Ix | int, left: Ix | int | None, carried: Sequence[Tile] = ()) -> Sequence[Tile]:
+                    last, limit = () if inner is None else (place,), None if left is None else (left,)
+                    add = widen(b, b.load(source, (*lead, *here, *rest, *last), shape, limit=limit))
+                    where = (*lead, row, *rest, *last)
+                    total = add if mode == "set" else b.binary(mode, widen(b, b.load(old, where, shape, limit=limit)), add)
+                    b.store(new, where, narrow(b, total, result.type.dtype), limit=limit)
+                    return carried
+
+                if inner is None:
+                    update(0, None)
+                else:
+                    in_tiles(b, start, b.minimum(start + strip, inner), tile, update)
         grid: Dim = product((*before, *after[:-1])) * (ceildiv(after[-1], strip) if after else 1)
         moved = updates.type.nbytes * 3 + ids.type.nbytes
         return [*launches, call.finish(grid, flops=updates.type.numel, bytes_=moved)]

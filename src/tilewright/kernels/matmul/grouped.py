@@ -29,6 +29,7 @@ from .product import Config, even_blocks
 from .tiling import for_each_tile, leaves_of_epilogue, tile_heights, write_tile
 
 ENTRY = 3  # words of the list for a block: group, first row, rows
+AT_ONCE = 16  # ends whose loads are in flight together
 NOBODY = -1  # the group of rows past the last end
 
 
@@ -58,10 +59,14 @@ def blocks_launch(name: str, ends: Operand, rows: Dim, block: int) -> tuple[Laun
         entry = (held, first, b.minimum(stop - first, block))
         return [b.from_index(stop), b.from_index(used + pieces), *(f + b.from_index(mine * x) for f, x in zip(found, entry, strict=True))]
 
-    with b.loop(0, groupw, 1, [zero] * (2 + ENTRY)) as each:
-        start, used = (b.to_index(t) for t in each.carried[:2])
-        stop = end_of(b, source, each.index, start, roww)
-        each.next(*step(start, stop, used, each.index + 1, each.carried[2:]))
+    with b.loop(0, groupw, AT_ONCE, [zero] * (2 + ENTRY)) as each:
+        some = [b.minimum(each.index + u, groupw - 1) for u in range(AT_ONCE)]  # the last one again has no rows
+        ends_ = [b.to_index(b.load(source, (g,), ())) for g in some]
+        now = list(each.carried)
+        for g, end in zip(some, ends_, strict=True):
+            start, used = (b.to_index(t) for t in now[:2])
+            now = step(start, b.minimum(b.maximum(end, start), roww), used, g + 1, now[2:])
+        each.next(*now)
     start, used = (b.to_index(t) for t in each.results[:2])
     _, _, held, first, height = step(start, roww, used, 0, each.results[2:])
     for i, word in enumerate((held + b.from_index(NOBODY), first, height)):

@@ -78,7 +78,13 @@ class Pointwise(Template):
             if o is not None
         }
         outs = [Layout(tuple(sizes), tuple(strides[len(leaves) + i]), r.layout.offset) for i, r in enumerate(region.results)]
-        stores = _stores(call, region.results, outs, together=target.kind == "cpu")
+        short = None if checked(region) or target.kind != "cpu" else _short_axis(sizes, strides[len(leaves) :])
+        if short is None:
+            stores = _stores(call, region.results, outs, together=target.kind == "cpu")
+        else:
+            stores = [_filled(call, i, r, outs[i], short, len(outs)) for i, r in enumerate(region.results)]
+        turns = 1 if short is None else outs[0].shape[short]
+        sizes = [d for i, d in enumerate(sizes) if i != short]
         dims = [call.word(f"d{i}", d) for i, d in enumerate(sizes)]
         ramps = {
             v: [call.word(f"r{i}_{k}", s) if not isinstance(s, int) else s for k, s in enumerate([layouts[i].offset, *strides[i]])]
@@ -87,7 +93,9 @@ class Pointwise(Template):
         }
         checks = Checks(call, region, strides[-1])
         inner = sizes[-1]
-        tile = lanes * UNROLL if not isinstance(inner, int) or inner >= lanes * UNROLL else max(lanes, 1)
+        assert isinstance(turns, int)
+        unroll = max(1, UNROLL // turns)
+        tile = lanes * unroll if not isinstance(inner, int) or inner >= lanes * unroll else max(lanes, 1)
         if isinstance(inner, int) and 0 < inner < SHORT and len(sizes) > 1:
             per = TOGETHER // inner
             groups = b.ceildiv(dims[-2], per)
@@ -96,13 +104,13 @@ class Pointwise(Template):
             parts = [part for part, there in (("whole", inner >= tile), ("tail", inner % tile)) if there]
             for part in parts:
                 with b.loop(first, b.minimum(dims[-2], first + per)) as row:
-                    emit_row(b, region, ins, ramps, stores, [*outside, row.index], 0, dims[-1], tile, checks, part)
+                    emit_row(b, region, ins, ramps, stores, [*outside, row.index], 0, dims[-1], tile, checks, part, short, turns)
             grid = product(sizes[:-2]) * ceildiv(sizes[-2], per)
         else:
             blocks = b.ceildiv(dims[-1], BLOCK)
             start = b.pid % blocks * BLOCK
             position, stop = unravel(b, b.pid // blocks, dims[:-1]), b.minimum(dims[-1], start + BLOCK)
-            emit_row(b, region, ins, ramps, stores, position, start, stop, tile, checks)
+            emit_row(b, region, ins, ramps, stores, position, start, stop, tile, checks, short=short, turns=turns)
             grid = product(sizes[:-1]) * ceildiv(inner, BLOCK)
         pairs = [
             (o.buffer, r.buffer)
@@ -163,6 +171,23 @@ def _stores(call: Call, results: list[Operand], layouts: list[Layout], *, togeth
     return out
 
 
+def _short_axis(sizes: list[Dim], results: list[list[Dim]]) -> int | None:
+    """An axis of a few elements that all results have along memory, inside of the innermost one: computed in turns, stored together."""
+    for axis, n in enumerate(sizes[:-1]):
+        if n in NEAR and n != -1 and all(s[axis] == 1 and s[-1] == n for s in results):
+            return axis
+    return None
+
+
+def _filled(call: Call, i: int, r: Operand, layout: Layout, short: int, results: int) -> Store:
+    """Result i, whose elements along a short axis are stored together."""
+    flat = [(d, s) for axis, (d, s) in enumerate(zip(layout.shape, layout.strides, strict=True)) if axis != short][:-1]
+    n = layout.shape[short]
+    assert isinstance(n, int)
+    whole = Layout((*(d for d, _ in flat), n * layout.shape[-1]), (*(s for _, s in flat), 1), layout.offset)
+    return call.view(f"y{i}", r.type.dtype, r.buffer, whole, write=True), tuple(range(i, n * results, results))
+
+
 def _turns(i: int, results: list[Operand], layouts: list[Layout]) -> tuple[int, ...]:
     """The results that fill one array together with result i, in their order there; none where the array has other elements too."""
     r, lay = results[i], layouts[i]
@@ -212,18 +237,20 @@ def unravel(b: KernelBuilder, index: Ix | int, dims: Sequence[Ix | int]) -> list
 
 
 def emit_row(b: KernelBuilder, region: Region, ins: dict[Value, View], ramps: dict[Value, list[Ix | int]], stores: list[Store],
-             position: list[Ix | int], start: Ix | int, stop: Ix | int, tile: int, checks: Checks, part: str = "whole and tail") -> None:
-    """The innermost loop: whole tiles, then one masked tail, or one of both."""
+             position: list[Ix | int], start: Ix | int, stop: Ix | int, tile: int, checks: Checks, part: str = "whole and tail",
+             short: int | None = None, turns: int = 1) -> None:
+    """The innermost loop: whole tiles, then one masked tail, or one of both. All `turns` elements of a short axis are computed together."""
 
-    def body(i: Ix | int, left: Ix | int | None) -> None:
+    def results(i: Ix | int, left: Ix | int | None, turn: int) -> list[Tile]:
         limit = None if left is None else (left,)
+        at = (*position, i) if short is None else (*position[:short], turn, *position[short:], i)
 
         def leaf(v: Value, o: Operand) -> Tile:
-            return b.load(ins[v], (*position, i), (tile,), limit=limit)
+            return b.load(ins[v], at, (tile,), limit=limit)
 
         def ramp(v: Value) -> Tile:
             value, *steps = ramps[v]
-            for p, s in zip((*position, i), steps, strict=True):
+            for p, s in zip(at, steps, strict=True):
                 value = value + p * s
             return b.iota((tile,), 0) * b.from_index(steps[-1]) + b.from_index(value)
 
@@ -240,9 +267,13 @@ def emit_row(b: KernelBuilder, region: Region, ins: dict[Value, View], ramps: di
 
         evaluate = Evaluator(b, region, leaf, ramp=ramp, checks=bool(checks))
         if checks:
-            checks.emit(evaluate, (*position, i), tile, left)
-        stored = [b.broadcast(moved(v) or narrow(b, evaluate(v), r.type.dtype), (tile,))
-                  for v, r in zip(region.body.outputs, region.results, strict=True)]
+            checks.emit(evaluate, at, tile, left)
+        return [b.broadcast(moved(v) or narrow(b, evaluate(v), r.type.dtype), (tile,))
+                for v, r in zip(region.body.outputs, region.results, strict=True)]
+
+    def body(i: Ix | int, left: Ix | int | None) -> None:
+        limit = None if left is None else (left,)
+        stored = [x for turn in range(turns) for x in results(i, left, turn)]
         for view, which in stores:
             if len(which) == 1:
                 b.store(view, (*position, i), stored[which[0]], limit=limit)

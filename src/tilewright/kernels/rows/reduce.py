@@ -36,7 +36,7 @@ from ..loops import in_tiles
 from ..pointwise.pointwise import unravel
 from ..region import Evaluator, Operand, Region, collapse, narrow
 from ..template import Foreign, Reason, Template, region_bytes, region_flops
-from .rows import COMBINE, REDUCTIONS, Rows
+from .rows import COMBINE, FEW, REDUCTIONS, Rows, halved
 
 
 def over_parts(region: Region, kernel: ReduceKernel) -> Region:
@@ -87,6 +87,7 @@ def over_parts(region: Region, kernel: ReduceKernel) -> Region:
 TILE = 64  # partial sums of a long row, whatever the target
 CHUNK = 256 * TILE
 WIDTH = 64  # columns of a program, at least
+FLAT = 32  # columns, at most, that are added up as they lie
 AHEAD = 32  # rows that columns ask for before they are read
 SPREAD = 1 << 20  # bytes of a matrix whose columns are spread
 PIECE = 16 << 10  # bytes of a row that a program reads in one go
@@ -191,7 +192,9 @@ class ReduceKernel:
         parts, pieces = spread_sizes(target, self.dtype.itemsize)
         self.tile = TILE if chunked else parts if not isinstance(length, int) or length >= parts else lanes
         self.chunked, self.spread = chunked, may_spread and not chunked and self._spreads(length)
-        self.width, self.block = WIDTH, pieces if self.spread else WIDTH  # columns of a tile and of a program
+        columns = self.shape[kept[-1]] if kept else 1
+        self.width = lanes if isinstance(columns, int) and columns <= lanes and not self.spread else WIDTH  # columns of a tile
+        self.block = pieces if self.spread else self.width  # and of a program
         self._bind()
 
     def _spreads(self, length: Dim) -> bool:
@@ -222,6 +225,13 @@ class ReduceKernel:
             inner, inner_strides = [1], [[1] for _ in inner_strides]
         whole = [Layout((*outer, *inner), (*a, *c), lay.offset) for lay, a, c in zip(wide, outer_strides, inner_strides, strict=False)]
         short = [Layout(tuple(outer), tuple(a), lay.offset) for lay, a in zip(thin, outer_strides[len(wide) :], strict=True)]
+        wide_by, deep = outer[-1], inner[0]
+        self.few = len(inner) == 1 and isinstance(deep, int) and deep <= FEW <= self.tile and not self.chunked
+        self.flat = self.columns and not (self.spread or self.before or self.few) and isinstance(wide_by, int) and wide_by <= FLAT
+        self.flat = self.flat and type(self.op) in REDUCTIONS
+        self.flat = self.flat and all(a[-1] == 1 and c == [wide_by] for a, c in zip(outer_strides, inner_strides, strict=False))
+        if self.flat:  # the rows of a few columns lie behind one another
+            whole = [Layout((*outer[:-1], deep * wide_by), (*lay.strides[: len(outer) - 1], 1), lay.offset) for lay in whole]
         self.full = {v: self._view(f"x{i}", self.region.given(v), whole[i]) for i, v in enumerate(full)}
         self.stored = [self._view(f"z{i}", r, whole[len(full) + i], write=True) for i, (_, r) in enumerate(self.before)]
         self.late = {v: self._view(f"e{i}", self.region.given(v), short[i]) for i, v in enumerate(late)}
@@ -384,6 +394,8 @@ class ReduceKernel:
         """`tile` partial results of some columns, one after another, then a tree; element i of a column goes to partial i mod tile,
         as along a row."""
         b, other = self.b, identity(fn, self.dtype)
+        if self.flat:
+            return self._fold_flat(fn)
 
         def nest(prefix: list[Ix | int], first: Ix | int, state: Tile) -> Tile:
             level = len(prefix)
@@ -396,6 +408,11 @@ class ReduceKernel:
             found: Tile = loop.results[0]
             return found
 
+        if self.few:
+            assert isinstance(self.inner[0], int)
+            start = b.full((self.width,), other, self.dtype)
+            return halved([b.binary(COMBINE[fn], self.values([i], None), start) for i in range(self.inner[0])], self.tile,
+                          lambda x, y: b.binary(COMBINE[fn], x, y))
         if fn not in ("sum", "prod"):  # the order does not matter: one register block is enough
             def best(place: list[Ix | int], state: Tile) -> Tile:
                 self._foresee(place, AHEAD)
@@ -412,6 +429,45 @@ class ReduceKernel:
                 b.store(parts, (loop.index, 0), pair)
             half //= 2
         return b.load(parts, (0, 0), (self.width,))
+
+    def _fold_flat(self, fn: str) -> Tile:
+        """Partial results of a few columns whose rows lie behind one another: `tile` rows at a time are one piece of memory."""
+        b, other, columns = self.b, identity(fn, self.dtype), self.outer[-1]
+        assert isinstance(columns, int)
+        piece = self.tile * columns
+        parts = b.scratch(self.dtype, (piece + WIDTH,))
+
+        def value(i: Ix, left: Ix | int | None) -> Tile:
+            limit = None if left is None else (left,)
+
+            def leaf(v: Value, o: Operand) -> Tile:
+                return b.load(self.full[v], (*self.at[:-1], i), (WIDTH,), limit=limit)
+
+            return b.broadcast(Evaluator(b, self.region, leaf)(self.node.operands[0]), (WIDTH,))
+
+        def join(at: Ix | int, x: Tile, limit: Any) -> None:
+            b.store(parts, (at,), b.binary(COMBINE[fn], x, b.load(parts, (at,), (WIDTH,), limit=limit)), limit=limit)
+
+        def rows(first: Ix, stop: Ix | int) -> None:
+            def add(i: Ix, left: Ix | int | None, _: list[Tile]) -> list[Tile]:
+                join(i - first, value(i, left), None if left is None else (left,))
+                return []
+
+            in_tiles(b, first, stop, WIDTH, add)
+
+        with b.loop(0, piece, WIDTH) as one:
+            b.store(parts, (one.index,), b.full((WIDTH,), other, self.dtype))
+        low, high = self.low * columns, self.high * columns
+        with b.loop(low, high, piece) as loop:
+            rows(loop.index, b.minimum(high, loop.index + piece))
+        while (piece := piece // 2) >= columns:
+            def half(i: Ix, left: Ix | int | None, _: list[Tile], piece: int = piece) -> list[Tile]:
+                limit = None if left is None else (left,)
+                join(i, b.load(parts, (i + piece,), (WIDTH,), limit=limit), limit)
+                return []
+
+            in_tiles(b, 0, piece, WIDTH, half)
+        return b.load(parts, (0,), (self.width,), limit=(columns,))
 
     def _spread_columns(self, fn: str) -> None:
         """One partial result of many columns: rows are added up whole, one after another, in memory that the first cache holds."""
@@ -522,7 +578,7 @@ class ArgKernel(ReduceKernel):
 
     def _arg_columns(self) -> Tile:
         b, kind = self.b, self._counter()
-        with b.loop(0, self.sizes[0], 1, [self.values([0] * len(self.inner), None), b.full((WIDTH,), 0, kind)]) as loop:
+        with b.loop(0, self.sizes[0], 1, [self.values([0] * len(self.inner), None), b.full((self.width,), 0, kind)]) as loop:
             x = self.values([loop.index], None)
             better = self._better(x, loop.carried[0])
             loop.next(b.select(better, x, loop.carried[0]), b.select(better, b.from_index(loop.index, kind), loop.carried[1]))

@@ -37,6 +37,7 @@ REDUCTIONS: dict[type, str] = {
     red.Any_: "any",
     red.All: "all",
 }
+FEW = 16  # elements across memory that are reduced in registers
 COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "any": "or", "all": "and"}
 NORMS = (norms.LayerNorm, norms.RmsNorm)
 SOFTMAXES = (norms.Softmax, norms.LogSoftmax)
@@ -51,6 +52,13 @@ def reduced_axes(region: Region) -> tuple[int, ...]:
         return (op.axis % ndim,)
     axes: tuple[int, ...] = op.axes  # type: ignore[attr-defined]
     return tuple(a % ndim for a in axes)
+
+
+def halved(found: list[Tile], parts: int, join: Callable[[Tile, Tile], Tile]) -> Tile:
+    """The halving tree over `parts` partial results, of which only the first are there: the others would be identities."""
+    while (parts := parts // 2):
+        found = [join(x, found[i + parts]) if i + parts < len(found) else x for i, x in enumerate(found[:parts])]
+    return found[0]
 
 
 class Rows(Template):
@@ -71,6 +79,10 @@ def transposed(region: Region, target: TargetSpec, kernel: type[RowKernel]) -> l
     if len(axes) != 1:
         return [kernel(region, target).launch()]
     axis = axes[0]
+    if kernel is RowKernel and target.kind == "cpu" and lies_across(region, axis):
+        from .columns import ColumnKernel
+
+        return [ColumnKernel(region, target).launch()]
 
     def in_rows(o: Operand, name: str) -> Operand:
         order = (*(i for i in range(o.type.ndim) if i != axis), axis)
@@ -95,6 +107,14 @@ def transposed(region: Region, target: TargetSpec, kernel: type[RowKernel]) -> l
     return [*before, kernel(inner, target).launch(), *after]
 
 
+def lies_across(region: Region, axis: int) -> bool:
+    """Everything of the operand's shape runs along one axis of memory, which is not the reduced one."""
+    shape = region.node.operands[0].shape
+    along = {next((a for a, (d, s) in enumerate(zip(shape, o.layout.strides, strict=True)) if s == 1 and d != 1), axis)
+             for o in (*region.operands, *region.results) if o.type.shape == shape}
+    return len(along) == 1 and along != {axis}
+
+
 class RowKernel:
     """One kernel under construction."""
 
@@ -112,7 +132,7 @@ class RowKernel:
         self.dtype = compute_dtype(self.node.operands[0].dtype)
         shape = self.node.operands[0].shape
         axes = self.row_axes()
-        kept = tuple(i for i in range(len(shape)) if i not in axes)
+        kept = self.kept_axes(axes)
         self.order = (*kept, *axes)
         self.shape = shape
         self.kept_shape = tuple(shape[i] for i in kept)
@@ -127,6 +147,9 @@ class RowKernel:
         whole = (o.layout.strides for o in (*self.region.operands, *self.region.results) if o.type.shape == shape)
         steps = next(whole, ())
         return axes if not steps else tuple(sorted(axes, key=lambda a: -bounds(steps[a])[0]))
+
+    def kept_axes(self, axes: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(i for i in range(len(self.node.operands[0].shape)) if i not in axes)
 
     def tile_width(self, target: TargetSpec) -> int:
         """Elements of a row that are in registers at once."""
@@ -169,7 +192,8 @@ class RowKernel:
             self.row = self.b.scratch(self.dtype, (self.length,))
         self.before = before
         self.outer = outer
-        self.at = unravel(self.b, self.b.pid, [call.word(f"d{i}", d) for i, d in enumerate(outer)])
+        self.grid: Dim = product(outer)
+        self.at = self.place([call.word(f"d{i}", d) for i, d in enumerate(outer)])
         self.inner = [call.word(f"n{i}", d) for i, d in enumerate(inner)]
         self.same = [
             (o.buffer, r.buffer)
@@ -177,6 +201,10 @@ class RowKernel:
             for r, rl in zip(self.results, views[len(leaves) :], strict=True)
             if o is not None and lay == rl and o.type.dtype is r.type.dtype
         ]
+
+    def place(self, dims: list[Ix]) -> list[Ix | int]:
+        """Where a program's row lies along the kept axes."""
+        return unravel(self.b, self.b.pid, dims)
 
     def _leaves(self) -> tuple[dict[Value, None], dict[Value, None]]:
         """Leaves read at full shape, and leaves read at the reduced shape (in the epilogue of a reduction)."""
@@ -270,14 +298,17 @@ class RowKernel:
 
     def total(self, fn: str, value: Callable[[Tile], Tile], other: float, *, first: bool = False) -> Tile:
         """Reduce value(x) over the row to one element of shape (1,)."""
+        return self.fold(fn, lambda evaluate, at, left: value(self.source(evaluate, at, left, first)), other)
+
+    def fold(self, fn: str, value: Callable[[Evaluator, list[Ix | int], Ix | int | None], Tile], other: float) -> Tile:
+        """Reduce what `value` makes of every tile of the row."""
         b = self.b
 
         def body(evaluate: Evaluator, at: list[Ix | int], left: Ix | int | None, carried: list[Tile]) -> list[Tile]:
-            x = value(self.source(evaluate, at, left, first))  # first: what a maximum asks about NaN stays off the chain of results
+            x = value(evaluate, at, left)  # first: what a maximum asks about NaN stays off the chain of results
             return [b.binary(COMBINE[fn], self.inside(left, x, other), carried[0])]
 
-        start = b.full((self.tile,), other, self.dtype)
-        return b.reduce(fn, self.sweep([start], body)[0])
+        return b.reduce(fn, self.sweep([b.full((self.tile,), other, self.dtype)], body)[0])
 
     # --- the kernels --------------------------------------------------------------------------------------------------
     def launch(self) -> Launch:
@@ -292,8 +323,7 @@ class RowKernel:
             assert isinstance(op, norms.RmsNorm)
             self._rms_norm(op.eps)
         pairs = [] if len(self.results) > 1 or self.reduces else self.same
-        return self.call.finish(product(self.outer), flops=region_flops(self.region), bytes_=region_bytes(self.region), inplace=pairs,
-                                streams=True)
+        return self.call.finish(self.grid, flops=region_flops(self.region), bytes_=region_bytes(self.region), inplace=pairs, streams=True)
 
     def _finish(self, value: Callable[[Tile, Evaluator], Tile], *, first: bool = False) -> None:
         """The last sweep: the anchor's result from its operand, then the epilogue and the stores."""
@@ -342,13 +372,13 @@ class RowKernel:
         alone = self.outputs == [self.node.values[0]] and self.results[0].type.dtype is self.dtype
         keep = not log and not self.resident and alone
 
-        def body(evaluate: Evaluator, at: list[Ix | int], left: Ix | int | None, carried: list[Tile]) -> list[Tile]:
+        def power(evaluate: Evaluator, at: list[Ix | int], left: Ix | int | None) -> Tile:
             e = b.unary("exp", self.source(evaluate, at, left, first=False) - top)
             if keep:
                 self.store(0, at, e, left)
-            return [carried[0] + self.inside(left, e, 0.0)]
+            return e
 
-        total = b.reduce("sum", self.sweep([b.full((self.tile,), 0.0, self.dtype)], body)[0])
+        total = self.fold("sum", power, 0.0)
         if log:
             log_total = b.unary("log", total)
             self._finish(lambda x, evaluate: (x - top) - log_total)  # top + log_total would lose the digits of the logarithm

@@ -23,7 +23,7 @@ from .sorting import RANKED, Job, axis_last, sort_launches
 
 FEW = 64  # most elements that are kept in order by insertion
 SHORT = 256  # longest rows all of whose elements are inserted
-REGISTERS = 4  # registers of keys that a program keeps for its short rows
+REGISTERS = 4  # registers of keys that a program of a CPU keeps for its short rows; threads of a GPU are many
 TILES = 4  # registers that are compared before one of them is looked at
 
 
@@ -38,10 +38,10 @@ class TopKTemplate(Template):
         length, lanes = x.type.shape[op.axis], target.vector_bits // 32
         if op.k > FEW or (op.k > lanes and isinstance(length, int) and length <= RANKED):
             return sort_launches(Job(region.name, x, op.axis, op.largest, region.results[0], region.results[1], op.k))
-        return [_inserted(region, op, lanes)]
+        return [_inserted(region, op, lanes, REGISTERS if target.kind == "cpu" else 0)]
 
 
-def _inserted(region: Region, op: TopKOp, lanes: int) -> Launch:
+def _inserted(region: Region, op: TopKOp, lanes: int, registers: int) -> Launch:
     x, dtype = region.operands[0], region.operands[0].type.dtype
     call = Call("top_k", region.name)
     b = call.b
@@ -54,7 +54,7 @@ def _inserted(region: Region, op: TopKOp, lanes: int) -> Launch:
     short = longest <= SHORT
     place = i32 if longest < 1 << 31 else i64
     width = -(-op.k // lanes) * lanes
-    together = max(1, REGISTERS * lanes // width) if short else 1
+    together = max(1, registers * lanes // width) if short else 1
     n, rows = call.word("n", source.shape[-1]), product(source.shape[:-1])
     dims = [call.word(f"d{i}", d) for i, d in enumerate(source.shape[:-1])]
     last = call.word("rows", rows) - 1

@@ -17,7 +17,7 @@ from ...ir.types import TensorType
 from .. import functions as F
 from ..base import E, S, Values, register
 from ..families import Composite, N, bf16, f32, f64, i32, i64, require_kind
-from .indexing import check_indices, require_ids
+from .indexing import require_ids
 
 
 def some_bounds(arrays: list[Any]) -> list[Any]:
@@ -43,38 +43,51 @@ def bag_sizes(bounds: Value) -> Value:
 @register
 class BagSum(Composite):
     """Rows of a table [V, D] that ids [n] name, summed over bags (or the largest of each column, with `largest`): bag b is ids[bounds[b]]
-    to ids[bounds[b + 1] - 1], in this order. Bounds [B + 1] rise from 0 to n; a bag of nothing is zeros."""
+    to ids[bounds[b + 1] - 1], in this order. Bounds [B + 1] rise from 0 to n; a bag of nothing is zeros. Without bounds, ids [B, k] are
+    bags of one size, of which there may be the `mean`."""
 
     whole = True
     faults = True
     largest: bool = False
+    mean: bool = False
     samples = [S(f32(9, 5), i64(14), i64(5), low=(-2, 0, 0), high=(2, 8, 14), fit=some_bounds),
                S(f64(3, 70), i32(20), i32(4), low=(-2, 0, 0), high=(2, 2, 20), fit=some_bounds),
                S(bf16(4, 3), i64(6), i64(3), low=(-2, 0, 0), high=(2, 3, 6), fit=some_bounds),
                S(f32(4, 3), i64(0), i64(3), low=0, high=1, fit=some_bounds),
                S(f32(9, 5), i64(14), i64(6), largest=True, low=(-2, 0, 0), high=(2, 8, 14), fit=some_bounds),
                S(bf16(4, 3), i32(6), i64(3), largest=True, low=(-2, 0, 0), high=(2, 3, 6), fit=some_bounds),
-               S(f32(4, N), i64(6), i64(3), low=(-2, 0, 0), high=(2, 3, 6), fit=some_bounds)]
+               S(f32(4, N), i64(6), i64(3), low=(-2, 0, 0), high=(2, 3, 6), fit=some_bounds),
+               S(f32(9, 5), i64(4, 3), low=(-2, 0), high=(2, 8)), S(bf16(9, 70), i32(3, 16), mean=True, low=(-2, 0), high=(2, 8)),
+               S(f64(9, 3), i64(2, 11), largest=True, low=(-2, 0), high=(2, 8)),
+               S(bf16(9, 8), i64(N, 1), mean=True, low=(-2, 0), high=(2, 8))]
     errors = [E(f32(9), i64(3), i64(2), match="needs a table of rows"), E(f32(9, 2), i64(3), i64(0), match="needs at least one bound"),
+              E(f32(9, 2), i64(3), match="needs a table of rows"), E(f32(9, 2), i64(3, 0), match="needs bags of at least one row"),
+              E(f32(9, 2), i64(3), i64(2), mean=True, match="means are those of bags of one size"),
               E(f32(9, 2), f32(3), i64(2), match="indices must be integers"), E(i32(9, 2), i64(3), i64(2), match="needs float operands")]
 
-    def infer(self, table: TensorType, ids: TensorType, bounds: TensorType) -> TensorType:
+    def infer(self, table: TensorType, ids: TensorType, *bounds_: TensorType) -> TensorType:
         require_kind((table,), "f")
-        require_ids(ids)
-        require_ids(bounds)
+        for v in (ids, *bounds_):
+            require_ids(v)
+        if not bounds_:
+            fits = table.ndim == 2 and ids.ndim == 2
+            require(fits, "needs a table of rows, and ids in bags, or in a line with bounds", table=table, ids=ids)
+            require(isinstance(ids.shape[1], int) and ids.shape[1] != 0, "needs bags of at least one row", ids=ids)
+            return table.with_shape((ids.shape[0], table.shape[1]))
+        (bounds,) = bounds_
+        require(not self.mean, "means are those of bags of one size", bounds=bounds)
         require(table.ndim == 2 and ids.ndim == 1 and bounds.ndim == 1, "needs a table of rows, and ids and bounds in a line",
                 table=table, ids=ids, bounds=bounds)
         require(bounds.shape[0] != 0, "needs at least one bound", bounds=bounds)
         return table.with_shape((bounds.shape[0] - 1, table.shape[1]))
 
-    def ref(self, table: Any, ids: Any, bounds: Any) -> Any:
-        check_indices(self.name, ids, table.shape[0], 0)
-        wide = table.astype(np.float64)
-        join = np.max if self.largest else np.sum
-        sums = [join(wide[ids[a:b]], 0) if b > a else wide[:1].sum(0) * 0 for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
-        return np.array(sums).reshape(len(sums), table.shape[1]).astype(table.dtype)
+    def decomposes(self, operands: Values, target: TargetSpec | None) -> bool:
+        return len(operands) == 2 and (target is None or target.kind != "cuda")
 
-    def decompose(self, table: Value, ids: Value, bounds: Value) -> Value:
+    def decompose(self, table: Value, ids: Value, *bounds_: Value) -> Value:
+        if not bounds_:
+            return F.one("max" if self.largest else "mean" if self.mean else "sum", F.gather(table, ids), axes=(1,))
+        (bounds,) = bounds_
         rows, own, shape = F.gather(table, ids), owners(bounds, ids.shape[0]), (bounds.shape[0] - 1, table.shape[1])
         if not self.largest:
             return F.scatter_add(F.full(table.node.graph, shape, 0, table.dtype), own, rows)
@@ -234,16 +247,6 @@ class SearchSorted(Composite):
         fits = values.ndim > 0 and (rows.ndim == 1 or (rows.ndim > 1 and rows.shape[:-1] == values.shape[:-1]))
         require(fits, "needs one row, or rows of the values' leading axes", rows=rows, values=values)
         return values.with_dtype(dt.i64)
-
-    def ref(self, rows: Any, values: Any) -> Any:
-        lead = values.shape[:-1]
-        wide = [x.astype(np.float64) if x.dtype.kind not in "iu" else x for x in (rows, values)]
-        rows = np.broadcast_to(wide[0], (*lead, rows.shape[-1]))
-        out = np.zeros(values.shape, np.int64)
-        for at in np.ndindex(*lead):
-            edges, found = rows[at][:, None], wide[1][at][None, :]
-            out[at] = np.where(found[0] == found[0], (edges <= found if self.right else edges < found).sum(0), len(edges))
-        return out
 
     def decomposes(self, operands: Values, target: TargetSpec | None) -> bool:
         n = operands[0].shape[-1]

@@ -223,15 +223,6 @@ class IndexOrder(Composite):
         require(len(self.steps) in (0, ids.ndim), "needs a step for each axis of the indices", steps=self.steps)
         return TensorType(dt.i64, (ids.numel,))
 
-    def ref(self, ids: Any) -> Any:
-        assert isinstance(self.rows, int)
-        check_indices(self.name, ids, self.rows, 0)
-        row = ids.astype(np.int64)
-        if self.steps:
-            places = [row if a == self.axis else at for a, at in enumerate(np.indices(ids.shape))]
-            row = np.asarray(sum(at * step for at, step in zip(places, self.steps, strict=True)))
-        return np.sort(row.reshape(-1) << 32 | np.arange(ids.size))
-
     def decomposes(self, operands: Values, target: TargetSpec | None) -> bool:
         return target is None or target.kind != "cuda"
 
@@ -283,14 +274,6 @@ class ScatterOrdered(Composite):
     def plain(self) -> ScatterRows:
         return ScatterAdd() if self.mode == "add" else Scatter(mode=self.mode)
 
-    def ref(self, x: Any, words: Any, updates: Any, *read: Any) -> Any:
-        for ids in read[:1]:
-            check_indices("gather", ids, len(updates), 0)
-            updates = np.take(updates, ids, axis=0)
-        for factor in read[1:]:
-            updates = updates * factor
-        return self.plain.ref(x, words >> 32, updates[words & (1 << 32) - 1])
-
     def decomposes(self, operands: Values, target: TargetSpec | None) -> bool:
         return target is None or target.kind != "cuda"
 
@@ -309,21 +292,22 @@ class ScatterOrdered(Composite):
         return words.numel * x.shape[1] * max(1, len(read))
 
 
-def claimed(x: TensorType, ids: TensorType, axis: int) -> bool:
-    """Whether updates that overwrite find the last one of an element by a number for each element of x: of one a row there is no other,
-    and of few that would be more than they are."""
-    return ids.shape[axis] == 1 or bounds(x.numel)[1] <= 8 * bounds(ids.numel)[0]
+def some_places(arrays: list[Any]) -> list[Any]:
+    """Indices of which no two are equal."""
+    x, ids, updates = arrays
+    return [x, np.argsort(ids, kind="stable"), updates]
 
 
 @register
 class ScatterAlong(General):
     """x with out[i, ids[i,j,k], k] += updates[i,j,k] for every j in order (with `axis` in the middle), or = with mode "set", of which the
-    last one stays. Other dims of ids are not longer than x's."""
+    last one stays. Other dims of ids are not longer than x's. `unique`: no two indices along the axis are known to be equal."""
 
     complex = "parts"
     faults = True
     axis: int
     mode: str = "add"
+    unique: bool = False
     cases = True
     samples = [S(f32(3, 4), i64(3, 5), f32(3, 5), axis=1, low=(-2, 0, -2), high=(2, 3, 2)),
                S(f32(3, 4), i64(5, 4), f32(5, 4), axis=0, low=(-2, 0, -2), high=(2, 2, 2)),
@@ -334,6 +318,8 @@ class ScatterAlong(General):
                S(f32(3, 4), i64(3, 6), f32(3, 6), axis=1, mode="set", low=(-2, 0, -2), high=(2, 3, 2)),
                S(boolean(4, 3), i64(2, 3), boolean(2, 3), axis=0, mode="set", low=0, high=3),
                S(f64(70, 3), i64(20, 2), f64(20, 2), axis=0, mode="set", low=(-2, 0, -2), high=(2, 69, 2)),
+               S(i64(7), i64(7), i64(7), axis=0, mode="set", unique=True, fit=some_places),
+               S(f32(9), i64(5), f32(5), axis=0, mode="set", unique=True, fit=some_places),
                S(f32(3, 4), i64(3, 0), f32(3, 0), axis=1), S(f32(0, 4), i64(0, 2), f32(0, 2), axis=1)]
     errors = [E(f32(3, 4), i64(3), f32(3), axis=1, match="x and ids must have one rank"),
               E(f32(3, 4), i64(4, 1), f32(4, 1), axis=1, match="ids must not be longer than x on axis 0, got x=3, ids=4"),
@@ -361,6 +347,17 @@ class ScatterAlong(General):
             place = (*at[: self.axis], ids[at], *at[self.axis + 1 :])
             out[place] = updates[at] if self.mode == "set" else out[place] + updates[at].astype(out.dtype)
         return out.astype(x.dtype)
+
+    @property
+    def alone(self) -> bool:
+        """Whether every update that overwrites stays."""
+        return self.mode == "set" and self.unique
+
+    def claimed(self, x: TensorType, ids: TensorType) -> bool:
+        """Whether updates that overwrite need no order: of those that are alone there is no other, and the last one of an element is
+        found by a number for each element of x, unless there are few for that."""
+        alone = self.alone or ids.shape[self.axis] == 1
+        return self.mode == "set" and (alone or bounds(x.numel)[1] <= 8 * bounds(ids.numel)[0])
 
     def flops(self, x: TensorType, ids: TensorType, updates: TensorType) -> Dim:
         return updates.numel

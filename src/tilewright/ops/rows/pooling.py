@@ -252,6 +252,14 @@ def spread(x: Value, g: Value, kernel: Ints, stride: Ints, padding: Pairs, dilat
     known = [e if isinstance(e, int) else 0 for e in ends]
     if any(d != 0 and p != (0, 0) for d, p in zip(left, padding, strict=True)):
         raise UnsupportedError(f"pool: has a derivative for known sizes only, got {x.type}")
+    if kernel == stride and not any(map(any, padding)) and set(dilation) == {1} and all(hi <= 0 for hi in known):  # one window an element
+        apart = tuple(d for o in g.shape[-n:] for d in (o, 1))
+        wide = tuple(d for o, k in zip(g.shape[-n:], kernel, strict=True) for d in (o, k))
+        lead = x.shape[:-n]
+        each = F.expand(F.reshape(g, (*lead, *apart)), (*lead, *wide))
+        made = F.reshape(each, (*lead, *(o * k for o, k in zip(g.shape[-n:], kernel, strict=True))))
+        behind = tuple(rest - hi for rest, hi in zip(left, known, strict=True))
+        return F.pad(made, (0,) * len(x.shape), (*(0,) * len(lead), *behind))
     whole = tuple((lo, max(hi, 0)) for (lo, _), hi in zip(padding, known, strict=True))
     conv = Conv(stride=stride, padding=whole, dilation=dilation, transposed=True, output_padding=tuple(max(-hi, 0) for hi in known))
     made = F.pad(conv(single, F.full(x.node.graph, (1, 1, *kernel), 1, x.dtype)), (0,) * (n + 2), (0, 0, *left))
@@ -409,15 +417,6 @@ class MaxPoolBackward(Composite):
         want = pooled((*g.shape[:-n], *self.sizes), self.kernel, self.stride, self.padding, self.dilation, self.ceil_mode)[-n:]
         require(g.shape[-n:] == want, "the cotangent must have the windows of the pool {want}", want=want, g=g)
         return g.with_shape((*g.shape[:-n], *self.sizes))
-
-    def ref(self, g: Any, indices: Any) -> Any:
-        n = len(self.kernel)
-        rows, windows = int(np.prod(g.shape[:-n])), int(np.prod(g.shape[-n:]))
-        wide = np.float64 if g.dtype.kind not in "iu" else g.dtype
-        out = np.zeros((rows, product(self.sizes)), wide)
-        at: Any = (np.arange(rows)[:, None], indices.reshape(rows, windows))
-        np.add.at(out, at, g.reshape(rows, windows).astype(wide))
-        return out.astype(g.dtype).reshape(*g.shape[:-n], *self.sizes)
 
     def decompose(self, g: Value, indices: Value) -> Value:
         n = len(self.kernel)

@@ -91,14 +91,6 @@ class SelectiveScan(Composite):
         given = gated_types(self.gated, *types)
         return given[0], given[-1]
 
-    def ref(self, *arrays: Any) -> Any:
-        dtype = arrays[0].dtype
-        x, delta, a, b, c, skip, z, h = split(self.gated, tuple(v.astype(np.float64) for v in arrays))
-        h = states(x, delta, a, b, h)
-        y = np.einsum("lbdn,bln->bld", h[1:], c) + skip * x
-        y = y * z * sigmoid(z) if z is not None else y
-        return y.astype(dtype), h[-1].astype(dtype)
-
     def decompose(self, *values: Value) -> tuple[Value, ...]:
         dtype = values[0].dtype
         x, delta, a, b, c, skip, z, h = split(self.gated, tuple(F.widened(v) for v in values))
@@ -166,34 +158,6 @@ class SelectiveScanBackward(Composite):
         batch, length, d = x.shape
         part = x.with_shape((batch, length, -(-d // LANES) if isinstance(d, int) else (d + LANES - 1) // LANES, a.shape[1]))
         return (x, delta, h, part, part, x.with_shape((batch, d)), *rest, h)
-
-    def ref(self, *arrays: Any) -> Any:
-        dtype = arrays[0].dtype
-        *given, gy, gh = (v.astype(np.float64) for v in arrays)
-        x, delta, a, b, c, skip, z, h = split(self.gated, tuple(given))
-        batch, length, d = x.shape
-        n, parts = a.shape[1], -(-d // LANES)
-        h, dz = states(x, delta, a, b, h), None
-        if z is not None:
-            y, s = np.einsum("lbdn,bln->bld", h[1:], c) + skip * x, sigmoid(z)
-            dz, gy = gy * y * s * (1 + z * (1 - s)), gy * z * s
-        dx, ddelta, dskip = skip * gy, np.zeros_like(x), (gy * x).sum(1)
-        da, db, dc = np.zeros_like(h[0]), *(np.zeros((batch, length, parts * LANES, n)) for _ in range(2))
-        g = gh
-        for t in range(length)[::-1]:
-            g = g + c[:, t, None] * gy[:, t, :, None]
-            dc[:, t, :d] = h[t + 1] * gy[:, t, :, None]
-            decay = np.exp(delta[:, t, :, None] * a)
-            slope = g * h[t] * decay
-            da += slope * delta[:, t, :, None]
-            through = (g * b[:, t, None]).sum(-1)
-            ddelta[:, t] = (slope * a).sum(-1) + through * x[:, t]
-            dx[:, t] += through * delta[:, t]
-            db[:, t, :d] = g * (delta[:, t] * x[:, t])[..., None]
-            g = g * decay
-        db, dc = (v.reshape(batch, length, parts, LANES, n).sum(3) for v in (db, dc))
-        out = (dx, ddelta, da, db, dc, dskip, *([dz] if z is not None else []), g)
-        return tuple(v.astype(dtype) for v in out)
 
     def flops(self, *types: TensorType) -> Dim:
         return types[0].numel * (24 * types[2].shape[1] + 12)

@@ -74,6 +74,7 @@ class TorchPlace:
 
     def refuse(self, x: str, type_: TensorType) -> str:
         lazy = f"{x}.is_neg()" + (f" or {x}.is_conj()" if type_.dtype.kind == "c" else "")  # signs that are not in the memory
+        lazy += f" or {x}.requires_grad and recorded()"
         kind = f"(type({x}) is not Tensor and type({x}) is not Parameter)"
         return f"{kind} or {x}.dtype is not D{x} or {x}.get_device() != index or not {x}.is_contiguous() or {lazy}"
 

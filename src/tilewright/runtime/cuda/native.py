@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..fastcall import finisher
-from ..torch_calls import MachineCode, known_layout, record, seen, tensor_objects
+from ..torch_calls import MachineCode, getter, known_layout, record, seen, tensor_objects
 from . import launch as cuda_launch
 from .native_ir import CONSTANTS, FIELDS, MOST_ARRAYS, MOST_NODES, SOURCE
 
@@ -97,7 +97,8 @@ def native_call(session: CudaSession, place: TorchPlace, short: Callable[..., An
     device = seen(look, place.new([1], torch.float32))[0]
     likes = [place.like(t) for t in interface.outputs]
     words, objects, arrays = _words(session, schedule)
-    words |= {"look": look, "stream_of": stream_of, "kind_of_device": device & 0xFFFFFFFF, "device": device}
+    words |= {"look": look, "stream_of": stream_of, "kind_of_device": device & 0xFFFFFFFF, "device": device,
+              "requires_grad": getter("requires_grad")}
     objects |= {**tensor_objects(), "short": short, "alloc": place.alloc, "finish": finisher(session.model.signature, interface)}
     arrays |= {"inputs": records, "outputs": np.array([id(x) for x in likes], np.int64)}
     made: Callable[..., Any]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ...core.dtypes import DType
 from ...tile.ir import TileType
 from .bounds import Bounds
-from .llvm_text import FunctionText, like, number, vector
+from .llvm_text import FunctionText, bits, lanes, like, mangle, number, vector
 from .registers import Registers, chunk_sizes, elem_type
 
 MEMORY = {"bool": "i8"}  # in memory where it differs from the register type
@@ -182,8 +182,6 @@ def _load_chunk(f: FunctionText, mem: str, p: str, start: int, n: int, stride: s
 
 
 def _reverse(f: FunctionText, ty: str, x: str) -> str:
-    from .llvm_text import mangle
-
     return f.intrinsic(f"llvm.vector.reverse.{mangle(ty)}", ty, [(ty, x)])
 
 
@@ -208,8 +206,6 @@ def _every(step: int, f: FunctionText, mem: str, p: str, n: int, mask: str | Non
 
 
 def gather_chunk(f: FunctionText, ty: str, pointers: str, mask: str | None, fill: str) -> str:
-    from .llvm_text import bits, lanes, mangle
-
     n = lanes(ty)
     args = [(f"<{n} x ptr> align {bits(ty) // 8}", pointers), (like(ty, "i1"), mask or "splat (i1 true)"), (ty, fill)]
     return f.intrinsic(f"llvm.masked.gather.{mangle(ty)}.v{n}p0", ty, args)
@@ -231,9 +227,28 @@ def store(f: FunctionText, view: Address, at: Sequence[Term], x: Registers, axes
             start += n
 
 
-def _store_chunk(f: FunctionText, mem: str, p: str, start: int, n: int, stride: str, mask: str | None, value: str) -> None:
-    from .llvm_text import bits, mangle
+def store_past(f: FunctionText, view: Address, at: Sequence[Term], x: Registers, axes: Sequence[int], limits: dict[int, str]) -> None:
+    """Whole rows that go past the caches where they start at a cache line. (An instruction of its own: LLVM would join both ways.)"""
+    mem = MEMORY.get(view.dtype.name, elem_type(view.dtype))
+    rows = [[_to_memory(f, view.dtype, n, value) for n, value in zip(x.sizes, row, strict=True)] for row in x.rows]
+    for p, row in zip(row_pointers(f, view, at, x.type.shape, axes), rows, strict=True):
+        aligned, plain, after = f.fresh_label("line"), f.fresh_label("plain"), f.fresh_label("stored")
+        f.branch(f.icmp("eq", "i64", f.op("and", "i64", f.value(f"ptrtoint ptr {p} to i64"), "63"), "0"), aligned, plain)
+        for label, past in ((aligned, True), (plain, False)):
+            f.label(label)
+            start = 0
+            for n, value in zip(x.sizes, row, strict=True):
+                q = f.gep(mem, p, str(start)) if start else p
+                if past:
+                    f.emit(f"store {vector(n, mem)} {value}, ptr {q}, align {min(64, n * bits(mem) // 8)}, !nontemporal !{{i32 1}}")
+                else:
+                    f.store(vector(n, mem), value, q)
+                start += n
+            f.jump(after)
+        f.label(after)
 
+
+def _store_chunk(f: FunctionText, mem: str, p: str, start: int, n: int, stride: str, mask: str | None, value: str) -> None:
     ty = vector(max(n, 1), mem)
     if n == 0:
         if mask is None:

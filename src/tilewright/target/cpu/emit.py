@@ -419,7 +419,9 @@ class Emitter(Skeleton):
         view, at, limits, used = self._access(instr)
         tile = self.tile(instr.operands[used])
         self._check(view, at, tile.type.shape, instr.attrs["axes"], limits)
-        access.store(self.f, view, at, tile, instr.attrs["axes"], limits)
+        past = "past" in instr.attrs and not limits and view.strides[instr.attrs["axes"][-1]] == "1"
+        self.fenced |= past
+        (access.store_past if past else access.store)(self.f, view, at, tile, instr.attrs["axes"], limits)
 
     def do_gather(self, instr: Instr) -> None:
         view, at, _, used = self._access(instr)

@@ -101,6 +101,7 @@ class Skeleton:
         self.scratch = 0
         self.guard: Guard | None = None
         self.halves = Halves()
+        self.fenced = False  # stores went past the caches: other threads see them behind a fence
 
     def run(self) -> str:
         f = self.f
@@ -121,6 +122,8 @@ class Skeleton:
         f.emit(f"{following} = add nsw i64 {pid}, 1")
         f.branch(f.icmp("slt", "i64", following, "%end"), body, done)
         f.label(done)
+        if self.fenced:
+            f.intrinsic("llvm.x86.sse.sfence", "void", [])
         f.ret()
         return module_text(f)
 

@@ -1,6 +1,7 @@
 """`tw.linalg`: NumPy's and the array API's linear algebra. Matrices are the last two axes of an array, leading axes are cases."""
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,6 +23,9 @@ from .reductions import axes_of, one_axis
 from .shapes import reshape
 
 public = FUNCTIONS = Functions()
+RESULTS: dict[str, Any] = {name: namedtuple(f"{name.capitalize()}Result", fields) for name, fields in (
+    ("eig", "eigenvalues eigenvectors"), ("eigh", "eigenvalues eigenvectors"), ("qr", "Q R"), ("slogdet", "sign logabsdet"),
+    ("svd", "U S Vh"))}  # NumPy's names
 
 
 def _floats(*operands: Any) -> list[Tracer]:
@@ -30,7 +34,8 @@ def _floats(*operands: Any) -> list[Tracer]:
 
 def _of_one(name: str, fn: Callable[..., Any], doc: str) -> Callable[[Any], Any]:
     def call(x: Any) -> Any:
-        return built(fn, as_float(x))
+        made = built(fn, as_float(x))
+        return RESULTS[name](*made) if name in RESULTS else made
 
     call.__name__ = call.__qualname__ = name
     call.__code__ = call.__code__.replace(co_name=name)  # errors name what the user called
@@ -103,7 +108,7 @@ def qr(a: Any, mode: str = "reduced") -> Any:
     if mode not in ("reduced", "complete", "r"):
         raise ShapeError(f"qr: mode must be reduced, complete or r, got mode={mode!r} ({user_place()})")
     q, r = apply(Qr(complete=mode == "complete"), as_float(a))
-    return r if mode == "r" else (q, r)
+    return r if mode == "r" else RESULTS["qr"](q, r)
 
 
 @public
@@ -124,7 +129,7 @@ def svd(a: Any, full_matrices: bool = True) -> Any:
     s, u, vt = apply(Svd(), as_float(a))
     if full_matrices:
         u, vt = built(L.complete_basis, u), built(lambda v: X.mt(L.complete_basis(X.mt(v))), vt)
-    return u, s, vt
+    return RESULTS["svd"](u, s, vt)
 
 
 @public

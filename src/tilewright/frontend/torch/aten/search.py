@@ -9,9 +9,12 @@ from ....core import dtypes as dt
 from ....core.dims import Dim, product
 from ....core.errors import UnsupportedError
 from ....ir.graph import Value
-from ....ops.index.counting import counted
+from ....ops.index.counting import bincount, counted
+from ....ops.index.from_end import below
 from .reduce import reduce
 from .registry import Context, aten, axis_of, rows
+
+EXACT = 1 << 24  # f32 has every integer below it
 
 
 def _size(d: Dim, what: str) -> int:
@@ -93,11 +96,24 @@ def _median_dim(c: Context, x: Value, dim: int, keepdim: bool, skip_nan: bool) -
 # --- histograms -----------------------------------------------------------------------------------------------------------------------
 
 
+def _each_integer(c: Context, x: Value, least: int, bins: int) -> Value:
+    """How often each of the integers least … least + bins - 1 stands in x."""
+    place = c.emit(O.Sub(), x, c.scalar(least, dt.i64)) if least else x
+    above = below(place)
+    if above is not None and above <= bins:
+        return bincount(place, None, bins)
+    inside = c.emit(O.LogicalAnd(), c.emit(O.GreaterEqual(), place, c.scalar(0, dt.i64)), c.emit(O.Less(), place, c.scalar(bins, dt.i64)))
+    return counted(place, inside, bins, None, dt.i64)
+
+
 @aten("histc.default")
 def histc(c: Context, x: Value, bins: int = 100, min: Any = 0, max: Any = 0) -> Value:  # noqa: A002
     """Counts in `bins` equal parts of min..max (of the data's own range where they are equal)."""
     flat = c.reshape(x, (x.type.numel,))
     n = flat.shape[0] if min != max else _size(flat.shape[0], "histc")
+    given = x.node.operands[0] if isinstance(x.op, O.Cast) and x.dtype in (dt.f32, dt.f64) else x
+    if given.dtype.is_int and min != max and bins == max - min + 1 and min == int(min) and -EXACT < min and max < EXACT:
+        return c.cast(_each_integer(c, c.reshape(c.cast(given, dt.i64), flat.shape), int(min), bins), x.dtype)
     wide = c.cast(flat, dt.f64)
     if min == max:
         if n == 0:

@@ -20,6 +20,7 @@ from ....ir.graph import Value
 from ....ir.layout import Layout
 from ....ir.types import TensorType
 from ....ops.matmul.contractions import Conv as ConvOp
+from ....tile.builder import Ix
 from ...call import Call
 from ...cuda.groups import on_threads
 from ...cuda.kernel import GemmKernel, TensorMap, Windows, forward, identified
@@ -36,10 +37,11 @@ from .kernels import ConvKernel
 from .windows import Windowed
 
 # Images of few channels for the tensor cores: the first convolution of a network.
-# Pixels are packed 16 bytes each: the channels of `fold` neighbouring lines, filled up with zeros, with the padding around the image. Eight
-# neighbouring pixels are then 128 bytes in a row, one step of K, and windows that overlap are a stride. So a kernel of R lines of up to 8
-# taps becomes one of ⌈R/fold⌉ taps over 128 bytes of channels. Longer lines are several such steps, where the next begins at a window.
-ACROSS = 8  # pixels of a step
+# A packed pixel has the channels of `fold` neighbouring lines of all planes of a window, filled up with zeros to a power of two of 16 bytes
+# at least, with the padding around the image. Neighbouring pixels are then 128 bytes in a row, one step of K, and windows that overlap are
+# a stride. So a kernel of R lines of up to 8 taps becomes one of ⌈R/fold⌉ taps over 128 bytes of channels, whatever its planes are. Longer
+# lines are several such steps, where the next begins at a window.
+STEP = 128  # bytes of channels of a step of K
 LONG = 4  # steps of a line of taps, at most
 PROGRAMS = 256
 
@@ -48,30 +50,48 @@ PROGRAMS = 256
 class First:
     """A convolution over packed pixels."""
 
-    at: Windowed
+    whole: Windowed
     channels: int
     fold: int
     pixel: int  # elements of a pixel
+    dtype: DType
 
     @staticmethod
-    def of(at: Windowed, channels: Dim, dtype: DType, *, steps: int = 1) -> First | None:
-        """`steps`: those of K that a line of taps may take."""
-        pixel = piece(dtype)
-        if not isinstance(channels, int) or not 1 <= channels <= pixel or at.dilation != (1, 1) or not 1 < at.taps[1] <= steps * ACROSS:
+    def of(whole: Windowed, channels: Dim, dtype: DType, *, steps: int = 1) -> First | None:
+        """The packing with the fewest steps of K; `steps`: those that a line of taps may take. Over two axes pixels have 16 bytes: those
+        of more channels are copied by TMA as they are."""
+        planes, small = whole.planes, piece(dtype)
+        if not isinstance(channels, int) or channels < 1 or {*whole.dilation[-2:]} != {1} or whole.taps[-1] == 1:
             return None
-        if at.taps[1] > ACROSS and ACROSS % at.stride[1]:
-            return None
-        return First(at, channels, 2 if at.stride[0] % 2 == 0 and 2 * channels <= pixel else 1, pixel)
+        found = []
+        for fold in (1, 2) if whole.stride[-2] % 2 == 0 else (1,):
+            held = fold * (1 << (channels * planes - 1).bit_length())
+            first = First(whole, channels, fold, max(small, held), dtype)
+            if first.pixel > (small if len(whole.taps) == 2 else STEP // dtype.itemsize) or first.steps > steps:
+                continue
+            if first.steps == 1 or first.near % whole.stride[-1] == 0:
+                found.append(first)
+        return min(found, key=lambda f: (f.lines * f.steps, f.pixel), default=None)
+
+    @property
+    def at(self) -> Windowed:
+        """Over lines and their pixels."""
+        return self.whole.inner(2)
+
+    @property
+    def near(self) -> int:
+        """Pixels of a step."""
+        return STEP // self.dtype.itemsize // self.pixel
 
     @property
     def steps(self) -> int:
         """Steps of K of a line of taps."""
-        return -(-self.at.taps[1] // ACROSS)
+        return -(-self.at.taps[1] // self.near)
 
     @property
     def apart(self) -> int:
         """Windows from one step to the next."""
-        return ACROSS // self.at.stride[1] if self.steps > 1 else 1
+        return self.near // self.at.stride[1] if self.steps > 1 else 1
 
     @property
     def across(self) -> int:
@@ -91,78 +111,93 @@ class First:
     @property
     def size(self) -> tuple[int, int]:
         """Lines of packed pixels, and pixels of a line."""
-        return (self.at.out[0] - 1) * self.step + self.lines, (self.across - 1) * self.at.stride[1] + ACROSS
+        return (self.at.out[0] - 1) * self.step + self.lines, (self.across - 1) * self.at.stride[1] + self.near
 
     @property
     def windows(self) -> Windowed:
+        """Of images that each have the planes of one window."""
         taps, dilation = (self.lines, self.steps), (1, self.apart)
         return Windowed((self.size[0], self.across), self.at.out, taps, (self.step, 1), (0, 0), (0, 0), dilation)
 
     @property
     def packed(self) -> Packed:
-        return Packed("folded", self.fold, words=self.pixel)
+        return Packed("folded", self.fold, words=self.pixel, groups=self.near)
 
     def image(self, name: str, x: Operand) -> tuple[list[Launch], Operand]:
-        """The launch that packs the pixels, and what it makes as [batch, lines, windows, 128 bytes]."""
-        batch = x.type.shape[0]
+        """The launch that packs the pixels, and what it makes as [images, lines, windows, 128 bytes]."""
+        images = x.type.shape[0] * prod(self.whole.out[:-2])
         height, width = self.size
-        type_ = TensorType(x.type.dtype, (batch, height, width, self.pixel))
+        type_ = TensorType(x.type.dtype, (images, height, width, self.pixel))
         whole = Operand(type_, Buffer(f"{name}.image", "temp", type_.nbytes), Layout.contiguous(type_.shape))
         across = self.at.stride[1] * self.pixel
-        seen = Layout((batch, height, self.across, ACROSS * self.pixel), (height * width * self.pixel, width * self.pixel, across, 1))
+        seen = Layout((images, height, self.across, self.near * self.pixel), (height * width * self.pixel, width * self.pixel, across, 1))
         return [self._pack(name, x, whole)], Operand(TensorType(x.type.dtype, seen.shape), whole.buffer, seen)
 
     def _pack(self, name: str, x: Operand, whole: Operand) -> Launch:
         call = Call("pack_pixels", f"{name}.pixels")
         b = call.b
-        lay = x.layout
-        if len(lay.shape) == 3:
-            lay = Layout((*lay.shape[:2], 1, lay.shape[2]), (*lay.strides[:2], 0, lay.strides[2]), lay.offset)
-        source = call.view("x", x.type.dtype, x.buffer, lay)
+        small, (depth, height, width) = piece(self.dtype), (1, *self.whole.image)[-3:]
+        source = call.view("x", x.type.dtype, x.buffer, _with_planes(x.layout))
         target = call.view("y", x.type.dtype, whole.buffer, whole.layout, write=True)
         dims = [call.word(f"d{i}", d) for i, d in enumerate(whole.type.shape[:-1])]
-        n, line, column = unravel(b, b.pid, dims)
-        height, width = self.at.image
+        image, line, column = unravel(b, b.pid, dims)
+        n: Ix | int = image
+        z: Ix | int = 0
+        if self.whole.planes > 1 or depth > 1:
+            out, stride, before = self.whole.out[0], self.whole.stride[0], self.whole.before[0]
+            n, z = image // out, image % out * stride - before
+
+        def seen(at: Ix | int, size: int) -> Ix | int:
+            return b.minimum(b.maximum(at + 1, 0), 1) * b.minimum(b.maximum(size - at, 0), 1) if isinstance(at, Ix) else 1
+
         px = column - self.at.before[1]
-        across = b.minimum(b.maximum(px + 1, 0), 1) * b.minimum(b.maximum(width - px, 0), 1)
-        places = b.iota((self.pixel,), 0)
-        pixel = b.full((self.pixel,), 0.0, x.type.dtype)
+        across, places, each = seen(px, width), b.iota((small,), 0), self.pixel // self.fold
+        pieces = [b.full((small,), 0.0, x.type.dtype) for _ in range(self.pixel // small)]
         for f in range(self.fold):
             y = line * self.fold + (f - self.at.before[0])
-            inside = b.minimum(b.maximum(y + 1, 0), 1) * b.minimum(b.maximum(height - y, 0), 1) * across
-            for c in range(self.channels):
-                value = b.load(source, (n, c, y, px), (1,), limit=(inside,))
-                pixel = b.select(b.cmp("eq", places, f * (self.pixel // self.fold) + c), b.broadcast(value, (self.pixel,)), pixel)
-        b.store(target, (n, line, column, 0), pixel)
-        launch = call.finish(product(whole.type.shape[:-1]), bytes_=x.type.nbytes + whole.type.nbytes, note="pixels of 16 bytes")
-        launch.kernel = on_threads(launch.kernel, 1, PROGRAMS, self.pixel)
+            inside = seen(y, height) * across
+            for d in range(self.whole.planes):
+                plane = z + d * self.whole.dilation[0] if isinstance(z, Ix) else z
+                limit = seen(plane, depth) * inside
+                for c in range(self.channels):
+                    value = b.load(source, (n, c, plane, y, px), (1,), limit=(limit,))
+                    which, spot = divmod(f * each + c * self.whole.planes + d, small)
+                    pieces[which] = b.select(b.cmp("eq", places, spot), b.broadcast(value, (small,)), pieces[which])
+        for i, part in enumerate(pieces):
+            b.store(target, (image, line, column, i * small), part)
+        note = f"pixels of {self.pixel * self.dtype.itemsize} bytes"
+        launch = call.finish(product(whole.type.shape[:-1]), bytes_=x.type.nbytes + whole.type.nbytes, note=note)
+        launch.kernel = on_threads(launch.kernel, 1, PROGRAMS, small)
         return launch
 
     def weights(self, name: str, w: Operand, target: TargetSpec) -> tuple[list[Launch], Operand]:
         """Weights as [O, lines and their steps, 128 bytes]."""
-        out, channels, *kernel = w.type.shape
-        type_ = TensorType(w.type.dtype, (out, self.lines * self.steps, ACROSS * self.pixel))
+        type_ = TensorType(w.type.dtype, (w.type.shape[0], self.lines * self.steps, self.near * self.pixel))
         lay = Layout.contiguous(type_.shape)
         if w.packed.form == "folded":
             return [], Operand(type_, w.buffer, lay)
         whole = Operand(type_, Buffer(f"{name}.weights", "temp", type_.nbytes), lay)
         launches = [fill_launch(f"{name}.zero_weights", 0.0, whole, target)]
-        source = w.layout
-        if len(kernel) == 1:
-            source = Layout((out, channels, 1, kernel[0]), (*source.strides[:2], 0, source.strides[2]), source.offset)
-        rows, across = self.at.taps
-        each = self.pixel // self.fold
+        source = _with_planes(w.layout)
+        out, channels, planes, rows, across = source.shape
+        assert isinstance(rows, int)
         for f in range(min(self.fold, rows)):
             lines = -(-(rows - f) // self.fold)
-            shape = (out, channels, lines, across)
-            part = Layout(shape, (lay.strides[0], 1, self.steps * lay.strides[1], self.pixel), f * each)
+            shape = (out, channels, planes, lines, across)
+            strides = (lay.strides[0], self.whole.planes, 1, self.steps * lay.strides[1], self.pixel)
+            part = Layout(shape, strides, f * (self.pixel // self.fold))
             type_ = TensorType(w.type.dtype, shape)
-            seen = Operand(type_, w.buffer, source.slice(2, f, lines, self.fold))
+            seen = Operand(type_, w.buffer, source.slice(3, f, lines, self.fold))
             launches.append(copy_launch(f"{name}.taps{f}", seen, Operand(type_, whole.buffer, part), target, "weights over packed pixels"))
         return launches, whole
 
 
-STEP = 128  # bytes of channels of a step of K
+def _with_planes(lay: Layout) -> Layout:
+    """[N, C, W] or [N, C, H, W] as [N, C, 1, H, W]."""
+    more = 5 - len(lay.shape)
+    return Layout((*lay.shape[:2], *(1,) * more, *lay.shape[2:]), (*lay.strides[:2], *(0,) * more, *lay.strides[2:]), lay.offset)
+
+
 BK = 64  # ... of 16 bits, and results of a tile with groups
 PIECE = 8  # elements of 16 bytes, of 16 bits
 TAPS = Packed("taps", PIECE)
@@ -237,7 +272,8 @@ def plain_weights(region: Region) -> Operand:
 
 def first_of(region: Region) -> First | None:
     at = windows_of(region)
-    assert at is not None
+    if at is None or region.op(ConvOp).groups > 1:
+        return None
     x = region.node.operands[0]
     return First.of(at, x.shape[1], x.dtype, steps=LONG)
 
@@ -278,7 +314,7 @@ class HopperConv(Template):
         groups, (channels, results) = region.op(ConvOp).groups, (node.operands[0].shape[1], node.values[0].shape[1])
         assert isinstance(channels, int) and isinstance(results, int)
         item = node.operands[0].dtype.itemsize
-        if len(found.image) == 3 and not found.plain and channels * item < 2 * self.least:
+        if len(found.image) == 3 and not found.plain and channels * item < 2 * self.least and first_of(region) is None:
             return Reason(f"three spatial axes with {2 * self.least} bytes of channels: a step of K is {STEP} of one tap")
         if item == 4 and channels < piece(f32) and found.stride == found.taps:
             return Reason("patches of few channels, whose products PyTorch keeps exact")
@@ -292,6 +328,7 @@ class HopperConv(Template):
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         node, at = region.anchor, windows_of(region)
         assert node is not None and isinstance(node.op, ConvOp) and at is not None
+        m = node.values[0].shape[0] * prod(at.out)
         x, w = region.given(node.operands[0]), plain_weights(region)
         before, results, leaves, after = matrices(region, node.values[0], target)
         first, along = first_of(region), False
@@ -305,7 +342,6 @@ class HopperConv(Template):
             weights, w = ([], w) if along else weight_operand(region.name, w, target)
         n = node.values[0].shape[1]
         assert isinstance(n, int)
-        m = node.values[0].shape[0] * prod(at.out)
         config = choose(m, n, target.cores, node.op.groups)
         launch = conv_launch(region, at, x, w, (m, n), results, leaves, config, target, along=along)
         return [*before, *pixels, *weights, launch, *after]
@@ -374,7 +410,9 @@ def matrices(region: Region, value: Value, target: TargetSpec) -> tuple[list[Lau
 def image_operand(name: str, x: Operand, target: TargetSpec, *, dense: bool = False) -> tuple[list[Launch], Operand]:
     """x as [batch, (depth,) height, width, channels] in memory that TMA can read, copied there where it must be; `dense`: pixels are one
     axis."""
-    lay = x.layout
+    spatial = zip(x.layout.shape[2:], x.layout.strides[2:], strict=True)  # what an axis of one steps over is nowhere
+    lay = replace(x.layout, strides=(*x.layout.strides[:2], *(x.layout.strides[0] if d == 1 else s for d, s in spatial)))
+    x = replace(x, layout=lay)
     outer = Layout((lay.shape[0], *lay.shape[2:]), (lay.strides[0], *lay.strides[2:]))
     gaps = dense and len(collapse(outer.shape, [outer])[0]) > 1
     whole_pieces = piece(x.type.dtype)

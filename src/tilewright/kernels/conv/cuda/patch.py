@@ -75,8 +75,8 @@ class PatchConv(HopperConv):
         if {*at.stride, *at.dilation} != {1} or node.op.groups != 1 or stages_of(at, n) < 3 or prod(at.taps[-2:]) < 4:
             return Reason("steps of one, no groups, and boxes that fit in shared memory")
         tiles = tiles_of(at, node.values[0].shape[0])
-        if max(box_of(at)) > 256 or (flat and (first_of(region) is not None or (isinstance(tiles, int) and tiles < target.cores))):
-            return Reason("over two axes, tiles for every SM, and channels that are not packed")
+        if max(box_of(at)) > 256 or first_of(region) is not None or (flat and isinstance(tiles, int) and tiles < target.cores):
+            return Reason("channels that are not packed and, over two axes, tiles for every SM")
         for r in region.results:  # where they lie, or channels last beside it
             found = matrix_of(r, r.layout)
             if r.type.dtype not in (bf16, f16) or (found is not None and not found.by_tma):

@@ -57,7 +57,8 @@ class WindowGradient(Template):
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         data, cotangent, at = *region.operands, windows_of(region)
         halves, dtype = list[Launch](), data.type.dtype if data.type.dtype.itemsize == 2 else bf16
-        first = First.of(at, data.type.shape[1], dtype) if region.op(WeightGradient).groups == 1 else None
+        plain = region.op(WeightGradient).groups == 1 and len(at.taps) == 2
+        first = First.of(at, data.type.shape[1], dtype) if plain else None
         if data.type.dtype is f32:
             made, data = in_halves(f"{region.name}.halves", data, target, packed=first is not None)
             more, cotangent = in_halves(f"{region.name}.cotangent_halves", cotangent, target)
@@ -184,7 +185,7 @@ class Gradient(Summed):
         launch.kernel = identified(WindowGradientKernel(
             k.name, k.params, k.pid, k.body, acc=made.acc, row=made.row, column=made.column, batch=made.batch, bm=bm, bn=bn, slice=32,
             stages=stages, consumers=bm // 64, transposed_a=True, transposed_b=False, dtype=name, dtype_b=name, group=16,
-            alone=(True, True),
+            matrices=(1, 1),
             maps=(a_map, b_map, store), stored=(out.var,), image=at.out, channels=self.held, taps=at.taps, stride=at.stride,
             before=at.before, dilation=at.dilation, parts=parts, blocks=self.blocks, each=rows,
             apart=pixels if self.terms > 1 and isinstance(pixels, int) else 0))  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from ....core.dims import Dim
 from ....ir.types import TensorType
@@ -48,6 +48,15 @@ class Windowed:
         far = FARTHEST[len(self.image)]
         small = max(*reach, *self.before, *self.after) <= far and min(self.upper) >= -far - 1
         return small and all(s <= 8 for s in self.stride) and all(d > 0 for d in (*self.image, *self.out, *self.taps))
+
+    @property
+    def planes(self) -> int:
+        """Taps along the axis before lines and pixels."""
+        return self.taps[0] if len(self.taps) == 3 else 1
+
+    def inner(self, axes: int) -> Windowed:
+        """The same over the last axes alone."""
+        return Windowed(*(getattr(self, f.name)[-axes:] for f in fields(self)))
 
     @property
     def plain(self) -> bool:

@@ -45,7 +45,8 @@ class CudaGather(GatherTemplate):
             return [found]
         short = not isinstance(inner, int) or (inner < 32 if vector == 1 else inner < max(2 * vector, 4) and vector < 4)
         if short or table.packed.form != "plain" or not along:
-            return Shared(GatherTemplate()).build(region, target)
+            lanes = min(4, 1 << (inner - 1).bit_length()) if isinstance(inner, int) and inner > 0 and table.packed.form == "plain" else 4
+            return Shared(GatherTemplate()).build(region, replace(target, vector_bits=32 * lanes))  # no thread of a row without elements
         assert isinstance(inner, int)
         threads = BLOCK if inner >= BLOCK * vector else min(32, 1 << (inner // vector).bit_length() - 1)
         # its tile is four times this wide

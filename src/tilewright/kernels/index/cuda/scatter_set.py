@@ -1,6 +1,7 @@
 """Elements overwritten at indices along an axis on a GPU, a thread an update: in a first launch each claims its place by the largest number
 along the axis, in a second the one that holds it writes. So the last update of an element stays, whatever the threads do; nothing is
-sorted. Every index is checked: one outside the axis is reported in the error block and clamped.
+sorted. Indices that are all different need no claims, and of a permutation nothing is copied. Every index is checked: one outside the axis
+is reported in the error block and clamped.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from ....core.dtypes import i32
 from ....core.target_spec import TargetSpec
 from ....ir.layout import Layout
 from ....ir.types import TensorType
-from ....ops.index.scatter import ScatterAlong, claimed
+from ....ops.index.scatter import ScatterAlong
 from ...call import Call
 from ...cuda.groups import on_threads
 from ...launch import Buffer, Launch
@@ -32,15 +33,17 @@ class CudaScatterSet(Template):
     def refuses(self, region: Region, target: TargetSpec) -> Reason | None:
         op = region.op(ScatterAlong)
         x, ids = (v.type for v in region.node.operands[:2])
-        if op.mode != "set" or not claimed(x, ids, op.axis):
+        if not op.claimed(x, ids):
             return Reason("sums are taken in order, and so are a few updates")
         low, high = bounds(x.numel), bounds(ids.numel)
         return None if low[0] > 0 and high[0] > 0 and max(low[1], high[1]) < 1 << 31 else Reason("numbers of 32 bits")
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
-        x, result = region.given(region.node.operands[0]), region.results[0]
-        launches = [] if x.buffer is result.buffer else [copy_launch(f"{region.name}.copy", x, result, target)]
-        if region.node.operands[1].shape[region.op(ScatterAlong).axis] == 1:
+        op, x, result = region.op(ScatterAlong), region.given(region.node.operands[0]), region.results[0]
+        ids = region.node.operands[1].shape
+        kept = x.buffer is result.buffer or (op.alone and ids == x.type.shape)  # or nothing of x is left
+        launches = [] if kept else [copy_launch(f"{region.name}.copy", x, result, target)]
+        if op.alone or ids[op.axis] == 1:
             return [*launches, _each(region, None, write=True)]
         claims = Operand(TensorType(i32, x.type.shape), Buffer(f"{region.name}.claims", "temp", 4 * x.type.numel),
                          Layout.contiguous(x.type.shape))

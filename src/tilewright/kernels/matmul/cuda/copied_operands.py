@@ -62,14 +62,14 @@ def contiguous_operands(
     launches: list[Launch] = []
     unit = 16 // p.a.type.dtype.itemsize
     if at.copy_a is not None or not aligned_rows(at.a, p.a_view.offset, unit) or not (either or at.a[2] == 1):
-        c, whole = at.copy_a, at.batch if at.a[0] != 0 else 1
+        c, whole = at.copy_a, at.repeated[0] or at.batch if at.a[0] != 0 else 1
         lead, rows, step = (((whole,), (at.a[0],)), at.m, at.a[1]) if c is None else ((c.sizes, c.strides), c.rows, c.step)
         launch, a, step = contiguous_rows(f"{region.name}.a", p.a, p.a_view.offset, lead, (rows, p.k), (step, at.a[2]))
         launches.append(launch)
         many = at.a[0] != 0 or c is not None
         p, at = replace(p, a=a, a_view=a.layout), replace(at, a=(step * at.m if many else 0, step, 1), copy_a=None)
     if at.copy_b is not None or not aligned_rows(at.b, p.b_view.offset, unit) or not (either or at.b[1] == 1):
-        c, whole = at.copy_b, at.batch if at.b[0] != 0 else 1
+        c, whole = at.copy_b, at.repeated[1] or at.batch if at.b[0] != 0 else 1
         lead = ((whole,), (at.b[0],)) if c is None else (c.sizes, c.strides)
         launch, b, step = contiguous_rows(f"{region.name}.b", p.b, p.b_view.offset, lead, (p.n, p.k), (at.b[2], at.b[1]))
         launches.append(launch)

@@ -137,7 +137,7 @@ class HopperMatmul(Template):
         places = places_of(region)
         assert places is not None
         p = Problem.of(region)
-        copies, p, places = contiguous_operands(region, p, places, either=p.a.type.dtype.itemsize == 2)
+        copies, p, places = contiguous_operands(region, p, places.in_turn(), either=p.a.type.dtype.itemsize == 2)
         small = p.a.type.dtype in (f8e4m3, f8e5m2)
         config = choose(places.m, p.n, p.k, places.batch, target.cores, p.a.type.dtype.itemsize, 192 if small else 256, places.b[1] == 1)
         if small:
@@ -188,7 +188,7 @@ def gemm_launch(region: Region, p: Problem, at: Places, config: Config, target: 
         store_maps.append(TensorMap(pointers[i], out.type.dtype, (p.n, at.m, at.batch), steps, box, slice_))
     maps = []
     transposed = (at.a[2] != 1, at.b[1] == 1)
-    alone = tuple(s == 0 and at.batch != 1 for s in (at.a[0], at.b[0]))  # one matrix for the whole batch
+    matrices = tuple(1 if s == 0 and at.batch != 1 else many for s, many in zip((at.a[0], at.b[0]), at.repeated, strict=True))
     rows_read = 0 if transposed[0] else config.rows
     item = p.a.type.dtype.itemsize
     boxes = (64 if transposed[0] else rows_read or config.bm, config.bn // config.cluster if transposed[1] else 64)
@@ -197,14 +197,14 @@ def gemm_launch(region: Region, p: Problem, at: Places, config: Config, target: 
     ):
         # rows × K, K contiguous unless the other axis is
         word = len(call._arguments)
-        call.view(name, o.type.dtype, o.buffer, Layout((at.batch, rows, columns), strides, lay.offset))
+        call.view(name, o.type.dtype, o.buffer, Layout((matrices[i] or at.batch, rows, columns), strides, lay.offset))
         k_inner = strides[2] == 1
         size, step = ((columns, rows), strides[1]) if k_inner else ((rows, columns), strides[2])
         maps.append(
             TensorMap(
                 word,
                 o.type.dtype,
-                (*size, 1 if alone[i] else at.batch),
+                (*size, matrices[i] or at.batch),
                 (step * item, (strides[0] or step * size[1]) * item),
                 (BK // item, boxes[i], 1),
                 128,
@@ -264,7 +264,7 @@ def gemm_launch(region: Region, p: Problem, at: Places, config: Config, target: 
         promote=config.promote,
         per_sm=config.per_sm,
         run=2 if at.runs(region, p.n, 2) else 1,
-        alone=alone,
+        matrices=matrices,
         group=config.group,
         maps=(*maps, *(store_maps if through_shared else ())),
         stored=tuple(x.var for x in outs) if through_shared else (),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ....core.dims import Dim, Shape, at_least, divisible, product
 from ....ir.graph import Value
@@ -42,6 +42,18 @@ class Places:
     lead: tuple[Dim, ...] = (1,)
     copy_a: Source | None = None
     copy_b: Source | None = None
+    repeated: tuple[int, int] = (0, 0)  # of both operands, that the batch takes in turn; 0: as many as there are products
+
+    def in_turn(self) -> Places:
+        """The same without copies of operands whose matrices only repeat: the outer axis of the batch has the same ones."""
+        found, counts = self, list(self.repeated)
+        for i, c in enumerate((self.copy_a, self.copy_b)):
+            if c is None or len(c.sizes) != 2 or c.strides[0] != 0 or not isinstance(c.sizes[1], int):
+                continue
+            counts[i] = c.sizes[1]
+            found = replace(found, a=(c.strides[1], *self.a[1:]), copy_a=None) if i == 0 else replace(
+                found, b=(c.strides[1], *self.b[1:]), copy_b=None)  # fmt: skip
+        return replace(found, repeated=(counts[0], counts[1]))
 
     def flat(self, s: tuple[Dim, ...]) -> tuple[Dim, ...] | None:
         """Strides of [batch, rows, columns], where one stride serves the whole batch."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from ....core.dims import Dim, ceildiv, product
+from ....core.dims import Dim, bounds, ceildiv, product
 from ....core.dtypes import f32
 from ....core.target_spec import TargetSpec
 from ....ir.graph import Value
@@ -48,6 +48,9 @@ class _Short:
     def unary(self, fn: str, x: Tile) -> Tile:
         return self.b.unary(fn, x, short=fn in SHORT and x.dtype is f32)
 
+    def binary(self, fn: str, x: Tile, y: Tile) -> Tile:
+        return self.b.binary(fn, x, y, short=fn in SHORT and x.dtype is f32)
+
 
 class ShortEvaluator(Evaluator):
     def lower(self, op: Op, tiles: list[Tile]) -> Tile:
@@ -76,6 +79,9 @@ BLOCK = 256  # threads
 PIECES = 1  # accesses of 16 bytes of a thread and operand: two were 2 to 3 % slower, four 2 % (GELU and SiLU of bf16)
 FULL = 0.75  # the least share of a group's threads that have a piece of the row; else groups are smaller
 SHORT_ROW, MANY = 64, 1 << 20  # elements of a short row, and of all rows where there are many
+LONG, NARROW = 24, 8  # operations of a long chain, and the bytes that a thread takes of each operand then
+FILLED = 1 << 10  # threads that fill an SM
+ROWS = (4, 2)  # short rows of a program whose operands are partly the same for all rows: those are loaded once
 SINGLE = 4  # single elements of a program: what it computes to find its place is as much as what it does for one
 
 
@@ -94,8 +100,12 @@ class CudaPointwise(Pointwise):
         in_memory += [(r.type.dtype.itemsize, views[len(leaves) + i]) for i, r in enumerate(region.results)]
         inner = sizes[-1]
         vector = vector_width([s for s, _ in in_memory], inner, [v for _, v in in_memory])
+        if len(region.body.nodes) > LONG:
+            vector = narrower(vector, max(s for s, _ in in_memory), product(sizes), target)
         threads, pieces = group(inner, vector)
         tile = threads * vector * pieces
+        known = whole_sizes(sizes)
+        rows = self.rows(sizes, views[: len(leaves)], tile, threads) if known and not checked(region) else 1
         call = Call("pointwise", region.name)
         b = call.b
         ins = {
@@ -104,7 +114,6 @@ class CudaPointwise(Pointwise):
             if o is not None
         }
         outs = [call.view(f"y{i}", r.type.dtype, r.buffer, views[len(leaves) + i], write=True) for i, r in enumerate(region.results)]
-        known = whole_sizes(sizes)
         dims = [d if known and isinstance(d, int) else call.word(f"d{i}", d) for i, d in enumerate(sizes)]
         ramps = {
             v: [call.word(f"r{i}_{k}", s) if not isinstance(s, int) else s for k, s in enumerate([layouts[i].offset, *strides[i]])]
@@ -113,29 +122,34 @@ class CudaPointwise(Pointwise):
         }
         checks = Checks(call, region, strides[-1])
         tiles = b.ceildiv(dims[-1], tile)
-        position = unravel(b, b.pid // tiles, dims[:-1]) if len(dims) > 1 else []
-        start = b.pid % tiles * tile if len(dims) > 1 else b.pid * tile
+        start = b.pid % tiles * tile if len(dims) > 1 and rows == 1 else b.pid * tile if rows == 1 else 0
         whole = isinstance(inner, int) and inner % tile == 0
         limit = None if whole else (dims[-1] - start,)
+        same = {v: self.load(b, ins[v], [0] * (len(dims) - 1), start, tile, limit) for i, v in enumerate(leaves)
+                if rows > 1 and v in ins and not any(views[i].strides[:-1])}
+        found: list[list[Tile]] = []
+        places: list[list[Any]] = []
+        for row in range(rows):
+            position = unravel(b, b.pid // tiles if rows == 1 else b.pid * rows + row, dims[:-1]) if len(dims) > 1 else []
 
-        def leaf(v: Value, o: Operand) -> Tile:
-            if ins[v].type.strides[-1] == 0:  # one number for the whole row
-                return b.load(ins[v], (*position, 0), (1,))
-            return b.load(ins[v], (*position, start), (tile,), limit=limit)
+            def leaf(v: Value, o: Operand, position: list[Any] = position) -> Tile:
+                return same[v] if v in same else self.load(b, ins[v], position, start, tile, limit)
 
-        def ramp(v: Value) -> Tile:
-            value, *steps = ramps[v]
-            for p, s in zip((*position, start), steps, strict=True):
-                value = value + p * s
-            return b.iota((tile,), 0) * b.from_index(steps[-1]) + b.from_index(value)
+            def ramp(v: Value, position: list[Any] = position) -> Tile:
+                value, *steps = ramps[v]
+                for p, s in zip((*position, start), steps, strict=True):
+                    value = value + p * s
+                return b.iota((tile,), 0) * b.from_index(steps[-1]) + b.from_index(value)
 
-        evaluate = evaluator(region)(b, region, leaf, ramp=ramp, checks=bool(checks))
-        if checks:
-            checks.emit(evaluate, (*position, start), tile, None if limit is None else limit[0])
-        results = zip(region.body.outputs, region.results, strict=True)  # all are computed first: one may lie on an operand of another
-        stored = [narrow(b, b.broadcast(evaluate(v), (tile,)), r.type.dtype) for v, r in results]
-        for view, x in zip(outs, stored, strict=True):
-            b.store(view, (*position, start), x, limit=limit)
+            evaluate = evaluator(region)(b, region, leaf, ramp=ramp, checks=bool(checks))
+            if checks:
+                checks.emit(evaluate, (*position, start), tile, None if limit is None else limit[0])
+            results = zip(region.body.outputs, region.results, strict=True)
+            found.append([narrow(b, b.broadcast(evaluate(v), (tile,)), r.type.dtype) for v, r in results])
+            places.append(position)
+        for position, stored in zip(places, found, strict=True):  # all are computed first: one may lie on an operand of another
+            for view, x in zip(outs, stored, strict=True):
+                b.store(view, (*position, start), x, limit=limit)
         pairs = [
             (o.buffer, r.buffer)
             for o, lay in zip(operands, layouts, strict=False)
@@ -145,17 +159,40 @@ class CudaPointwise(Pointwise):
             and o.layout.offset == r.layout.offset
             and o.type.dtype.itemsize == r.type.dtype.itemsize
         ]
-        launch = call.finish(
-            product(sizes[:-1]) * ceildiv(inner, tile), flops=region_flops(region), bytes_=region_bytes(region), inplace=pairs
-        )
+        programs = product(sizes[:-1]) * ceildiv(inner, tile) if rows == 1 else product(sizes[:-1]) // rows
+        launch = call.finish(programs, flops=region_flops(region), bytes_=region_bytes(region), inplace=pairs)
         launch.kernel = on_threads(launch.kernel, threads, BLOCK // threads if threads <= 32 else 1, vector)
         return [launch]
+
+    @staticmethod
+    def load(b: KernelBuilder, view: Any, position: Sequence[Any], start: Any, tile: int, limit: Any) -> Tile:
+        if view.type.strides[-1] == 0:  # one number for the whole row
+            return b.load(view, (*position, 0), (1,))
+        return b.load(view, (*position, start), (tile,), limit=limit)
+
+    @staticmethod
+    def rows(sizes: Sequence[Any], views: Sequence[Layout], tile: int, threads: int) -> int:
+        """Short rows that a program computes: several where operands are the same for all of them."""
+        count = prod(sizes[:-1])
+        alike = sum(not any(v.strides[:-1]) and v.strides[-1] != 0 for v in views)
+        if alike == 0 or sizes[-1] > tile or threads > WARP or prod(sizes) < MANY:
+            return 1
+        return next((n for n in ROWS if count % n == 0), 1)
+
+
+def narrower(vector: int, itemsize: int, elements: Dim, target: TargetSpec) -> int:
+    """Elements a thread takes side by side in a long chain of operations: fewer where the chip has threads to spare, or values would not
+    stay in registers."""
+    vector = min(vector, max(1, NARROW // itemsize))
+    while vector > 1 and bounds(elements)[1] < vector * target.cores * FILLED:
+        vector //= 2
+    return vector
 
 
 def whole_sizes(sizes: Sequence[Dim]) -> bool:
     """Whether a kernel knows its sizes: many short rows, whose places take longer to find than their elements to move."""
     known = [d for d in sizes if isinstance(d, int)]
-    return len(known) == len(sizes) > 2 and known[-1] <= SHORT_ROW and prod(known) >= MANY
+    return len(known) == len(sizes) > 1 and known[-1] <= SHORT_ROW and prod(known) >= MANY
 
 
 def group(inner: Dim, vector: int) -> tuple[int, int]:

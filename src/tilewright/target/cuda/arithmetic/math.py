@@ -251,6 +251,12 @@ def inverse(b: str) -> str | None:
     return None if special else literal("float", float(np.float32(1) / c))
 
 
+def short_quotient(f: Scalars, a: str, b: str) -> str:
+    """a / b within two units in the last place, in a few instructions without a branch."""
+    a, b = (x if x.startswith("%") else f.k.value("float", f"mov.f32 {{}}, {x};") for x in (a, b))
+    return f.k.value("float", f"div.full.f32 {{}}, {a}, {b};")
+
+
 def quotient(f: Scalars, a: str, b: str, y: str) -> tuple[str, str]:
     """a / b, rounded as `div.rn` does, where the second result is true; y is 1 / b. The assembler's own quotient ends in a branch."""
     q = f.op("fmul", "float", a, y)

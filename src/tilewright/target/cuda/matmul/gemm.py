@@ -221,8 +221,7 @@ class Gemm:
         here = k.value("i32", f"add.u32 {{}}, {step}, {self.start};") if self.start != "0" else step
         at = k.value("i32", f"shl.b32 {{}}, {here}, {(BK // self.item).bit_length() - 1};")
         spot = k.value("i32", f"mad.lo.u32 {{}}, {ring.stage}, {stage_bytes(g)}, {self.base};")
-        none = k.value("i32", "mov.u32 {}, 0;") if any(g.alone) else ""
-        batch_a, batch_b = (none if one else batch for one in g.alone)
+        batch_a, batch_b = (k.value("i32", f"rem.u32 {{}}, {batch}, {many};") if many else batch for many in g.matrices)
         self._load_a(load, spot, (row, at, batch_a), full)
         if not g.kept:
             self._load_b(load, spot, (column, at, batch_b), full)

@@ -306,6 +306,8 @@ class Control:
             if instr.op == "div" and dt is f32 and a.startswith("%") and (y := math.inverse(b)):
                 made.append((*math.quotient(self.f, a, b, y), a, b))
                 return made[-1][0]
+            if instr.attrs.get("short"):
+                return math.short_quotient(self.f, a, b)
             return math.binary(self.f, instr.op, dt, a, b)
 
         self.elementwise(instr, emit)

@@ -21,14 +21,14 @@ def pool_with_indices(x: Value, pool: Any, m: Match) -> Value | None:
 
 
 @dataclass(frozen=True)
-class Canonicalise(Pass):
+class Canonicalize(Pass):
     """Before: any valid graph.
     After: no view, cast or arithmetic op that changes nothing; no two neighbouring views of one kind; scalar constants have rank 0
     and stand on the right; leading axes are regrouped before a linear layer, not around each of its parts;
     one max pool finds maxima and places;
     eigenvalues and singular values come without vectors that nobody reads."""
 
-    name: ClassVar[str] = "canonicalise"
+    name: ClassVar[str] = "canonicalize"
     rules: ClassVar[tuple[Rule, ...]] = (*scalar_rules.RULES, *view_rules.RULES, pool_with_indices)
 
     def run(self, graph: Graph, log: Log) -> Graph:

@@ -53,12 +53,17 @@ NORMS: dict[str, list[Probe]] = {
     "rms_norm_by_division": rms(lambda x, s: o.Div()(x, o.Sqrt()(s))),
     "rms_norm_by_reciprocal": rms(lambda x, s: o.Mul()(x, o.Reciprocal()(o.Sqrt()(s)))),
     "layer_norm": [lambda k, a=a: o.RmsNorm(eps=1e-5, affine=a)(centred(k, k.x()), *([k.x(k.d)] if a == "weight" else []))
-                   for a in ("none", "weight")],
+                   for a in ("none", "weight")] + [
+        lambda k: o.RmsNorm(eps=1e-5, affine="none")(o.Transpose(perm=(0, 2, 1))(centred(k, k.x(k.b, k.d, k.s))))],
     "layer_norm_of_variance": [lambda k, e=e: o.Mul()((v := by_variance(k, e))[0], o.Rsqrt()(v[1])) for e in EPS],
     "layer_norm_by_division": [lambda k, e=e: o.Div()((v := by_variance(k, e))[0], o.Sqrt()(v[1])) for e in EPS],
     "norm_in_narrow_type": [in_f32(o.RmsNorm(affine="none")), in_f32(o.LayerNorm(affine="none"))],
     "norm_weight": [lambda k, op=op: o.Mul()(op(affine="none")(k.x()), k.x(k.d)) for op in (o.RmsNorm, o.LayerNorm)],
     "norm_bias": [lambda k: o.Add()(o.LayerNorm(affine="weight")(k.x(), k.x(k.d)), k.x(k.d))],
+    "weight_of_pixels": [lambda k, op=op: o.Mul()(o.Transpose(perm=(0, 2, 1))(op(affine="none")(k.x(k.b, k.s, k.d))), k.x(k.d, 1))
+                         for op in (o.RmsNorm, o.LayerNorm)],
+    "bias_of_pixels": [lambda k: o.Add()(o.Transpose(perm=(0, 2, 1))(o.LayerNorm(affine="weight")(k.x(k.b, k.s, k.d), k.x(k.d))),
+                                         k.x(1, k.d, 1))],
     "softmax_by_division": [lambda k, a=a: softmax(k, a, divided=True) for a in (0, 1)],
     "softmax_by_reciprocal": [lambda k, a=a: softmax(k, a, divided=False) for a in (0, 1)],
 }
@@ -254,6 +259,11 @@ EXPERTS: dict[str, list[Probe]] = {
         lambda k: o.Matmul()(k.x(3, 1, k.d), o.Gather(axis=0)(k.x(2, k.d, 5), k.c([0, 1, 1], dt.i64))),
         lambda k: o.Matmul()(o.Gather(axis=0)(k.x(2, 5, k.d), k.c([0, 1, 1], dt.i64)), k.x(3, k.d, 1)),
     ],
+    "product_of_chosen_rows": [
+        lambda k: o.Matmul()(o.Gather(axis=0)(k.x(2, 5), k.c([0, 1, 1, 0], dt.i64)), k.x(5, 3)),
+        lambda k: o.Matmul(transpose_b=True)(o.Concat(axis=1)(o.Gather(axis=0)(k.x(2, 3), k.c([0, 1, 1, 0], dt.i64)), k.x(4, 1),
+                                                              o.Gather(axis=0)(k.x(1, 2), k.c([0, 0, 0, 0], dt.i64))), k.x(4, 6)),
+    ],
 }
 N = sym("N", 1, 8)
 
@@ -290,6 +300,6 @@ FUSE: dict[str, list[Probe]] = {
         lambda k, x: o.Sub()(k.c(1.0), x))],
 }
 PROBES: dict[str, dict[str, list[Probe]]] = {
-    "canonicalise": SCALAR | VIEWS, "absorb-into-matmul": MATMUL, "absorb-into-conv": CONV, "patch-products": PATCHES,
-    "fold-index": INDEX, "absorb-masks": MASKS, "recognise": NORMS | ACTIVATIONS | ROPE | ATTENTION | EXPERTS, "fold-tables": TABLES,
+    "canonicalize": SCALAR | VIEWS, "absorb-into-matmul": MATMUL, "absorb-into-conv": CONV, "patch-products": PATCHES,
+    "fold-index": INDEX, "absorb-masks": MASKS, "recognize": NORMS | ACTIVATIONS | ROPE | ATTENTION | EXPERTS, "fold-tables": TABLES,
     "narrow-concats": CONCATS, "fuse": FUSE}

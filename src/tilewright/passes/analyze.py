@@ -25,7 +25,7 @@ MAX_MASK = 1 << 24
 LARGEST = 1 << 62  # the most that a form's numbers reach: forms compute in i64
 
 
-# Recognises constants that follow their indices: aranges, triangular and banded masks, 0/-inf biases, one number everywhere. Weights must
+# Recognizes constants that follow their indices: aranges, triangular and banded masks, 0/-inf biases, one number everywhere. Weights must
 # never be read whole here, so a float constant is looked at only when its corners look like a mask.
 def constant_form(a: Array) -> Form | None:
     if a.size == 0:
