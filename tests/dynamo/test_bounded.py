@@ -44,6 +44,8 @@ CASES: dict[str, tuple[Any, Any]] = {
     "nothing": (lambda x: x[x > 9] * 2, lambda: (r(9),)),
     "sums": (lambda x: (x[x > 0].sum(), x[x[:, 0] > 0].sum(0), (x[x > 0] > 1).any(), x[x[:, 0] > 0].sum(1)), lambda: (r(6, 3),)),
     "mean": (lambda x: (x[x > 0].mean(), x[x > 9].mean()), lambda: (r(9),)),
+    "mean of large rows": (lambda x: (x[x[:, 0] > 0].mean(0), x[x[:, 0] > 0].mean(), x[x[:, 0] > 0].mean((0, 1), keepdim=True)),
+                           lambda: (torch.tensor([[3e37, 1.0], *[[-1.0, 0.0]] * 60, [9e37, -3.0]]),)),
     "length": (lambda x: (x[x > 0].sum() / x[x > 0].shape[0], x[x > 0].shape[0]), lambda: (r(9),)),
     "put back": (lambda x: x.clone().index_put((x > 0,), x[x > 0] * 3), lambda: (r(9),)),
     "indices in range": (lambda x, k: (x[k[k >= 0]] * 2, torch.nn.functional.embedding(k[k >= 0], x), x.index_select(0, k[k >= 0]),

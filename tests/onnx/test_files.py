@@ -295,6 +295,21 @@ def test_sizes_beyond_any_memory_are_errors(name: str) -> None:
         tw.compile(made)(*feed.values())
 
 
+@pytest.mark.parametrize("name", [b"\xff\xfe.onnx", "m\u00fc\u202e\n.onnx".encode()])
+def test_names_that_are_no_text(name: bytes, tmp_path: Path) -> None:
+    """A model may be anywhere, also where the program's cache names it after its file."""
+    made, feed = one("Relu", [f(2, 3)])
+    path = os.fsdecode(os.fsencode(tmp_path) + b"/" + name)
+    Path(path).write_bytes(made.SerializeToString())
+    for _ in range(2):  # compiled, then from the cache
+        np.testing.assert_array_equal(tw.compile(path)(*feed.values()), np.maximum(next(iter(feed.values())), 0))
+
+
+def test_a_name_that_no_file_can_have() -> None:
+    with pytest.raises(tw.FileError, match="no file has such a name"):
+        tw.compile("m\0.onnx")
+
+
 def test_wrong_inputs_are_named() -> None:
     session: Any = tw.compile(one("NonZero", [f(2, 3)])[0])
     with pytest.raises(tw.InputError, match="input 'x0' must be f32, got int64"):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -210,6 +213,16 @@ def test_a_template_of_its_own_file_comes_first(tmp_path: Path) -> None:
     assert tokenizer_from_folder(open_folder(tmp_path)).chat_template == "B"
     (tmp_path / "chat_template.jinja").write_text("C")
     assert tokenizer_from_folder(open_folder(tmp_path)).chat_template == "C"
+
+
+def test_a_template_is_utf8_in_any_locale(tmp_path: Path) -> None:
+    library("bytes").save(str(folder(tmp_path) / "tokenizer.json"))
+    (tmp_path / "chat_template.jinja").write_text("<\uff5cUser\uff5c>", encoding="utf-8")
+    code = ("import sys; from tilewright.frontend.safetensors.folder import open_folder; from tilewright.llm.tokenizer_json import "
+            "tokenizer_from_folder; print(ascii(tokenizer_from_folder(open_folder(sys.argv[1])).chat_template))")  # fmt: skip
+    env = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], env=env, capture_output=True, text=True)
+    assert done.stdout == "'<\\uff5cUser\\uff5c>'\n", done.stderr
 
 
 def test_mutated_tokenizers(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from ..core import dtypes as dt
-from ..core.errors import ArgumentError, AxisError, ParseError
+from ..core.errors import ArgumentError, AxisError, ParseError, RangeError
 from ..core.pytree import mapped
 from ..core.tensors import HasArray, HasDlpack, is_masked, is_tensor
 from ..runtime.outputs import new_array
@@ -221,7 +221,10 @@ class Array:
             return there
         if any(isinstance(k, Tracer) for k in (key if type(key) is tuple else (key,))):
             return as_tracer(plain(self))[key]  # type: ignore[index, no-any-return]
-        found = ready(self)[key if type(key) is int or type(key) is slice else index(key)]
+        try:
+            found = ready(self)[key if type(key) is int or type(key) is slice else index(key)]
+        except IndexError as e:
+            raise refused("getitem", e, f"{key!r:.60} for {shown(self)}") from None
         return wrap(found if type(found) is np.ndarray else np.asarray(found))
 
     def __setitem__(self, key: Any, value: Any) -> None:
@@ -235,8 +238,8 @@ class Array:
         v = fitting(given(value), ready(self).dtype)
         try:
             own(self)[index(key)] = v
-        except ValueError as e:
-            raise ArgumentError(f"setitem: {e}, got {shown(np.asarray(v))} for elements of {shown(self)}") from None
+        except (ValueError, IndexError, OverflowError) as e:
+            raise refused("setitem", e, f"{shown(np.asarray(v))} for elements of {shown(self)}") from None
 
     @property
     def at(self) -> At:
@@ -564,6 +567,12 @@ def _plain(x: Any) -> Any:
 def plain(tree: Any) -> Any:
     """Arrays in nested lists, tuples and dicts as NumPy arrays of the same memory; those on a GPU as `DeviceArray`s."""
     return mapped(_plain, tree)
+
+
+def refused(what: str, e: Exception, given: str) -> ArgumentError:
+    """Our error for NumPy's about what `what` was given."""
+    kind = AxisError if isinstance(e, IndexError) else RangeError if isinstance(e, OverflowError) else ArgumentError
+    return kind(f"{what}: {e}, got {given}")
 
 
 def index(key: Any) -> Any:

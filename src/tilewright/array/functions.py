@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..core import dtypes as dt
-from ..core.errors import ArgumentError, ExecutionError, InputError, ParseError, TilewrightError, TraceError
+from ..core.errors import ArgumentError, AxisError, ExecutionError, InputError, ParseError, RangeError, TilewrightError, TraceError
 from ..core.tensors import is_tensor
 from ..runtime.memory import OutOfMemory
 from ..transform import control, custom, derive
@@ -29,7 +29,7 @@ from .trees import check_devices, rewrapped, unwrapped
 
 __all__ = ["written"]
 Fn = Callable[..., Any]
-REPORTED = (ArgumentError, ParseError, ValueError, MemoryError, RecursionError)
+REPORTED = (ArgumentError, ParseError, IndexError, ValueError, MemoryError, OverflowError, RecursionError)
 _EAGER = Programs()  # the programs of all library functions together
 API: dict[str, Fn] = {}
 for _module in (creation, elementwise, shapes, reductions, searching, contractions, info, protocols, more, anywhere, polynomials):
@@ -96,7 +96,8 @@ def told(name: str, e: Exception) -> Exception:
     if isinstance(e, TilewrightError):
         return at_line(e) if isinstance(e, (ArgumentError, ParseError)) else e
     text = str(e) if str(e).startswith(f"{name}: ") else f"{name}: {e}"
-    return at_line(OutOfMemory(text) if isinstance(e, MemoryError) else ArgumentError(text))
+    kinds = {MemoryError: OutOfMemory, IndexError: AxisError, OverflowError: RangeError}
+    return at_line(next((ours for theirs, ours in kinds.items() if isinstance(e, theirs)), ArgumentError)(text))
 
 
 def at_line(e: Exception) -> Exception:

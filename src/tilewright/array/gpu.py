@@ -18,6 +18,7 @@ from ..runtime.arguments import is_tensor, torch_dtypes
 from ..runtime.cuda.array import CUDA, DeviceArray
 from ..runtime.cuda.fastcall import MISSED, NOTHING, never
 from ..runtime.cuda.memory import look
+from ..runtime.dlpack import device_kind
 from ..runtime.donation import overlap_check
 from ..transform.trace import Leaf, Traced, trace
 from .donate import pair_donated
@@ -32,7 +33,7 @@ def is_on_gpu(x: Any) -> bool:
         return False
     if isinstance(x, DeviceArray) or hasattr(x, "__cuda_array_interface__"):
         return True
-    return hasattr(x, "__dlpack_device__") and int(x.__dlpack_device__()[0]) == CUDA
+    return hasattr(x, "__dlpack_device__") and device_kind(x) == CUDA
 
 
 def gpu_leaf(x: Any) -> Leaf:

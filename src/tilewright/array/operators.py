@@ -115,7 +115,7 @@ def placed(fn: Fn, *args: Any) -> Any:
     """fn(*args); an error about the arguments names the user's line."""
     try:
         return fn(*args)
-    except (ArgumentError, MemoryError) as e:
+    except (ArgumentError, MemoryError, OverflowError) as e:
         from .functions import told
 
         raise told(fn.__name__, e) from None

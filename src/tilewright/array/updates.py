@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from .arrays import Array, index, plain, ready, wrap
+from .arrays import Array, index, plain, ready, refused, shown, wrap
 
 
 def given(value: Any) -> Any:
@@ -46,10 +46,13 @@ class At:
         """`name` is the function of the old element and the value; without one the value takes the element's place."""
         made = ready(self._x).copy()
         value = fitting(given(value), made.dtype)
-        if name:
-            getattr(np, name).at(made, self._key, np.asarray(value, made.dtype))
-        else:
-            made[self._key] = value
+        try:
+            if name:
+                getattr(np, name).at(made, self._key, np.asarray(value, made.dtype))
+            else:
+                made[self._key] = value
+        except (ValueError, IndexError, OverflowError) as e:
+            raise refused("at", e, f"{shown(np.asarray(value))} for elements of {shown(made)}") from None
         return wrap(made)
 
     def set(self, value: Any) -> Array:

@@ -49,6 +49,10 @@ class AxisError(ArgumentError, IndexError):
     """An axis is named that the array does not have."""
 
 
+class RangeError(ArgumentError, OverflowError):
+    """A number does not fit the dtype that it meets, or a size or an index is beyond 64 bits."""
+
+
 class ExecutionError(TilewrightError):
     """The compiled program found bad data while it ran (an index out of range, for instance)."""
 

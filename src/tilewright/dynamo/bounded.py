@@ -135,10 +135,9 @@ class Bounded:
         if base == "mean":
             if x.dtype not in (dt.f32, dt.f64):
                 raise UnsupportedError(f"the mean over rows, whose number depends on data, in {x.dtype}")
-            room = F.dim_value(c.graph, x.shape[axis], x.dtype)
-            rest = F.where(F.equal(count, 0), F.full(c.graph, (), float("nan"), x.dtype), rest)
-            x = F.mul(x, F.div(room, F.cast(count, x.dtype)))  # the mean over the room is then that over the rows
         x = self._within(c, x, axis, count, rest)
+        if base == "mean":  # of one row that is the mean of them already
+            x = F.div(F.sum_(x, (axis,), keepdims=True), F.cast(count, x.dtype))
         c.graph.place = before
         return (x, *args[1:])
 

@@ -118,7 +118,7 @@ def _steps(part: Any, name: str) -> list[dict[str, Any]]:
 def _template(folder: HFFolder, config: Mapping[str, Any]) -> str | None:
     file = folder.path / "chat_template.jinja"
     if file.is_file():
-        with file.open(errors="replace") as text:
+        with file.open(encoding="utf-8", errors="replace") as text:
             return text.read(LONGEST + 1)
     value = config.get("chat_template")
     if isinstance(value, list):  # several templates with names

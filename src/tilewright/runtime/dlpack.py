@@ -18,6 +18,18 @@ SPECIAL = {dt.bf16: 4, dt.f8e4m3: 10, dt.f8e5m2: 12}  # kDLBfloat, kDLFloat8_e4m
 BY_CODE = {(SPECIAL.get(d, CODES[d.kind]), 8 * d.itemsize): d for d in dt.ALL}
 
 
+MOST_AXES = 64  # that NumPy's headers have
+
+
+def device_kind(x: Any) -> int:
+    """The kind of device on which an object with `__dlpack_device__` says that its memory lies."""
+    said = x.__dlpack_device__()
+    try:
+        return int(said[0])
+    except (TypeError, ValueError, LookupError):
+        raise InputError(f"dlpack: __dlpack_device__ of the {type(x).__name__} must give two integers, got {said!r:.60}") from None
+
+
 class Tensor(ctypes.Structure):
     """DLTensor."""
 
@@ -147,11 +159,18 @@ def take(capsule: Any, what: str) -> Any:
     if dtype is None or t.device_type not in (1, 3):
         raise InputError(f"{what}: needs CPU memory of one of {' '.join(d.name for d in dt.ALL)}, got type {t.code} of {t.bits} bits "
                          f"on device {t.device_type}")
+    if not 0 <= t.ndim <= MOST_AXES or (t.ndim and not t.shape):
+        sized = "" if t.shape else " and no sizes"
+        raise InputError(f"{what}: the capsule says that its memory has {t.ndim} axes{sized}; it can have 0 to {MOST_AXES} with sizes")
     shape = tuple(t.shape[i] for i in range(t.ndim))
     strides = tuple(t.strides[i] * dtype.itemsize for i in range(t.ndim)) if t.strides else None
     plain = dtype.np if dtype.np.kind in "biufc" and dtype not in SPECIAL else np.dtype(f"u{dtype.itemsize}")
     interface = {"version": 3, "shape": shape, "typestr": plain.str, "data": ((t.data or 0) + t.byte_offset, bool(flags & READ_ONLY)),
                  "strides": strides}
     _rename(capsule, used)
-    made = np.asarray(Taken(at, deleter or 0, interface))
+    try:
+        made = np.asarray(Taken(at, deleter or 0, interface))
+    except (ValueError, OverflowError) as e:
+        raise InputError(f"{what}: the capsule describes no memory that can be read ({e}), got sizes {shape} and "
+                         f"strides {strides}") from None
     return made if plain == dtype.np else made.view(dtype.np)

@@ -372,8 +372,9 @@ def tw_eager_subscript(x, key):
     if not basic or (header_of(x) == 0 and taken >= h.nd):  # an element on a GPU, which nobody may read
         return PyObject_Vectorcall(slots[40], [x, key], 2, 0)
     found = PyObject_GetItem(h, key)
-    if found == 0:
-        return 0
+    if found == 0:  # the method says which index of which Array it was
+        PyErr_Clear()
+        return PyObject_Vectorcall(slots[40], [x, key], 2, 0)
     if found.type != state[S_NDARRAY]:
         array = call(state[S_FROM_SCALAR], found, 0)
         Py_DecRef(found)

@@ -246,9 +246,15 @@ def while_loop(test: Fn, body: Fn, init: Any, max_iterations: int | None = None)
     return unflatten(spec, _applied(op, [*carry, *captured]))
 
 
+MOST_STEPS = 1 << 28  # of a loop whose indices are a constant of the program
+
+
 def fori_loop(lower: Any, upper: Any, body: Fn, init: Any) -> Any:
     """`carry = body(i, carry)` for i from lower to upper - 1. With bounds that are Python ints it has a reverse-mode derivative."""
     if isinstance(lower, (int, np.integer)) and isinstance(upper, (int, np.integer)):
+        if int(upper) - int(lower) > MOST_STEPS:
+            raise ShapeError(f"fori_loop: bounds that are Python ints are at most {MOST_STEPS} apart, got {lower} and {upper}; give one of "
+                             f"them as an array ({user_place()})")
         indices = np.arange(int(lower), int(upper), dtype=np.int64)
         return scan(lambda carry, i: (body(i, carry), None), init, indices)[0]
     for bound in (lower, upper):

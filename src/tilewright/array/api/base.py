@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ...core import dtypes as dt
-from ...core.errors import ArgumentError, AxisError, ParseError
+from ...core.errors import ArgumentError, AxisError, ParseError, RangeError
 from ...core.tensors import is_masked, is_tensor, tensor_to_numpy
 from ...transform.promote import result_dtype
 from ...transform.trace import python_type
@@ -82,7 +82,7 @@ def _number(x: Any, dtype: np.dtype[Any], what: str) -> Header:
     except OverflowError:
         if isinstance(x, int) and 0 <= x < 1 << 64 and dtype == INT:
             return np.array(x, np.uint64)
-        raise OverflowError(f"{what}: {x} does not fit {dtype}") from None
+        raise RangeError(f"{what}: {x} does not fit {dtype}") from None
 
 
 def _listed(x: Any, dtype: np.dtype[Any] | None, what: str) -> Header:

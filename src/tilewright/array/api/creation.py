@@ -9,6 +9,7 @@ import numpy as np
 
 from ...core.errors import ArgumentError
 from ...core.tensors import is_tensor
+from ...runtime.dlpack import MOST_AXES, device_kind
 from ...runtime.outputs import new_array
 from ...transform.trace import Functions, Tracer, python_type
 from ..arrays import Array, ready, shown, wrap
@@ -55,11 +56,8 @@ def is_on_device(x: Any) -> bool:
     if is_tensor(x):
         return bool(x.is_cuda)
     if hasattr(x, "__dlpack_device__"):
-        return int(x.__dlpack_device__()[0]) == 2
+        return device_kind(x) == 2
     return hasattr(x, "__cuda_array_interface__")
-
-
-MOST_AXES = 64  # that NumPy's headers have
 
 
 def _shape(shape: Any, what: str) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> A
     """An Array of the memory of an object with `__dlpack__`."""
     if not hasattr(x, "__dlpack__"):
         raise ArgumentError(f"from_dlpack: needs an object with __dlpack__, got a {type(x).__name__}")
-    kind = int(x.__dlpack_device__()[0]) if hasattr(x, "__dlpack_device__") else 1
+    kind = dlpack.device_kind(x) if hasattr(x, "__dlpack_device__") else 1
     if kind == 2 or device not in (None, "cpu"):
         from ..cuda.calls import as_array
 

@@ -219,6 +219,7 @@ def diff(x: Any, /, n: int = 1, axis: int = -1, *, prepend: Any = None, append: 
     if n < 0:
         raise ArgumentError(f"diff: n must not be negative, got {n}")
     more = {k: header(v, "diff") for k, v in (("prepend", prepend), ("append", append)) if v is not None}
+    n = min(n, sum(max(v.shape, default=1) for v in (a, *more.values())))  # nothing is left by then
     if a.dtype.kind == "b":
         return give(np.diff(a, n, axis, **more))
     return give(np.diff(a, n, axis, **more).astype(a.dtype, copy=False))

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from ...core.errors import ArgumentError, AxisError, ExecutionError
+from ...core.errors import ExecutionError
 from ...transform.trace import Functions
-from ..arrays import shown
+from ..arrays import refused, shown
 from .base import give, header, numbers
 
 Fn = Callable[..., Any]
@@ -27,10 +27,9 @@ def attempt(what: str, fn: Fn, *args: Any, **options: Any) -> Any:
         return given_back(fn(*args, **options))
     except np.linalg.LinAlgError as e:
         raise ExecutionError(f"{what}: {e}") from None
-    except (IndexError, ValueError, TypeError) as e:
+    except (IndexError, ValueError, TypeError, OverflowError) as e:
         given = [a for x in (*args, *options.values()) for a in (x if isinstance(x, list) else (x,)) if a is not None]
-        kind = AxisError if isinstance(e, IndexError) else ArgumentError
-        raise kind(f"{what}: {e}, got {' '.join(shown(a) if isinstance(a, np.ndarray) else f'{a!r:.40}' for a in given)}") from None
+        raise refused(what, e, " ".join(shown(a) if isinstance(a, np.ndarray) else f"{a!r:.40}" for a in given)) from None
 
 
 def of_one_dtype(what: str, *operands: Any) -> list[Any]:

@@ -84,8 +84,8 @@ class Source:
         self._name, self._what, self._given = "", "the given bytes", model
         if isinstance(model, (str, os.PathLike)):
             path = self._what = os.fspath(model)
-            self.folder, self._name = os.path.dirname(os.path.realpath(path)), os.path.splitext(os.path.basename(path))[0]
             self.file = LargeFile(open_file(path, subject="onnx"), self._what)
+            self.folder, self._name = os.path.dirname(os.path.realpath(path)), os.path.splitext(os.path.basename(path))[0]
             if self.file.stamp[2] < SMALL:
                 self._data, self.file = self.file.read(), None
         elif isinstance(model, (bytes, bytearray, memoryview)):

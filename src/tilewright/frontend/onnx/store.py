@@ -60,7 +60,7 @@ def key_of(source: Source, target: TargetSpec, *options: object) -> str | None:
     if target.kind != "cpu" or (content := content_digest(source)) is None:
         return None
     parts = ["onnx program", str(VERSION), content, package_state(), target_text(target), source._name, load_config().winograd]
-    return blake2b("\0".join([*parts, *map(repr, options)]).encode(), digest_size=20).hexdigest()
+    return blake2b("\0".join([*parts, *map(repr, options)]).encode(errors="surrogatepass"), digest_size=20).hexdigest()
 
 
 def content_digest(source: Source) -> str | None:

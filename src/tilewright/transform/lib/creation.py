@@ -81,7 +81,7 @@ def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None) -> An
         raise ShapeError(f"arange: needs numbers and a step that is not 0, got start={first}, stop={last}, step={step}{hint} "
                          f"({user_place()})")
     else:
-        count = len(range(first, last, step))
+        count = max(-((int(first) - int(last)) // int(step)), 0)  # len() of a range ends at 63 bits
     trace = current()
     op = Iota(shape=(count,), axis=0, dtype=kind, start=first, step=step)
     return trace.wrap(trace.graph.add(op, place=user_place()).value)

@@ -181,6 +181,8 @@ def round_(x: Any, decimals: int = 0) -> Any:
     """Every element rounded to an integer, halves to the even one; or to so many decimals."""
     if not decimals or (decimals > 0 and dtype_of(x)[0].kind in "biu"):
         return _round(x)
+    if abs(decimals) > 308:
+        raise ShapeError(f"round: decimals must be in -308..308, as many as f64 has, got {decimals} ({user_place()})")
     scale: Any = 10 ** abs(decimals)
     x = as_tracer(x)
     own = x.value.dtype

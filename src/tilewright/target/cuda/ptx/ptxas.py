@@ -55,7 +55,7 @@ def assemble(ptx: str, arch: str) -> Usage:
         raise CompileError("ptxas: not found; install the CUDA toolkit or the package nvidia-cuda-nvcc")
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "kernel.ptx"
-        source.write_text(ptx)
+        source.write_text(ptx, encoding="utf-8")
         command = [program, "-v", f"-arch={arch}", str(source), "-o", str(Path(folder) / "kernel.cubin")]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
