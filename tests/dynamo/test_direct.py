@@ -154,6 +154,7 @@ def test_a_backward_pass_inside_a_compiled_function() -> None:
     assert len(found) <= 2
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # PyTorch looks at it while it makes a fake
 def test_compiled_autograd() -> None:
     x, w = leaf(4, 4), leaf(4, 4)
     compiled = warmed(lambda x, w: (x * w).sigmoid(), x, w)

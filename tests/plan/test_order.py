@@ -94,3 +94,19 @@ def test_a_read_stays_before_the_write_that_follows_it() -> None:
     steps = dependencies(launches)
     assert steps[2].before == {0, 1}
     assert greedy(steps, {a: 1, b: 1, c: 1})[:3] == [0, 1, 2]
+
+
+def test_what_prepares_an_operand_runs_just_before_it_is_read() -> None:
+    """A packed weight is smaller than the step in front of its product: by itself it would be made long before."""
+    x, out = Buffer("x", "input", 64), Buffer("out", "output", 64)
+    launches, temps = [], []
+    value = x
+    for i in range(6):
+        wide, packed, narrow = (Buffer(f"{n}{i}", "temp", size * LEAST) for n, size in (("wide", 12), ("packed", 9), ("narrow", 3)))
+        weight = Buffer(f"w{i}", "input", 64)
+        launches += [launch(f"up{i}", [value], [wide]), launch(f"pack{i}", [weight], [packed]), launch(f"dot{i}", [wide, packed], [narrow])]
+        temps += [wide, packed, narrow]
+        value = narrow
+    packs_first = [x for x in launches if x.name.startswith("pack")] + [x for x in launches if not x.name.startswith("pack")]
+    program = Program([x], [out], [], temps, [*packs_first, launch("end", [value], [out])])
+    assert peak(ordered(program, ()), {}) == 24 * LEAST

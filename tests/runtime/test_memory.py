@@ -104,3 +104,15 @@ def test_a_kept_block_of_another_size_is_never_handed_out(monkeypatch: pytest.Mo
     small, large = Allocation(64), Allocation(4096)
     monkeypatch.setattr(outputs, "_kept", Turned([small, large]))
     assert outputs._take(4096).nbytes == 4096
+
+
+def test_kept_blocks_go_where_results_have_other_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outputs, "_kept", [Allocation(4096), Allocation(8192)])
+    monkeypatch.setattr(outputs, "_missed", 0)
+    for _ in range(outputs.STALE):
+        outputs._take(64)
+    assert len(outputs._kept) == 2
+    assert outputs._take(4096).nbytes == 4096
+    for _ in range(outputs.STALE + 1):
+        outputs._take(64)
+    assert not outputs._kept

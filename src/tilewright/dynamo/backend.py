@@ -20,6 +20,7 @@ from ..core.config import load as load_config
 from ..core.errors import ConfigError, UnsupportedError
 from ..core.validation import check_level
 from ..frontend.torch.versions import check as check_version
+from ..runtime.memory import trim
 from .attention import exchange
 from .bodies import compile_bodies, write_out
 from .call import Call, make_call
@@ -102,6 +103,8 @@ class Compiler:
             module.graph.eliminate_dead_code(is_impure_node=_impure)
             made = self._compiled(module, kind, constants or {}, _lay(module, examples))
         made.seconds = time.perf_counter() - start
+        if made.seconds > 1:
+            trim()
         if made.refusals:
             _warn(made)
         with _lock:
@@ -332,6 +335,8 @@ def tilewright(module: Any, inputs: Sequence[Any], *, mode: str | None = None, o
     def compiled(kind: str) -> Callable[..., Any]:
         def run(graph: Any, examples: Sequence[Any]) -> Any:
             frozen, about = kind == "inference" and kept is not None, metadata()
+            if kind == "forward" and about is not None:
+                about.bw_donated_idxs = []  # what is saved goes when nobody holds it, so that it may be kept (retain_graph)
             arity = len(graph.graph.find_nodes(op="placeholder"))
             fixed = constants(module, sources, graph, about) if frozen else {}
             found = compiler.graph(graph, kind, fixed, examples if kind == "backward" else ())

@@ -6,9 +6,11 @@ they need not be kept, nor computed: such ops are exchanged for ones that read t
 from __future__ import annotations
 
 import operator
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
+from .fragment import _is_view
 from .settle import settle
 from .tracing import Exchanged
 
@@ -91,8 +93,26 @@ def rewrite(module: Any) -> None:
             _exchange(module, node, ours.layer_norm_backward.default, (g, x, shape, w, b, forward.args[4], mask))
         elif node.target in (aten._embedding_bag_backward.default, aten._embedding_bag_per_sample_weights_backward.default):
             _exchange_bag(module, node)
+        elif node.target is aten.add.Tensor and not node.kwargs:
+            _exchange_tied(module, node)
     module.graph.eliminate_dead_code()
     module.recompile()
+
+
+def _exchange_tied(module: Any, node: Any) -> None:
+    """The gradient of a table that is a weight, too: rows are added to the other gradient, not to zeros of its size."""
+    import torch
+
+    aten = torch.ops.aten
+    for rows, other in (node.args, node.args[::-1]):
+        if getattr(rows, "target", None) is not aten.embedding_dense_backward.default or len(rows.users) > 1:
+            continue
+        g, ids, _, padding, by_count = rows.args
+        fake = other.meta.get("val") if isinstance(other, torch.fx.Node) else None
+        alike = isinstance(fake, torch.Tensor) and fake.shape == rows.meta["val"].shape and fake.dtype == g.meta["val"].dtype
+        if alike and g.meta["val"].dtype in (torch.float32, torch.float64) and padding == -1 and not by_count:
+            _exchange(module, node, aten.index_put.default, (other, [ids], g, True))
+            return
 
 
 def _exchange_bag(module: Any, node: Any) -> None:
@@ -188,6 +208,41 @@ def _keep_what_was_drawn(module: Any) -> None:
     module.recompile()
 
 
+def _fused(module: Any) -> Any:
+    """Inside, torch's minimal cut may compute every op again that our kernels fuse: it knows those alone that inductor's graphs are made
+    of, and keeps what another op of the backward pass reads (`tanh_backward` the result of a tanh)."""
+    from torch._functorch import partitioners
+
+    plain = partitioners.get_default_op_list
+    views = {n.target.overloadpacket for n in module.graph.nodes if n.op == "call_function" and _is_view(n)}
+    packets = views | {n.target.overloadpacket for n in module.graph.nodes if _cheap(n.target)}
+
+    def extended() -> Any:
+        found = plain()
+        return replace(found, fusible_ops=found.fusible_ops | packets, recomputable_ops=found.recomputable_ops | packets,
+                       view_ops=found.view_ops | views)
+
+    def put() -> None:
+        partitioners.get_default_op_list = extended
+
+    def restore() -> None:
+        partitioners.get_default_op_list = plain
+
+    return Exchanged(put, restore)
+
+
+def _cheap(op: Any) -> bool:
+    """An op, or the backward op of one, that computes every element alone."""
+    import torch
+
+    tags = getattr(op, "tags", ())
+    name = getattr(getattr(op, "overloadpacket", None), "__name__", "")
+    forward = getattr(torch.ops.aten, name.removesuffix("_backward"), None) if name.endswith("_backward") else None
+    tags = tags if forward is None else [*tags, *getattr(forward, forward.overloads()[0]).tags]
+    pointwise = torch.Tag.pointwise in tags
+    return pointwise and torch.Tag.nondeterministic_seeded not in tags
+
+
 def partition(module: Any, inputs: Any, **options: Any) -> Any:
     """Cut a joint graph where the least must be kept; what is cheap is computed again in the backward pass."""
     from torch._functorch.partitioners import min_cut_rematerialization_partition
@@ -197,4 +252,5 @@ def partition(module: Any, inputs: Any, **options: Any) -> Any:
     _compute_constants_again(module)
     _keep_what_was_drawn(module)
     keep_old_values(module)
-    return min_cut_rematerialization_partition(module, inputs, **options)
+    with _fused(module):
+        return min_cut_rematerialization_partition(module, inputs, **options)

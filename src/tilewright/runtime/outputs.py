@@ -25,6 +25,8 @@ from .memory import HUGE, Allocation, Arenas
 
 RECYCLED_FROM = HUGE  # a smaller result is in the caches wherever it lies
 KEPT_BLOCKS, KEPT_BYTES = 8, 128 << 20
+STALE = 16  # results for which no kept block had the size, after which the one kept longest goes
+_missed = 0  # ... since a kept block had the size of one
 _kept: list[Allocation] = []  # the latest last; list operations only: no lock that a forked child could find taken
 
 
@@ -42,15 +44,20 @@ def empty(type_: TensorType, shape: tuple[int, ...], torch: bool) -> Any:
 
 
 def _take(nbytes: int) -> Allocation:
+    global _missed
     for i in range(len(_kept) - 1, -1, -1):
         try:
             if _kept[i].nbytes == nbytes:
                 block = _kept.pop(i)
                 if block.nbytes == nbytes:
+                    _missed = 0
                     return block
                 _give(block)  # another thread has changed the order
         except IndexError:  # another thread took one
             break
+    _missed += 1
+    if _missed > STALE:
+        del _kept[:1]
     return Allocation(nbytes)
 
 
