@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ...core.dims import bounds, ceildiv, product
+from ...core.dims import ceildiv, product
 from ...core.target_spec import TargetSpec
 from ...tile.builder import Ix, Tile, View
 from ..pointwise.pointwise import unravel
@@ -33,7 +33,7 @@ class ColumnKernel(RowKernel):
         return most if not isinstance(columns, int) or columns > lanes else lanes
 
     def _few(self) -> bool:
-        return bounds(self.length)[1] <= min(FEW, self.parts) and isinstance(self.length, int)
+        return isinstance(self.length, int) and 0 < self.length <= min(FEW, self.parts)
 
     def place(self, dims: list[Ix]) -> list[Ix | int]:
         b, self.axis = self.b, len(dims) - 1

@@ -226,8 +226,8 @@ class ReduceKernel:
         whole = [Layout((*outer, *inner), (*a, *c), lay.offset) for lay, a, c in zip(wide, outer_strides, inner_strides, strict=False)]
         short = [Layout(tuple(outer), tuple(a), lay.offset) for lay, a in zip(thin, outer_strides[len(wide) :], strict=True)]
         wide_by, deep = outer[-1], inner[0]
-        self.few = len(inner) == 1 and isinstance(deep, int) and deep <= FEW <= self.tile and not self.chunked
-        self.flat = self.columns and not (self.spread or self.before or self.few) and isinstance(wide_by, int) and wide_by <= FLAT
+        self.few = len(inner) == 1 and isinstance(deep, int) and 0 < deep <= FEW <= self.tile and not self.chunked
+        self.flat = self.columns and not (self.spread or self.before or self.few) and isinstance(wide_by, int) and 0 < wide_by <= FLAT
         self.flat = self.flat and type(self.op) in REDUCTIONS
         self.flat = self.flat and all(a[-1] == 1 and c == [wide_by] for a, c in zip(outer_strides, inner_strides, strict=False))
         if self.flat:  # the rows of a few columns lie behind one another
