@@ -90,7 +90,9 @@ def laid_out(array: Any, kind: int) -> Any:
 def valid(program: Program) -> None:
     if any(not isinstance(d, (int, str)) or (isinstance(d, str) and d not in ("S", "T")) for i in program.inputs for d in i.shape):
         raise Invalid
-    if not set(program.off) <= set(optional_passes()) or program.way not in range(len(WAYS)) or dict(program.sizes).keys() != {"S", "T"}:
+    if not set(program.off) <= set(optional_passes()) or program.way not in range(len(WAYS)):
+        raise Invalid
+    if any(len(s) != 2 for s in program.sizes) or dict(program.sizes).keys() != {"S", "T"}:
         raise Invalid
 
 

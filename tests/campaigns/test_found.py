@@ -22,6 +22,8 @@ from .onnx_files import CAMPAIGN as ONNX
 from .onnx_files import Case as OnnxCase
 from .patterns import CAMPAIGN as PATTERNS
 from .patterns import Case, Edit
+from .saved_graphs import CAMPAIGN as SAVED_GRAPHS
+from .saved_graphs import Case as GraphCase
 from .scene_files import CAMPAIGN as SCENES
 from .scene_files import Case as SceneCase
 
@@ -262,3 +264,17 @@ def test_an_rms_norm_with_a_weight_of_another_dtype(dtype: str, weight: str) -> 
     assert got.dtype == want.dtype
     unit = max(torch.finfo(got.dtype).eps, torch.finfo(torch.float32).eps if dtype != "float64" else 0.0)
     torch.testing.assert_close(got, want, rtol=4 * unit, atol=4 * unit)
+
+
+def test_padding_that_is_added_back_in_a_file() -> None:
+    """A graph in a file is not taken apart again: the kernel for padding wrote beyond the smaller result."""
+    SAVED_GRAPHS.run(GraphCase(name="pad_edges", sample=20, fit=False, changes=()))
+
+
+@pytest.mark.parametrize("name", ["sum", "prod", "any", "all"])
+def test_columns_of_no_rows(name: str) -> None:
+    """The tree over a few rows had no first one, and tiles of no columns never ended."""
+    for shape in ((0, 0), (0, 5), (0, 3, 40)):
+        x = np.zeros(shape, np.float32)
+        np.testing.assert_array_equal(tw.jit(lambda v: getattr(tw, name)(v, axis=0))(x), getattr(np, name)(x, axis=0))
+        assert tw.jit(lambda v: tw.softmax(v, axis=0))(x).shape == shape

@@ -72,7 +72,8 @@ def test_a_stream_goes_on_in_its_state(llm: Any) -> None:
     ({"temperature": -1}, "temperature must be 0 or more"), ({"temperature": float("nan")}, "temperature must be"),
     ({"top_k": -1}, "top_k must be"), ({"top_p": 0}, "top_p must be in"), ({"min_p": 2}, "min_p must be"),
     ({"repetition_penalty": 0}, "repetition_penalty must be positive"), ({"seed": 1 << 70}, "seed must be a 64-bit"),
-    ({"max_tokens": -1}, "max_tokens must be"), ({"stop": [""]}, "stop must be texts"),
+    ({"max_tokens": -1}, "max_tokens must be"), ({"stop": [""]}, "stop must be texts"), ({"stop": 5}, "stop must be texts"),
+    ({"stop": None}, "stop must be texts"),
 ])
 def test_a_setting_that_makes_no_sense(llm: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):

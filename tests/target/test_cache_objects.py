@@ -137,6 +137,17 @@ def test_an_unreadable_entry_is_noted(tmp_path: Path) -> None:
     assert cache.entries() == []
 
 
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_an_entry_that_is_no_file_is_not_waited_for(tmp_path: Path, kind: str) -> None:
+    cache = CodeCache(Config(cache_dir=str(tmp_path)))
+    cache.put("ab" * 20, b"code")
+    (entry,) = tmp_path.glob("*.o")
+    entry.unlink()
+    os.mkfifo(entry) if kind == "pipe" else entry.symlink_to("/dev/zero")
+    assert cache.get("ab" * 20) is None
+    assert "it is no regular file" in cache.notes[-1]
+
+
 def test_the_least_recently_used_go_first(tmp_path: Path) -> None:
     cache = CodeCache(config(tmp_path, cache_bytes=3000))
     now = time.time()

@@ -136,7 +136,7 @@ class Bounded:
             if x.dtype not in (dt.f32, dt.f64):
                 raise UnsupportedError(f"the mean over rows, whose number depends on data, in {x.dtype}")
         x = self._within(c, x, axis, count, rest)
-        if base == "mean":  # of one row that is the mean of them already
+        if base == "mean":  # a mean over one row leaves it as it is
             x = F.div(F.sum_(x, (axis,), keepdims=True), F.cast(count, x.dtype))
         c.graph.place = before
         return (x, *args[1:])

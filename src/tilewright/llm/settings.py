@@ -68,7 +68,7 @@ class Sampler:
 
 def stop_texts(stop: str | Iterable[str]) -> tuple[str, ...]:
     """The texts that end a generation, checked."""
-    texts = (stop,) if isinstance(stop, str) else tuple(stop)
+    texts = (stop,) if isinstance(stop, str) or not isinstance(stop, Iterable) else tuple(stop)
     for text in texts:
         if not isinstance(text, str) or not text:
             raise InputError(f"generate: stop must be texts that are not empty, got {text!r}")

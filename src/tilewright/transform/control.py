@@ -246,7 +246,7 @@ def while_loop(test: Fn, body: Fn, init: Any, max_iterations: int | None = None)
     return unflatten(spec, _applied(op, [*carry, *captured]))
 
 
-MOST_STEPS = 1 << 28  # of a loop whose indices are a constant of the program
+MOST_STEPS = 1 << 28  # a loop whose indices are a constant of the program has at most so many
 
 
 def fori_loop(lower: Any, upper: Any, body: Fn, init: Any) -> Any:

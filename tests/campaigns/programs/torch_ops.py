@@ -43,7 +43,10 @@ def unary(x: Any, y: Any, p: Picks) -> Run:
 
 @op
 def activation(x: Any, y: Any, p: Picks) -> Run:
-    fn = p.of((F.gelu, F.silu, F.softplus, F.elu, F.hardswish, F.leaky_relu, F.mish, F.hardtanh, F.logsigmoid, F.relu6, F.softsign))
+    def gelu(x: Any) -> Any:  # PyTorch's own f32 form gives NaN for infinity, and infinity near the largest number
+        return F.gelu(x.clamp(-3e4, 3e4))
+
+    fn = p.of((gelu, F.silu, F.softplus, F.elu, F.hardswish, F.leaky_relu, F.mish, F.hardtanh, F.logsigmoid, F.relu6, F.softsign))
     return lambda x, y: fn(x)
 
 

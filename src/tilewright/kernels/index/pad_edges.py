@@ -12,7 +12,7 @@ from ..launch import Launch
 from ..loops import in_tiles
 from ..pointwise.pointwise import unravel
 from ..region import Region
-from ..template import Template, region_bytes
+from ..template import Reason, Template, region_bytes
 
 ELEMENTS = 16384  # elements of a program
 WIDE = 4  # registers of a copy's inner loop
@@ -21,6 +21,9 @@ WIDE = 4  # registers of a copy's inner loop
 class PadEdgesTemplate(Template):
     key = "pad_edges"
     serves = (PadEdgesOp,)
+
+    def refuses(self, region: Region, target: TargetSpec) -> Reason | None:
+        return Reason("elements are added back, as passes write it out") if region.op(PadEdgesOp).back else None
 
     def build(self, region: Region, target: TargetSpec) -> list[Launch]:
         op, x, y = region.op(PadEdgesOp), region.given(region.node.operands[0]), region.results[0]

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.config import Config, load, user_folder
 from ...core.errors import FileError
-from ...core.files import remove_leftovers, write_file
+from ...core.files import open_file, remove_leftovers, write_file
 from ...core.hashing import blake2b
 from ...core.records import dataclass
 from ...core.target_spec import TargetSpec
@@ -133,13 +133,13 @@ class CodeCache:
             return None
         path = self._path(key)
         try:
-            with open(path, "rb", buffering=0) as file:
+            with os.fdopen(open_file(path, subject="cache"), "rb", buffering=0) as file:
                 data = file.read()
                 used = os.fstat(file.fileno()).st_mtime
         except FileNotFoundError:
             return None
         except OSError as problem:
-            self.notes.append(f"cache: cannot read {path} ({problem.strerror})")
+            self.notes.append(f"cache: cannot read {path} ({problem.strerror or problem})")
             return None
         head = len(_MAGIC) + _SUM
         if data[:len(_MAGIC)] != _MAGIC or data[len(_MAGIC):head] != _checksum(key, data[head:]):
@@ -231,7 +231,7 @@ class CodeCache:
         """Delete a file that begins as entries do."""
         path = self._path(entry.key)
         try:
-            with open(path, "rb", buffering=0) as file:
+            with os.fdopen(open_file(path, subject="cache"), "rb", buffering=0) as file:
                 ours = file.read(len(_MAGIC)) == _MAGIC
             if ours:
                 os.unlink(path)

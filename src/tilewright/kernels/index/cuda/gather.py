@@ -43,7 +43,7 @@ class CudaGather(GatherTemplate):
         along = node.op.axis != last
         if not along and (found := picked(region, table, [region.given(node.operands[1])], (node.op.axis,))) is not None:
             return [found]
-        short = not isinstance(inner, int) or (inner < 32 if vector == 1 else inner < max(2 * vector, 4) and vector < 4)
+        short = not isinstance(inner, int) or inner < (32 if vector == 1 else max(2 * vector, 4) if vector < 4 else 1)
         if short or table.packed.form != "plain" or not along:
             lanes = min(4, 1 << (inner - 1).bit_length()) if isinstance(inner, int) and inner > 0 and table.packed.form == "plain" else 4
             return Shared(GatherTemplate()).build(region, replace(target, vector_bits=32 * lanes))  # no thread of a row without elements
