@@ -473,4 +473,13 @@ def load(path: str | PathLike[str], *, threads: int | None = None, trust: bool =
     level = check_level(load_config().validation if validation is None else validation)
     if threads is not None:
         load_config(threads=threads)
-    return read(path, rebuild=build, threads=threads, trust=trust, digest=digest, level=level)
+    return read(path, rebuild=_again, threads=threads, trust=trust, digest=digest, level=level)
+
+
+def _again(model: Model, *, threads: int | None = None) -> Session:
+    """A session of a graph that a file holds, which may have ops that its own target had kernels for, or that nobody's passes made."""
+    from .passes.base import Log
+    from .passes.decompose import Decompose
+
+    model.source = Decompose(target=model.target).run(model.graph, Log())
+    return build(model, threads=threads)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,16 @@ import pytest
 import torch
 
 import tilewright as tw
+from tests.fresh import fresh_rng
+from tilewright import ops as o
+from tilewright.core.dtypes import f32
+from tilewright.ir.graph import Graph
+from tilewright.ir.types import TensorType
 from tilewright.ops.structure import ConstantData, Seen
 
 from .engine.campaign import Campaign
 from .files.mutate import Change
+from .files.sessions import file_bytes, forged
 from .llm_gguf import CAMPAIGN as GGUF
 from .llm_gguf import Edit as FileEdit
 from .llm_gguf import File
@@ -269,6 +276,18 @@ def test_an_rms_norm_with_a_weight_of_another_dtype(dtype: str, weight: str) -> 
 def test_padding_that_is_added_back_in_a_file() -> None:
     """A graph in a file is not taken apart again: the kernel for padding wrote beyond the smaller result."""
     SAVED_GRAPHS.run(GraphCase(name="pad_edges", sample=20, fit=False, changes=()))
+
+
+@pytest.mark.parametrize("name", ["std", "pad_edges"])
+def test_graphs_in_files_are_taken_apart_again(name: str, tmp_path: Path) -> None:
+    """Ops that only passes take apart, in the graph of a file, have no kernel, or one that relies on the passes."""
+    g = Graph(name)
+    x = g.input(TensorType(f32, (3, 5)), "x")
+    g.outputs = [o.Std(axes=(1,))(x) if name == "std" else o.PadEdges(lo=(0, 1), hi=(0, 1), mode="reflect", back=True)(x)]
+    path = tmp_path / "forged.tw"
+    path.write_bytes(file_bytes(*forged(g)))
+    given = fresh_rng().standard_normal((3, 5)).astype(np.float32)
+    np.testing.assert_allclose(tw.load(path)(given), g.outputs[0].node.op.ref(given), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["sum", "prod", "any", "all"])

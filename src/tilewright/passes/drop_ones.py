@@ -63,7 +63,7 @@ class DropOnes(Pass):
     def drop(nodes: list[Node], want: Shape, made: Shape, graph: Graph, users: dict[Value, list[Node]]) -> None:
         """Make nodes of one shape again in another one, which has the same axes of more than one element."""
         places = (i for i, d in enumerate(want) if d != 1)
-        axes = [next(places) if d != 1 else None for d in made]  # of `want`, for each axis of `made`
+        axes = [next(places) if d != 1 else None for d in made]  # the axis of `want` for each axis of `made`
         new: dict[Value, Value] = {}
 
         def moved(v: Value) -> Value:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .executable import Instance
     from .session import Session
 
-LIMIT_S = 1.0  # of a run on zeros, where nothing but data ends a loop: on zeros it may not end
+LIMIT_S = 1.0  # seconds that a run on zeros may take: where data alone ends a loop, it may not end
 BEATEN = 1.15  # a launch this much faster than its roofline says that the machine was busy when it was measured
 
 

@@ -157,7 +157,7 @@ class GemmKernel(Kernel):
     dtype: str = "bf16"
     dtype_b: str = "bf16"
     run: int = 2  # neighbours in a row that are loaded and stored at once
-    matrices: tuple[int, ...] = (0, 0)  # of A and B, that the batch takes in turn; 0: as many as there are products
+    matrices: tuple[int, ...] = (0, 0)  # A and B that the batch takes in turn; 0: as many as there are products
     promote: int = 0  # steps of K after which the tensor cores' sums are added to others in registers; 0: at the end only
     alpha: float = 1.0
     group: int = 8  # tiles of rows that share columns of B in L2

@@ -115,7 +115,7 @@ class First:
 
     @property
     def windows(self) -> Windowed:
-        """Of images that each have the planes of one window."""
+        """Windows of images that each have the planes of one window."""
         taps, dilation = (self.lines, self.steps), (1, self.apart)
         return Windowed((self.size[0], self.across), self.at.out, taps, (self.step, 1), (0, 0), (0, 0), dilation)
 

@@ -42,7 +42,7 @@ class Places:
     lead: tuple[Dim, ...] = (1,)
     copy_a: Source | None = None
     copy_b: Source | None = None
-    repeated: tuple[int, int] = (0, 0)  # of both operands, that the batch takes in turn; 0: as many as there are products
+    repeated: tuple[int, int] = (0, 0)  # both operands that the batch takes in turn; 0: as many as there are products
 
     def in_turn(self) -> Places:
         """The same without copies of operands whose matrices only repeat: the outer axis of the batch has the same ones."""
