@@ -48,9 +48,7 @@ def test_copies_between_orders_of_axes(shape: tuple[int, ...], perm: tuple[int, 
 def test_softmax_of_columns(fn: Callable[..., Any], shape: tuple[int, ...], dim: int) -> None:
     x = torch.randn(shape) * 5
     x.select(dim, 1).fill_(float("-inf"))
-    session = check(lambda x: fn(x, dim), x)
-    if min(shape[dim], shape[-1]) >= 32:
-        assert "columns transposed into rows" in notes(session)
+    check(lambda x: fn(x, dim), x)
 
 
 @pytest.mark.parametrize(("channels", "tokens", "turns"), [(33, 50, True), (70, 32, True), (20, 64, True), (3, 64, False)])

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from ..core import dtypes as dt
-from ..core.errors import ArgumentError, AxisError, ParseError, RangeError
+from ..core.errors import ArgumentError, AxisError, ParseError, refused
 from ..core.pytree import mapped
 from ..core.tensors import HasArray, HasDlpack, is_masked, is_tensor
 from ..runtime.outputs import new_array
@@ -42,8 +42,7 @@ def viewing(method: F) -> F:
         except (ArgumentError, AxisError):
             raise
         except (ValueError, IndexError) as e:
-            error = AxisError if isinstance(e, IndexError) else ArgumentError
-            raise error(f"{method.__name__}: {e}, got {shown(self)}") from None
+            raise refused(method.__name__, e, shown(self)) from None
 
     return call  # type: ignore[return-value]
 
@@ -101,7 +100,7 @@ class Array:
     @property
     def dtype(self) -> np.dtype[Any]:
         """The element type, one of `tw.float32` ...; these are NumPy's dtype objects."""
-        return attribute(self, "dtype")  # type: ignore[no-any-return]
+        return np.dtype(attribute(self, "dtype"))
 
     @property
     def ndim(self) -> int:
@@ -247,7 +246,7 @@ class Array:
         from .updates import At
 
         if tracing():  # the index or the value may be traced
-            return as_tracer(plain(self)).at  # type: ignore[attr-defined, no-any-return]
+            return as_tracer(plain(self)).at  # type: ignore[attr-defined]
         return At(self) if self.device == "cpu" else device_calls().DeviceAt(self)
 
     def item(self, *args: Any) -> Any:
@@ -569,17 +568,9 @@ def plain(tree: Any) -> Any:
     return mapped(_plain, tree)
 
 
-def refused(what: str, e: Exception, given: str) -> ArgumentError:
-    """Our error for NumPy's about what `what` was given."""
-    kind = AxisError if isinstance(e, IndexError) else RangeError if isinstance(e, OverflowError) else ArgumentError
-    return kind(f"{what}: {e}, got {given}")
-
-
 def index(key: Any) -> Any:
     """An index with Arrays in it, for NumPy's header."""
-    if type(key) is tuple:
-        return tuple(_part(k) for k in key)
-    return _part(key)
+    return tuple(map(_part, key)) if type(key) is tuple else _part(key)
 
 
 def _part(k: Any) -> Any:

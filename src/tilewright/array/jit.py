@@ -144,7 +144,7 @@ class Jit(Generic[P, R]):
         if tracing():
             return self.fn(*args, **kwargs)
         try:
-            return self._fast(args, kwargs, None)  # type: ignore[no-any-return]
+            return self._fast(args, kwargs, None)
         except MemoryError as problem:
             shown = ", ".join(str(_type(x, "cpu").type) for x in flatten((args, kwargs))[0] if is_data(x) and not is_on_gpu(x))
             reason = str(problem).partition(";")[0]

@@ -97,3 +97,9 @@ def complaint(rule: str, values: Mapping[str, Any]) -> str:
     used = {name for name in values if "{" + name + "}" in rule}
     shown = ", ".join(f"{name}={value}" for name, value in values.items() if name not in used)
     return rule.format(**values) + (f", got {shown}" if shown else "")
+
+
+def refused(what: str, e: Exception, given: str) -> ArgumentError:
+    """Our error for NumPy's about what `what` was given."""
+    kind = AxisError if isinstance(e, IndexError) else RangeError if isinstance(e, OverflowError) else ArgumentError
+    return kind(f"{what}: {e}, got {given}")

@@ -13,9 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, dataclass_transform
 
-import numpy as np
-
-from ..core import dtypes as dt
 from ..core.dims import Dim, Expr, substitute
 from ..core.errors import ParseError, UnsupportedError
 from ..core.exact import fields_key, same
@@ -126,17 +123,7 @@ class Op:
         raise UnsupportedError(f"{self.name}: has no type rule")
 
     def ref(self, *arrays: Any, **_: Any) -> Any:
-        """The results in NumPy; of an op with a decomposition, unless it says otherwise, what that one gives in f64."""
-        if type(self).decompose is Op.decompose:
-            raise UnsupportedError(f"{self.name}: has no NumPy reference")
-        from ..ir.interp import run
-
-        found = self.infer(*map(_type_of, arrays))
-        types = (found,) if isinstance(found, TensorType) else found
-        wide = [a.astype(np.float64) if dt.dtype(a.dtype).is_float else a for a in arrays]
-        graph = single(lambda _, values: self.decompose(*values), *map(_type_of, wide))
-        made = tuple(a.astype(t.dtype.np) if t.dtype.is_float else a for a, t in zip(run(graph, wide), types, strict=True))
-        return made if len(made) > 1 else made[0]
+        raise UnsupportedError(f"{self.name}: has no NumPy reference")
 
     def lower(self, t: TileBuilder, *tiles: Any, **_: Any) -> Any:
         """Emit this op on tiles with the tile builder `t` (elementwise ops only)."""
@@ -252,10 +239,6 @@ class Op:
     def __str__(self) -> str:
         shown = [f"{f.name}={getattr(self, f.name)}" for f in dataclasses.fields(self) if not same(getattr(self, f.name), f.default)]
         return self.name + ("{" + ", ".join(shown) + "}" if shown else "")
-
-
-def _type_of(a: Any) -> TensorType:
-    return TensorType(dt.dtype(a.dtype), a.shape)
 
 
 def bind_attribute(value: Any, env: Mapping[str, Dim]) -> Any:

@@ -88,6 +88,30 @@ class AttentionBackward(Composite):
         scores = q.with_shape((*q.shape[:3], k.shape[2]))
         return (q, k, v, scores) if self.with_scores else (q, k, v)
 
+    def ref(self, q: Any, k: Any, v: Any, *rest: Any) -> Any:
+        *extras, g = self._found(rest)
+        mask, bias = self.forward._extras(tuple(extras))
+        heads, kv = q.shape[1], k.shape[1]
+        q_, k_, v_, g_ = (x.astype(np.float64) for x in (q, np.repeat(k, heads // kv, 1), np.repeat(v, heads // kv, 1), g))
+        u = np.matmul(q_, np.swapaxes(k_, -1, -2)) * self.scale
+        t = np.tanh(u / self.softcap) if self.softcap is not None else None
+        s = u if t is None else self.softcap * t
+        s = s if bias is None else s + bias
+        seen = self.forward._seen(s.shape[-2], s.shape[-1])
+        s = np.where(seen if mask is None else seen & mask, s, -np.inf)
+        top = np.max(s, axis=-1, keepdims=True, initial=-np.inf)
+        e = np.exp(s - np.where(top == -np.inf, 0, top))
+        total = np.sum(e, axis=-1, keepdims=True)
+        p = np.divide(e, total, out=np.zeros_like(e), where=total != 0)
+        dp = np.matmul(g_, np.swapaxes(v_, -1, -2))
+        scores = p * (dp - np.sum(p * dp, axis=-1, keepdims=True))
+        du = (scores if t is None else scores * (1 - t * t)) * self.scale
+        shared = (q.shape[0], kv, heads // kv)
+        dk = np.matmul(np.swapaxes(du, -1, -2), q_).reshape(*shared, *k.shape[2:]).sum(2)
+        dv = np.matmul(np.swapaxes(p, -1, -2), g_).reshape(*shared, *v.shape[2:]).sum(2)
+        out = (np.matmul(du, k_), dk, dv, scores)
+        return tuple(x.astype(q.dtype) for x in (out if self.with_scores else out[:3]))
+
     def decompose(self, q: Value, k: Value, v: Value, *rest: Value) -> Any:
         *extras, g = self._found(rest)
         mask, bias = self.forward._extras(tuple(extras))
@@ -187,6 +211,19 @@ class AttentionSaved(Composite):
 
     def infer(self, q: TensorType, k: TensorType, v: TensorType, *rest: TensorType) -> tuple[TensorType, TensorType]:
         return self.plain.infer(q, k, v, *rest), TensorType(compute_dtype(q.dtype), q.shape[:3])
+
+    def ref(self, q: Any, k: Any, v: Any, *rest: Any) -> Any:
+        mask, bias = self.plain._extras(rest)
+        shared = q.shape[1] // k.shape[1]
+        s = np.matmul(q.astype(np.float64), np.swapaxes(np.repeat(k, shared, axis=1), -1, -2).astype(np.float64)) * self.scale
+        s = s if self.softcap is None else self.softcap * np.tanh(s / self.softcap)
+        s = s if bias is None else s + bias
+        seen = self.plain._seen(s.shape[-2], s.shape[-1])
+        s = np.where(seen if mask is None else seen & mask, s, -np.inf)
+        top = np.max(s, axis=-1, keepdims=True, initial=-np.inf)
+        with np.errstate(divide="ignore"):
+            sums = np.log(np.sum(np.exp(s - np.where(top == -np.inf, 0, top)), axis=-1)) + top[..., 0]
+        return self.plain.ref(q, k, v, *rest), sums.astype(np.float64 if q.dtype == np.float64 else np.float32)
 
     def decomposes(self, operands: Values, target: TargetSpec | None) -> bool:
         return not fits(operands, target)

@@ -109,6 +109,32 @@ class Attention(Composite):
         """(mask, bias), None where absent."""
         return (rest[0] if self.has_mask else None, rest[-1] if self.has_bias else None)
 
+    def ref(self, q: Any, k: Any, v: Any, *rest: Any) -> Any:
+        mask, bias = self._extras(rest)
+        shared = q.shape[1] // k.shape[1]
+        k, v = np.repeat(k, shared, axis=1), np.repeat(v, shared, axis=1)
+        s = np.matmul(q, np.swapaxes(k, -1, -2)) * q.dtype.type(self.scale)  # rounded: what a large bias leaves of a score depends on it
+        if self.softcap is not None:
+            s = (self.softcap * np.tanh(s.astype(np.float64) / self.softcap)).astype(q.dtype)
+        if bias is not None:
+            s = s + bias
+        s = (s if mask is None else np.where(mask, s, q.dtype.type(self.hidden))).astype(np.float64)
+        s = np.where(self._seen(s.shape[-2], s.shape[-1]), s, -np.inf)
+        top = np.max(s, axis=-1, keepdims=True, initial=-np.inf)
+        e = np.exp(s - np.where(top == -np.inf, 0, top))
+        total = np.sum(e, axis=-1, keepdims=True)
+        p = e / total if self.empty == "nan" else np.divide(e, total, out=np.zeros_like(e), where=total != 0)
+        return np.matmul(p.astype(q.dtype), v)
+
+    def _seen(self, rows: int, columns: int) -> Any:
+        offset: Any = self.offset
+        i = np.arange(rows)[:, None] + offset
+        j = np.arange(columns)[None, :]
+        seen = np.ones((rows, columns), bool)
+        if self.causal:
+            seen &= j <= i
+        return seen if self.window is None else seen & (j > i - self.window)
+
     def decomposes(self, operands: Values, target: TargetSpec | None) -> bool:
         q, _, v = operands[:3]
         program = q.dtype is not dt.f64 and all(isinstance(x.shape[-1], int) and x.shape[-1] <= WIDEST_HEAD for x in (q, v))
@@ -231,6 +257,15 @@ class Rope(Composite):
         require_broadcasts_to("cos", cos.shape, (*x.shape[:-1], n // 2))
         require_broadcasts_to("sin", sin.shape, (*x.shape[:-1], n // 2))
         return x
+
+    def ref(self, x: Any, cos: Any, sin: Any) -> Any:
+        n = self._rotated(x.shape[-1])
+        out = np.array(x)
+        first, second = (slice(0, n, 2), slice(1, n, 2)) if self.interleaved else (slice(0, n // 2), slice(n // 2, n))
+        a, b = x[..., first], x[..., second]
+        out[..., first] = a * cos - b * sin
+        out[..., second] = b * cos + a * sin
+        return out
 
     def decompose(self, x: Value, cos: Value, sin: Value) -> Value:
         *lead, width = x.shape

@@ -1,6 +1,10 @@
 """Attention of one query row per sequence over a cache that lies in pages: sequences of different lengths share one pool."""
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+
 from ...core.dims import Dim
 from ...core.errors import require
 from ...core.target_spec import TargetSpec
@@ -9,7 +13,7 @@ from ...ir.types import TensorType
 from .. import functions as F
 from ..base import E, NotSupported, S, Values, register
 from ..families import Composite, N, bf16, f32, i32, i64
-from ..index.indexing import Gather, require_ids
+from ..index.indexing import Gather, check_indices, require_ids
 from ..sources import Iota
 from .forward import Attention
 
@@ -45,6 +49,13 @@ class PagedAttention(Composite):
         require(ok, "needs a row of the table and a length for every sequence", q=q, table=table, lengths=lengths)
         keys = k.with_shape((q.shape[0], k.shape[1], table.shape[1] * k.shape[2], k.shape[3]))
         return Attention(scale=self.scale, softcap=self.softcap).infer(q, keys, keys.with_dtype(v.dtype))
+
+    def ref(self, q: Any, k: Any, v: Any, table: Any, lengths: Any) -> Any:
+        check_indices(self.name, table, k.shape[0], 0)
+        (b, pages), (_, heads, page, d) = table.shape, k.shape
+        keys, values = (x[table].swapaxes(1, 2).reshape(b, heads, pages * page, d) for x in (k, v))
+        seen = np.arange(pages * page) < lengths[:, None]
+        return Attention(scale=self.scale, softcap=self.softcap, has_mask=True).ref(q, keys, values, seen[:, None, None])
 
     def decomposes(self, operands: Values, target: TargetSpec | None) -> bool:
         """A GPU's decode kernel (`kernels/attention/cuda/paged.py`) reads pages in which runs of eight keys lie side by side."""

@@ -63,14 +63,11 @@ class Q8Attention(Attention):
               E(f32(1, 1, 2, 32), i8(1, 1, 3, 32), i8(1, 1, 3, 32), f16(1, 1, 3, 1), f16(1, 1, 3, 1), scale=1.0, has_mask=True,
                 match="takes neither mask nor bias")]
 
-    @property
-    def plain(self) -> Attention:
-        return Attention(self.scale, self.causal, self.offset, self.window, self.softcap)
-
     def infer(self, q: TensorType, k: TensorType, v: TensorType, *rest: TensorType) -> TensorType:
         require(not self.has_mask and not self.has_bias, "a cache in eight bits takes neither mask nor bias")
         require(k.dtype is dt.i8 and v.dtype is dt.i8, "quantized values must be i8", k=k, v=v)
-        out = self.plain.infer(q, k.with_dtype(q.dtype), v.with_dtype(q.dtype))
+        out = Attention(self.scale, self.causal, self.offset, self.window, self.softcap).infer(
+            q, k.with_dtype(q.dtype), v.with_dtype(q.dtype))
         want = [TensorType(dt.f16, (*x.shape[:-1], _blocks(x))) for x in (k, v)]
         require(list(rest) == want, "scales must be f16 with one for every block of 32", k=k, v=v, scales=", ".join(map(str, rest)))
         return out
@@ -78,7 +75,7 @@ class Q8Attention(Attention):
     def ref(self, q: Any, k: Any, v: Any, *rest: Any) -> Any:
         wide = [quantized.astype(np.float32) * np.repeat(scales.astype(np.float32), BLOCK, axis=-1)
                 for quantized, scales in zip((k, v), rest, strict=True)]
-        return self.plain.ref(q, *(x.astype(q.dtype) for x in wide))
+        return super().ref(q, *wide)
 
     def decompose(self, q: Value, k: Value, v: Value, *rest: Value) -> Value:
         wide = []

@@ -404,6 +404,10 @@ class RealDft(_RealForm):
         n = self.length(x)
         return x.with_shape((*x.shape[:-1], n if self.full else n // 2 + 1, 2))
 
+    def ref(self, x: Any) -> Any:
+        z = x.astype(np.float64)
+        return to_pairs((np.fft.fft(z) if self.full else np.fft.rfft(z)) * self.scale, x.dtype)
+
     def decompose(self, x: Value) -> Value:
         *lead, n = x.shape
         lanes = lanes_of(n // 2, x.dtype) if n % 2 == 0 else 0
@@ -455,6 +459,10 @@ class RealDftBack(_RealForm):
         want = self.n // 2 + 1
         require(x.shape[-2] == want, "needs {want} elements along the axis for a result of {n}", want=want, n=self.n, x=show_shape(x.shape))
         return x.with_shape((*x.shape[:-2], self.n))
+
+    def ref(self, x: Any) -> Any:
+        z = to_complex(x.astype(np.float64))
+        return (np.fft.irfft(z, self.n, norm="forward") * self.scale).astype(x.dtype)
 
     def decompose(self, x: Value) -> Value:
         n, m, graph = self.n, self.n // 2, x.node.graph

@@ -17,7 +17,7 @@ from ...ir.types import TensorType
 from .. import functions as F
 from ..base import E, S, Values, register
 from ..families import Composite, N, bf16, f32, f64, i32, i64, require_kind
-from .indexing import require_ids
+from .indexing import check_indices, require_ids
 
 
 def some_bounds(arrays: list[Any]) -> list[Any]:
@@ -80,6 +80,15 @@ class BagSum(Composite):
                 table=table, ids=ids, bounds=bounds)
         require(bounds.shape[0] != 0, "needs at least one bound", bounds=bounds)
         return table.with_shape((bounds.shape[0] - 1, table.shape[1]))
+
+    def ref(self, table: Any, ids: Any, *bounds_: Any) -> Any:
+        check_indices(self.name, ids, table.shape[0], 0)
+        wide, join = table.astype(np.float64), np.max if self.largest else np.mean if self.mean else np.sum
+        if not bounds_:
+            return join(wide[ids], axis=1).astype(table.dtype)
+        (bounds,) = bounds_
+        sums = [join(wide[ids[a:b]], 0) if b > a else wide[:1].sum(0) * 0 for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+        return np.array(sums).reshape(len(sums), table.shape[1]).astype(table.dtype)
 
     def decomposes(self, operands: Values, target: TargetSpec | None) -> bool:
         return len(operands) == 2 and (target is None or target.kind != "cuda")
@@ -247,6 +256,16 @@ class SearchSorted(Composite):
         fits = values.ndim > 0 and (rows.ndim == 1 or (rows.ndim > 1 and rows.shape[:-1] == values.shape[:-1]))
         require(fits, "needs one row, or rows of the values' leading axes", rows=rows, values=values)
         return values.with_dtype(dt.i64)
+
+    def ref(self, rows: Any, values: Any) -> Any:
+        lead = values.shape[:-1]
+        wide = [x.astype(np.float64) if x.dtype.kind not in "iu" else x for x in (rows, values)]
+        rows = np.broadcast_to(wide[0], (*lead, rows.shape[-1]))
+        out = np.zeros(values.shape, np.int64)
+        for at in np.ndindex(*lead):
+            edges, found = rows[at][:, None], wide[1][at][None, :]
+            out[at] = np.where(found[0] == found[0], (edges <= found if self.right else edges < found).sum(0), len(edges))
+        return out
 
     def decomposes(self, operands: Values, target: TargetSpec | None) -> bool:
         n = operands[0].shape[-1]

@@ -70,6 +70,16 @@ class Forest(Composite):
         require(1 <= self.parts <= roots.shape[0], "needs at least a tree in every part", parts=self.parts, roots=roots)
         return TensorType(dt.f64 if self.how == "sum" else x.dtype, (self.parts, x.shape[0], weights.shape[1]))
 
+    def ref(self, x: Any, limits: Any, links: Any, weights: Any, roots: Any) -> Any:
+        n, at = len(links), np.broadcast_to(roots.astype(np.int64), (len(x), len(roots)))
+        for _ in range(self.depth):
+            node = np.minimum(at, n - 1)
+            value = np.take_along_axis(x, np.minimum(links[node, 0], x.shape[1] - 1).astype(np.int64), 1)
+            at = np.where(at < n, np.where(value <= limits[node], links[node, 2], links[node, 1]), at)
+        found = weights[np.clip(at - n, 0, len(weights) - 1)].astype(np.float64 if self.how == "sum" else x.dtype)
+        put: Any = {"sum": np.sum, "max": np.max, "min": np.min}[self.how]
+        return np.stack([put(found[:, a:b], axis=1) for a, b in self.shares(len(roots))])
+
     def shares(self, trees: int) -> list[tuple[int, int]]:
         """The first tree of every part and the one behind its last."""
         edges = [trees * k // self.parts for k in range(self.parts + 1)]

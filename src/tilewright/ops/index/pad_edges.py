@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -73,6 +74,18 @@ class PadEdges(Composite):
                     most = n - 1 if self.mode == "reflect" else n
                     require_room(most - d, "an axis of {n} elements has {most} to add at an end", n=n, most=most, lo=self.lo, hi=self.hi)
         return x.with_shape(tuple(a + d + b for a, d, b in zip(self.lo, x.shape, self.hi, strict=True)))
+
+    def ref(self, x: Any) -> Any:
+        widths: Any = tuple(zip(self.lo, self.hi, strict=True))
+        mode: Any = self.mode
+        if not any((*self.lo, *self.hi)):
+            return x
+        if not self.back:
+            return np.pad(x, widths, mode=mode)
+        inner = [d - a - b for a, d, b in zip(self.lo, x.shape, self.hi, strict=True)]
+        out = np.zeros(inner, np.float64 if x.dtype.kind not in "iuc" else x.dtype)
+        np.add.at(out.reshape(-1), np.pad(np.arange(out.size).reshape(inner), widths, mode=mode).reshape(-1), x.reshape(-1))
+        return out.astype(x.dtype)
 
     def decompose(self, x: Value) -> Value:
         if self.back:
@@ -169,6 +182,13 @@ class StridedAdd(Composite):
         """What reads the places that x is added to."""
         sizes = tuple(int(d) for d in x.shape[x.ndim - len(self.strides) :] if isinstance(d, int))
         return Strided(shape=sizes, strides=self.strides, offset=self.offset)
+
+    def ref(self, x: Any) -> Any:
+        lead = x.shape[: x.ndim - len(self.strides)]
+        places = Strided(shape=x.shape[len(lead) :], strides=self.strides, offset=self.offset).places().reshape(-1)
+        out = np.zeros((self.size, int(np.prod(lead))), np.float64 if x.dtype.kind == "f" else x.dtype)
+        np.add.at(out, places, x.reshape(int(np.prod(lead)), places.size).T)
+        return out.T.reshape(*lead, self.size).astype(x.dtype)
 
     def decompose(self, x: Value) -> Value:
         lead = x.shape[: len(x.shape) - len(self.strides)]

@@ -223,6 +223,15 @@ class IndexOrder(Composite):
         require(len(self.steps) in (0, ids.ndim), "needs a step for each axis of the indices", steps=self.steps)
         return TensorType(dt.i64, (ids.numel,))
 
+    def ref(self, ids: Any) -> Any:
+        assert isinstance(self.rows, int)
+        check_indices(self.name, ids, self.rows, 0)
+        row = ids.astype(np.int64)
+        if self.steps:
+            places = [row if a == self.axis else at for a, at in enumerate(np.indices(ids.shape))]
+            row = np.asarray(sum(at * step for at, step in zip(places, self.steps, strict=True)))
+        return np.sort(row.reshape(-1) << 32 | np.arange(ids.size))
+
     def decomposes(self, operands: Values, target: TargetSpec | None) -> bool:
         return target is None or target.kind != "cuda"
 
@@ -273,6 +282,14 @@ class ScatterOrdered(Composite):
     @property
     def plain(self) -> ScatterRows:
         return ScatterAdd() if self.mode == "add" else Scatter(mode=self.mode)
+
+    def ref(self, x: Any, words: Any, updates: Any, *read: Any) -> Any:
+        for ids in read[:1]:
+            check_indices("gather", ids, len(updates), 0)
+            updates = np.take(updates, ids, axis=0)
+        for factor in read[1:]:
+            updates = updates * factor
+        return self.plain.ref(x, words >> 32, updates[words & (1 << 32) - 1])
 
     def decomposes(self, operands: Values, target: TargetSpec | None) -> bool:
         return target is None or target.kind != "cuda"

@@ -118,6 +118,10 @@ class ArgRank(Composite):
                 "ranks must have the shape of the operand with one element along the axis", x=x, rank=rank)
         return rank.with_dtype(self.dtype)
 
+    def ref(self, x: Any, rank: Any) -> Any:
+        order = order_of(x, self.axis, False)
+        return np.take_along_axis(order, np.clip(rank.astype(np.int64), 0, x.shape[self.axis] - 1), axis=self.axis).astype(self.dtype.np)
+
     def decompose(self, x: Value, rank: Value) -> Value:
         order, graph = ArgSort(axis=self.axis, dtype=self.dtype)(x), x.node.graph
         at = F.maximum(F.cast(rank, dt.i64), F.scalar(graph, 0, dt.i64))

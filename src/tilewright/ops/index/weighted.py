@@ -45,6 +45,13 @@ class WeightedGather(Composite):
         require(weight.dtype is compute_dtype(x.dtype), "needs weights in the dtype of the sums", x=x, weight=weight)
         return x.with_shape((*x.shape[:2], index.shape[2]))
 
+    def ref(self, x: Any, index: Any, weight: Any) -> Any:
+        inside = (index >= 0) & (index < x.shape[2])
+        n = np.arange(x.shape[0])[:, None, None, None]
+        c = np.arange(x.shape[1])[None, :, None, None]
+        found = x.astype(np.float64)[n, c, np.where(inside, index, 0)[:, None]]
+        return (np.where(inside[:, None], found, 0) * weight.astype(np.float64)[:, None]).sum(2).astype(x.dtype)
+
     def decompose(self, x: Value, index: Value, weight: Value) -> Value:
         (n, c, s), (_, taps, p) = x.shape, index.shape
         wide, total = compute_dtype(x.dtype), F.full(x.node.graph, (n, c, p), 0, weight.dtype)
@@ -109,6 +116,10 @@ class GatherSum(Composite):
         require(isinstance(x.shape[self.axis], int) and x.shape[self.axis] != 0, "has no value over an empty axis", x=x, axis=self.axis)
         require(weight.dtype is compute_dtype(x.dtype), "needs weights in the dtype of the sums", x=x, weight=weight)
         return x.with_shape((*x.shape[: self.axis], index.shape[1], *x.shape[self.axis + 1 :]))
+
+    def ref(self, x: Any, index: Any, weight: Any) -> Any:
+        taken = np.take(x.astype(np.float64), np.clip(index, 0, x.shape[self.axis] - 1), self.axis)  # [..., t, o, ...]
+        return np.moveaxis((np.moveaxis(taken, (self.axis, self.axis + 1), (-2, -1)) * weight).sum(-2), -1, self.axis).astype(x.dtype)
 
     def decompose(self, x: Value, index: Value, weight: Value) -> Value:
         (taps, out), size = index.shape, x.shape[self.axis]

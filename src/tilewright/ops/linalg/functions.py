@@ -38,6 +38,9 @@ class Det(Composite):
         X.require_matrix(a, square=True)
         return a.with_shape(a.shape[:-2])
 
+    def ref(self, a: Any) -> Any:
+        return np.asarray(np.linalg.det(a.astype(np.float64)), a.dtype)
+
     def flops(self, a: TensorType) -> Dim:
         n, _ = X.require_matrix(a)
         return product(a.shape[:-2]) * (2 * n**3 // 3)
@@ -93,6 +96,14 @@ class Pinv(Composite):
     def infer(self, a: TensorType) -> TensorType:
         m, n = X.require_matrix(a)
         return a.with_shape((*a.shape[:-2], n, m))
+
+    def ref(self, a: Any) -> Any:
+        if a.size == 0:
+            return np.zeros((*a.shape[:-2], a.shape[-1], a.shape[-2]), a.dtype)
+        u, s, vt = np.linalg.svd(a, full_matrices=False)
+        kept = s > np.maximum(self.atol, self.rtol * s.max(-1, keepdims=True))
+        moved = np.where(kept, 1 / np.where(kept, s, 1), 0)
+        return (np.swapaxes(vt, -1, -2) @ (moved[..., None] * np.swapaxes(u, -1, -2))).astype(a.dtype)
 
     def flops(self, a: TensorType) -> Dim:
         return Svd().flops(a)

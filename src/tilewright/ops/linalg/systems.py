@@ -221,6 +221,13 @@ class Solve(System, Composite):
                S(c64(4, 4), c64(4, 3), fit=dominant), S(c128(2, 3, 3), c128(3, 1), transpose=True, fit=dominant)]
     errors = [E(f32(3, 4), f32(3, 1), match="needs square matrices"), E(f32(3, 3), f32(4, 1), match="the right side must have 3 rows")]
 
+    def ref(self, a: Any, b: Any) -> Any:
+        a = np.swapaxes(a, -1, -2) if self.transpose else a
+        try:
+            return np.linalg.solve(a, b)
+        except np.linalg.LinAlgError:
+            raise ExecutionError("solve: the matrix is singular") from None
+
     def flops(self, a: TensorType, b: TensorType) -> Dim:
         n, _ = X.require_matrix(a, complex_=True)
         return product(a.shape[:-2]) * (2 * n**3 // 3) + 2 * X.require_system(a, b).numel * n

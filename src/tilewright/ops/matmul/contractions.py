@@ -409,6 +409,12 @@ class PairSums(Composite):
                 "needs rows of one length, in batches of one shape", a=a, b=b)
         return a.with_shape((*a.shape[:-1], b.shape[-2]))
 
+    def ref(self, a: Any, b: Any) -> Any:
+        gap = np.abs(a.astype(np.float64)[..., :, None, :] - b.astype(np.float64)[..., None, :, :])
+        if self.power == math.inf:
+            return np.max(gap, -1, initial=0.0).astype(a.dtype)
+        return np.sum(gap**self.power, -1).astype(a.dtype)
+
     def decompose(self, a: Value, b: Value) -> Value:
         left, right = F.reshape(a, (*a.shape[:-1], 1, a.shape[-1])), F.reshape(b, (*b.shape[:-2], 1, *b.shape[-2:]))
         gap, last = F.sub(left, right), (len(a.shape),)

@@ -13,7 +13,18 @@ from ...ir.types import TensorType
 from .. import functions as F
 from ..base import E, Pulled, S, Values, register
 from ..families import Bilinear, Composite, N, bf16, f32, f64, i32, i64, require_kind, require_one_dtype
-from ..index.indexing import require_ids
+from ..index.indexing import check_indices, require_ids
+from ..rows.reductions import wide
+
+
+def bounds_of(ends: Any, rows: int) -> list[tuple[int, int]]:
+    """First and one past the last row of each group: a group never begins before its predecessor's end, nor ends beyond the rows."""
+    found, start = [], 0
+    for end in np.asarray(ends).tolist():
+        stop = min(max(int(end), start), rows)
+        found.append((start, stop))
+        start = stop
+    return found
 
 
 def some_ends(arrays: list[Any]) -> list[Any]:
@@ -60,6 +71,13 @@ class GroupedGemm(Bilinear):
         require_ends(ends, w.shape[0])
         return x.with_shape((x.shape[0], w.shape[1 if self.transpose_b else 2]))
 
+    def ref(self, x: Any, w: Any, ends: Any) -> Any:
+        matrices = np.swapaxes(w, 1, 2) if self.transpose_b else w
+        out = np.zeros((x.shape[0], matrices.shape[2]))
+        for (start, stop), matrix in zip(bounds_of(ends, x.shape[0]), matrices, strict=True):
+            out[start:stop] = wide(x[start:stop]) @ wide(matrix)
+        return out.astype(x.dtype)
+
     def flops(self, x: TensorType, w: TensorType, ends: TensorType) -> Dim:
         return 2 * x.numel * w.shape[1 if self.transpose_b else 2]
 
@@ -103,6 +121,10 @@ class GroupedOuter(Bilinear):
         require_ends(ends)
         return x.with_shape((ends.shape[0], x.shape[1], y.shape[1]))
 
+    def ref(self, x: Any, y: Any, ends: Any) -> Any:
+        parts = [wide(x[a:b]).T @ wide(y[a:b]) for a, b in bounds_of(ends, x.shape[0])]
+        return np.stack(parts).astype(x.dtype) if parts else np.zeros((0, x.shape[1], y.shape[1]), x.dtype)
+
     def flops(self, x: TensorType, y: TensorType, ends: TensorType) -> Dim:
         return 2 * x.numel * y.shape[1]
 
@@ -141,6 +163,11 @@ class GroupedMatmul(Composite):
         require_ids(ids)
         require(x.ndim == 2 and ids.shape == x.shape[:1], "needs one index a row", x=x, ids=ids)
         return GroupedGemm(transpose_b=self.transpose_b).infer(x, w, TensorType(dt.i64, w.shape[:1]))
+
+    def ref(self, x: Any, w: Any, ids: Any) -> Any:
+        check_indices(self.name, ids, w.shape[0], 0)
+        matrices = np.swapaxes(w, 1, 2) if self.transpose_b else w
+        return np.einsum("mk,mkn->mn", wide(x), wide(matrices)[ids]).astype(x.dtype)
 
     def decompose(self, x: Value, w: Value, ids: Value) -> Value:
         """Rows in the order of their matrices, one product, and back. The ids go through a lookup, which checks them."""

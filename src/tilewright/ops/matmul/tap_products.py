@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from itertools import product as cartesian
+from typing import Any
 
 import numpy as np
 
@@ -57,6 +58,16 @@ class TapProducts(Composite):
     @property
     def pads(self) -> tuple[tuple[int, int], ...]:
         return self.padding or ((0, 0),) * len(self.kernel)
+
+    def ref(self, x: Any, g: Any) -> Any:
+        x = np.pad(x, ((0, 0), (0, 0), *self.pads))
+        out = np.zeros((x.shape[1], *self.kernel))
+        for tap in cartesian(*(range(k) for k in self.kernel)):
+            steps = zip(tap, g.shape[2:], self.stride, self.dilation, strict=True)
+            window = x[(slice(None), slice(None), *(slice(k * d, k * d + (o - 1) * s + 1, s) for k, o, s, d in steps))]
+            place: Any = (slice(None), *tap)
+            out[place] = (window.astype(np.float64) * g).sum((0, *range(2, g.ndim)))
+        return out.astype(x.dtype)
 
     def decompose(self, x: Value, g: Value) -> Value:
         if any(p for pair in self.pads for p in pair):

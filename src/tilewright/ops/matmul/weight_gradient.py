@@ -2,6 +2,10 @@
 shifted data, over all images and pixels."""
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+
 from ...core.dims import Dim, bounds, product
 from ...core.dtypes import bf16 as bfloat16
 from ...core.dtypes import f16 as half
@@ -53,6 +57,19 @@ class WeightGradient(Composite):
         for d, o, k, s, dil, pair in zip(x.shape[2:], g.shape[2:], self.kernel, self.stride, self.dilation, self.padding, strict=True):
             require_room(d + sum(pair) - 1 - (o - 1) * s - (k - 1) * dil, "the taps leave the data", x=x, g=g, kernel=self.kernel)
         return x.with_shape((g.shape[1], x.shape[1] // self.groups, *self.kernel))
+
+    def ref(self, x: Any, g: Any) -> Any:
+        n, (c, o) = self.groups, (x.shape[1], g.shape[1])
+        x = np.pad(x, ((0, 0), (0, 0), *self.padding)).astype(np.float64)
+        pixels = int(np.prod(g.shape[2:]))
+        left = g.astype(np.float64).reshape(g.shape[0], n, o // n, pixels)
+        out = np.zeros((o, c // n, *self.kernel))
+        for tap in np.ndindex(*self.kernel):
+            steps = zip(tap, g.shape[2:], self.stride, self.dilation, strict=True)
+            window = x[(slice(None), slice(None), *(slice(k * d, k * d + (m - 1) * s + 1, s) for k, m, s, d in steps))]
+            right = window.reshape(g.shape[0], n, c // n, pixels)
+            out[(slice(None), slice(None), *tap)] = np.einsum("ngop,ngcp->goc", left, right).reshape(o, c // n)
+        return out.astype(g.dtype)
 
     def decompose(self, x: Value, g: Value) -> Value:
         known = all(isinstance(d, int) for d in (*x.shape, *g.shape))

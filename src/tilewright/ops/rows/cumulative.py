@@ -223,6 +223,10 @@ class LogCumSumExp(Reduction):
         require_axis(self.axis, x.ndim)
         return x
 
+    def ref(self, x: Any) -> Any:
+        y = x.astype(np.float64)
+        return np.logaddexp.accumulate(y, axis=self.axis).astype(x.dtype) if y.shape[self.axis] else x
+
     def expands(self, rule: str, active: tuple[bool, ...]) -> bool:
         return rule != "batch"
 

@@ -2,6 +2,9 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
+
+import numpy as np
 
 from ...core import dtypes as dt
 from ...core.dims import Dim, bounds
@@ -12,8 +15,8 @@ from ...ir.types import TensorType
 from .. import functions as F
 from ..base import E, MaybeValues, Op, S, Values, register
 from ..families import Composite, N, bf16, f32, f64, i32, i64, require_kind
-from ..index.indexing import GatherAlongAxis, require_ids
-from .reductions import LogSumExp
+from ..index.indexing import GatherAlongAxis, check_indices, require_ids
+from .reductions import LogSumExp, wide
 
 MOST_CLASSES = 1 << 15  # a row of so many classes fits in a block's registers
 
@@ -41,6 +44,14 @@ class SoftmaxCrossEntropy(Composite):
         require(labels.shape == logits.shape[:-1], "labels must have the logits' leading shape", logits=logits, labels=labels)
         out = logits.with_shape(logits.shape[:-1])
         return (out, out) if self.save else out
+
+    def ref(self, logits: Any, labels: Any) -> Any:
+        check_indices(self.name, labels, logits.shape[-1], logits.ndim - 1)
+        y = wide(logits)
+        top = np.max(y, axis=-1, keepdims=True)
+        total = np.log(np.sum(np.exp(y - top), axis=-1)) + top[..., 0]
+        loss = (total - np.take_along_axis(y, labels[..., None].astype(np.int64), -1)[..., 0]).astype(logits.dtype)
+        return (loss, total.astype(logits.dtype)) if self.save else loss
 
     def decomposes(self, operands: Values, target: TargetSpec | None) -> bool:
         """One kernel of a GPU reads short rows once. It takes no elementwise producers with it, as the plainer ops' kernels do."""

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import numpy as np
+
 from ...core.dims import Dim, Shape, product
 from ...core.errors import require
 from ...ir.graph import Value
@@ -14,7 +16,7 @@ from ...ir.types import TensorType
 from .. import functions as F
 from ..base import E, MaybeValues, Pulled, S, Values, register
 from ..families import Composite, M, N, bf16, f16, f32, f64, i32, require_axis, require_kind, require_one_dtype, show_shape
-from .reductions import Moments, uneven
+from .reductions import Moments, uneven, wide
 
 
 def moments(x: Value) -> tuple[Value, Value]:
@@ -66,12 +68,22 @@ class AlongAxis(Composite):
         return x
 
 
+def shifted(x: Any, axis: int) -> Any:
+    y = wide(x)
+    with np.errstate(invalid="ignore"):
+        return y - np.max(y, axis=axis, keepdims=True, initial=-np.inf)
+
+
 @register
 class Softmax(AlongAxis):
     """exp(x - max) / sum along one axis; a row of only -inf is NaN, as in PyTorch."""
 
     fusion = "norm"
     axis: int
+
+    def ref(self, x: Any) -> Any:
+        e = np.exp(shifted(x, self.axis))
+        return (e / np.sum(e, axis=self.axis, keepdims=True)).astype(x.dtype)
 
     def decompose(self, x: Value) -> Value:
         if x.shape[self.axis] == 0:
@@ -97,6 +109,11 @@ class LogSoftmax(AlongAxis):
 
     fusion = "norm"
     axis: int
+
+    def ref(self, x: Any) -> Any:
+        d = shifted(x, self.axis)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return (d - np.log(np.sum(np.exp(d), axis=self.axis, keepdims=True))).astype(x.dtype)
 
     def decompose(self, x: Value) -> Value:
         if x.shape[self.axis] == 0:
@@ -174,12 +191,18 @@ class LayerNorm(LastAxesNorm):
               E(f32(3, 5), affine="bias", match="affine must be one of none weight both"), E(i32(3), match="needs float operands"),
               E(f32(3), eps=-1.0, match="eps must not be negative")]
 
+    def ref(self, x: Any, *affine: Any) -> Any:
+        axes = tuple(range(x.ndim - self.naxes, x.ndim))
+        y = wide(x)
+        d = y - np.mean(y, axis=axes, keepdims=True)
+        return scale_shift(d / np.sqrt(np.mean(d * d, axis=axes, keepdims=True) + self.eps), *affine).astype(x.dtype)
+
     def decompose(self, x: Value, *affine: Value) -> Value:
         axes = tuple(range(len(x.shape) - self.naxes, len(x.shape)))
         dtype, x, affine = x.dtype, F.widened(x), tuple(map(F.widened, affine))  # a mean of 16 bits would be the error of every element
         d = F.sub(x, F.mean(x, axes, keepdims=True))
         y = F.mul(d, F.rsqrt(F.add(F.mean(F.square(d), axes, keepdims=True), self.eps)))
-        return F.cast(scale_shift(y, affine), dtype)
+        return F.cast(scale_shift_values(y, affine), dtype)
 
 
 @register
@@ -199,13 +222,24 @@ class RmsNorm(LastAxesNorm):
               E(f32(3), f32(3), f32(3), affine="both", match="affine must be one of none weight, got affine=both"),
               E(i32(3), match="needs float operands")]
 
+    def ref(self, x: Any, *affine: Any) -> Any:
+        axes = tuple(range(x.ndim - self.naxes, x.ndim))
+        y = wide(x)
+        return scale_shift(y / np.sqrt(np.mean(y * y, axis=axes, keepdims=True) + self.eps), *affine).astype(x.dtype)
+
     def decompose(self, x: Value, *affine: Value) -> Value:
         axes = tuple(range(len(x.shape) - self.naxes, len(x.shape)))
         y = F.mul(x, F.rsqrt(F.add(F.mean(F.square(x), axes, keepdims=True), self.eps)))
-        return scale_shift(y, affine)
+        return scale_shift_values(y, affine)
 
 
-def scale_shift(y: Value, affine: tuple[Value, ...]) -> Value:
+def scale_shift(y: Any, *affine: Any) -> Any:
+    if affine:
+        y = y * affine[0]
+    return y + affine[1] if len(affine) > 1 else y
+
+
+def scale_shift_values(y: Value, affine: tuple[Value, ...]) -> Value:
     if affine:
         y = F.mul(y, affine[0])
     return F.add(y, affine[1]) if len(affine) > 1 else y
@@ -243,13 +277,20 @@ class GroupNorm(Composite):
         require_affine(self.affine, ("none", "weight", "both"), affine, (channels,))
         return x
 
+    def ref(self, x: Any, *affine: Any) -> Any:
+        y = wide(x).reshape(x.shape[0], self.groups, x.shape[1] // self.groups, *x.shape[2:])
+        axes = tuple(range(2, y.ndim))
+        d = y - np.mean(y, axis=axes, keepdims=True)
+        y = (d / np.sqrt(np.mean(d * d, axis=axes, keepdims=True) + self.eps)).reshape(x.shape)
+        return scale_shift(y, *(v.reshape(channel_shape(x.ndim, x.shape[1])) for v in affine)).astype(x.dtype)
+
     def decompose(self, x: Value, *affine: Value) -> Value:
         batch, channels, *sizes = x.shape
         if self.groups == 1:  # without a reshape: the elements of an image may lie in any order
             y: Value = LayerNorm(eps=self.eps, naxes=len(x.shape) - 1)(x)
         else:
             y = LayerNorm(eps=self.eps)(F.reshape(x, (batch, self.groups, channels // self.groups * product(sizes))))
-        return scale_shift(F.reshape(y, x.shape), tuple(F.reshape(v, channel_shape(len(x.shape), channels)) for v in affine))
+        return scale_shift_values(F.reshape(y, x.shape), tuple(F.reshape(v, channel_shape(len(x.shape), channels)) for v in affine))
 
 
 @register
@@ -277,11 +318,16 @@ class BatchNorm(Composite):
         require_affine(self.affine, ("none", "both"), affine, x.shape[1:2])
         return x
 
+    def ref(self, x: Any, mean: Any, var: Any, *affine: Any) -> Any:
+        shape = channel_shape(x.ndim, x.shape[1])
+        y = (wide(x) - mean.reshape(shape)) / np.sqrt(wide(var).reshape(shape) + self.eps)
+        return scale_shift(y, *(v.reshape(shape) for v in affine)).astype(x.dtype)
+
     def decompose(self, x: Value, mean: Value, var: Value, *affine: Value) -> Value:
         shape = channel_shape(len(x.shape), x.shape[1])
         inverse = F.rsqrt(F.add(var, self.eps))
         y = F.mul(F.sub(x, F.reshape(mean, shape)), F.reshape(inverse, shape))
-        return scale_shift(y, tuple(F.reshape(v, shape) for v in affine))
+        return scale_shift_values(y, tuple(F.reshape(v, shape) for v in affine))
 
 
 @register
@@ -318,6 +364,17 @@ class NormBackward(Composite):
             require(w == row, "weight must have shape {shape}", shape=show_shape(row.shape), weight=w)
         more = {"none": 0, "weight": 1, "both": 2}[self.affine]
         return (x, *(row,) * more) if more else x
+
+    def ref(self, x: Any, *rest: Any) -> Any:
+        *weight, g = (wide(a) for a in rest)
+        y = wide(x)
+        d = y - np.mean(y, -1, keepdims=True) if self.centred else y
+        inverse = 1 / np.sqrt(np.mean(d * d, -1, keepdims=True) + self.eps)
+        hat, gw = d * inverse, g * weight[0] if weight else g
+        mean = np.mean(gw, -1, keepdims=True) if self.centred else 0
+        dx = inverse * (gw - mean - hat * np.mean(gw * hat, -1, keepdims=True))
+        out = (dx, np.sum(g * hat, 0), np.sum(g, 0))[: 1 + {"none": 0, "weight": 1, "both": 2}[self.affine]]
+        return tuple(a.astype(x.dtype) for a in out) if len(out) > 1 else dx.astype(x.dtype)
 
     def decompose(self, x: Value, *rest: Value) -> Any:
         dtype = x.dtype

@@ -418,6 +418,15 @@ class MaxPoolBackward(Composite):
         require(g.shape[-n:] == want, "the cotangent must have the windows of the pool {want}", want=want, g=g)
         return g.with_shape((*g.shape[:-n], *self.sizes))
 
+    def ref(self, g: Any, indices: Any) -> Any:
+        n = len(self.kernel)
+        rows, windows = int(np.prod(g.shape[:-n])), int(np.prod(g.shape[-n:]))
+        wide = np.float64 if g.dtype.kind not in "iu" else g.dtype
+        out = np.zeros((rows, product(self.sizes)), wide)
+        at: Any = (np.arange(rows)[:, None], indices.reshape(rows, windows))
+        np.add.at(out, at, g.reshape(rows, windows).astype(wide))
+        return out.astype(g.dtype).reshape(*g.shape[:-n], *self.sizes)
+
     def decompose(self, g: Value, indices: Value) -> Value:
         n = len(self.kernel)
         rows, windows = product(g.shape[:-n]), product(g.shape[-n:])

@@ -86,7 +86,7 @@ class AxesReduction(Reduction):
     reference: ClassVar[str] = ""  # NumPy's function, where that is the whole reference
 
     def ref(self, x: Any) -> Any:
-        return getattr(np, self.reference)(x, axis=self.axes, keepdims=self.keepdims) if self.reference else super().ref(x)
+        return getattr(np, self.reference)(x, axis=self.axes, keepdims=self.keepdims)
 
     def infer(self, x: TensorType) -> TensorType:
         require_kind((x,), self.kinds + "c" * bool(self.complex))
@@ -262,6 +262,13 @@ class Var(AxesReduction):
                S(f32(N, 4), axes=(1,), correction=0.0), S(bf16(3, 6), axes=(1,)), S(f32(2, 3), axes=(1,), correction=0.5)]
     errors = [*AXES, E(i32(2, 3), axes=(0,), match="needs float operands; cast first")]
 
+    def ref(self, x: Any) -> Any:
+        with np.errstate(all="ignore"):
+            y = wide(x)
+            count = prod(x.shape[a] for a in self.axes)
+            d = y - np.mean(y, axis=self.axes, keepdims=True)
+            return (np.sum(d * d, axis=self.axes, keepdims=self.keepdims) / np.float64(max(count - self.correction, 0.0))).astype(x.dtype)
+
     def decompose(self, x: Value) -> Value:
         count = product([x.shape[a] for a in self.axes])
         d = F.sub(x, F.mean(x, self.axes, keepdims=True))
@@ -285,6 +292,9 @@ class Var(AxesReduction):
 class Std(Var):
     """Standard deviation: the square root of the variance. Where all elements are equal its derivative is 0, as PyTorch has it."""
 
+    def ref(self, x: Any) -> Any:
+        return np.sqrt(super().ref(wide(x).astype(np.float64))).astype(x.dtype)
+
     def decompose(self, x: Value) -> Value:
         return F.sqrt(super().decompose(x))
 
@@ -304,6 +314,15 @@ class LogSumExp(AxesReduction):
     traits = Traits(reduction=True, composite=True)
     samples = axis_samples()
     errors = [*AXES, E(i32(2, 3), axes=(0,), match="needs float operands; cast first")]
+
+    def ref(self, x: Any) -> Any:
+        y = wide(x)
+        top = np.max(y, axis=self.axes, keepdims=True)
+        safe = np.where(np.isinf(top), 0, top)
+        with np.errstate(divide="ignore"):
+            out = np.log(np.sum(np.exp(y - safe), axis=self.axes, keepdims=True)) + safe
+        shape: Any = reduced_shape(x.shape, self.axes, self.keepdims)
+        return np.reshape(out, shape).astype(x.dtype)
 
     def decompose(self, x: Value) -> Value:
         top = F.max_(x, self.axes, keepdims=True)
@@ -358,6 +377,9 @@ class ChannelSums(OverOthers):
     def flops(self, *types: TensorType) -> Dim:
         return len(types) * types[0].numel
 
+    def ref(self, *arrays: Any) -> Any:
+        return tuple(np.sum(wide(x), axis=self.axes(x.ndim)).astype(x.dtype) for x in arrays)
+
     def decompose(self, *values: Value) -> tuple[Value, ...]:
         return tuple(F.sum_(v, self.axes(len(v.shape))) for v in values)
 
@@ -371,6 +393,10 @@ class Moments(OverOthers):
 
     def infer(self, x: TensorType) -> tuple[TensorType, ...]:
         return self.vectors(2, x)
+
+    def ref(self, x: Any) -> Any:
+        axes = self.axes(x.ndim)
+        return np.mean(wide(x), axis=axes).astype(x.dtype), np.var(wide(x), axis=axes).astype(x.dtype)
 
     def decompose(self, x: Value) -> tuple[Value, ...]:
         axes = self.axes(len(x.shape))

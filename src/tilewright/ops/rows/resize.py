@@ -188,6 +188,14 @@ class AdaptivePool(Composite):
         require(all(d != 0 for d in x.shape[-n:]), "has no value over an empty axis", x=x)
         return x.with_shape((*x.shape[:-n], *self.sizes))
 
+    def ref(self, x: Any) -> Any:
+        y = x.astype(np.float64)
+        for axis, out in zip(range(x.ndim - len(self.sizes), x.ndim), self.sizes, strict=True):
+            fold: Any = {"mean": np.mean, "sum": np.sum, "max": np.max}[self.kind]
+            parts = [fold(np.take(y, np.arange(a, b), axis), axis=axis, keepdims=True) for a, b in ranges(x.shape[axis], out)]
+            y = np.concatenate(parts, axis)
+        return y.astype(x.dtype)
+
     def decompose(self, x: Value) -> Value:
         for axis, out in zip(range(len(x.shape) - len(self.sizes), len(x.shape)), self.sizes, strict=True):
             size = x.shape[axis]

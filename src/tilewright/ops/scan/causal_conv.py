@@ -7,6 +7,10 @@ Operands may be stored in 16 bits: arithmetic is f32.
 """
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+
 from ...core.dims import Dim
 from ...core.errors import require
 from ...ir.graph import Value
@@ -46,6 +50,13 @@ class CausalConv(Composite):
         for name, (got, shape) in want.items():
             require(got.shape == shape, "{name} must be [{shape}]", name=name, shape=",".join(map(str, shape)), type=got)
         return x, state
+
+    def ref(self, x: Any, weight: Any, bias: Any, state: Any) -> Any:
+        dtype, length = x.dtype, x.shape[1]
+        x, weight, bias, state = (v.astype(np.float64) for v in (x, weight, bias, state))
+        whole = np.concatenate([state, x], 1)
+        y = bias + sum(whole[:, k : k + length] * weight[k] for k in range(len(weight)))
+        return (y / (1 + np.exp(-y))).astype(dtype), whole[:, length:].astype(dtype)
 
     def decompose(self, *values: Value) -> tuple[Value, ...]:
         dtype = values[0].dtype

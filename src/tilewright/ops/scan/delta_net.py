@@ -23,6 +23,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ...core.dims import Dim
 from ...core.errors import require
 from ...ir.graph import Graph, Value
@@ -85,6 +87,19 @@ class GatedDeltaRule(Composite):
               state: TensorType) -> tuple[TensorType, TensorType]:
         checked(q, k, v, g, beta, state)
         return v, state
+
+    def ref(self, q: Any, k: Any, v: Any, g: Any, beta: Any, state: Any) -> Any:
+        dtype = q.dtype
+        q, k, v, g, beta, s = (x.astype(np.float64) for x in (q, k, v, g, beta, state))
+        q, k = (np.repeat(x, v.shape[1] // x.shape[1], 1) for x in (q, k))
+        out = np.zeros(v.shape)
+        for t in range(q.shape[2]):
+            s = s * np.exp(g[:, :, t])[..., None, None]
+            known = np.einsum("bhk,bhkv->bhv", k[:, :, t], s) if self.delta else 0.0
+            correction = beta[:, :, t, None] * (v[:, :, t] - known)
+            s = s + k[:, :, t, :, None] * correction[:, :, None]
+            out[:, :, t] = self.scale * np.einsum("bhk,bhkv->bhv", q[:, :, t], s)
+        return out.astype(dtype), s.astype(dtype)
 
     def decompose(self, *values: Value) -> tuple[Value, ...]:
         dtype = values[0].dtype
@@ -175,6 +190,32 @@ class GatedDeltaRuleBackward(Composite):
         require(q.shape[1] == v.shape[1], "needs queries and keys for every head", q=q, v=v)
         require((go, gs) == (v, state), "cotangents must have the types of o and the state", o=go, state=gs)
         return q, k, v, g, beta, state
+
+    def ref(self, *arrays: Any) -> Any:
+        dtype = arrays[0].dtype
+        q, k, v, g, beta, state, go, grad = (x.astype(np.float64) for x in arrays)
+        before, s = [], state
+        for t in range(q.shape[2]):
+            before.append(s)
+            decayed = s * np.exp(g[:, :, t])[..., None, None]
+            error = v[:, :, t] - np.einsum("bhk,bhkv->bhv", k[:, :, t], decayed)
+            s = decayed + k[:, :, t, :, None] * (beta[:, :, t, None] * error)[:, :, None]
+        dq, dk, dv, dg, dbeta = (np.zeros(x.shape) for x in (q, k, v, g, beta))
+        for t in range(q.shape[2])[::-1]:
+            key, decay = k[:, :, t], np.exp(g[:, :, t])[..., None, None]
+            decayed = before[t] * decay
+            error = v[:, :, t] - np.einsum("bhk,bhkv->bhv", key, decayed)
+            c = beta[:, :, t, None] * error
+            grad = grad + self.scale * q[:, :, t, :, None] * go[:, :, t, None]
+            dq[:, :, t] = self.scale * np.einsum("bhkv,bhv->bhk", decayed + key[..., None] * c[:, :, None], go[:, :, t])
+            dc = np.einsum("bhk,bhkv->bhv", key, grad)
+            dbeta[:, :, t] = (dc * error).sum(-1)
+            dv[:, :, t] = beta[:, :, t, None] * dc
+            dk[:, :, t] = np.einsum("bhkv,bhv->bhk", grad, c) - np.einsum("bhkv,bhv->bhk", decayed, dv[:, :, t])
+            grad = grad - key[..., None] * dv[:, :, t, None]
+            dg[:, :, t] = (grad * decayed).sum((-2, -1))
+            grad = grad * decay
+        return tuple(x.astype(dtype) for x in (dq, dk, dv, dg, dbeta, grad))
 
     def decompose(self, *values: Value) -> tuple[Value, ...]:
         dtype = values[0].dtype

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ...core.dims import Dim
 from ...core.errors import require
 from ...ir.graph import Graph, Value
@@ -16,6 +18,8 @@ from ...ir.types import TensorType
 from .. import functions as F
 from ..base import E, MaybeValues, S, Values, register, single
 from ..families import Composite, M, N, bf16, f16, f32, f64, i32, require_one_dtype
+
+Arrays = tuple[Any, ...]
 
 
 def gated_types(gated: bool, *types: TensorType) -> list[TensorType]:
@@ -39,6 +43,19 @@ def split(gated: bool, values: tuple[Any, ...]) -> tuple[Any, Any, Any, Any, Any
     """(x, delta, a, b, c, skip, z or None, state)."""
     x, delta, a, b, c, skip, *z, h = values
     return x, delta, a, b, c, skip, z[0] if gated else None, h
+
+
+def sigmoid(z: Any) -> Any:
+    return 1 / (1 + np.exp(-z))
+
+
+def states(x: Any, delta: Any, a: Any, b: Any, h: Any) -> Any:
+    """Every state, the first one included: [L+1,B,D,N]."""
+    out = [h]
+    for t in range(x.shape[1]):
+        decay = np.exp(delta[:, t, :, None] * a)
+        out.append(decay * out[-1] + (delta[:, t] * x[:, t])[..., None] * b[:, t, None])
+    return np.stack(out)
 
 
 def _shapes(length: Dim = 6, gated: bool = True, *, batch: Dim = 2, d: Dim = 5, n: int = 3, dtype: str = "f32") -> list[TensorType]:
@@ -73,6 +90,14 @@ class SelectiveScan(Composite):
     def infer(self, *types: TensorType) -> tuple[TensorType, TensorType]:
         given = gated_types(self.gated, *types)
         return given[0], given[-1]
+
+    def ref(self, *arrays: Any) -> Any:
+        dtype = arrays[0].dtype
+        x, delta, a, b, c, skip, z, h = split(self.gated, tuple(v.astype(np.float64) for v in arrays))
+        h = states(x, delta, a, b, h)
+        y = np.einsum("lbdn,bln->bld", h[1:], c) + skip * x
+        y = y * z * sigmoid(z) if z is not None else y
+        return y.astype(dtype), h[-1].astype(dtype)
 
     def decompose(self, *values: Value) -> tuple[Value, ...]:
         dtype = values[0].dtype
@@ -141,6 +166,34 @@ class SelectiveScanBackward(Composite):
         batch, length, d = x.shape
         part = x.with_shape((batch, length, -(-d // LANES) if isinstance(d, int) else (d + LANES - 1) // LANES, a.shape[1]))
         return (x, delta, h, part, part, x.with_shape((batch, d)), *rest, h)
+
+    def ref(self, *arrays: Any) -> Any:
+        dtype = arrays[0].dtype
+        *given, gy, gh = (v.astype(np.float64) for v in arrays)
+        x, delta, a, b, c, skip, z, h = split(self.gated, tuple(given))
+        batch, length, d = x.shape
+        n, parts = a.shape[1], -(-d // LANES)
+        h, dz = states(x, delta, a, b, h), None
+        if z is not None:
+            y, s = np.einsum("lbdn,bln->bld", h[1:], c) + skip * x, sigmoid(z)
+            dz, gy = gy * y * s * (1 + z * (1 - s)), gy * z * s
+        dx, ddelta, dskip = skip * gy, np.zeros_like(x), (gy * x).sum(1)
+        da, db, dc = np.zeros_like(h[0]), *(np.zeros((batch, length, parts * LANES, n)) for _ in range(2))
+        g = gh
+        for t in range(length)[::-1]:
+            g = g + c[:, t, None] * gy[:, t, :, None]
+            dc[:, t, :d] = h[t + 1] * gy[:, t, :, None]
+            decay = np.exp(delta[:, t, :, None] * a)
+            slope = g * h[t] * decay
+            da += slope * delta[:, t, :, None]
+            through = (g * b[:, t, None]).sum(-1)
+            ddelta[:, t] = (slope * a).sum(-1) + through * x[:, t]
+            dx[:, t] += through * delta[:, t]
+            db[:, t, :d] = g * (delta[:, t] * x[:, t])[..., None]
+            g = g * decay
+        db, dc = (v.reshape(batch, length, parts, LANES, n).sum(3) for v in (db, dc))
+        out = (dx, ddelta, da, db, dc, dskip, *([dz] if z is not None else []), g)
+        return tuple(v.astype(dtype) for v in out)
 
     def flops(self, *types: TensorType) -> Dim:
         return types[0].numel * (24 * types[2].shape[1] + 12)
