@@ -71,7 +71,7 @@ def test_many_groups_are_cut_into_blocks(rng: np.random.Generator) -> None:
     assert np.array_equal(emulated(x, w, ends)[0], want)
 
 
-JOINS = {"sum": (o.Sum, torch.sum), "mean": (o.Mean, torch.mean), "max": (o.Max, torch.amax)}
+JOINS: dict[str, tuple[Any, Any]] = {"sum": (o.Sum, torch.sum), "mean": (o.Mean, torch.mean), "max": (o.Max, torch.amax)}
 
 
 @pytest.mark.parametrize("join", JOINS)
@@ -129,9 +129,11 @@ class Edges(nn.Module):
 def test_nodes_are_multiplied_before_edges_read_them(own: int) -> None:
     """A product of 20 nodes instead of one of 90 edges, whose columns come from 48 + own."""
     torch.manual_seed(0)
+    args: tuple[Any, ...]
     model, args = Edges(own).eval(), (torch.randn(20, 24), torch.randint(0, 20, (90,)), torch.randint(0, 20, (90,)))
     args = (*args, torch.randn(90, own)) if own else args
     torch.testing.assert_close(tw.compile(model, args)(*args), model(*args), rtol=1e-5, atol=1e-5)
-    launches = describe_launches(tw.compile(model, args, target="sm_90a"), {})[0]
+    session: Any = tw.compile(model, args, target="sm_90a")
+    launches = describe_launches(session, {})[0]
     products = [x for x in launches if "mat" in x["kernel"]]
     assert products and all(x["flops"] <= 4 * 16 * max(20 * 24, 90 * own) for x in products)

@@ -38,15 +38,6 @@ WRITTEN = {  # overloads that no single signature says
 def where(condition: ArrayLike, x1: ArrayLike, x2: ArrayLike, /) -> Array: ...
 @overload
 def where(condition: ArrayLike, /) -> tuple[Array, ...]: ...""",
-    "grad": """@overload
-def grad(fn: Callable[Concatenate[_T, _P], Any]) -> Callable[Concatenate[_T, _P], _T]: ...
-@overload
-def grad(fn: Callable[_P, Any], argnums: int | Sequence[int] = 0, *, has_aux: builtins.bool = False) -> Callable[_P, Any]: ...""",
-    "value_and_grad": """@overload
-def value_and_grad(fn: Callable[Concatenate[_T, _P], _R]) -> Callable[Concatenate[_T, _P], tuple[_R, _T]]: ...
-@overload
-def value_and_grad(fn: Callable[_P, _R], argnums: int | Sequence[int] = 0, *,
-        has_aux: builtins.bool = False) -> Callable[_P, tuple[_R, Any]]: ...""",
     "qr": """@overload
 def qr(x: ArrayLike, /, mode: Literal['reduced', 'complete'] = 'reduced') -> QRResult: ...
 @overload
@@ -54,10 +45,6 @@ def qr(x: ArrayLike, /, mode: Literal['r']) -> Array: ...
 @overload
 def qr(x: ArrayLike, /, mode: str) -> Any: ...""",
 }
-VARIABLES = """_P = ParamSpec("_P")
-_R = TypeVar("_R")
-_T = TypeVar("_T")
-"""
 OPERANDS = {"x", "x1", "x2", "y", "a", "b", "q", "k", "v", "weight", "bias", "mask", "indices", "condition", "ids", "scale", "zero"}
 HEADER = '''"""Written by `make tables` from what the package offers; do not edit."""
 '''
@@ -99,9 +86,6 @@ def function(name: str, source: Callable[..., Any], several: bool = False) -> st
         return wrapped(f"def {name}(", words, f") -> {fields[0]}: ...")
     unknown = several or name in SEVERAL or shown.return_annotation not in ("Any", "Value")
     result = annotation(shown.return_annotation, "Any" if unknown else "Array")
-    if name in ("vmap", "checkpoint", "jacobian", "hessian"):  # transforms keep the arguments of the function
-        kept = "_R" if name in ("vmap", "checkpoint") else "Any"
-        words[0], result = (f"{start}Callable[_P, {kept}]" for start in ("fn: ", ""))
     return wrapped(f"def {name}(", words, f") -> {result}: ...")
 
 
@@ -185,10 +169,9 @@ def stub(package: str, body: list[str]) -> str:
     text = "\n".join(body) + "\n"
     results = dict.fromkeys(found for name in re.findall(r"^def (\w+)\(", text, re.MULTILINE) if (found := named(name)))
     text += "".join(f"class {kind}(NamedTuple):\n" + "".join(f"    {f}: Array\n" for f in fields) for kind, *fields in results)
-    text += VARIABLES if "_P]" in text else ""
     used = ["import builtins"] if "builtins." in text else []
     used += ["from collections.abc import Callable, Mapping, Sequence"]
-    words = ("Any", "Concatenate", "Literal", "NamedTuple", "ParamSpec", "TypeVar", "overload")
+    words = ("Any", "Literal", "NamedTuple", "overload")
     used += [f"from typing import {', '.join(w for w in words if re.search(rf'[^.]{w}', text))}", "", "import numpy as np"]
     return HEADER + "\n".join(used) + "\n" + package + text
 

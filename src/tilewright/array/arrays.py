@@ -100,7 +100,7 @@ class Array:
     @property
     def dtype(self) -> np.dtype[Any]:
         """The element type, one of `tw.float32` ...; these are NumPy's dtype objects."""
-        return np.dtype(attribute(self, "dtype"))
+        return attribute(self, "dtype")  # type: ignore[no-any-return]
 
     @property
     def ndim(self) -> int:
@@ -246,7 +246,7 @@ class Array:
         from .updates import At
 
         if tracing():  # the index or the value may be traced
-            return as_tracer(plain(self)).at  # type: ignore[attr-defined]
+            return as_tracer(plain(self)).at  # type: ignore[attr-defined, no-any-return]
         return At(self) if self.device == "cpu" else device_calls().DeviceAt(self)
 
     def item(self, *args: Any) -> Any:

@@ -410,11 +410,11 @@ class custom_jvp(custom.custom_jvp):
         return super().__call__(*args) if tracing() else _compiled(self)(*args)
 
 
-def _compiled(fn: Any) -> Jit[..., Any]:
+def _compiled(fn: Any) -> Jit[...]:
     """The jitted form of a custom function, made on its first call outside a trace."""
     if "_jit" not in vars(fn):
         fn._jit = Jit(fn)
-    found: Jit[..., Any] = fn._jit
+    found: Jit[...] = fn._jit
     return found
 
 

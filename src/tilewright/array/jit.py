@@ -10,7 +10,7 @@ import inspect
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Generic, ParamSpec, overload
 
 import numpy as np
 
@@ -40,7 +40,6 @@ from .trees import check_devices, own_tree, rewrapped
 
 Fn = Callable[..., Any]
 P = ParamSpec("P")
-R = TypeVar("R")
 _numbers_of_functions = itertools.count()
 PREPARED = 1  # the `out` of a call whose arguments have been brought into form already
 
@@ -122,15 +121,16 @@ def is_hashable(x: Any) -> bool:
     return True
 
 
-class Jit(Generic[P, R]):
-    """A compiled function. `lower(*args)` gives the session of one signature (its `report()` and `profile()`), `clear()` forgets all.
+class Jit(Generic[P]):
+    """A compiled function; its results are arrays of the kind of its arguments. `lower(*args)` gives the session of one signature (its
+    `report()` and `profile()`), `clear()` forgets all.
     `save(path)` writes a compiled function to a file that `tw.load` reads.
     Of more than `programs.KEPT` signatures the least lately used are forgotten, and compiled again when they come back.
 
     Threads: any number may call one jitted function at once, `lower` and `clear` it. A signature that is new to several of them may be
     traced by each. Donated arrays are written and for one call at a time."""
 
-    def __init__(self, fn: Callable[P, R], *, donate: Sequence[int] = (), static: Sequence[int | str] = (), numbers: str = "traced",
+    def __init__(self, fn: Callable[P, Any], *, donate: Sequence[int] = (), static: Sequence[int | str] = (), numbers: str = "traced",
                  target: str | TargetSpec | None = None, programs: Programs | None = None, dynamic: Any = None) -> None:
         """`target` None: the GPU where an argument lies there, else the CPU. `programs` is a store that several functions share."""
         functools.update_wrapper(self, fn)
@@ -140,7 +140,7 @@ class Jit(Generic[P, R]):
         self._number = next(_numbers_of_functions)
         self._fast: Any = self._dispatch
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         if tracing():
             return self.fn(*args, **kwargs)
         try:
@@ -317,19 +317,19 @@ def _check_static(fn: Fn, static: Sequence[int | str]) -> None:
 
 
 @overload
-def jit(fn: Callable[P, R], *, donate: int | Sequence[int] = (), static: int | str | Sequence[int | str] = (),
-        target: str | TargetSpec | None = None, dynamic: Mapping[str | int, Any] | None = None) -> Jit[P, R]: ...
+def jit(fn: Callable[P, Any], *, donate: int | Sequence[int] = (), static: int | str | Sequence[int | str] = (),
+        target: str | TargetSpec | None = None, dynamic: Mapping[str | int, Any] | None = None) -> Jit[P]: ...
 
 
 @overload
 def jit(fn: None = None, *, donate: int | Sequence[int] = (), static: int | str | Sequence[int | str] = (),
         target: str | TargetSpec | None = None,
-        dynamic: Mapping[str | int, Any] | None = None) -> Callable[[Callable[P, R]], Jit[P, R]]: ...
+        dynamic: Mapping[str | int, Any] | None = None) -> Callable[[Callable[P, Any]], Jit[P]]: ...
 
 
 def jit(fn: Fn | None = None, *, donate: int | Sequence[int] = (), static: int | str | Sequence[int | str] = (),
         target: str | TargetSpec | None = None,
-        dynamic: Mapping[str | int, Any] | None = None) -> Jit[..., Any] | Callable[[Fn], Jit[..., Any]]:
+        dynamic: Mapping[str | int, Any] | None = None) -> Jit[...] | Callable[[Fn], Jit[...]]:
     """Compile a function of arrays: `tw.jit(f)`, `@tw.jit`, `@tw.jit(donate=(0, 1))`, `tw.jit(f, target="cuda")`.
 
     Arguments and results are NumPy arrays, numbers and nested containers of them; where an argument is an Array, results are Arrays; where

@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from .arrays import Array, index, plain, ready, refused, shown, wrap
+from ..core.errors import refused
+from .arrays import Array, index, plain, ready, shown, wrap
 
 
 def given(value: Any) -> Any:

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from ...core.errors import ExecutionError
+from ...core.errors import ExecutionError, refused
 from ...transform.trace import Functions
-from ..arrays import refused, shown
+from ..arrays import shown
 from .base import give, header, numbers
 
 Fn = Callable[..., Any]

@@ -23,7 +23,7 @@ from .reductions import axes_of, one_axis
 from .shapes import reshape
 
 public = FUNCTIONS = Functions()
-RESULTS = {name: namedtuple(f"{name.capitalize()}Result", fields) for name, fields in (
+RESULTS: dict[str, Any] = {name: namedtuple(f"{name.capitalize()}Result", fields) for name, fields in (
     ("eig", "eigenvalues eigenvectors"), ("eigh", "eigenvalues eigenvectors"), ("qr", "Q R"), ("slogdet", "sign logabsdet"),
     ("svd", "U S Vh"))}  # NumPy's names
 
