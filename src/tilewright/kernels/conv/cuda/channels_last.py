@@ -40,7 +40,9 @@ def follows(node: Node) -> bool:
 
 def in_pieces(v: Value) -> bool:
     """Whether the channels of a pixel are read and written side by side: few that are no whole pieces of 16 bytes, or an odd number of 16
-    bits, leave one by one, and a convolution copies them anyway."""
+    bits, leave one by one, and a convolution copies them anyway. Pools with places would be copied before and behind."""
+    if isinstance(v.op, (MaxPoolIndices, MaxPoolBackward)):
+        return True
     channels, item = v.shape[1] if len(v.shape) > 1 else 0, v.dtype.itemsize
     return not isinstance(channels, int) or channels * item % 16 == 0 or (channels * item >= FEW and channels * item % 4 == 0)
 
