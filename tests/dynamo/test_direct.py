@@ -154,8 +154,9 @@ def test_a_backward_pass_inside_a_compiled_function() -> None:
     assert len(found) <= 2
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # PyTorch looks at it while it makes a fake
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 def test_compiled_autograd() -> None:
+    """A saved result is the result itself, which is no leaf, and PyTorch's fakes look at its .grad."""
     x, w = leaf(4, 4), leaf(4, 4)
     compiled = warmed(lambda x, w: (x * w).sigmoid(), x, w)
     with torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager")):

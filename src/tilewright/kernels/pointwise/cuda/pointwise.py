@@ -25,7 +25,7 @@ from ...launch import Launch
 from ...region import Evaluator, Operand, Region, collapse, narrow
 from ...sites import Checks, checked
 from ...template import region_bytes, region_flops
-from ..pointwise import Pointwise, _innermost, _layout, leaves_of, unravel
+from ..pointwise import Pointwise, _innermost, _layout, _pairs, leaves_of, unravel
 
 # log2 of the normal distribution at -a: minimax on [0, 6], falling for ever after
 # Shorter arithmetic on a GPU for results of 16 bits, where the full one would cost more than moving the numbers.
@@ -150,17 +150,8 @@ class CudaPointwise(Pointwise):
         for position, stored in zip(places, found, strict=True):  # all are computed first: one may lie on an operand of another
             for view, x in zip(outs, stored, strict=True):
                 b.store(view, (*position, start), x, limit=limit)
-        pairs = [
-            (o.buffer, r.buffer)
-            for o, lay in zip(operands, layouts, strict=False)
-            for r in region.results
-            if o is not None
-            and lay.strides == r.layout.strides
-            and o.layout.offset == r.layout.offset
-            and o.type.dtype.itemsize == r.type.dtype.itemsize
-        ]
         programs = product(sizes[:-1]) * ceildiv(inner, tile) if rows == 1 else product(sizes[:-1]) // rows
-        launch = call.finish(programs, flops=region_flops(region), bytes_=region_bytes(region), inplace=pairs)
+        launch = call.finish(programs, flops=region_flops(region), bytes_=region_bytes(region), inplace=_pairs(region, operands, layouts))
         launch.kernel = on_threads(launch.kernel, threads, BLOCK // threads if threads <= 32 else 1, vector)
         return [launch]
 
